@@ -1,0 +1,341 @@
+"""A run as typed data. Every field's docstring states its unit and becomes its help.
+
+The classes hold what one section alone can know (types, ranges, a section's own consistency). What needs several
+sections is in checks.py; reading YAML is in loader.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are errors, defaults are validated, docstrings are descriptions."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True, frozen=True)
+
+
+# --------------------------------------------------------------------------------------------------- the method
+
+
+class ClipConfig(Section):
+    """PPO's interval (Eq. ppo-objective)."""
+
+    eps_low: PositiveFloat = 0.2
+    """Lower radius: ratios below 1 - eps_low are clipped when the advantage is negative."""
+    eps_high: PositiveFloat = 0.2
+    """Upper radius: ratios above 1 + eps_high are clipped when the advantage is positive."""
+
+
+class SATConfig(Section):
+    """The staleness-adaptive trust region (Eqs. quantile, kernel, gate, adaptive-eps)."""
+
+    enabled: bool = False
+    """Contract the clip interval on the stale tail of each batch."""
+    alpha: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Quantile of |d| that marks where the tail begins."""
+    exponent: PositiveFloat = 2.0
+    """Exponent p of the Hill kernel 1 / (1 + (|d| / q)^p)."""
+    scope: Literal["microbatch", "step"] = "microbatch"
+    """Tokens over which the quantile is taken: one micro-batch (the paper) or the whole optimizer step on all ranks."""
+
+
+class TISConfig(Section):
+    """Truncated importance sampling (Eq. app-tis)."""
+
+    enabled: bool = False
+    """Weight each token's loss by min(ratio, cap), detached."""
+    cap: PositiveFloat = 2.0
+    """Upper bound C of the weight."""
+
+
+class DPPOConfig(Section):
+    """DPPO's total-variation gate (Eq. app-dppo-mask)."""
+
+    delta: PositiveFloat = 1e-3
+    """Largest |pi - mu| on the sampled token (a probability) at which an outward update is kept."""
+
+
+class MethodConfig(Section):
+    """What is optimized. `method: sat-gspo-r3` is short for base, sat, tis and r3 of that named method."""
+
+    base: Literal["ppo", "grpo", "gspo", "dppo", "icepop", "kpop", "seqclip", "spo", "drpo"] = "gspo"
+    """The base recipe: token ratio (grpo, ppo), sequence ratio (gspo), or another stabilizer of the design space."""
+    sat: SATConfig = SATConfig()
+    """SAT on top of the base. `sat: true` turns it on with the paper's settings."""
+    tis: TISConfig = TISConfig()
+    """Truncated importance sampling. `tis: true` turns it on with cap 2."""
+    r3: bool = False
+    """Rollout routing replay: the trainer's forward uses the experts that the rollout engine chose (MoE only)."""
+    denominator: Literal["rollout", "checkpoint", "trainer"] | None = None
+    """Policy below the ratio: `rollout` (mu, the engine), `checkpoint` (the trainer under the generating weights),
+    `trainer` (the trainer at the start of the step). Unset: what the method needs (trainer with TIS, else rollout)."""
+    clip: ClipConfig = ClipConfig()
+    """Base radii."""
+    dppo: DPPOConfig = DPPOConfig()
+    """Settings of base dppo."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _switches(cls, value: Any) -> Any:
+        """`sat: true` and `tis: false` stand for the section with `enabled` set."""
+        if isinstance(value, dict):
+            value = {
+                key: {"enabled": inner} if key in ("sat", "tis") and isinstance(inner, bool) else inner
+                for key, inner in value.items()
+            }
+        return value
+
+
+class LossConfig(Section):
+    """The terms beside the surrogate, and how tokens are averaged."""
+
+    kl_coef: NonNegativeFloat = 1e-3
+    """Coefficient of the low-variance KL to the reference model (the weights that the run starts from); 0 = no
+    reference model is held."""
+    entropy_coef: float = 0.0
+    """Coefficient of the entropy bonus."""
+    reduction: Literal["response_mean", "token_mean"] = "response_mean"
+    """response_mean: mean over responses of their mean over tokens (slime's default); token_mean: mean over tokens."""
+
+
+# ----------------------------------------------------------------------------------------- the embedded runtime
+
+
+class PipelineConfig(Section):
+    """The order of generation, training and weight broadcast."""
+
+    lag: NonNegativeInt = 8
+    """Trainer iterations per weight broadcast. 0: synchronous. n > 0: one batch is generated ahead and weights are
+    broadcast every n iterations, so the realized lag cycles 1..n."""
+    iterations: PositiveInt = 200
+    """Rollout batches to train on."""
+    optimizer_steps_per_rollout: PositiveInt = 1
+    """Optimizer steps (mini-batches) per rollout batch; the paper's is 1."""
+
+
+class ModelConfig(Section):
+    """A tiny decoder in the layout of Qwen3 (dense) or Qwen3-MoE."""
+
+    layers: PositiveInt = 2
+    """Decoder layers."""
+    hidden_size: PositiveInt = 64
+    """Width of the residual stream."""
+    attention_heads: PositiveInt = 4
+    """Query heads."""
+    kv_heads: PositiveInt = 2
+    """Key and value heads (grouped-query attention); divides attention_heads."""
+    head_dim: PositiveInt = 16
+    """Width of a head."""
+    experts: NonNegativeInt = 8
+    """Experts of each MoE layer; 0 makes the model dense."""
+    experts_per_token: PositiveInt = 2
+    """Experts chosen per token (top-k)."""
+    ffn_size: PositiveInt = 64
+    """Width of an expert, or of the feed-forward layer of a dense model."""
+    rope_base: PositiveFloat = 10_000.0
+    """Base of the rotary position embedding."""
+    norm_eps: PositiveFloat = 1e-6
+    """Epsilon of RMSNorm."""
+    max_positions: PositiveInt = 128
+    """Longest prompt plus response, in tokens."""
+
+    @property
+    def is_moe(self) -> bool:
+        return self.experts > 0
+
+
+class TaskConfig(Section):
+    """Running sums: `3524    =` is answered by its partial sums `08,10,14$`. Reward 1 iff the response ends and its
+    last number is exact."""
+
+    name: Literal["running_sums"] = "running_sums"
+    """The only task so far."""
+    min_digits: Annotated[int, Field(ge=2)] = 3
+    """Fewest digits in a prompt."""
+    max_digits: Annotated[int, Field(ge=2, le=11)] = 8
+    """Most digits in a prompt; a response has 3 * (digits - 1) tokens when it shows all partial sums."""
+    max_digit: Annotated[int, Field(ge=1, le=9)] = 5
+    """Largest digit."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> TaskConfig:
+        if self.min_digits > self.max_digits:
+            raise ValueError(f"min_digits is {self.min_digits}, above max_digits {self.max_digits}: swap or widen them")
+        if self.max_digits * self.max_digit > 99:
+            raise ValueError(
+                f"max_digits {self.max_digits} x max_digit {self.max_digit} can sum to more than 99, and sums have two "
+                "digits: lower one of them"
+            )
+        return self
+
+
+class WarmupConfig(Section):
+    """Supervised warm-up that makes the initial model from scratch, cached by a hash of model, task and warm-up."""
+
+    steps: NonNegativeInt = 700
+    """Optimizer steps; 0 leaves the model random."""
+    batch_size: PositiveInt = 128
+    """Demonstrations per step."""
+    lr: PositiveFloat = 3e-3
+    """Peak learning rate."""
+    clean_fraction: Annotated[float, Field(ge=0, le=1)] = 0.75
+    """Share of the steps on correct demonstrations; the rest are careless, which leaves RL something to learn."""
+    error_rate: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Probability that a step of a careless demonstration errs."""
+    direct_rate: Annotated[float, Field(ge=0, le=1)] = 0.3
+    """Share of the careless demonstrations that answer at once, without partial sums."""
+    seed: NonNegativeInt = 1234
+    """Seed of the initial weights and the demonstrations."""
+
+
+class RolloutConfig(Section):
+    """Generation on SGLang."""
+
+    engines: PositiveInt = 1
+    """SGLang servers, each with its own Ray actor; they share a batch."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Arithmetic of the servers."""
+    prompts_per_iteration: PositiveInt = 16
+    """Prompts of a batch."""
+    samples_per_prompt: Annotated[int, Field(ge=2)] = 16
+    """Responses per prompt: the group over which advantages are normalized."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature; the trainer divides its logits by it too."""
+    max_response_tokens: PositiveInt = 24
+    """Longest response, in tokens."""
+    max_running_requests: PositiveInt = 128
+    """Requests that one server decodes side by side, and the bound on requests in flight to it."""
+    deterministic: bool = False
+    """One request at a time and a seed per request, so that a batch depends on nothing but weights, prompts and seed.
+    Slow: for tests of reproducibility."""
+    startup_timeout_s: PositiveFloat = 180.0
+    """Seconds for a server to become healthy before it counts as failed."""
+    request_timeout_s: PositiveFloat = 120.0
+    """Seconds for one response before it counts as lost and is sent again."""
+    max_restarts: NonNegativeInt = 3
+    """Restarts of one server within a run before the run ends with an error."""
+    max_attempts: PositiveInt = 4
+    """Attempts at one response (lost, timed out or rejected by validation) before the run ends with an error."""
+    base_port: Annotated[int, Field(ge=1024, le=65000)] | None = None
+    """Port of the first server on 127.0.0.1; the others follow. Unset: free ports."""
+
+
+class TrainConfig(Section):
+    """The trainer on megatron-core: TP x DP ranks, one Ray actor each; EP spans the data-parallel ranks."""
+
+    tensor_parallel: PositiveInt = 1
+    """Tensor-parallel ranks (sequence parallel is on when > 1)."""
+    expert_parallel: PositiveInt = 1
+    """Expert-parallel ranks; divides data_parallel x tensor_parallel."""
+    data_parallel: PositiveInt = 1
+    """Data-parallel ranks."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of the trainer; with bfloat16 the optimizer holds fp32 master weights."""
+    tokens_per_microbatch: PositiveInt = 8192
+    """Bound on the tokens (prompt + response) packed into one micro-batch of a rank."""
+    lr: PositiveFloat = 5e-4
+    """Learning rate, constant."""
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """AdamW's beta 1."""
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    """AdamW's beta 2."""
+    adam_eps: PositiveFloat = 1e-8
+    """AdamW's epsilon."""
+    weight_decay: NonNegativeFloat = 0.1
+    """AdamW's weight decay, on matrices only."""
+    grad_clip: PositiveFloat = 1.0
+    """Bound on the gradient's global norm."""
+    threads_per_rank: PositiveInt = 1
+    """CPU threads of a rank; more than 1 is slower when the server shares the cores."""
+
+    @property
+    def world_size(self) -> int:
+        return self.tensor_parallel * self.data_parallel
+
+
+class EvalConfig(Section):
+    """Evaluation on held-out problems, with the weights that the servers hold."""
+
+    every_n_iterations: NonNegativeInt = 16
+    """Iterations between evaluations, besides one before the first step and one after the last; 0: none at all."""
+    problems: PositiveInt = 64
+    """Held-out problems."""
+    samples_per_problem: PositiveInt = 4
+    """Samples per problem; accuracy is their mean."""
+    temperature: NonNegativeFloat = 1.0
+    """Sampling temperature; 0 is greedy."""
+
+
+class CheckpointConfig(Section):
+    """Checkpoints, from which `--resume` goes on."""
+
+    every_n_iterations: NonNegativeInt = 32
+    """Iterations between checkpoints, besides one at the end; 0: only at the end or on Ctrl-C."""
+    keep: PositiveInt = 2
+    """Newest checkpoints to keep."""
+
+
+class DiagnoseConfig(Section):
+    """Measurements that cost extra forward passes."""
+
+    split_every_n_steps: NonNegativeInt = 4
+    """Optimizer steps between splits of the mismatch into policy and implementation (Eq. split): one forward pass
+    under the generating weights. 0: never. Every step when the method's denominator is `checkpoint`."""
+
+
+class LoggingConfig(Section):
+    """Where metrics go besides metrics.jsonl."""
+
+    tensorboard: bool = True
+    """Write TensorBoard events into the run folder, where the package is installed."""
+    wandb_project: str | None = None
+    """Weights & Biases project; unset: off."""
+    samples_every_n_iterations: NonNegativeInt = 16
+    """Iterations between batches whose responses are written to samples/; 0: never."""
+
+
+class EmbeddedConfig(Section):
+    """A run of the embedded runtime: real Megatron, SGLang and Ray with a tiny model, on a laptop."""
+
+    runtime: Literal["embedded"] = "embedded"
+    """The runtime that this file is for."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    """Name of the run and of its folder."""
+    output_dir: str = "runs"
+    """Folder that holds the run folders, relative to where the command is given."""
+    cache_dir: str = "~/.cache/sat_slime"
+    """Folder for warmed-up models."""
+    seed: NonNegativeInt = 0
+    """Seed of prompts and sampling."""
+    method: MethodConfig = MethodConfig()
+    """What is optimized."""
+    loss: LossConfig = LossConfig()
+    """KL, entropy, averaging."""
+    pipeline: PipelineConfig = PipelineConfig()
+    """Order of generation, training, broadcast."""
+    model: ModelConfig = ModelConfig()
+    """The tiny model."""
+    task: TaskConfig = TaskConfig()
+    """The problems."""
+    warmup: WarmupConfig = WarmupConfig()
+    """How the initial model is made."""
+    rollout: RolloutConfig = RolloutConfig()
+    """Generation on SGLang."""
+    train: TrainConfig = TrainConfig()
+    """Training on Megatron."""
+    eval: EvalConfig = EvalConfig()
+    """Evaluation."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints."""
+    diagnose: DiagnoseConfig = DiagnoseConfig()
+    """Extra measurements."""
+    logging: LoggingConfig = LoggingConfig()
+    """Trackers and samples."""

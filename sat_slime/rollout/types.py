@@ -1,0 +1,41 @@
+"""What goes to a rollout engine and what comes back, one response each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One response to be sampled."""
+
+    request_id: str
+    """Unique within a run: a response is counted once, however often it had to be sent."""
+    prompt_ids: tuple[int, ...]
+    """Prompt tokens."""
+    max_new_tokens: int
+    temperature: float
+    """0 is greedy."""
+    seed: int
+    """Seed of this response's sampling, passed to the engine."""
+    stop_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Response:
+    """One validated response. T output tokens after P prompt tokens."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    output_ids: tuple[int, ...]
+    """(T,) output tokens, the stop token included."""
+    log_probs: np.ndarray
+    """(T,) float32: log mu of each output token under the engine's full softmax at the sampling temperature."""
+    routed_experts: np.ndarray | None
+    """(P + T - 1, layers, top-k) unsigned: experts of each forwarded token; None from a dense model."""
+    finish_reason: Literal["stop", "length"]
+    weight_version: int
+    """Optimizer updates of the weights that generated it, as the engine reported them."""
