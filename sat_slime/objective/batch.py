@@ -1,0 +1,107 @@
+"""TokenBatch: one micro-batch, the tokens of its responses in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBatch:
+    """One micro-batch of N tokens: response after response, prompts left out.
+
+    Inactive tokens (mask False) may hold anything, NaN included: they add nothing to a value, a gradient or a metric.
+    bf16 and fp16 log-probs are computed with in fp32; float64 stays float64.
+
+    Raises:
+        ValueError: a shape, a dtype or the sum of the lengths does not fit.
+    """
+
+    log_probs: Tensor
+    """(N,) log pi of the sampled tokens under the policy in training; requires grad."""
+    rollout_log_probs: Tensor
+    """(N,) log mu: what the rollout engine sampled with."""
+    advantages: Tensor
+    """(N,) advantage of each token."""
+    mask: Tensor
+    """(N,) bool: the active tokens."""
+    lengths: Tensor | Sequence[int]
+    """Tokens per response, in order; sum N. Zero is a response of which this rank holds nothing."""
+    proximal_log_probs: Tensor | None = None
+    """(N,) the denominator where it is not mu: the trainer at the start of the step or under the generating weights."""
+
+    def __post_init__(self) -> None:
+        if self.log_probs.dim() != 1:
+            raise ValueError(
+                f"log_probs has shape {tuple(self.log_probs.shape)}: pass the N tokens in a row, shape (N,)"
+            )
+        for name in ("log_probs", "rollout_log_probs", "advantages", "mask", "proximal_log_probs"):
+            tensor = getattr(self, name)
+            if tensor is None:
+                continue
+            if tensor.shape != self.log_probs.shape:
+                raise ValueError(
+                    f"{name} has shape {tuple(tensor.shape)} where log_probs has {tuple(self.log_probs.shape)}: "
+                    "all tensors of a TokenBatch hold the same N tokens"
+                )
+            if name == "mask" and tensor.dtype != torch.bool:
+                raise ValueError(f"mask has dtype {tensor.dtype}: pass mask.bool()")
+            if name != "mask" and not tensor.dtype.is_floating_point:
+                raise ValueError(f"{name} has dtype {tensor.dtype}: pass a floating-point tensor")
+        if (total := int(sum(self.lengths) if not isinstance(self.lengths, Tensor) else self.lengths.sum())) != len(
+            self.log_probs
+        ):
+            raise ValueError(
+                f"lengths add up to {total} for {len(self.log_probs)} tokens: one length per response, sum N"
+            )
+
+    @cached_property
+    def n_active(self) -> int:
+        """Active tokens."""
+        return int(self.mask.sum())
+
+    @cached_property
+    def lengths_tensor(self) -> Tensor:
+        """(responses,) int64 lengths on the tokens' device."""
+        return torch.as_tensor(self.lengths, dtype=torch.int64, device=self.log_probs.device)
+
+    @cached_property
+    def response_index(self) -> Tensor:
+        """(N,) int64: the response that each token belongs to."""
+        return response_index(self.lengths_tensor, len(self.log_probs))
+
+    @cached_property
+    def active_lengths(self) -> Tensor:
+        """(responses,) int64: active tokens of each response."""
+        return active_lengths(self.mask, self.lengths_tensor)
+
+    def active_or_zero(self, values: Tensor) -> Tensor:
+        """(N,) the values, 0 on inactive tokens, whatever stood there; no gradient reaches those."""
+        if self.n_active == len(self.mask):
+            return values
+        return torch.where(self.mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
+
+    def promoted(self) -> TokenBatch:
+        """The batch in the dtype it is computed with: float64 where a log-prob is float64, else float32."""
+        names = ("log_probs", "rollout_log_probs", "advantages", "proximal_log_probs")
+        tensors = {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
+        dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors.values()) else torch.float32
+        if all(tensor.dtype == dtype for tensor in tensors.values()):
+            return self
+        return replace(self, **{name: tensor.to(dtype) for name, tensor in tensors.items()})
+
+
+def response_index(lengths: Tensor, n_tokens: int) -> Tensor:
+    """(N,) int64: for each token the index of its response, from (responses,) lengths that add up to N."""
+    order = torch.arange(len(lengths), device=lengths.device)
+    return torch.repeat_interleave(order, lengths, output_size=n_tokens)
+
+
+def active_lengths(mask: Tensor, lengths: Tensor) -> Tensor:
+    """(responses,) int64: active tokens per response, from the (N,) mask and the (responses,) lengths."""
+    counts = torch.zeros_like(lengths)
+    return counts.index_add_(0, response_index(lengths, len(mask)), mask.to(torch.int64))

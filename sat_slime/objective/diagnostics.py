@@ -1,0 +1,135 @@
+"""Mismatch between trainer and rollout engine, and the reduction of metrics over micro-batches and ranks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .trust_region import tail_quantile
+
+HISTOGRAM_EDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-64, 17))
+"""Edges of mismatch_histogram in |d|: 1e-8 to 1e2, eight to a decade."""
+
+
+def mismatch_metrics(
+    log_probs: Tensor,
+    rollout_log_probs: Tensor,
+    mask: Tensor,
+    *,
+    checkpoint_log_probs: Tensor | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> dict[str, float]:
+    """The mismatch d = log pi - log mu over the active tokens of an optimizer step, exact across ranks.
+
+    mismatch/d_pi is mean |d| (Eq. mismatch-metric), of the token ratio for every method; q50, q90, q99 and max are of
+    |d|; k3_kl is mean(e^d - 1 - d), the low-variance estimate of KL(mu || pi) on samples of mu; ess is
+    (sum w)^2 / (n sum w^2) with w = e^d, the effective share of the sample. With checkpoint_log_probs (pi_l),
+    mismatch/policy = mean |log pi - log pi_l| and mismatch/implementation = mean |log pi_l - log mu| (Eq. split).
+
+    Args:
+        log_probs, rollout_log_probs, mask, checkpoint_log_probs: (N,), this rank's; N may be 0 on some ranks.
+        group: ranks that hold parts of the step's tokens.
+
+    Returns:
+        Plain numbers, the same on all ranks; without any token all are 0, ess 1.
+    """
+    mu = rollout_log_probs.detach()[mask].double()
+    d = log_probs.detach()[mask].double() - mu
+    largest = max(_gather(float(d.amax()) if len(d) else -math.inf, group))
+    sums = {
+        "n": float(len(d)),
+        "d_pi": float(d.abs().sum()),
+        "k3_kl": float((d.expm1() - d).sum()),
+        "w": float((d - largest).exp().sum()),
+        "w2": float((2 * (d - largest)).exp().sum()),
+        "max": float(d.abs().amax()) if len(d) else 0.0,
+    }
+    if checkpoint_log_probs is not None:
+        checkpoint = checkpoint_log_probs.detach()[mask].double()
+        sums["policy"] = float((log_probs.detach()[mask].double() - checkpoint).abs().sum())
+        sums["implementation"] = float((checkpoint - mu).abs().sum())
+    parts = _gather(sums, group)
+    total = {name: math.fsum(part[name] for part in parts) for name in sums}
+    n = max(total["n"], 1.0)
+    metrics = {"mismatch/d_pi": total["d_pi"] / n, "mismatch/k3_kl": total["k3_kl"] / n}
+    for name, alpha in (("q50", 0.5), ("q90", 0.9), ("q99", 0.99)):
+        metrics[f"mismatch/{name}"] = float(tail_quantile(d.abs(), alpha, group))
+    metrics["mismatch/max"] = max(part["max"] for part in parts)
+    metrics["mismatch/ess"] = total["w"] ** 2 / (n * total["w2"]) if total["n"] else 1.0
+    for name in ("policy", "implementation"):
+        if name in total:
+            metrics[f"mismatch/{name}"] = total[name] / n
+    return metrics
+
+
+def mismatch_histogram(abs_log_ratio: Tensor, group: dist.ProcessGroup | None = None) -> dict[str, list[Any]]:
+    """Counts of |d| on fixed logarithmic edges, over all ranks.
+
+    Args:
+        abs_log_ratio: (n,) |d| of the active tokens.
+
+    Returns:
+        `edges`, E numbers, and `counts`, E + 1: below the first edge (0 included), [edge, next edge) each, and from
+        the last edge on.
+    """
+    values = abs_log_ratio.detach().double().flatten()
+    edges = torch.tensor(HISTOGRAM_EDGES, dtype=torch.float64, device=values.device)
+    counts = torch.bincount(torch.bucketize(values, edges, right=True), minlength=len(edges) + 1)
+    if group is not None:
+        dist.all_reduce(counts, group=group)
+    return {"edges": list(HISTOGRAM_EDGES), "counts": counts.tolist()}
+
+
+class MetricAccumulator:
+    """Metrics of the micro-batches of one optimizer step, reduced over them and over ranks by their name.
+
+    `loss/*` are sums; `*_min` and `*/min` minima; `*_max` and `*/max` maxima; all others means weighted by the active
+    tokens of each micro-batch.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[dict[str, Tensor | float], Tensor | float]] = []
+
+    def add(self, metrics: dict[str, Tensor] | dict[str, float], weight: Tensor | float) -> None:
+        """One micro-batch: 0-dim metrics, and its active tokens. Nothing is read back before reduce."""
+        self._rows.append((dict(metrics), weight))
+
+    def reduce(self, group: dist.ProcessGroup | None = None) -> dict[str, float]:
+        """The step's metrics, the same on all ranks. A rank that added nothing takes part all the same.
+
+        Raises:
+            ValueError: two micro-batches, on whatever ranks, differ in their names; all ranks raise.
+        """
+        rows = [({name: float(value) for name, value in metrics.items()}, float(w)) for metrics, w in self._rows]
+        rows = [row for part in _gather(rows, group) for row in part]
+        names = list(rows[0][0]) if rows else []
+        for metrics, _ in rows:
+            if odd := set(names) ^ set(metrics):
+                raise ValueError(f"metrics differ between micro-batches: {', '.join(sorted(odd))} not in all of them")
+        return {name: _reduce_one(name, [(metrics[name], weight) for metrics, weight in rows]) for name in names}
+
+
+def _reduce_one(name: str, values: list[tuple[float, float]]) -> float:
+    if name.startswith("loss/"):
+        return math.fsum(value for value, _ in values)
+    # A micro-batch without an active token has nothing to say about tokens.
+    values = [(value, weight) for value, weight in values if weight > 0] or values
+    if name.endswith(("_min", "/min")):
+        return min(value for value, _ in values)
+    if name.endswith(("_max", "/max")):
+        return max(value for value, _ in values)
+    total = math.fsum(weight for _, weight in values)
+    return math.fsum(value * weight for value, weight in values) / total if total > 0 else 0.0
+
+
+def _gather(part: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    """The small object of every rank, in rank order."""
+    if group is None:
+        return [part]
+    parts: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(parts, part, group=group)
+    return parts

@@ -1,0 +1,115 @@
+"""policy_loss: surrogate, KL and entropy, scaled so that a sum over micro-batches and ranks is the batch loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .batch import TokenBatch, active_lengths, response_index
+from .method import Method
+from .surrogate import Surrogate, policy_surrogate
+
+_LOW_VARIANCE_KL_MAX = 10.0
+"""Bound of the estimate per token, as in slime."""
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyLoss:
+    """What policy_loss returns."""
+
+    total: Tensor
+    """0-dim, to be minimized, with gradient: this micro-batch's share of the batch loss."""
+    metrics: dict[str, Tensor]
+    """The surrogate's metrics and loss/{total,policy,kl,entropy}: kl and entropy without their coefficients, where
+    their inputs are given."""
+    surrogate: Surrogate
+
+
+def policy_loss(
+    method: Method,
+    batch: TokenBatch,
+    token_weights: Tensor,
+    *,
+    kl_coef: float = 0.0,
+    entropy_coef: float = 0.0,
+    ref_log_probs: Tensor | None = None,
+    entropy: Tensor | None = None,
+    group: dist.ProcessGroup | None = None,
+    quantile: Tensor | float | None = None,
+) -> PolicyLoss:
+    """sum_t w_t (-S_t + kl_coef k3_t - entropy_coef H_t) over the tokens of one micro-batch.
+
+    Args:
+        method: the objective.
+        batch: one micro-batch of N tokens.
+        token_weights: (N,) w, 0 on inactive tokens: response_mean_weights or token_mean_weights.
+        kl_coef: coefficient of the low-variance KL to the reference model.
+        entropy_coef: coefficient of the entropy bonus.
+        ref_log_probs: (N,) log-probs of the reference model.
+        entropy: (N,) entropy of the policy at each token; needs grad only where entropy_coef is not 0.
+        group, quantile: as in policy_surrogate.
+
+    Raises:
+        ValueError: a coefficient is not 0 and its input is missing; or as policy_surrogate.
+    """
+    for name, coefficient, tensor in (
+        ("ref_log_probs", kl_coef, ref_log_probs),
+        ("entropy", entropy_coef, entropy),
+    ):
+        if coefficient != 0 and tensor is None:
+            coefficient_name = "kl_coef" if name == "ref_log_probs" else "entropy_coef"
+            raise ValueError(
+                f"{coefficient_name} is {coefficient} and needs {name}: pass it, or set the coefficient to 0"
+            )
+    batch = batch.promoted()
+    surrogate = policy_surrogate(method, batch, group=group, quantile=quantile)
+    weights = token_weights.to(surrogate.values.dtype)
+    policy = -(weights * surrogate.values).sum()
+    total, metrics = policy, {"loss/policy": policy.detach()}
+    if ref_log_probs is not None:
+        kl = (weights * batch.active_or_zero(low_variance_kl(batch.log_probs, ref_log_probs))).sum()
+        metrics["loss/kl"] = kl.detach()
+        total = total + kl_coef * kl if kl_coef else total
+    if entropy is not None:
+        mean_entropy = (weights * batch.active_or_zero(entropy.to(weights.dtype))).sum()
+        metrics["loss/entropy"] = mean_entropy.detach()
+        total = total - entropy_coef * mean_entropy if entropy_coef else total
+    return PolicyLoss(total, {"loss/total": total.detach(), **metrics, **surrogate.metrics}, surrogate)
+
+
+def low_variance_kl(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+    """(N,) estimate of KL(pi || ref) per token: e^x - 1 - x with x = log ref - log pi, at most 10 (slime's low_var_kl).
+
+    Zero gradient where it is cut at 10.
+    """
+    # e^20 is far above the cut: bounding x there keeps infinities out of the gradient and changes no value.
+    x = (ref_log_probs.to(log_probs.dtype) - log_probs).clamp(max=2 * _LOW_VARIANCE_KL_MAX)
+    return (x.exp() - 1 - x).clamp(min=-_LOW_VARIANCE_KL_MAX, max=_LOW_VARIANCE_KL_MAX)
+
+
+def response_mean_weights(
+    mask: Tensor, lengths: Tensor | Sequence[int], n_responses: int, group: dist.ProcessGroup | None = None
+) -> Tensor:
+    """(N,) float32 1 / (n_responses * active tokens of the response): mean over responses of their token means.
+
+    Args:
+        mask: (N,) bool.
+        lengths: tokens per response of this micro-batch, sum N.
+        n_responses: responses of the whole batch, over all micro-batches and data-parallel ranks.
+        group: context-parallel ranks that share the responses.
+    """
+    lengths = torch.as_tensor(lengths, dtype=torch.int64, device=mask.device)
+    active = active_lengths(mask, lengths)
+    if group is not None:
+        dist.all_reduce(active, group=group)
+    weights = 1.0 / (n_responses * active.clamp(min=1).to(torch.float64))
+    return (weights[response_index(lengths, len(mask))] * mask).float()
+
+
+def token_mean_weights(mask: Tensor, n_tokens: int) -> Tensor:
+    """(N,) float32 1 / n_tokens on active tokens, n_tokens those of the whole batch: mean over tokens."""
+    return mask.float() / max(n_tokens, 1)

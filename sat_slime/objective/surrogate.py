@@ -1,0 +1,142 @@
+"""policy_surrogate: what each token adds to the objective, under any method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .batch import TokenBatch
+from .clip import Clipped, bounded_ratio, clipped_surrogate, indicator
+from .gates import GATES
+from .method import SAT, Method
+from .penalties import PENALTIES
+from .ratio import engine_log_ratio, log_ratio, response_lengths
+from .trust_region import clip_bounds, contraction_factors, scope_too_small, tail_quantile
+from .weights import tis_weight
+
+
+@dataclass(frozen=True, eq=False)
+class Surrogate:
+    """What policy_surrogate returns."""
+
+    values: Tensor
+    """(N,) S, to be maximized; carries the gradient; 0 on inactive tokens."""
+    clipped: Tensor
+    """(N,) bool: tokens whose gradient the clip interval takes away."""
+    metrics: dict[str, Tensor]
+    """Name to 0-dim tensor, detached: fractions and means over this rank's active tokens of the micro-batch."""
+
+
+def policy_surrogate(
+    method: Method,
+    batch: TokenBatch,
+    *,
+    group: dist.ProcessGroup | None = None,
+    quantile: Tensor | float | None = None,
+) -> Surrogate:
+    """The sampled surrogate S of each token (Eqs. ppo-objective, satrloss, app-spo, app-drpo), times gates and TIS.
+
+    Args:
+        method: the objective.
+        batch: one micro-batch of N tokens.
+        group: context-parallel ranks that hold parts of the same responses, in the same order. The quantile is over all
+            of them, and so are the sequence means; gradients are those of the sum of all ranks' losses.
+        quantile: q where it is already known, as under scope `step`. Unset: taken over the given tokens and `group`.
+
+    Raises:
+        ValueError: the method wants what the batch lacks, combines a penalty with a clip, or SAT meets a NaN.
+    """
+    if method.penalty is not None and method.trust_region is not None:
+        raise ValueError(f"{method.name}: a penalty replaces the clip; set trust_region to None")
+    batch = batch.promoted()
+    d = log_ratio(method, batch, group)
+    advantages = batch.active_or_zero(batch.advantages.detach())
+
+    if method.penalty is not None:
+        mu = batch.active_or_zero(batch.rollout_log_probs.detach()).exp()
+        values = PENALTIES[type(method.penalty)](method.penalty, bounded_ratio(d), advantages, mu)
+        clipped = torch.zeros_like(batch.mask)
+        metrics: dict[str, Tensor] = {}
+    elif isinstance(method.trust_region, SAT):
+        values, clipped, metrics = _sat(method, method.trust_region, batch, d, advantages, group, quantile)
+    else:
+        held = clipped_surrogate(d, advantages, clip_bounds(method.trust_region))
+        values, clipped, metrics = held.values, held.cut.bool(), _clip_metrics(batch, held, advantages)
+
+    for gate in method.gates:
+        factor = batch.active_or_zero(GATES[type(gate)](gate, method, batch, group))
+        metrics[f"{type(gate).__name__.lower()}/masked"] = _active_mean(batch, batch.mask & (factor == 0))
+        values = values * factor
+    if method.tis is not None:
+        weight = tis_weight(method.tis, engine_log_ratio(method, batch))
+        metrics["tis/weight"] = _active_mean(batch, batch.active_or_zero(weight))
+        metrics["tis/capped"] = _active_mean(batch, batch.mask & (weight == method.tis.cap))
+        values = values * weight
+    return Surrogate(values, clipped, metrics)
+
+
+def staleness_score(method: Method, batch: TokenBatch, *, group: dist.ProcessGroup | None = None) -> Tensor:
+    """(N,) detached d that SAT's quantile is taken of (Eq. satr-d): the token's, or its response's under the sequence
+    ratio; 0 on inactive tokens.
+
+    For scope `step`: a pass without gradient collects |d| of the active tokens of every micro-batch, and
+    `tail_quantile(..., group=data-parallel ranks)` of them is `quantile` of policy_surrogate.
+    """
+    with torch.no_grad():
+        return log_ratio(method, batch.promoted(), group)
+
+
+def _sat(
+    method: Method,
+    region: SAT,
+    batch: TokenBatch,
+    d: Tensor,
+    advantages: Tensor,
+    group: dist.ProcessGroup | None,
+    quantile: Tensor | float | None,
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    score = d.detach()
+    metrics: dict[str, Tensor] = {}
+    if quantile is None:
+        stale = score.abs()
+        q = tail_quantile(stale if batch.n_active == len(stale) else stale[batch.mask], region.alpha, group)
+        metrics["sat/scope_too_small"] = _scope_metric(method, region, batch, group)
+    else:
+        q = torch.as_tensor(quantile, dtype=score.dtype, device=score.device)
+    c_low, c_high = contraction_factors(score, q, region.exponent)
+    held = clipped_surrogate(d, advantages, clip_bounds(region, c_low, c_high))
+
+    with torch.no_grad():
+        in_base = indicator(torch.eq, held.ratio.clamp(*clip_bounds(region)), held.ratio)
+        shrink_low, shrink_high = 1.0 - c_low, 1.0 - c_high
+        metrics |= {
+            "sat/q": q,
+            "sat/gate_rate": _active_mean(batch, shrink_low.sign()) + _active_mean(batch, shrink_high.sign()),
+            "sat/newly_clipped": _active_mean(batch, held.cut * in_base),
+            "sat/eps_low_mean": region.eps_low * (1.0 - _active_mean(batch, shrink_low)),
+            "sat/eps_high_mean": region.eps_high * (1.0 - _active_mean(batch, shrink_high)),
+            "sat/c_min": torch.minimum(c_low, c_high).amin() if len(score) else torch.ones_like(q),
+        }
+    return held.values, held.cut.bool(), metrics | _clip_metrics(batch, held, advantages)
+
+
+def _scope_metric(method: Method, region: SAT, batch: TokenBatch, group: dist.ProcessGroup | None) -> Tensor:
+    """1.0 where the quantile's scope is so small that the gate may be bound to stay shut (see scope_too_small)."""
+    lengths = response_lengths(batch, group)
+    largest = int(lengths.amax()) if method.ratio == "sequence" and len(lengths) else 1
+    too_small = scope_too_small(region.alpha, int(lengths.sum()), largest)
+    return torch.tensor(float(too_small), dtype=batch.log_probs.dtype, device=batch.log_probs.device)
+
+
+def _clip_metrics(batch: TokenBatch, held: Clipped, advantages: Tensor) -> dict[str, Tensor]:
+    fraction = _active_mean(batch, held.cut)
+    upper = _active_mean(batch, held.cut * indicator(torch.gt, advantages, 0.0))
+    return {"clip/fraction": fraction, "clip/upper": upper, "clip/lower": fraction - upper}
+
+
+def _active_mean(batch: TokenBatch, values: Tensor) -> Tensor:
+    """0-dim mean over active tokens of (N,) values that are 0 elsewhere; 0 where no token is active."""
+    return values.sum() / max(batch.n_active, 1)

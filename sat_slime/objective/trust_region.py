@@ -1,0 +1,136 @@
+"""The clip interval, and SAT: tail quantile, gate and kernel, contracted radii."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .method import SAT, Clip
+
+RADIX_BITS = 11
+"""Bits of the float pattern that one histogram resolves: 16 KiB of counts per all-reduce, three to a float32."""
+
+
+def quantile_rank(alpha: float, n: int) -> int:
+    """k = ceil(alpha n), exact for the decimal that alpha was written as: 0.9 of 10 is 9, 0.7 of 10 is 7.
+
+    Raises:
+        ValueError: alpha is not in (0, 1].
+    """
+    if not 0 < alpha <= 1:
+        raise ValueError(f"alpha is {alpha}: the quantile's level is in (0, 1]")
+    return -(-Fraction(str(alpha)) * n // 1)
+
+
+def tail_quantile(abs_log_ratio: Tensor, alpha: float, group: dist.ProcessGroup | None = None) -> Tensor:
+    """q, the smallest x with at least a fraction alpha of the |d| at or below it (Eq. quantile): their k-th smallest,
+    k = ceil(alpha n). One of the values, never an interpolation; 0 where there are none.
+
+    Args:
+        abs_log_ratio: (n,) |d| of the active tokens, of any floating dtype. Half precisions are widened, exactly.
+        alpha: level in (0, 1].
+        group: ranks that hold parts of the values, some of them perhaps none. All get the same q, to the bit that of
+            a single process, for a number of bytes that does not depend on n.
+
+    Returns:
+        0-dim, float32 or float64, on the values' device.
+
+    Raises:
+        ValueError: a value is NaN, or alpha is out of range. Across ranks all raise.
+    """
+    values = abs_log_ratio.detach().flatten().abs()
+    values = values if values.dtype == torch.float64 else values.float()
+    n, n_nan = _counts(values, group)
+    if n_nan:
+        raise ValueError(
+            f"{n_nan} of {n} log-ratios are NaN: look for NaN or infinite log-probs among the active tokens"
+        )
+    rank = quantile_rank(alpha, n)
+    if n == 0:
+        return values.new_zeros(())
+    return values.kthvalue(rank).values if group is None else _kth_smallest_of_ranks(values, rank, group)
+
+
+def _counts(values: Tensor, group: dist.ProcessGroup | None) -> tuple[int, int]:
+    """Values and NaNs among them, over all ranks."""
+    has_nan = len(values) > 0 and bool(values.amax().isnan())
+    n_nan = int(values.isnan().sum()) if has_nan else 0
+    if group is None:
+        return len(values), n_nan
+    counts = torch.tensor([len(values), n_nan], dtype=torch.int64, device=values.device)
+    dist.all_reduce(counts, group=group)
+    n, n_nan = counts.tolist()
+    return n, n_nan
+
+
+def _kth_smallest_of_ranks(values: Tensor, k: int, group: dist.ProcessGroup) -> Tensor:
+    """Radix selection: non-negative floats order as the integers of their bits, so each histogram of the next digit,
+    summed over ranks, fixes that digit of the k-th smallest value, and only the values that share it stay."""
+    pattern, width = (torch.int64, 63) if values.dtype == torch.float64 else (torch.int32, 31)
+    bits = values.view(pattern)
+    found = 0
+    for shift in reversed(range(0, width, RADIX_BITS)):
+        digits = (bits >> shift) & ((1 << RADIX_BITS) - 1)
+        counts = torch.bincount(digits, minlength=1 << RADIX_BITS)
+        dist.all_reduce(counts, group=group)
+        at_most = counts.cumsum(0)
+        digit = int(torch.searchsorted(at_most, k))
+        k -= int(at_most[digit] - counts[digit])
+        found = (found << RADIX_BITS) | digit
+        bits = bits[digits == digit]
+    return torch.tensor(found, dtype=pattern, device=values.device).view(values.dtype)
+
+
+def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 2.0) -> tuple[Tensor, Tensor]:
+    """Contraction of the lower and the upper radius, gate included (Eqs. kernel, gate).
+
+    c = 1 / (1 + (|d| / q)^exponent) where q > 0 and |d| > q, on the side of sign(d); exactly 1 elsewhere.
+
+    Args:
+        log_ratio: (N,) d, detached.
+        q: the tail quantile, 0-dim.
+
+    Returns:
+        c_low, c_high, each (N,).
+    """
+    bound = float(q)
+    if bound <= 0:
+        return torch.ones_like(log_ratio), torch.ones_like(log_ratio)
+
+    def factor(mismatch: Tensor) -> Tensor:
+        # threshold is strict and keeps the value: the gate and the positive part in one.
+        tail = torch.nn.functional.threshold(mismatch, bound, 0.0).div_(bound)
+        return tail.pow_(exponent).add_(1.0).reciprocal_()
+
+    return factor(-log_ratio), factor(log_ratio)
+
+
+def clip_bounds(
+    trust_region: Clip | SAT | None, c_low: Tensor | None = None, c_high: Tensor | None = None
+) -> tuple[Any, Any]:
+    """Ends of the clip interval (Eqs. ppo-objective, adaptive-eps): numbers for Clip, (N,) for SAT's factors.
+
+    SAT's ends are taken from PPO's by subtraction, so that c = 1 gives PPO's to the bit.
+    """
+    if trust_region is None:
+        return 0.0, float("inf")
+    low, high = 1.0 - trust_region.eps_low, 1.0 + trust_region.eps_high
+    if c_low is None or c_high is None:
+        return low, high
+    return (
+        (1.0 - c_low).mul_(trust_region.eps_low).add_(low),
+        (1.0 - c_high).mul_(-trust_region.eps_high).add_(high),
+    )
+
+
+def scope_too_small(alpha: float, n_active: int, largest_unit: int) -> bool:
+    """Whether the gate is bound to stay shut when the stalest unit is the largest one.
+
+    A unit is the set of tokens that share one d: a token (largest_unit 1), or a response under the sequence ratio. At
+    most n - ceil(alpha n) tokens lie strictly above q, so a unit of more tokens than that ties with q instead.
+    """
+    return largest_unit > n_active - quantile_rank(alpha, n_active)
