@@ -1,0 +1,18 @@
+"""The run as typed data: YAML in, one resolved file out."""
+
+from sat_slime.config.checks import config_errors, config_warnings
+from sat_slime.config.loader import dump_config, load_config
+from sat_slime.config.method import build_method, method_label
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.source import ConfigError
+
+__all__ = [
+    "ConfigError",
+    "EmbeddedConfig",
+    "build_method",
+    "config_errors",
+    "config_warnings",
+    "dump_config",
+    "load_config",
+    "method_label",
+]

@@ -17,9 +17,11 @@ NonNegativeFloat = Annotated[float, Field(ge=0)]
 
 
 class Section(BaseModel):
-    """Base of all sections: unknown keys are errors, defaults are validated, docstrings are descriptions."""
+    """Base of all sections: unknown keys and non-finite numbers are errors, docstrings are descriptions."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", validate_default=True, use_attribute_docstrings=True, frozen=True, allow_inf_nan=False
+    )
 
 
 # --------------------------------------------------------------------------------------------------- the method

@@ -1,0 +1,160 @@
+"""What several sections must agree on. Each finding is one line: the key, its value, the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sat_slime.config.method import build_method
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.objective import check_method
+
+SEQUENCE_RATIO_BASES = ("gspo",)
+"""Bases whose |d| is one value per response, so that few responses make coarse quantiles."""
+
+
+def config_errors(config: EmbeddedConfig) -> list[str]:
+    """Everything for which the run would fail or be meaningless; empty when it can start."""
+    return [*_method(config), *_model(config), *_parallelism(config), *_lengths(config), *_batch(config)]
+
+
+def config_warnings(config: EmbeddedConfig) -> list[str]:
+    """What the run can live with and its owner should know."""
+    return [*_quantile_scope(config), *_schedule(config)]
+
+
+def prompt_tokens(config: EmbeddedConfig) -> int:
+    """Tokens of every prompt: the digits, padded to the widest, and the `=`."""
+    return config.task.max_digits + 1
+
+
+def responses_per_iteration(config: EmbeddedConfig) -> int:
+    """Responses of one rollout batch."""
+    return config.rollout.prompts_per_iteration * config.rollout.samples_per_prompt
+
+
+def _answer_tokens(digits: int) -> int:
+    """Tokens of a full answer: two digits and a separator for each of its partial sums."""
+    return 3 * (digits - 1)
+
+
+def _method(config: EmbeddedConfig) -> Iterator[str]:
+    if config.method.r3 and not config.model.is_moe:
+        yield (
+            "method.r3 is true, but model.experts is 0 (a dense model has no routing to replay): set method.r3 to "
+            "false or give the model experts"
+        )
+    try:
+        check_method(build_method(config.method), config.pipeline.optimizer_steps_per_rollout)
+    except ValueError as error:
+        yield f"method: {error}"
+
+
+def _model(config: EmbeddedConfig) -> Iterator[str]:
+    model = config.model
+    if model.attention_heads % model.kv_heads:
+        yield (
+            f"model.kv_heads is {model.kv_heads}, which does not divide model.attention_heads "
+            f"{model.attention_heads}: choose one of {_divisors(model.attention_heads)}"
+        )
+    if model.head_dim % 2:
+        yield f"model.head_dim is {model.head_dim}: rotary embedding turns pairs, so choose an even width"
+    if model.is_moe and model.experts_per_token > model.experts:
+        yield (
+            f"model.experts_per_token is {model.experts_per_token}, more than model.experts {model.experts}: lower it "
+            "or add experts"
+        )
+
+
+def _parallelism(config: EmbeddedConfig) -> Iterator[str]:
+    model, train = config.model, config.train
+    tensor, expert = train.tensor_parallel, train.expert_parallel
+    for key, heads in (("attention_heads", model.attention_heads), ("kv_heads", model.kv_heads)):
+        if heads % tensor:
+            yield (
+                f"train.tensor_parallel is {tensor}, which does not divide model.{key} {heads}: choose one of "
+                f"{_divisors(heads)}"
+            )
+    if not model.is_moe and model.ffn_size % tensor:
+        yield f"train.tensor_parallel is {tensor}, which does not divide model.ffn_size {model.ffn_size}: change one"
+    if expert == 1:
+        return
+    if not model.is_moe:
+        yield f"train.expert_parallel is {expert}, but model.experts is 0: a dense model needs expert_parallel 1"
+    elif model.experts % expert:
+        yield (
+            f"train.expert_parallel is {expert}, which does not divide model.experts {model.experts}: choose one of "
+            f"{_divisors(model.experts)}"
+        )
+    if train.world_size % expert:
+        yield (
+            f"train.expert_parallel is {expert}, which does not divide train.data_parallel x train.tensor_parallel = "
+            f"{train.world_size} ranks: choose one of {_divisors(train.world_size)}"
+        )
+
+
+def _lengths(config: EmbeddedConfig) -> Iterator[str]:
+    prompt, response, task = prompt_tokens(config), config.rollout.max_response_tokens, config.task
+    longest = prompt + response
+    parts = f"the longest prompt ({prompt} tokens) and rollout.max_response_tokens {response}"
+    if longest > config.model.max_positions:
+        yield f"model.max_positions is {config.model.max_positions}, less than {parts} need: set it to {longest}"
+    if config.train.tokens_per_microbatch < longest:
+        yield (
+            f"train.tokens_per_microbatch is {config.train.tokens_per_microbatch}, less than {parts} need: set it to "
+            f"{longest} or more"
+        )
+    needed = _answer_tokens(task.max_digits)
+    if response < needed:
+        yield (
+            f"rollout.max_response_tokens is {response}, but a full answer at task.max_digits {task.max_digits} has "
+            f"{needed} tokens: raise it to {needed} or lower task.max_digits"
+        )
+
+
+def _batch(config: EmbeddedConfig) -> Iterator[str]:
+    responses = responses_per_iteration(config)
+    steps, ranks = config.pipeline.optimizer_steps_per_rollout, config.train.data_parallel
+    if responses % (steps * ranks):
+        yield (
+            f"rollout.prompts_per_iteration x rollout.samples_per_prompt is {responses} responses, which do not divide "
+            f"evenly into pipeline.optimizer_steps_per_rollout {steps} x train.data_parallel {ranks}: make it a "
+            f"multiple of {steps * ranks}"
+        )
+
+
+def _quantile_scope(config: EmbeddedConfig) -> Iterator[str]:
+    method, task = config.method, config.task
+    if not (method.sat.enabled and method.base in SEQUENCE_RATIO_BASES):
+        return
+    # Responses that show all their work; the number of digits is uniform.
+    mean = (_answer_tokens(task.min_digits) + _answer_tokens(task.max_digits)) / 2
+    responses = responses_per_iteration(config) / config.pipeline.optimizer_steps_per_rollout
+    if method.sat.scope == "microbatch":
+        packed = config.train.tokens_per_microbatch / (prompt_tokens(config) + mean)
+        responses = max(1.0, min(packed, responses / config.train.data_parallel))
+    share = min(1.0, config.rollout.max_response_tokens / (responses * mean))
+    if share >= 1 - method.sat.alpha:
+        where = "a micro-batch" if method.sat.scope == "microbatch" else "an optimizer step"
+        yield (
+            f"method.sat.scope is {method.sat.scope}: the quantile of {where} is over about {responses:.0f} responses, "
+            f"so the longest can hold {share:.0%} of its tokens, and above {1 - method.sat.alpha:.0%} the gate of SAT "
+            "hardly ever opens: raise train.tokens_per_microbatch or set method.sat.scope to step"
+        )
+
+
+def _schedule(config: EmbeddedConfig) -> Iterator[str]:
+    lag, iterations = config.pipeline.lag, config.pipeline.iterations
+    if lag and iterations <= lag:
+        yield (
+            f"pipeline.iterations is {iterations}, not more than pipeline.lag {lag}: the run ends before a batch of "
+            f"newer weights arrives; use {4 * lag} or more to see lag at work"
+        )
+    if config.rollout.deterministic and config.rollout.dtype != "float32":
+        yield (
+            f"rollout.deterministic is true with rollout.dtype {config.rollout.dtype}: bitwise equal runs are only "
+            "promised in float32"
+        )
+
+
+def _divisors(n: int) -> str:
+    return ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
