@@ -1,0 +1,161 @@
+"""The folder that holds everything about one run."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+from sat_slime.experiment.metrics import write_atomically
+
+
+class RunFolderError(RuntimeError):
+    """A folder that cannot be used as asked; the message says what can be done."""
+
+
+class RunFolder:
+    """Paths, state and lock of `runs/NAME/`."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.metrics = self.path / "metrics.jsonl"
+        self.eval = self.path / "eval.jsonl"
+        self.histograms = self.path / "histograms.jsonl"
+        self.samples = self.path / "samples"
+        self.checkpoints = self.path / "checkpoints"
+        self.figures = self.path / "figures"
+        self.report = self.path / "report.html"
+        self.log = self.path / "log.txt"
+        self.tensorboard = self.path / "tensorboard"
+        self.logs = self.path / "logs"
+        self.state_file = self.path / "state.json"
+        self._lock_file = self.path / ".lock"
+        self._lock: IO[str] | None = None
+
+    @classmethod
+    def create(cls, path: str | Path, config_text: str, overwrite: bool = False) -> RunFolder:
+        """Make and lock the folder of a new run and save its resolved config.
+
+        A folder whose run ended before it produced anything is used again. Raises RunFolderError when the folder
+        holds data of an earlier run (unless `overwrite`), something else than a run, or a run that is going on.
+        """
+        folder = cls(path)
+        if not folder.is_run() and not folder._is_empty():
+            raise RunFolderError(f"{path} exists and is not a run folder: choose another --name")
+        folder.path.mkdir(parents=True, exist_ok=True)
+        folder.lock()
+        if folder.has_data() and not overwrite:
+            folder.unlock()
+            raise RunFolderError(
+                f"{path} holds data of an earlier run: go on with it (--resume), choose another name (--name X), or "
+                "delete it and start again (--overwrite)"
+            )
+        folder._clear()
+        write_atomically(folder.config, config_text)
+        for part in (folder.samples, folder.checkpoints, folder.logs):
+            part.mkdir()
+        return folder
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """An existing run folder, not locked. Raises RunFolderError when there is none."""
+        folder = cls(path)
+        if not folder.is_run():
+            raise RunFolderError(f"{path} is not a run folder: it has no config.yaml beside a state.json or metrics")
+        return folder
+
+    def is_run(self) -> bool:
+        """Whether this looks like a run: its resolved config beside its lock, its state or its metrics."""
+        marks = (self._lock_file, self.state_file, self.metrics)
+        return self.config.is_file() and any(mark.exists() for mark in marks)
+
+    def has_data(self) -> bool:
+        """Whether a run left anything here that cannot be had again by starting it."""
+        written = any(file.exists() and file.stat().st_size for file in (self.metrics, self.eval))
+        return written or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
+
+    def _is_empty(self) -> bool:
+        if not self.path.exists():
+            return True
+        return self.path.is_dir() and all(entry == self._lock_file for entry in self.path.iterdir())
+
+    def _clear(self) -> None:
+        for entry in self.path.iterdir():
+            if entry == self._lock_file:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def lock(self) -> None:
+        """Claim the folder for this process until `unlock` or its end. Raises RunFolderError when another has it."""
+        # The kernel drops the lock with its process, however that ends, so there is no stale one to clean up.
+        file = open(self._lock_file, "a+", encoding="utf-8")  # noqa: SIM115 - held while the run goes on
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            file.close()
+            raise RunFolderError(
+                f"{self.path} is in use by process {holder}: wait until it ends or choose another --name"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        self._lock = file
+
+    def unlock(self) -> None:
+        """Give the folder free."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def is_locked(self) -> bool:
+        """Whether a living process, this one included, works on the folder."""
+        if self._lock is not None:
+            return True
+        try:
+            with open(self._lock_file, encoding="utf-8") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    def started(self) -> None:
+        """Note that a run begins or goes on here; the first start is kept."""
+        first = self._read_state().get("started")
+        now = _now()
+        self._write_state({"status": "running", "started": first or now, "last_started": now, "pid": os.getpid()})
+
+    def ended(self, status: str, error: str | None = None) -> None:
+        """Note how the run ended: `finished`, `failed` with its one-line error, or `interrupted`."""
+        self._write_state({**self._read_state(), "status": status, "ended": _now(), "error": error})
+
+    def state(self) -> dict[str, Any]:
+        """state.json; a run that says it is running and holds no lock was killed, and is called so."""
+        state = self._read_state()
+        if state.get("status") == "running" and not self.is_locked():
+            state = {**state, "status": "killed"}
+        return state
+
+    def _read_state(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self.state_file.read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def _write_state(self, state: dict[str, Any]) -> None:
+        write_atomically(self.state_file, json.dumps(state, indent=2) + "\n")
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,185 @@
+"""Where a run writes what it measures: files of the run folder, TensorBoard, Weights & Biases and the view."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from sat_slime.experiment.metrics import keep_rows, to_json
+from sat_slime.experiment.run_folder import RunFolder
+from sat_slime.experiment.view import View
+
+
+def tracker_error(wandb_project: str | None) -> str | None:
+    """Why the configured tracker cannot be used, or None."""
+    if wandb_project is None or importlib.util.find_spec("wandb") is not None:
+        return None
+    return (
+        f"logging.wandb_project is {wandb_project!r}, but the package wandb is not installed: pip install wandb, or "
+        "--set logging.wandb_project=null"
+    )
+
+
+class RunLog:
+    """The log of one run. Its methods may be called from several threads."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        view: View,
+        *,
+        tensorboard: bool = False,
+        wandb_project: str | None = None,
+        config: Mapping[str, Any] | None = None,
+    ):
+        self._folder = folder
+        self._view = view
+        self._lock = threading.RLock()
+        self._files: dict[Path, IO[str]] = {}
+        self._tensorboard = _TensorBoard(folder.tensorboard) if tensorboard else None
+        self._wandb = _wandb_run(wandb_project, folder, config or {}) if wandb_project else None
+
+    def step(self, metrics: Mapping[str, Any]) -> None:
+        """One optimizer step: a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
+        metrics = _numbers(metrics)
+        self._record(self._folder.metrics, metrics)
+        self._track(metrics)
+        self._view.step(metrics)
+
+    def eval(self, metrics: Mapping[str, Any]) -> None:
+        """One evaluation (step, weights_step, accuracy, n_samples): a line of eval.jsonl."""
+        metrics = _numbers(metrics)
+        self._record(self._folder.eval, metrics)
+        self._track({"step": metrics.get("step", 0)} | {f"eval/{k}": v for k, v in metrics.items() if k != "step"})
+        self._view.eval(metrics)
+
+    def histogram(self, row: Mapping[str, Any]) -> None:
+        """A histogram of |d| (step, lag, q, edges (bins + 1,), counts (bins,)): a line of histograms.jsonl."""
+        self._record(self._folder.histograms, row)
+
+    def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None:
+        """The responses of one iteration: samples/ITERATION.jsonl, replaced when written again."""
+        with self._lock:
+            self._folder.samples.mkdir(exist_ok=True)
+            path = self._folder.samples / f"{iteration}.jsonl"
+            path.write_text("".join(to_json(row) + "\n" for row in rows), encoding="utf-8")
+
+    def status(self, **fields: Any) -> None:
+        """What happens between steps (`phase`, engine states): shown, not recorded."""
+        self._view.status(fields)
+
+    def message(self, text: str, level: str = "info") -> None:
+        """A line of log.txt and of the view. level: debug (log.txt alone), info, warning or error."""
+        stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
+        self._append(self._folder.log, f"{stamp} {level.upper():7} {text}\n")
+        if level != "debug":
+            self._view.message(text, level)
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged after optimizer step `step`: a resumed run logs it again. Each file changes whole."""
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+            kept = keep_rows(self._folder.metrics, lambda row: row.get("step", 0) <= step)
+            for path in (self._folder.eval, self._folder.histograms):
+                keep_rows(path, lambda row: row.get("step", 0) <= step)
+            last = max((row["iteration"] for row in kept if row.get("iteration") is not None), default=-1)
+            for path in self._folder.samples.glob("*.jsonl"):
+                if path.stem.isdigit() and int(path.stem) > last:
+                    path.unlink()
+            if self._tensorboard is not None:
+                self._tensorboard.restart(purge_step=step + 1)
+
+    def close(self) -> None:
+        """Close every file and tracker; the log is not used afterwards."""
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+            if self._tensorboard is not None:
+                self._tensorboard.close()
+            if self._wandb is not None:
+                self._wandb.finish()
+
+    def _record(self, path: Path, row: Mapping[str, Any]) -> None:
+        self._append(path, to_json(row) + "\n")
+
+    def _append(self, path: Path, line: str) -> None:
+        with self._lock:
+            if path not in self._files:
+                self._files[path] = _open_at_line_start(path)
+            self._files[path].write(line)
+            self._files[path].flush()
+
+    def _track(self, metrics: Mapping[str, Any]) -> None:
+        numbers = {key: float(value) for key, value in metrics.items() if isinstance(value, (int, float))}
+        with self._lock:
+            if self._tensorboard is not None:
+                self._tensorboard.add(numbers)
+            if self._wandb is not None:
+                self._wandb.log(numbers)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """`metrics` with scalars of numpy and torch as Python's."""
+    return {key: value.item() if hasattr(value, "item") else value for key, value in metrics.items()}
+
+
+def _open_at_line_start(path: Path) -> IO[str]:
+    """Open for appending, on a new line when a kill left the last one torn."""
+    file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by RunLog
+    if file.tell():
+        with open(path, "rb") as existing:
+            existing.seek(-1, os.SEEK_END)
+            if existing.read(1) != b"\n":
+                file.write("\n")
+    return file
+
+
+class _TensorBoard:
+    """TensorBoard events, where the package is installed; does nothing elsewhere."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._writer: Any = None
+        self._purge_step: int | None = None
+        self._available = importlib.util.find_spec("tensorboard") is not None
+
+    def add(self, numbers: Mapping[str, float]) -> None:
+        if not self._available:
+            return
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # takes a second to import
+
+            self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step)
+        step = int(numbers.get("step", 0))
+        for key, value in numbers.items():
+            if key != "step":
+                self._writer.add_scalar(key, value, step)
+
+    def restart(self, purge_step: int) -> None:
+        self.close()
+        self._purge_step = purge_step
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _wandb_run(project: str, folder: RunFolder, config: Mapping[str, Any]) -> Any:
+    error = tracker_error(project)
+    if error:
+        raise RuntimeError(error)
+    import wandb
+
+    run = wandb.init(project=project, name=folder.path.name, dir=str(folder.path), config=dict(config))
+    # wandb's own step may not go back; ours does when a run is resumed
+    run.define_metric("*", step_metric="step")
+    return run
