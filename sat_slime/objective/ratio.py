@@ -46,7 +46,7 @@ def proximal_log_probs(method: Method, batch: TokenBatch) -> Tensor:
 
 
 def log_ratio(method: Method, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
-    """(N,) d = log r (Eq. ratio-def, or Eq. gspo-ratio broadcast) of the method, with gradient; 0 on inactive tokens."""
+    """(N,) d = log r of the method (Eq. ratio-def, Eq. gspo-ratio), with gradient; 0 on inactive tokens."""
     token = batch.active_or_zero(batch.log_probs - denominator_log_probs(method, batch))
     return token if method.ratio == "token" else sequence_mean(token, batch, group)
 

@@ -1,0 +1,176 @@
+"""The paper's equations, token by token in plain Python floats: what the tensors are held against."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+
+from sat_slime.objective import DPPO, DRPO, SAT, SPO, IcePop, KPop, Method, SeqClip, TokenBatch
+
+
+@dataclass
+class Tokens:
+    """A micro-batch as lists of floats."""
+
+    log_pi: list[float]
+    log_mu: list[float]
+    advantages: list[float]
+    mask: list[bool]
+    lengths: list[int]
+    log_proximal: list[float] | None = None
+
+    @property
+    def responses(self) -> list[list[int]]:
+        """Active token positions of each response."""
+        spans, start = [], 0
+        for length in self.lengths:
+            spans.append([t for t in range(start, start + length) if self.mask[t]])
+            start += length
+        return spans
+
+    @property
+    def active(self) -> list[int]:
+        return [t for span in self.responses for t in span]
+
+    def batch(self, dtype: torch.dtype = torch.float64) -> TokenBatch:
+        def tensor(values: list[float]) -> torch.Tensor:
+            return torch.tensor(values, dtype=dtype)
+
+        return TokenBatch(
+            log_probs=tensor(self.log_pi).requires_grad_(),
+            rollout_log_probs=tensor(self.log_mu),
+            advantages=tensor(self.advantages),
+            mask=torch.tensor(self.mask, dtype=torch.bool),
+            lengths=self.lengths,
+            proximal_log_probs=None if self.log_proximal is None else tensor(self.log_proximal),
+        )
+
+
+@dataclass
+class Decision:
+    """What is detached, per token."""
+
+    low: float
+    high: float
+    factor: float
+    gated: bool
+
+
+def random_tokens(seed: int, lengths: list[int], spread: float = 0.3, inactive: float = 0.2) -> Tokens:
+    generator = torch.Generator().manual_seed(seed)
+    n = sum(lengths)
+
+    def normal(scale: float) -> list[float]:
+        return (torch.randn(n, generator=generator, dtype=torch.float64) * scale).tolist()
+
+    log_mu = [-abs(x) - 0.05 for x in normal(1.0)]
+    log_pi = [min(m + d, -1e-3) for m, d in zip(log_mu, normal(spread), strict=True)]
+    log_proximal = [min(m + d, -1e-3) for m, d in zip(log_mu, normal(spread), strict=True)]
+    mask = (torch.rand(n, generator=generator) >= inactive).tolist()
+    return Tokens(log_pi, log_mu, normal(1.0), mask, lengths, log_proximal)
+
+
+def below(method: Method, tokens: Tokens) -> list[float]:
+    """Log-probs below the ratio."""
+    if method.denominator == "rollout":
+        return tokens.log_mu
+    assert tokens.log_proximal is not None
+    return tokens.log_proximal
+
+
+def log_ratios(method: Method, tokens: Tokens, log_below: list[float], sequence: bool) -> dict[int, float]:
+    """d of each active token: Eq. ratio-def, or Eq. gspo-ratio broadcast."""
+    d = {t: tokens.log_pi[t] - log_below[t] for t in tokens.active}
+    if sequence:
+        for span in tokens.responses:
+            mean = math.fsum(d[t] for t in span) / len(span) if span else 0.0
+            d.update({t: mean for t in span})
+    return d
+
+
+def quantile(magnitudes: list[float], alpha: float) -> float:
+    """Eq. quantile by its definition: the smallest value that a fraction alpha lies at or below."""
+    n = len(magnitudes)
+    for x in sorted(magnitudes):
+        if Fraction(sum(m <= x for m in magnitudes), n) >= Fraction(str(alpha)):
+            return x
+    return 0.0
+
+
+def decide(method: Method, tokens: Tokens, q: float | None = None) -> dict[int, Decision]:
+    """Clip ends and weight of every active token."""
+    d = log_ratios(method, tokens, below(method, tokens), method.ratio == "sequence")
+    region = method.trust_region
+    if isinstance(region, SAT) and q is None:
+        q = quantile([abs(x) for x in d.values()], region.alpha)
+    rho = log_ratios(method, tokens, tokens.log_mu, sequence=True)
+    decisions = {}
+    for t in tokens.active:
+        low, high, gated = -math.inf, math.inf, False
+        if region is not None:
+            c_low = c_high = 1.0
+            if isinstance(region, SAT):
+                assert q is not None
+                gated = q > 0 and abs(d[t]) > q
+                if gated:
+                    c_low = 1 / (1 + (max(-d[t], 0.0) / q) ** region.exponent)
+                    c_high = 1 / (1 + (max(d[t], 0.0) / q) ** region.exponent)
+            low, high = 1 - region.eps_low * c_low, 1 + region.eps_high * c_high
+
+        pi, mu, advantage = math.exp(tokens.log_pi[t]), math.exp(tokens.log_mu[t]), tokens.advantages[t]
+        trainer = math.exp(tokens.log_pi[t] if method.denominator == "rollout" else tokens.log_proximal[t])
+        factor = 1.0
+        for gate in method.gates:
+            if isinstance(gate, DPPO):
+                factor *= float(advantage * (pi / mu - 1) <= 0 or abs(pi - mu) <= gate.delta)
+            elif isinstance(gate, IcePop):
+                k = trainer / mu
+                factor *= (k if gate.form == "weight" else 1.0) * (gate.low <= k <= gate.high)
+            elif isinstance(gate, KPop):
+                factor *= float(bernoulli_kl(trainer, mu) <= gate.phi and bernoulli_kl(mu, trainer) <= gate.phi)
+            elif isinstance(gate, SeqClip):
+                factor *= float(gate.low <= math.exp(rho[t]) <= gate.high)
+        if method.tis is not None:
+            factor *= min(trainer / mu, method.tis.cap)
+        decisions[t] = Decision(low, high, factor, gated)
+    return decisions
+
+
+def bernoulli_kl(p: float, q: float) -> float:
+    return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+
+
+def surrogate(method: Method, tokens: Tokens, decisions: dict[int, Decision]) -> list[float]:
+    """S of every token, 0 on inactive ones, with the detached decisions given."""
+    d = log_ratios(method, tokens, below(method, tokens), method.ratio == "sequence")
+    values = [0.0] * len(tokens.log_pi)
+    for t in tokens.active:
+        r, advantage, decision = math.exp(d[t]), tokens.advantages[t], decisions[t]
+        if isinstance(method.penalty, SPO):
+            value = r * advantage - abs(advantage) / (2 * method.penalty.eps) * (r - 1) ** 2
+        elif isinstance(method.penalty, DRPO):
+            weight = math.exp(tokens.log_mu[t])
+            value = r * advantage - abs(advantage) / (2 * method.penalty.delta) * weight * (r - 1) ** 2
+        else:
+            value = min(r * advantage, min(max(r, decision.low), decision.high) * advantage)
+        values[t] = value * decision.factor
+    return values
+
+
+def gradient(method: Method, tokens: Tokens, decisions: dict[int, Decision], weights: list[float]) -> list[float]:
+    """Central differences of sum_t w_t S_t in each log pi, the detached decisions held."""
+    step = 1e-5
+    gradient = []
+    for t in range(len(tokens.log_pi)):
+        ends = []
+        for sign in (1, -1):
+            moved = list(tokens.log_pi)
+            moved[t] += sign * step
+            changed = Tokens(moved, tokens.log_mu, tokens.advantages, tokens.mask, tokens.lengths, tokens.log_proximal)
+            values = surrogate(method, changed, decisions)
+            ends.append(math.fsum(w * v for w, v in zip(weights, values, strict=True)))
+        gradient.append((ends[0] - ends[1]) / (2 * step))
+    return gradient

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from sat_slime.objective import MetricAccumulator, mismatch_histogram, mismatch_metrics
+
+
+def test_mismatch_of_known_tokens() -> None:
+    d = torch.tensor([0.0, 0.1, -0.2, 0.4, 9.9], dtype=torch.float64)
+    mask = torch.tensor([True, True, True, True, False])
+    mu = torch.full_like(d, -1.0)
+    metrics = mismatch_metrics(mu + d, mu, mask, checkpoint_log_probs=mu + 0.1)
+    w = [math.exp(x) for x in (0.0, 0.1, -0.2, 0.4)]
+    assert metrics == pytest.approx(
+        {
+            "mismatch/d_pi": 0.175,
+            "mismatch/k3_kl": sum(math.exp(x) - 1 - x for x in (0.0, 0.1, -0.2, 0.4)) / 4,
+            "mismatch/q50": 0.1,
+            "mismatch/q90": 0.4,
+            "mismatch/q99": 0.4,
+            "mismatch/max": 0.4,
+            "mismatch/ess": sum(w) ** 2 / (4 * sum(x * x for x in w)),
+            "mismatch/policy": (0.1 + 0.0 + 0.3 + 0.3) / 4,
+            "mismatch/implementation": 0.1,
+        }
+    )
+
+
+def test_effective_sample_size_is_stable_and_one_without_mismatch() -> None:
+    ones = torch.ones(10, dtype=torch.bool)
+    assert mismatch_metrics(torch.zeros(10), torch.zeros(10), ones)["mismatch/ess"] == pytest.approx(1.0)
+    shifted = mismatch_metrics(torch.full((10,), 400.0), torch.zeros(10), ones)
+    assert shifted["mismatch/ess"] == pytest.approx(1.0)
+    one_heavy = mismatch_metrics(torch.tensor([0.0] * 9 + [500.0]), torch.zeros(10), ones)
+    assert one_heavy["mismatch/ess"] == pytest.approx(0.1)
+
+
+def test_mismatch_without_tokens() -> None:
+    metrics = mismatch_metrics(torch.zeros(3), torch.zeros(3), torch.zeros(3, dtype=torch.bool))
+    assert metrics.pop("mismatch/ess") == 1.0
+    assert set(metrics.values()) == {0.0}
+
+
+def test_histogram_counts_every_token_once() -> None:
+    values = torch.tensor([0.0, 1e-9, 1e-8, 5e-3, 0.1, 99.0, 100.0, 1e6, math.inf])
+    histogram = mismatch_histogram(values)
+    edges, counts = histogram["edges"], histogram["counts"]
+    assert len(counts) == len(edges) + 1 and sum(counts) == len(values)
+    assert counts[0] == 3 - (torch.tensor(1e-8).double().item() >= 1e-8)
+    assert counts[-1] == 3
+    assert edges == sorted(edges) and edges[0] == pytest.approx(1e-8) and edges[-1] == pytest.approx(100)
+
+
+def test_metrics_reduce_by_their_name() -> None:
+    accumulator = MetricAccumulator()
+    accumulator.add({"loss/total": torch.tensor(1.0), "sat/q": 0.2, "sat/c_min": 0.5, "lag/max": 2.0, "lag/min": 2}, 30)
+    accumulator.add({"loss/total": torch.tensor(2.0), "sat/q": 0.6, "sat/c_min": 0.3, "lag/max": 7.0, "lag/min": 1}, 10)
+    assert accumulator.reduce() == pytest.approx(
+        {"loss/total": 3.0, "sat/q": 0.3, "sat/c_min": 0.3, "lag/max": 7.0, "lag/min": 1.0}
+    )
+
+
+def test_micro_batches_without_active_tokens_say_nothing() -> None:
+    accumulator = MetricAccumulator()
+    accumulator.add({"sat/q": 0.2, "lag/max": 1.0, "lag/min": 1.0, "loss/total": 1.0}, torch.tensor(5))
+    accumulator.add({"sat/q": 0.0, "lag/max": 9.0, "lag/min": 0.0, "loss/total": 0.5}, 0)
+    assert accumulator.reduce() == pytest.approx({"sat/q": 0.2, "lag/max": 1.0, "lag/min": 1.0, "loss/total": 1.5})
+    assert MetricAccumulator().reduce() == {}
+
+
+def test_differing_names_are_an_error() -> None:
+    accumulator = MetricAccumulator()
+    accumulator.add({"a": 1.0, "b": 2.0}, 1)
+    accumulator.add({"a": 1.0}, 1)
+    with pytest.raises(ValueError, match="b not in all of them"):
+        accumulator.reduce()

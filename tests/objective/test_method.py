@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sat_slime.objective import (
+    DPPO,
+    PAPER_METHODS,
+    SAT,
+    TIS,
+    Clip,
+    IcePop,
+    check_method,
+    compose_method,
+    method_names,
+    named_method,
+)
+
+
+def test_the_papers_methods_in_its_order() -> None:
+    assert [method.name for method in PAPER_METHODS] == [
+        "grpo",
+        "gspo",
+        "grpo-r3",
+        "gspo-r3",
+        "grpo-tis",
+        "gspo-tis",
+        "grpo-tis-r3",
+        "gspo-tis-r3",
+        "dppo",
+        "sat-grpo",
+        "sat-gspo",
+        "sat-grpo-r3",
+        "sat-gspo-r3",
+    ]
+    assert method_names() == [method.name for method in PAPER_METHODS] + [
+        "ppo",
+        "icepop",
+        "kpop",
+        "seqclip",
+        "spo",
+        "drpo",
+    ]
+
+
+def test_what_a_name_stands_for() -> None:
+    method = named_method("sat-gspo-r3")
+    assert (method.ratio, method.denominator, method.routing_replay) == ("sequence", "rollout", True)
+    assert method.trust_region == SAT(0.2, 0.2, alpha=0.9, exponent=2.0, scope="microbatch")
+    assert named_method("gspo").trust_region == Clip(0.2, 0.2)
+    assert named_method("grpo-tis").tis == TIS(2.0)
+    assert named_method("grpo-tis").denominator == "trainer"
+    assert named_method("dppo").gates == (DPPO(1e-3),)
+
+
+def test_methods_are_values() -> None:
+    assert named_method("sat-grpo") == compose_method("grpo", sat=True)
+    assert len({hash(named_method(name)) for name in method_names()}) == len(method_names())
+
+
+@pytest.mark.parametrize("name, near", [("sat-gsop", "sat-gspo"), ("GRPO", "grpo"), ("dppoo", "dppo")])
+def test_unknown_names_get_the_nearest_known_one(name: str, near: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown method '{name}' \\(did you mean '{near}'\\?\\)"):
+        named_method(name)
+
+
+def test_unknown_base() -> None:
+    with pytest.raises(ValueError, match=r"unknown base 'gsop' \(did you mean 'gspo'\?\)"):
+        compose_method("gsop")
+
+
+@pytest.mark.parametrize("name", method_names())
+@pytest.mark.parametrize("steps", [1, 4])
+def test_named_methods_pass_the_check(name: str, steps: int) -> None:
+    check_method(named_method(name), steps)
+
+
+@pytest.mark.parametrize(
+    "method, message",
+    [
+        (compose_method("grpo", sat=True, denominator="trainer"), "ratio is identically 1.*use denominator rollout"),
+        (compose_method("spo", denominator="trainer"), "penalty has no gradient"),
+        (compose_method("gspo", sat=True, tis=True), "turn sat or tis off"),
+        (compose_method("spo", sat=True), "SPO replaces the clip.*turn sat off"),
+        (replace(compose_method("drpo"), trust_region=Clip()), "DRPO replaces the clip.*set trust_region to None"),
+        (compose_method("grpo", tis=True, denominator="rollout"), "count it twice: use denominator trainer"),
+        (replace(compose_method("icepop"), gates=(IcePop(form="weight"),)), "count it twice"),
+    ],
+)
+def test_combinations_that_mean_nothing_are_refused(method, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_method(method)
+
+
+def test_allowed_beside_them() -> None:
+    check_method(compose_method("grpo", denominator="trainer"))
+    check_method(compose_method("grpo", sat=True, denominator="trainer"), optimizer_steps_per_rollout=2)
+    check_method(compose_method("gspo", sat=True, denominator="checkpoint"))
+    check_method(compose_method("grpo", tis=True, denominator="checkpoint"))
+    check_method(compose_method("dppo", sat=True))

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import math
+
+import paper_equations as paper
+import pytest
+import torch
+
+from sat_slime.objective import TokenBatch, compose_method, named_method, staleness_score
+from sat_slime.objective.ratio import log_ratio
+
+
+def test_denominators() -> None:
+    tokens = paper.random_tokens(seed=1, lengths=[6], inactive=0.0)
+    batch = tokens.batch()
+    pi, mu, proximal = batch.log_probs.detach(), batch.rollout_log_probs, batch.proximal_log_probs
+    for denominator, expected in (("rollout", pi - mu), ("trainer", pi - proximal), ("checkpoint", pi - proximal)):
+        method = compose_method("grpo", denominator=denominator)
+        assert torch.equal(log_ratio(method, batch).detach(), expected)
+    tokens.log_proximal = None
+    assert not log_ratio(compose_method("grpo", denominator="trainer"), tokens.batch()).any()
+
+
+def test_sequence_ratio_is_the_mean_over_active_tokens_with_its_gradient() -> None:
+    log_probs = torch.tensor([-1.0, -2.0, -3.0, -4.0, math.nan], requires_grad=True)
+    mask = torch.tensor([True, False, True, True, False])
+    batch = TokenBatch(log_probs, torch.zeros(5), torch.ones(5), mask, [3, 0, 1, 1])
+    d = log_ratio(named_method("gspo"), batch)
+    assert d.tolist() == [-2.0, 0.0, -2.0, -4.0, 0.0]
+    (d * torch.tensor([1.0, 10.0, 2.0, 5.0, 10.0])).sum().backward()
+    assert log_probs.grad.tolist() == [1.5, 0.0, 1.5, 5.0, 0.0]
+
+
+def test_long_responses_lose_no_precision_in_float32() -> None:
+    n = 200_000
+    d = torch.rand(n, generator=torch.Generator().manual_seed(0)) * 1e-3
+    batch = TokenBatch(d, torch.zeros(n), torch.ones(n), torch.ones(n, dtype=torch.bool), [n])
+    assert staleness_score(named_method("gspo"), batch)[0].item() == pytest.approx(d.double().mean().item(), rel=1e-7)
+
+
+def test_staleness_score_is_detached_and_of_the_methods_ratio() -> None:
+    tokens = paper.random_tokens(seed=3, lengths=[4, 2])
+    for name, sequence in (("sat-grpo", False), ("sat-gspo", True)):
+        score = staleness_score(named_method(name), tokens.batch())
+        d = paper.log_ratios(named_method(name), tokens, tokens.log_mu, sequence)
+        assert not score.requires_grad
+        assert score.tolist() == pytest.approx([d.get(t, 0.0) for t in range(6)])
