@@ -1,0 +1,197 @@
+"""One SGLang server process: its command, its birth, its health, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from sat_slime.config.schema import ModelConfig, RolloutConfig
+from sat_slime.rollout.client import SGLangClient
+
+HOST = "127.0.0.1"
+LOG_TAIL_LINES = 20
+CONTEXT_MARGIN = 8  # SGLang keeps up to 7 positions of its context length for itself
+
+
+class ServerFailed(RuntimeError):
+    """A server that does not start, or does not become healthy in time."""
+
+
+class SGLangServer:
+    """A server on the loopback interface. It ends with `stop`, and with this process, however that ends."""
+
+    def __init__(
+        self, index: int, rollout: RolloutConfig, model: ModelConfig, log_dir: str, command: list[str] | None = None
+    ) -> None:
+        """command: what to run in place of SGLang; it gets the same arguments appended."""
+        self.index = index
+        self.rollout = rollout
+        self.model = model
+        self.log_path = Path(log_dir).resolve() / f"sglang-{index}.log"
+        self.command = command or [sys.executable, "-m", "sat_slime.embedded.sglang_server.launch"]
+        self.port: int | None = None
+        self._client: SGLangClient | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._scratch: str | None = None
+
+    @property
+    def client(self) -> SGLangClient:
+        """Client of the server that runs, or ran last."""
+        if self._client is None:
+            raise ServerFailed(f"engine {self.index} has not been started")
+        return self._client
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    async def start(self, model_path: str, version: int) -> None:
+        """Start with the weights of a Hugging Face folder, reported as `version`, and wait until healthy.
+
+        Raises ServerFailed, with the end of the log.
+        """
+        self.stop()
+        self.port = choose_port(self.rollout.base_port, self.index)
+        self._client = SGLangClient(f"http://{HOST}:{self.port}", self.rollout.request_timeout_s)
+        on_gpu = _gpu_available()
+        arguments = server_arguments(self.rollout, self.model, self.port, model_path, version, on_gpu)
+        self._spawn([*self.command, *arguments], server_environment(on_gpu))
+        deadline = time.monotonic() + self.rollout.startup_timeout_s
+        while not await self._client.healthy(timeout_s=5.0):
+            if not self.alive:
+                self._fail("ended before it was healthy")
+            if time.monotonic() > deadline:
+                self._fail(
+                    f"is not healthy after {self.rollout.startup_timeout_s:g} s (rollout.startup_timeout_s): raise it "
+                    "if the machine is slow"
+                )
+            await asyncio.sleep(0.2)
+
+    def stop(self) -> None:
+        """End the server and all its processes at once: it holds nothing worth saving."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()
+        self._process = None
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def log_tail(self) -> str:
+        """The log's last lines, indented."""
+        lines = self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
+        return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])
+
+    def _spawn(self, command: list[str], environment: dict[str, str]) -> None:
+        # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.
+        self._scratch = tempfile.mkdtemp(prefix="sat_slime-")
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            log.write(f"--- {' '.join(command)}\n".encode())
+            log.flush()
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,  # never written to: its closing tells the server that we are gone
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment, "TMPDIR": self._scratch},
+                cwd=self._scratch,
+                start_new_session=True,
+            )
+
+    def _fail(self, what: str) -> None:
+        code = self._process.poll() if self._process else None
+        self.stop()
+        ended = "" if code is None else f" (exit code {code})"
+        raise ServerFailed(
+            f"the SGLang server of engine {self.index} {what}{ended}. Its log {self.log_path} ends with:\n"
+            f"{self.log_tail()}"
+        )
+
+
+def choose_port(base_port: int | None, index: int) -> int:
+    """A free port, or base_port + index. Raises ServerFailed where that is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port = 0 if base_port is None else base_port + index
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise ServerFailed(
+                f"rollout.base_port is {base_port}, so engine {index} needs port {port}, which cannot be had "
+                f"({error.strerror}): set another rollout.base_port, or none at all for free ports"
+            ) from error
+        return probe.getsockname()[1]
+
+
+def server_arguments(
+    rollout: RolloutConfig, model: ModelConfig, port: int, model_path: str, version: int, on_gpu: bool
+) -> list[str]:
+    """SGLang's arguments. On a GPU it chooses its own backends."""
+    context_length = model.max_positions + CONTEXT_MARGIN
+    arguments = {
+        "--model-path": str(Path(model_path).resolve()),
+        "--weight-version": version,
+        "--dtype": rollout.dtype,
+        "--host": HOST,
+        "--port": port,
+        "--context-length": context_length,
+        "--max-running-requests": rollout.max_running_requests,
+        # Room for every running request at its longest, so that none is ever put back for lack of memory.
+        "--max-total-tokens": rollout.max_running_requests * context_length,
+        "--grammar-backend": "none",
+        "--log-level-http": "warning",
+    }
+    switches = [
+        "--skip-tokenizer-init",
+        "--skip-server-warmup",
+        "--disable-radix-cache",
+        "--enable-deterministic-inference",  # what makes SGLang heed a request's sampling seed
+        "--sleep-on-idle",  # an idle scheduler takes three quarters of a core otherwise
+    ]
+    if model.is_moe:
+        switches.append("--enable-return-routed-experts")
+    if not on_gpu:
+        arguments |= {"--device": "cpu", "--attention-backend": "torch_native", "--sampling-backend": "pytorch"}
+        switches += ["--disable-cuda-graph", "--disable-overlap-schedule"]
+    return [str(word) for pair in arguments.items() for word in pair] + switches
+
+
+def server_environment(on_gpu: bool) -> dict[str, str]:
+    """What a server needs in its environment, besides ours."""
+    package_parent = str(Path(__file__).resolve().parents[2])
+    environment = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")])),
+        "HF_HUB_OFFLINE": "1",
+        "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
+        "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health answers at once instead of after a second
+    }
+    if not on_gpu:
+        environment |= {
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "OMP_NUM_THREADS": "1",  # more threads on busy cores are ten times slower
+            "TORCHDYNAMO_DISABLE": "1",  # torch.compile needs a C++ compiler and gains nothing at this size
+        }
+    return environment
+
+
+def _gpu_available() -> bool:
+    import torch
+
+    return torch.cuda.is_available()

@@ -1,0 +1,134 @@
+"""What SGLang 0.5.15 from PyPI needs to run on CPU torch: no GPU, no sgl_kernel, no Triton kernels, no C++ compiler.
+
+Each patch is one function that says why it is there; `apply` installs them all, before SGLang's server is imported.
+Only arithmetic that SGLang has in Triton alone, or in a slow loop, is replaced; the scheduler, the model and the server
+are SGLang's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def apply() -> None:
+    """Install every patch into this process."""
+    declare_torchvision_ops()
+    allocate_routed_experts_unpinned()
+    hash_seeds_in_torch()
+    keep_torch_matmuls()
+    register_batched_attention()
+
+
+def declare_torchvision_ops() -> None:
+    """PyPI's torchvision is a CUDA build whose operators don't load on CPU torch, and its import then fails on the two
+    that it registers fakes for. Transformers and SGLang import it; neither calls them for a text model."""
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _libraries.append(library)
+
+
+_libraries: list[torch.library.Library] = []  # a Library undoes its definitions when it is collected
+
+
+def allocate_routed_experts_unpinned() -> None:
+    """The host buffer of routed experts is allocated in pinned memory, which needs CUDA."""
+    from sglang.srt.state_capturer.base import BaseHostCache
+
+    def init(self: Any, num_tokens: int, num_layers: int, topk_size: int, name: str) -> None:
+        self.buffer = torch.zeros((num_tokens, num_layers, topk_size), dtype=torch.int32)
+        self.num_tokens, self.num_layers, self.topk_size, self.name = num_tokens, num_layers, topk_size, name
+
+    BaseHostCache.__init__ = init
+
+
+def murmur_hash32(seed: torch.Tensor, positions: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """MurmurHash3 of (seed: 64 bits, position, column), as `sglang.srt.layers.utils.hash` computes it in Triton.
+
+    seed (n,), positions (n,), columns (m,) -> (n, m) int64 in [0, 2^32).
+    """
+    mask = 0xFFFFFFFF
+
+    def mix(h: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        k = _multiply32(k & mask, 0xCC9E2D51)
+        k = ((k << 15) | (k >> 17)) & mask
+        h = h ^ _multiply32(k, 0x1B873593)
+        h = ((h << 13) | (h >> 19)) & mask
+        return (h * 5 + 0xE6546B64) & mask
+
+    seed = seed.view(torch.int64)
+    h = mix(torch.zeros_like(seed), seed)
+    h = mix(h, seed >> 32)
+    h = mix(h, positions.to(torch.int64))
+    h = mix(h[:, None], columns.to(torch.int64)[None, :]) ^ 16
+    h = _multiply32(h ^ (h >> 16), 0x85EBCA6B)
+    h = _multiply32(h ^ (h >> 13), 0xC2B2AE35)
+    return h ^ (h >> 16)
+
+
+def _multiply32(a: torch.Tensor, constant: int) -> torch.Tensor:
+    """a * constant modulo 2^32 for a in [0, 2^32), in two halves so that int64 does not overflow."""
+    return ((a * (constant & 0xFFFF)) + (((a * (constant >> 16)) & 0xFFFF) << 16)) & 0xFFFFFFFF
+
+
+def hash_seeds_in_torch() -> None:
+    """A request's `sampling_seed` is hashed with the position into Gumbel noise by a Triton kernel."""
+    from sglang.srt.layers import sampler
+
+    sampler.murmur_hash32 = murmur_hash32
+
+
+def keep_torch_matmuls() -> None:
+    """`--enable-deterministic-inference`, which turns sampling seeds on, also swaps matmul, mean and log-softmax for
+    Triton kernels. On a CPU torch's own stay; reproducible to the bit is then what the composition of a batch makes it.
+    """
+    import sglang.srt.batch_invariant_ops as ops
+
+    ops.enable_batch_invariant_mode = lambda *args, **kwargs: None
+
+
+def register_batched_attention() -> None:
+    """SGLang's CPU attention without AMX calls SDPA once per sequence and layer. With many short sequences these calls
+    are most of a decoding step: here one padded call does them all. Registered the way SGLang's plugins do."""
+    from sglang.srt import server_args
+    from sglang.srt.layers.attention.attention_registry import register_attention_backend
+    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
+
+    class BatchedAttentionBackend(TorchNativeAttnBackend):
+        def init_forward_metadata(self, forward_batch: Any) -> None:
+            """slots (sequences, keys): where each sequence's keys lie in the cache, padded with its first slot;
+            mask (sequences, 1, queries, keys): the causal mask; real (sequences, queries): which queries exist."""
+            super().init_forward_metadata(forward_batch)
+            lengths = forward_batch.seq_lens[:, None]
+            keys = torch.arange(int(lengths.max()))
+            slots = self.req_to_token_pool.req_to_token[forward_batch.req_pool_indices][:, : len(keys)]
+            self.slots = torch.where(keys < lengths, slots, slots[:, :1])
+            if forward_batch.forward_mode.is_decode():
+                positions = lengths - 1
+            else:
+                queries = torch.arange(int(forward_batch.extend_seq_lens.max()))
+                positions = forward_batch.extend_prefix_lens[:, None] + queries
+                self.real = queries < forward_batch.extend_seq_lens[:, None]
+            self.mask = (keys <= positions[:, :, None])[:, None]
+
+        def _attend(self, queries: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, scale: float) -> Any:
+            """queries (sequences, queries, heads, dim) -> the same shape."""
+            keys, values = k_cache[self.slots].transpose(1, 2), v_cache[self.slots].transpose(1, 2)
+            attend = torch.nn.functional.scaled_dot_product_attention
+            out = attend(queries.transpose(1, 2), keys, values, self.mask, scale=scale, enable_gqa=True)
+            return out.transpose(1, 2)
+
+        def _run_sdpa_forward_decode(self, query, output, k_cache, v_cache, *rest, scaling, **options) -> Any:
+            output[:] = self._attend(query[:, None], k_cache, v_cache, scaling)[:, 0]
+
+        def _run_sdpa_forward_extend(self, query, output, k_cache, v_cache, *rest, scaling, **options) -> Any:
+            padded = query.new_zeros((*self.real.shape, *query.shape[1:]))
+            padded[self.real] = query
+            output[:] = self._attend(padded, k_cache, v_cache, scaling)[self.real]
+
+    # Under SGLang's own name, by which the rest of it knows that there is no Triton.
+    register_attention_backend("torch_native")(BatchedAttentionBackend)
+    server_args.add_deterministic_attention_backend_choices(["torch_native"])

@@ -1,0 +1,37 @@
+"""Entry of a server process: SGLang's arguments in, SGLang's HTTP server out. Ends with its parent."""
+
+import os
+import signal
+import sys
+import threading
+
+
+def die_with_parent() -> None:
+    """Kill this process group when standard input closes, which it does however the parent dies."""
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main() -> None:
+    from sglang.srt.entrypoints.http_server import launch_server
+    from sglang.srt.server_args import prepare_server_args
+
+    launch_server(prepare_server_args(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    die_with_parent()
+
+# SGLang's scheduler and detokenizer are spawned: they import this module too, and need the patches as much.
+if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
+    from sat_slime.embedded.sglang_server import cpu_shim
+
+    cpu_shim.apply()
+
+if __name__ == "__main__":
+    main()

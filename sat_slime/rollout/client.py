@@ -1,0 +1,95 @@
+"""HTTP client of one SGLang server: several requests in one POST, weights from disk, health."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+from sat_slime.rollout.types import GenerationRequest
+
+
+class ServerLost(ConnectionError):
+    """The server did not answer in time, or the connection broke: what was asked may or may not have happened."""
+
+
+class ServerRefused(RuntimeError):
+    """The server answered that it will not do it: asking again would not help."""
+
+
+class SGLangClient:
+    """One server. A POST carries many requests: one connection each would cost several times the generation itself."""
+
+    def __init__(self, url: str, request_timeout_s: float) -> None:
+        self.url = url
+        # A connection that is kept may have died with the server it led to, so that each call opens its own.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._http = httpx.AsyncClient(base_url=url, timeout=request_timeout_s, limits=limits, trust_env=False)
+
+    async def generate(self, requests: Sequence[GenerationRequest], wire_ids: Sequence[str]) -> list[Any]:
+        """SGLang's JSON of each response, in order, unchecked. Raises ServerLost, ServerRefused."""
+        answer = await self._post("/generate", generate_payload(requests, wire_ids))
+        if not isinstance(answer, list) or len(answer) != len(requests):
+            raise ServerLost(f"{self.url}/generate answered {answer!r:.200}, not a list of {len(requests)} responses")
+        return answer
+
+    async def update_weights(self, path: str, version: int) -> None:
+        """Load the Hugging Face folder `path`; responses report `version` from then on. Nothing may be in flight."""
+        answer = await self._post("/update_weights_from_disk", {"model_path": path, "weight_version": str(version)})
+        if not isinstance(answer, dict) or answer.get("success") is not True:
+            raise ServerRefused(f"{self.url} did not load the weights of {path}: {answer!r:.300}")
+
+    async def healthy(self, timeout_s: float = 10.0) -> bool:
+        """Whether the HTTP server answers that it is up."""
+        return await self._answers("/health", timeout_s)
+
+    async def can_generate(self, timeout_s: float = 20.0) -> bool:
+        """Whether the server generates a token: this also sees a scheduler that died behind a live HTTP server."""
+        return await self._answers("/health_generate", timeout_s)
+
+    async def server_info(self) -> dict[str, Any]:
+        """SGLang's resolved arguments and internal state."""
+        try:
+            return (await self._http.get("/server_info")).raise_for_status().json()
+        except httpx.HTTPError as error:
+            raise ServerLost(f"{self.url}/server_info: {error!r}") from error
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _answers(self, path: str, timeout_s: float) -> bool:
+        try:
+            return (await self._http.get(path, timeout=timeout_s)).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    async def _post(self, path: str, payload: dict[str, Any]) -> Any:
+        try:
+            answer = await self._http.post(path, json=payload)
+            if 400 <= answer.status_code < 500:
+                raise ServerRefused(f"{self.url}{path} answered {answer.status_code}: {answer.text[:300]}")
+            return answer.raise_for_status().json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise ServerLost(f"{self.url}{path}: {error!r}") from error
+
+
+def generate_payload(requests: Sequence[GenerationRequest], wire_ids: Sequence[str]) -> dict[str, Any]:
+    """The body of /generate. One sample per request always: `n` > 1 leaves a server that does not end on SIGTERM."""
+    return {
+        "rid": list(wire_ids),
+        "input_ids": [list(request.prompt_ids) for request in requests],
+        "sampling_params": [
+            {
+                "temperature": request.temperature,
+                "max_new_tokens": request.max_new_tokens,
+                "stop_token_ids": list(request.stop_token_ids),
+                "sampling_seed": request.seed,
+                "top_p": 1.0,
+                "top_k": -1,
+            }
+            for request in requests
+        ],
+        "return_logprob": True,
+        "return_routed_experts": True,  # ignored by a server of a dense model
+    }

@@ -1,0 +1,135 @@
+"""Nothing of a response is trusted unchecked: one function from SGLang's JSON to a Response, or a reason why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sat_slime.rollout import routed_experts as codec
+from sat_slime.rollout.types import GenerationRequest, Response
+
+LOG_PROB_TOLERANCE = 1e-5  # log of an fp32 softmax: a certain token may come out a rounding above 0
+
+
+class RejectedResponse(ValueError):
+    """A response that is not used. `reason` is one word of a fixed vocabulary, which is what gets counted."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """What every response of a run must agree with."""
+
+    vocab_size: int
+    layers: int
+    experts: int
+    """Experts of a layer; 0: a dense model, whose responses must carry no routed experts."""
+    top_k: int
+    weight_version: int
+    """Version of the weights that the engine was last told to load; another one is a stale or lost reload."""
+
+
+def validate(request: GenerationRequest, wire_id: str, raw: Any, expected: Expectations) -> Response:
+    """The response to `request`, which was sent under the id `wire_id`. Raises RejectedResponse."""
+    meta = _get(raw, "meta_info", dict)
+    if meta.get("id") != wire_id:
+        raise RejectedResponse("request_id", f"sent {wire_id!r}, got {meta.get('id')!r}")
+    if meta.get("prompt_tokens") != len(request.prompt_ids):
+        raise RejectedResponse("prompt_length", f"sent {len(request.prompt_ids)}, got {meta.get('prompt_tokens')!r}")
+    version = _weight_version(meta, expected)
+    finish_reason = _finish_reason(meta)
+    output_ids = _output_ids(raw, request, expected.vocab_size)
+    _check_finish(finish_reason, output_ids, request)
+    return Response(
+        request_id=request.request_id,
+        prompt_ids=request.prompt_ids,
+        output_ids=tuple(output_ids),
+        log_probs=_log_probs(meta, output_ids),
+        routed_experts=_routed_experts(meta, len(request.prompt_ids) + len(output_ids) - 1, expected),
+        finish_reason=finish_reason,
+        weight_version=version,
+    )
+
+
+def _get(container: Any, key: str, kind: type) -> Any:
+    value = container.get(key) if isinstance(container, dict) else None
+    if not isinstance(value, kind):
+        raise RejectedResponse("malformed", f"{key} is {value!r:.80}, not a {kind.__name__}")
+    return value
+
+
+def _weight_version(meta: dict[str, Any], expected: Expectations) -> int:
+    version = meta.get("weight_version")
+    if str(version) != str(expected.weight_version):
+        raise RejectedResponse("weight_version", f"got {version!r:.80}, the engine holds {expected.weight_version}")
+    return expected.weight_version
+
+
+def _finish_reason(meta: dict[str, Any]) -> Any:
+    kind = _get(meta, "finish_reason", dict).get("type")
+    if kind not in ("stop", "length"):
+        raise RejectedResponse("finish_reason", f"{meta['finish_reason']!r:.200}")
+    return kind
+
+
+def _output_ids(raw: dict[str, Any], request: GenerationRequest, vocab_size: int) -> list[int]:
+    output_ids = _get(raw, "output_ids", list)
+    if not 1 <= len(output_ids) <= request.max_new_tokens:
+        raise RejectedResponse("token_count", f"{len(output_ids)} tokens, allowed are 1 to {request.max_new_tokens}")
+    for token in output_ids:
+        if type(token) is not int or not 0 <= token < vocab_size:
+            raise RejectedResponse("vocab_range", f"token {token!r:.80} is not in [0, {vocab_size})")
+    return output_ids
+
+
+def _check_finish(reason: str, output_ids: list[int], request: GenerationRequest) -> None:
+    """A stop token may only be the last token. At the length limit SGLang says `length`, stop token or not."""
+    if any(token in request.stop_token_ids for token in output_ids[:-1]):
+        raise RejectedResponse("stop_token", "a stop token inside the response")
+    if reason == "stop" and output_ids[-1] not in request.stop_token_ids:
+        raise RejectedResponse("stop_token", f"it stopped at token {output_ids[-1]}, which is no stop token")
+    if reason == "length" and len(output_ids) != request.max_new_tokens:
+        raise RejectedResponse("token_count", f"length limit at {len(output_ids)} of {request.max_new_tokens} tokens")
+
+
+def _log_probs(meta: dict[str, Any], output_ids: list[int]) -> np.ndarray:
+    """(T,) float32 from SGLang's list of [log-prob, token id, text]. A NaN arrives as null or as NaN."""
+    entries = _get(meta, "output_token_logprobs", list)
+    if len(entries) != len(output_ids):
+        raise RejectedResponse("token_count", f"{len(entries)} log-probs of {len(output_ids)} tokens")
+    if not all(isinstance(entry, list) and len(entry) >= 2 for entry in entries):
+        raise RejectedResponse("malformed", "output_token_logprobs are not [log-prob, token id, ...] lists")
+    if [entry[1] for entry in entries] != output_ids:
+        raise RejectedResponse("token_mismatch", "the log-probs are of other tokens than output_ids")
+    if not all(type(entry[0]) in (float, int) for entry in entries):
+        raise RejectedResponse("log_prob_not_finite", "a log-prob is not a number")
+    log_probs = np.array([entry[0] for entry in entries], dtype=np.float64)
+    # float32's lowest value is what SGLang clamps a log-prob of -inf to: a token of probability 0 was not sampled.
+    if not (np.isfinite(log_probs) & (log_probs > np.finfo(np.float32).min)).all():
+        raise RejectedResponse("log_prob_not_finite", f"log-probs {log_probs.tolist()!r:.200}")
+    if log_probs.max() > LOG_PROB_TOLERANCE:
+        raise RejectedResponse("log_prob_positive", f"{log_probs.max()} is above 0")
+    return log_probs.astype(np.float32)
+
+
+def _routed_experts(meta: dict[str, Any], rows: int, expected: Expectations) -> np.ndarray | None:
+    encoded = meta.get("routed_experts")
+    if expected.experts == 0:
+        return None
+    if not isinstance(encoded, str):
+        raise RejectedResponse("routed_experts_missing", f"routed_experts is {encoded!r:.80}")
+    try:
+        chosen = codec.decode(encoded, rows, expected.layers, expected.top_k)
+    except ValueError as error:
+        raise RejectedResponse("routed_experts_shape", str(error)) from error
+    if chosen.min() < 0 or chosen.max() >= expected.experts:
+        raise RejectedResponse("expert_range", f"{chosen.min()} to {chosen.max()}, not in [0, {expected.experts})")
+    ordered = np.sort(chosen, axis=-1)
+    if (ordered[..., 1:] == ordered[..., :-1]).any():
+        raise RejectedResponse("duplicate_expert", "a token has the same expert twice in one layer")
+    return chosen.astype(codec.storage_dtype(expected.experts))
