@@ -1,0 +1,220 @@
+"""Commands and their help. The work is in the modules beside; they are imported when a command runs, so that --help
+answers at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes."""
+
+app = typer.Typer(
+    name="sat-slime",
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""
+    Asynchronous RL of language models that stays stable: the
+    staleness-adaptive trust region (SAT) and what it is compared with, on
+    real Megatron, SGLang and Ray.
+
+    [bold]A first run[/], about five minutes on two cores:
+
+        sat-slime launch configs/embedded/quickstart.yaml
+
+    [bold]Exit codes[/]: 0 done, 1 the run or a check failed, 2 bad input, 130 interrupted.
+    """,
+)
+
+
+def main() -> None:
+    """Entry point of the command."""
+    app(prog_name="sat-slime")
+
+
+@contextlib.contextmanager
+def _bad_input() -> Iterator[None]:
+    """Faults of the input end the command with a line each instead of a traceback."""
+    from sat_slime.config import ConfigError
+    from sat_slime.experiment.run_folder import RunFolderError
+
+    try:
+        yield
+    except (ConfigError, RunFolderError) as error:
+        _complain(str(error).splitlines())
+        raise typer.Exit(BAD_INPUT) from None
+
+
+def _complain(lines: list[str]) -> None:
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    for line in lines:
+        console.print("[bold red]error:[/] ", end="")
+        console.print(line, markup=False)
+
+
+@app.command()
+def launch(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A YAML file of the run; to go on with a run, its folder will do.", show_default=False),
+    ],
+    method: Annotated[
+        str | None, typer.Option(help="A named method, such as [bold]sat-gspo-r3[/]; see sat-slime methods.")
+    ] = None,
+    base: Annotated[str | None, typer.Option(help="The base recipe alone: grpo, gspo, dppo, ...")] = None,
+    sat: Annotated[
+        bool | None, typer.Option("--sat/--no-sat", help="Contract the trust region on stale tokens.")
+    ] = None,
+    r3: Annotated[bool | None, typer.Option("--r3/--no-r3", help="Replay the engine's expert routing.")] = None,
+    tis: Annotated[bool | None, typer.Option("--tis/--no-tis", help="Truncated importance sampling.")] = None,
+    lag: Annotated[
+        int | None, typer.Option(help="Iterations per weight broadcast (updates of staleness); 0 is synchronous.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any setting, such as [bold]--set train.lr=1e-4[/]. Repeatable."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run and of its folder.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run of that name first.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved settings and the plan; start nothing.")
+    ] = False,
+    live: Annotated[
+        bool | None,
+        typer.Option("--live/--no-live", help="Live view or a line per step; by itself, live on a terminal."),
+    ] = None,
+) -> None:
+    """Run the loop that FILE describes.
+
+    All about the run goes to [bold]runs/NAME/[/]: settings, metrics, samples,
+    checkpoints and, however the run ends, [bold]report.html[/].
+
+    Options change what the file says; [bold]--set[/] reaches every setting.
+    Ctrl-C once ends cleanly after the step, saves, and says how to go on.
+
+    [bold]Examples[/]
+
+        sat-slime launch configs/embedded/quickstart.yaml
+
+        sat-slime launch configs/embedded/quickstart.yaml --no-sat --lag 1 --name gspo-lag1
+
+        sat-slime launch configs/embedded/quickstart.yaml --method grpo-tis --dry-run
+
+        sat-slime launch runs/quickstart --resume --set pipeline.iterations=400
+    """
+    from sat_slime.cli import launch as launching
+
+    choices = {
+        "method": method,
+        "method.base": base,
+        "method.sat": sat,
+        "method.r3": r3,
+        "method.tis": tis,
+        "pipeline.lag": lag,
+        "name": name,
+    }
+    settings: dict[str, Any] = {key: value for key, value in choices.items() if value is not None}
+    console = Console()
+    with _bad_input():
+        plan = launching.plan_run(file, settings, overrides or [], resume)
+        for warning in plan.warnings:
+            Console(stderr=True, soft_wrap=True).print(f"warning: {warning}", style="yellow", markup=False)
+        if dry_run:
+            console.print(launching.describe(plan), markup=False, highlight=False, soft_wrap=True)
+            return
+        ending = launching.launch(plan, overwrite=overwrite, live=live, console=console)
+    if ending.error:
+        _complain([ending.error])
+    console.print(ending.text, markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit({"finished": OK, "interrupted": INTERRUPTED}.get(ending.status, FAILED))
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="A YAML file of a run.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in launch. Repeatable.")
+    ] = None,
+) -> None:
+    """Check a run's settings and this machine, a line each, with the remedy of what fails.
+
+    Imports the engines to be sure that they work, which takes some seconds.
+
+        sat-slime check configs/embedded/quickstart.yaml
+    """
+    from sat_slime.cli.check import check_all
+
+    console = Console(soft_wrap=True, highlight=False)
+    failed_config = failed_machine = False
+    for finding in check_all(file, overrides or []):
+        console.print(*finding.columns(), sep="  ")
+        failed_config |= finding.mark == "FAIL" and finding.of_config
+        failed_machine |= finding.mark == "FAIL" and not finding.of_config
+    raise typer.Exit(BAD_INPUT if failed_config else FAILED if failed_machine else OK)
+
+
+@app.command()
+def methods() -> None:
+    """List the named methods and what each optimizes.
+
+    The first thirteen are the paper's; the rest are other stabilizers of its
+    design space. Use one with [bold]launch FILE --method NAME[/], or write
+    [bold]method: NAME[/] in the file.
+    """
+    from sat_slime.objective import method_names, named_method
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("method", "ratio", "denominator", "trust region", "gates", "weight", "R3"):
+        table.add_column(heading, no_wrap=True)
+    for method_name in method_names():
+        method = named_method(method_name)
+        region = method.trust_region or method.penalty
+        table.add_row(
+            method_name,
+            method.ratio,
+            method.denominator,
+            _kind(region),
+            " ".join(_kind(gate) for gate in method.gates) or "–",
+            f"TIS, cap {method.tis.cap:g}" if method.tis else "–",
+            "yes" if method.routing_replay else "–",
+        )
+    Console().print(table)
+
+
+def _kind(value: object) -> str:
+    return "–" if value is None else type(value).__name__
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder, such as runs/quickstart.", show_default=False)],
+) -> None:
+    """Write report.html and figures/ of a run: finished, going on, failed or killed.
+
+    sat-slime report runs/quickstart
+    """
+    from sat_slime.experiment.report import write_report
+
+    with _bad_input():
+        typer.echo(write_report(run))
+
+
+@app.command()
+def version() -> None:
+    """Print the versions of this package and of the engines."""
+    from sat_slime.cli.check import ENGINES, installed_version
+
+    for package in ("sat-slime", "torch", *(engine.package for engine in ENGINES)):
+        typer.echo(f"{package:16} {installed_version(package) or 'not installed'}")

@@ -1,0 +1,234 @@
+"""Starting a run: settings to a plan, the plan to a run folder, the runtime, and what to say at the end."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sat_slime.cli.check import missing_engines
+from sat_slime.config import (
+    ConfigError,
+    EmbeddedConfig,
+    config_errors,
+    config_warnings,
+    dump_config,
+    load_config,
+    method_label,
+)
+from sat_slime.config.checks import prompt_tokens, responses_per_iteration
+from sat_slime.experiment.metrics import read_rows, write_atomically
+from sat_slime.experiment.run_folder import RunFolder, RunFolderError
+from sat_slime.experiment.run_log import RunLog, tracker_error
+from sat_slime.experiment.view import make_view
+
+FREE_ON_RESUME = (
+    "pipeline.iterations",
+    "name",
+    "output_dir",
+    "cache_dir",
+    "checkpoint",
+    "logging",
+    "rollout.startup_timeout_s",
+    "rollout.request_timeout_s",
+    "rollout.max_restarts",
+    "rollout.max_attempts",
+    "rollout.base_port",
+)
+"""Settings, or whole sections, that a resumed run may change: none of them alters what is computed."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that can start."""
+
+    config: EmbeddedConfig
+    folder: Path
+    resume: bool
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended."""
+
+    status: str
+    """finished, interrupted or failed."""
+    error: str | None
+    """The failure in a line."""
+    text: str
+    """Where the report is and how to go on."""
+
+
+def plan_run(file: Path, settings: Mapping[str, Any], overrides: Sequence[str], resume: bool) -> Plan:
+    """The run that the command line asks for, checked. Raises ConfigError or RunFolderError."""
+    folder: Path | None = None
+    if file.is_dir():
+        folder, file = file, RunFolder.open(file).config
+        if not resume and "name" not in settings:
+            raise RunFolderError(f"{folder} is a run: go on with it (--resume), or run it again as another (--name X)")
+    elif resume and RunFolder(file.parent).config == file and RunFolder(file.parent).is_run():
+        folder = file.parent
+    config = load_config(file, overrides, settings)
+    errors = config_errors(config)
+    if message := tracker_error(config.logging.wandb_project):
+        errors.append(message)
+    if errors:
+        raise ConfigError([f"{file}: {error}" for error in errors])
+    if folder is None or "name" in settings:
+        folder = Path(config.output_dir).expanduser() / config.name
+    if resume:
+        _check_resume(config, folder)
+    return Plan(config, folder, resume, tuple(config_warnings(config)))
+
+
+def _check_resume(config: EmbeddedConfig, path: Path) -> None:
+    if not path.exists():
+        raise RunFolderError(f"there is no run {path} to resume: leave out --resume to start it")
+    folder = RunFolder.open(path)
+    saved = load_config(folder.config)
+    changed = [
+        f"{key} ({old!r} -> {new!r})"
+        for key, old, new in differences(saved, config)
+        if not any(key == free or key.startswith(f"{free}.") for free in FREE_ON_RESUME)
+    ]
+    if changed:
+        raise ConfigError(
+            [
+                f"{path}: a resumed run keeps its settings, but these differ: {', '.join(changed)}; leave them as they "
+                "were, or start another run with --name X"
+            ]
+        )
+    before, after = saved.pipeline.iterations, config.pipeline.iterations
+    finished = folder.state().get("status") == "finished"
+    if after < before or (finished and after == before):
+        state = f"is finished after {before} iterations" if finished else f"was planned for {before} iterations"
+        raise ConfigError([f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={before * 2}"])
+
+
+def differences(old: EmbeddedConfig, new: EmbeddedConfig) -> list[tuple[str, Any, Any]]:
+    """(dotted key, old value, new value) of every setting that differs."""
+    before, after = _flat(old.model_dump()), _flat(new.model_dump())
+    return [(key, before[key], after[key]) for key in before if before[key] != after.get(key)]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def describe(plan: Plan) -> str:
+    """The resolved settings and what would be started."""
+    config, train, rollout = plan.config, plan.config.train, plan.config.rollout
+    responses = responses_per_iteration(config)
+    steps = config.pipeline.iterations * config.pipeline.optimizer_steps_per_rollout
+    longest = prompt_tokens(config) + rollout.max_response_tokens
+    order = f"lag {config.pipeline.lag}" if config.pipeline.lag else "synchronous"
+    lines = [
+        f"method      {method_label(config.method.model_dump())}, {order}",
+        f"trainer     {train.world_size} rank(s): tensor parallel {train.tensor_parallel}, data parallel "
+        f"{train.data_parallel}, expert parallel {train.expert_parallel}; {train.dtype}",
+        f"engines     {rollout.engines} SGLang server(s), {rollout.dtype}",
+        f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = {responses} "
+        f"responses, at most {responses * longest:,} tokens an iteration",
+        f"length      {config.pipeline.iterations} iterations, {steps} optimizer steps",
+        f"folder      {plan.folder}{' (resumed)' if plan.resume else ''}",
+    ]
+    if missing := missing_engines():
+        lines.append(f"missing     {', '.join(missing)}: {INSTALL_ENGINES}")
+    return "\n".join([dump_config(config), *(f"# {line}" for line in lines)])
+
+
+INSTALL_ENGINES = 'install them with scripts/setup.sh, or pip install "sat-slime[embedded]" and SGLang'
+
+
+def launch(plan: Plan, *, overwrite: bool, live: bool | None, console: Console) -> Ending:
+    """Run the plan to its end, whatever that is. Raises RunFolderError or ConfigError when it cannot start."""
+    if missing := missing_engines():
+        raise ConfigError([f"the embedded runtime needs {', '.join(missing)}: {INSTALL_ENGINES}"])
+    text = dump_config(plan.config)
+    if plan.resume:
+        folder = RunFolder.open(plan.folder)
+        folder.lock()
+        write_atomically(folder.config, text)
+    else:
+        folder = RunFolder.create(plan.folder, text, overwrite)
+    try:
+        folder.started()
+        status, error = _run(plan, folder, live, console)
+        return _end(folder, status, error)
+    finally:
+        folder.unlock()
+
+
+def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> tuple[str, str | None]:
+    import sat_slime.embedded as runtime
+
+    config = plan.config
+    pipeline = config.pipeline
+    title = f"{folder.path.name} · {method_label(config.method.model_dump())} · lag {pipeline.lag}"
+    done = len(read_rows(folder.metrics)) if plan.resume else 0
+    view = make_view(title, pipeline.iterations * pipeline.optimizer_steps_per_rollout, console, live, done)
+    log: RunLog | None = None
+    try:
+        with view:
+            log = RunLog(
+                folder,
+                view,
+                tensorboard=config.logging.tensorboard,
+                wandb_project=config.logging.wandb_project,
+                config=config.model_dump(mode="json"),
+            )
+            log.message(f"{title}, in {folder.path}")
+            runtime.run(config, folder.path, log, resume=plan.resume)
+        return "finished", None
+    except KeyboardInterrupt:
+        return "interrupted", None
+    except Exception as error:
+        _keep_traceback(log)
+        return "failed", one_line(error)
+    finally:
+        if log is not None:
+            log.close()
+
+
+def _keep_traceback(log: RunLog | None) -> None:
+    try:
+        if log is not None:
+            log.message(traceback.format_exc(), "debug")
+    except OSError:  # a full disk may be why the run failed; its own error is the one to tell
+        pass
+
+
+def _end(folder: RunFolder, status: str, error: str | None) -> Ending:
+    """Note the ending and write the report; neither may hide how the run itself ended."""
+    lines = []
+    if status == "failed":
+        lines.append(f"more in {folder.log} and {folder.logs}")
+    if status != "finished":
+        lines.append(f"go on with: sat-slime launch {folder.path} --resume")
+    try:
+        folder.ended(status, error)
+        from sat_slime.experiment.report import write_report
+
+        lines.append(f"report: {write_report(folder.path)}")
+    except Exception as report_error:
+        lines.append(f"no report: {one_line(report_error)}")
+    return Ending(status, error, "\n".join(lines))
+
+
+def one_line(error: BaseException) -> str:
+    """An error in a line: its message where that speaks for itself, else with its type before it."""
+    cause = getattr(error, "cause", None)  # Ray wraps what an actor raised
+    if isinstance(cause, BaseException):
+        error = cause
+    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    if message and isinstance(error, (RuntimeError, OSError, ValueError)):
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
