@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from sat_slime.config.method import expand_shorthands
 from sat_slime.config.schema import EmbeddedConfig, Section
-from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_source
+from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
 
 RUNTIMES: dict[str, type[EmbeddedConfig]] = {"embedded": EmbeddedConfig}
 """The class behind each value of `runtime:`."""
@@ -30,13 +30,13 @@ def load_config(
     Raises ConfigError with one line for every fault found. What needs several sections is checks.config_errors.
     """
     try:
-        source = read_source(path)
+        layers = read_layers(path)
     except FileNotFoundError as error:
         raise ConfigError([str(error)]) from None
-    layers = [_setting(key, value) for key, value in (settings or {}).items()]
+    layers += [_setting(key, value) for key, value in (settings or {}).items()]
     layers += [_override(text) for text in overrides]
     merged = Source({}, {(): str(path)})
-    for layer in (source, *layers):
+    for layer in layers:
         layer.values = expand_shorthands(layer)
         merged.update(layer)
     return _validate(merged)

@@ -64,8 +64,9 @@ def parse_value(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
-def read_source(path: str | Path, _below: tuple[Path, ...] = ()) -> Source:
-    """Read a YAML file and, below it, the files that it `extends:` (relative to the file that says so).
+def read_layers(path: str | Path, _below: tuple[Path, ...] = ()) -> list[Source]:
+    """Read a YAML file and the files that it `extends:` (relative to the file that says so), outermost first: each
+    is to be laid over those before it.
 
     Raises ConfigError for a file that cannot be read, is not YAML, repeats a key, or extends itself.
     """
@@ -76,15 +77,14 @@ def read_source(path: str | Path, _below: tuple[Path, ...] = ()) -> Source:
     source = _read_file(path)
     parent = source.values.pop("extends", None)
     if parent is None:
-        return source
+        return [source]
+    place = source.origin(("extends",))
     if not isinstance(parent, str):
-        raise ConfigError([f"{source.origin(('extends',))}: extends is {parent!r}; it takes the path of one YAML file"])
+        raise ConfigError([f"{place}: extends is {parent!r}; it takes the path of one YAML file"])
     try:
-        base = read_source(path.parent / parent, (*_below, path))
+        return [*read_layers(path.parent / parent, (*_below, path)), source]
     except FileNotFoundError as error:
-        raise ConfigError([f"{source.origin(('extends',))}: extends {parent}, but {error}"]) from None
-    base.update(source)
-    return base
+        raise ConfigError([f"{place}: extends {parent}, but {error}"]) from None
 
 
 def _read_file(path: Path) -> Source:

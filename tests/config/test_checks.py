@@ -1,0 +1,75 @@
+from pathlib import Path
+
+import pytest
+
+from sat_slime.config import config_errors, config_warnings, load_config
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "embedded"
+
+
+def base(*overrides):
+    return load_config(CONFIGS / "base.yaml", overrides)
+
+
+@pytest.mark.parametrize("name", ["base", "quickstart", "tiny"])
+def test_shipped_files_pass(name):
+    config = load_config(CONFIGS / f"{name}.yaml")
+    assert config_errors(config) == []
+    assert config_warnings(config) == []
+
+
+@pytest.mark.parametrize(
+    "overrides, named",
+    [
+        (["method=gspo-r3", "model.experts=0"], ["method.r3", "model.experts is 0"]),
+        (["train.tensor_parallel=3"], ["tensor_parallel is 3", "model.attention_heads 4", "1, 2, 4"]),
+        (["train.tensor_parallel=4"], ["tensor_parallel is 4", "model.kv_heads 2"]),
+        (["model.experts=0", "model.ffn_size=63", "train.tensor_parallel=2"], ["model.ffn_size 63"]),
+        (["train.expert_parallel=3", "train.data_parallel=3", "model.experts=8"], ["model.experts 8"]),
+        (["train.expert_parallel=2"], ["expert_parallel is 2", "1 ranks"]),
+        (["train.expert_parallel=2", "train.data_parallel=2", "model.experts=0"], ["dense"]),
+        (["model.experts_per_token=9"], ["model.experts_per_token is 9", "model.experts 8"]),
+        (["model.kv_heads=3"], ["model.kv_heads is 3", "model.attention_heads 4"]),
+        (["model.head_dim=15"], ["model.head_dim is 15"]),
+        (["model.max_positions=32"], ["model.max_positions is 32", "set it to 33"]),
+        (["rollout.max_response_tokens=20"], ["rollout.max_response_tokens is 20", "raise it to 21"]),
+        (["train.tokens_per_microbatch=32"], ["train.tokens_per_microbatch is 32", "33 or more"]),
+        (["train.data_parallel=3"], ["256 responses", "train.data_parallel 3"]),
+        (["pipeline.optimizer_steps_per_rollout=5"], ["pipeline.optimizer_steps_per_rollout 5"]),
+        (["method=sat-gspo", "method.denominator=trainer"], ["denominator trainer", "identically 1"]),
+        (["method=sat-gspo", "method.tis=true"], ["turn sat or tis off"]),
+        (["method.base=spo", "method.sat=true"], ["turn sat off"]),
+    ],
+)
+def test_faults_name_key_value_and_remedy(overrides, named):
+    found = config_errors(base(*overrides))
+    assert any(all(part in error for part in named) for error in found), found
+
+
+def test_limits_are_tight():
+    fits = ["rollout.max_response_tokens=21", "model.max_positions=30", "train.tokens_per_microbatch=30"]
+    assert config_errors(base(*fits)) == []
+
+
+def test_parallel_layouts_that_work():
+    for layout in (
+        ["train.tensor_parallel=2"],
+        ["train.data_parallel=2", "train.expert_parallel=2"],
+        ["train.tensor_parallel=2", "train.data_parallel=2", "train.expert_parallel=4"],
+    ):
+        assert config_errors(base(*layout)) == []
+
+
+def test_small_quantile_scope_warns_only_for_sequence_ratios():
+    small = "train.tokens_per_microbatch=128"
+    (warning,) = config_warnings(base("method=sat-gspo", small))
+    assert "method.sat.scope" in warning and "train.tokens_per_microbatch" in warning
+    assert config_warnings(base("method=sat-gspo", small, "method.sat.scope=step")) == []
+    assert config_warnings(base("method=sat-grpo", small)) == []
+    assert config_warnings(base("method=gspo", small)) == []
+
+
+def test_run_shorter_than_its_lag_warns():
+    (warning,) = config_warnings(base("pipeline.iterations=8"))
+    assert "pipeline.iterations is 8" in warning and "pipeline.lag 8" in warning
+    assert config_warnings(base("pipeline.iterations=8", "pipeline.lag=0")) == []

@@ -1,0 +1,138 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from sat_slime.config import ConfigError, EmbeddedConfig, dump_config, load_config
+from sat_slime.config.loader import key_paths
+from sat_slime.config.source import read_layers
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "embedded"
+
+
+def errors(tmp_path, text, *overrides):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return [error.removeprefix(f"{tmp_path}/") for error in caught.value.errors]
+
+
+def load(tmp_path, text, *overrides, **settings):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    return load_config(path, overrides, settings)
+
+
+def test_base_documents_every_setting_with_its_default():
+    assert load_config(CONFIGS / "base.yaml") == EmbeddedConfig()
+    (layer,) = read_layers(CONFIGS / "base.yaml")
+    assert [path for path in key_paths(EmbeddedConfig) if path not in layer.origins] == []
+
+
+@pytest.mark.parametrize("name", ["base", "quickstart", "tiny"])
+def test_resolved_file_loads_back_equal(tmp_path, name):
+    config = load_config(CONFIGS / f"{name}.yaml")
+    resolved = dump_config(config)
+    assert load(tmp_path, resolved) == config
+    assert dump_config(load(tmp_path, resolved)) == resolved
+
+
+def test_small_floats_survive_the_resolved_file(tmp_path):
+    config = load(tmp_path, "train: {lr: 1e-7, adam_eps: 1.25e-30}")
+    assert load(tmp_path, dump_config(config)) == config
+
+
+def test_unknown_key_names_line_and_nearest(tmp_path):
+    assert errors(tmp_path, "seed: 1\n\npipline:\n  lag: 1\n") == [
+        "x.yaml:4: unknown key 'pipline.lag'; did you mean 'pipeline.lag'?"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text, unknown, nearest",
+    [
+        ("lag: 1", "lag", "pipeline.lag"),
+        ("train: {lag: 1}", "train.lag", "pipeline.lag"),
+        ("train: {learning_rat: 1, weight_decy: 0}", "train.weight_decy", "train.weight_decay"),
+        ("method: {sat: {alfa: 1}}", "method.sat.alfa", "method.sat.alpha"),
+        ("rollouts: {dtype: float32}", "rollouts.dtype", "rollout.dtype"),
+    ],
+)
+def test_nearest_key_is_sought_everywhere(tmp_path, text, unknown, nearest):
+    assert f"x.yaml:1: unknown key '{unknown}'; did you mean '{nearest}'?" in errors(tmp_path, text)
+
+
+def test_nothing_near_nothing_suggested(tmp_path):
+    assert errors(tmp_path, "zzyzx: 1") == ["x.yaml:1: unknown key 'zzyzx'"]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("method: {base: gspoo}", "method.base is 'gspoo': it must be one of .*did you mean 'gspo'"),
+        ("rollout: {dtype: fp32}", "rollout.dtype is 'fp32': it must be one of float32, bfloat16"),
+        ("method: {denominator: rolout}", "method.denominator is 'rolout': .*did you mean 'rollout'"),
+        ("method: sat-gspo-r4", "unknown method 'sat-gspo-r4'.*sat-gspo-r3"),
+        ("runtime: slimy", "runtime is 'slimy': it must be one of embedded"),
+        ("pipeline: {lag: yes}", "pipeline.lag is true"),
+        ("pipeline: {lag: -1}", "pipeline.lag is -1: it must be greater than or equal to 0"),
+        ("pipeline: {lag: 1.5}", "pipeline.lag is 1.5: it must be a valid integer"),
+        ("pipeline: 8", "pipeline is 8: it is a section with the keys lag, iterations"),
+        ("train: {lr: .nan}", "train.lr is nan"),
+        ("train: {lr: .inf}", "train.lr is inf"),
+        ("name: 5", "name is 5: it must be text"),
+        ("name: ../up", "name is '../up': it takes letters"),
+        ("task: {min_digits: 9}", "task: min_digits is 9, above max_digits 8"),
+    ],
+)
+def test_bad_value_is_one_line(tmp_path, text, message):
+    (error,) = errors(tmp_path, "seed: 0\n" + text)
+    assert error.startswith("x.yaml:2: ")
+    assert re.search(message, error), error
+
+
+def test_all_faults_are_listed(tmp_path):
+    found = errors(tmp_path, "lag: 1\ntrain:\n  lr: -1\n  dtype: half\n", "pipline.lag=2")
+    assert len(found) == 4
+    assert "--set pipline.lag=2: unknown key 'pipline.lag'; did you mean 'pipeline.lag'?" in found
+
+
+def test_error_names_the_file_that_wrote_the_key(tmp_path):
+    (tmp_path / "base.yaml").write_text("train:\n  lr: fast\n")
+    assert errors(tmp_path, "extends: base.yaml")[0].startswith("base.yaml:2: train.lr is 'fast'")
+
+
+def test_overrides_win_over_settings_over_the_file(tmp_path):
+    config = load(tmp_path, "pipeline: {lag: 1}\nseed: 1", "pipeline.lag=3", **{"pipeline.lag": 2, "seed": 2})
+    assert (config.pipeline.lag, config.seed) == (3, 2)
+
+
+def test_override_values_are_yaml(tmp_path):
+    config = load(tmp_path, "", "train.lr=1e-4", "logging.wandb_project=null", "method.sat=true", "eval={problems: 8}")
+    assert config.train.lr == 1e-4
+    assert config.method.sat.enabled
+    assert config.eval.problems == 8
+
+
+@pytest.mark.parametrize("override", ["pipeline.lag", "=3", "pipeline.lag=[1"])
+def test_malformed_override(tmp_path, override):
+    (error,) = errors(tmp_path, "", override)
+    assert error.startswith(f"--set {override}: ")
+
+
+def test_method_name_stands_for_its_switches_and_keeps_the_rest(tmp_path):
+    (tmp_path / "base.yaml").write_text("method: {base: grpo, tis: true, clip: {eps_high: 0.28}, sat: {alpha: 0.8}}")
+    method = load(tmp_path, "extends: base.yaml\nmethod: sat-gspo-r3").method
+    assert (method.base, method.sat.enabled, method.tis.enabled, method.r3) == ("gspo", True, False, True)
+    assert (method.clip.eps_high, method.sat.alpha) == (0.28, 0.8)
+
+
+def test_switch_keeps_the_section_below_it(tmp_path):
+    (tmp_path / "base.yaml").write_text("method: {sat: {enabled: true, alpha: 0.8}}")
+    sat = load(tmp_path, "extends: base.yaml\nmethod: {sat: false}").method.sat
+    assert (sat.enabled, sat.alpha) == (False, 0.8)
+
+
+def test_empty_section_stands_for_its_defaults(tmp_path):
+    assert load(tmp_path, "train:\n  # lr: 1\n") == EmbeddedConfig()

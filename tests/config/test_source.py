@@ -1,0 +1,98 @@
+import pytest
+
+from sat_slime.config.source import ConfigError, Source, read_layers
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def read_source(path):
+    """All layers of a file, merged."""
+    merged = Source({})
+    for layer in read_layers(path):
+        merged.update(layer)
+    return merged
+
+
+@pytest.mark.parametrize("text", ["1e-4", "1E-4", "1.0e-4", ".1e-3", "+1e-4", "0.0001"])
+def test_exponents_are_numbers(tmp_path, text):
+    assert read_source(write(tmp_path, "a.yaml", f"lr: {text}")).values == {"lr": pytest.approx(1e-4)}
+
+
+@pytest.mark.parametrize("text", ["e4", "1e", "v1e-4", "1e-4x", "'1e-4'"])
+def test_what_only_looks_like_an_exponent_stays_text(tmp_path, text):
+    assert read_source(write(tmp_path, "a.yaml", f"name: {text}")).values == {"name": text.strip("'")}
+
+
+def test_keys_remember_file_and_line_through_extends(tmp_path):
+    base = write(tmp_path, "base.yaml", "a: 1\nsection:\n  b: 2\n  c: 3\n")
+    child = write(tmp_path, "child.yaml", "extends: base.yaml\nsection:\n  c: 4\n")
+    source = read_source(child)
+    assert source.values == {"a": 1, "section": {"b": 2, "c": 4}}
+    assert source.origin(("section", "b")) == f"{base}:3"
+    assert source.origin(("section", "c")) == f"{child}:3"
+    assert source.origin(("section", "c", "unheard-of")) == f"{child}:3"
+
+
+def test_extends_is_relative_to_its_file_and_chains(tmp_path):
+    (tmp_path / "deep").mkdir()
+    write(tmp_path, "top.yaml", "a: 1\nb: 1\nc: 1")
+    write(tmp_path, "deep/middle.yaml", "extends: ../top.yaml\nb: 2\nc: 2")
+    assert read_source(write(tmp_path, "leaf.yaml", "extends: deep/middle.yaml\nc: 3")).values == {
+        "a": 1,
+        "b": 2,
+        "c": 3,
+    }
+
+
+def test_extends_circle(tmp_path):
+    write(tmp_path, "a.yaml", "extends: b.yaml")
+    with pytest.raises(ConfigError, match=r"b\.yaml -> .*a\.yaml -> .*b\.yaml"):
+        read_source(write(tmp_path, "b.yaml", "extends: a.yaml"))
+
+
+def test_missing_parent_names_its_line_and_a_similar_file(tmp_path):
+    write(tmp_path, "base.yaml", "")
+    child = write(tmp_path, "child.yaml", "a: 1\nextends: bas.yaml")
+    with pytest.raises(ConfigError, match=rf"^{child}:2: extends bas.yaml, but .*did you mean .*base\.yaml"):
+        read_source(child)
+
+
+def test_repeated_key_names_both_lines(tmp_path):
+    path = write(tmp_path, "a.yaml", "section:\n  lag: 1\n  lr: 2\n  lag: 3\n")
+    with pytest.raises(ConfigError, match=rf"^{path}:4: section.lag is already set in line 2"):
+        read_source(path)
+
+
+def test_merge_keys_may_repeat(tmp_path):
+    text = "x: &x {a: 1, b: 2}\ny:\n  <<: *x\n  b: 3\n"
+    assert read_source(write(tmp_path, "a.yaml", text)).values["y"] == {"a": 1, "b": 3}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: [1", "a:\n\t- b", "- a", "just text", "a: 1\n---\nb: 2", "a: !!python/object:os.system x", "a: &x 1\nb: *y"],
+)
+def test_what_is_not_settings_is_one_line(tmp_path, text):
+    path = write(tmp_path, "a.yaml", text)
+    with pytest.raises(ConfigError) as caught:
+        read_source(path)
+    assert len(caught.value.errors) == 1
+    assert caught.value.errors[0].startswith(f"{path}:")
+    assert "\n" not in caught.value.errors[0]
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_source(tmp_path)
+    binary = tmp_path / "a.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read_source(binary)
+
+
+def test_an_empty_file_has_no_settings(tmp_path):
+    assert read_source(write(tmp_path, "a.yaml", "# nothing\n")).values == {}
