@@ -70,14 +70,9 @@ class TokenBatch:
         return torch.as_tensor(self.lengths, dtype=torch.int64, device=self.log_probs.device)
 
     @cached_property
-    def response_index(self) -> Tensor:
-        """(N,) int64: the response that each token belongs to."""
-        return response_index(self.lengths_tensor, len(self.log_probs))
-
-    @cached_property
     def active_lengths(self) -> Tensor:
-        """(responses,) int64: active tokens of each response."""
-        return active_lengths(self.mask, self.lengths_tensor)
+        """(responses,) float64: active tokens of each response."""
+        return segment_sums(self.mask, self.lengths_tensor)
 
     def active_or_zero(self, values: Tensor) -> Tensor:
         """(N,) the values, 0 on inactive tokens, whatever stood there; no gradient reaches those."""
@@ -95,13 +90,11 @@ class TokenBatch:
         return replace(self, **{name: tensor.to(dtype) for name, tensor in tensors.items()})
 
 
-def response_index(lengths: Tensor, n_tokens: int) -> Tensor:
-    """(N,) int64: for each token the index of its response, from (responses,) lengths that add up to N."""
-    order = torch.arange(len(lengths), device=lengths.device)
-    return torch.repeat_interleave(order, lengths, output_size=n_tokens)
+def segment_sums(values: Tensor, lengths: Tensor) -> Tensor:
+    """(responses,) float64 sums of the (N,) values of each response, from (responses,) lengths that add up to N."""
+    return torch.segment_reduce(values.double(), "sum", lengths=lengths, unsafe=True)
 
 
-def active_lengths(mask: Tensor, lengths: Tensor) -> Tensor:
-    """(responses,) int64: active tokens per response, from the (N,) mask and the (responses,) lengths."""
-    counts = torch.zeros_like(lengths)
-    return counts.index_add_(0, response_index(lengths, len(mask)), mask.to(torch.int64))
+def per_token(values: Tensor, lengths: Tensor, n_tokens: int) -> Tensor:
+    """(N,) the (responses,) values, each repeated for the tokens of its response."""
+    return torch.repeat_interleave(values, lengths, output_size=n_tokens)

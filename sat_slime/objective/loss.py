@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .batch import TokenBatch, active_lengths, response_index
+from .batch import TokenBatch, per_token, segment_sums
 from .method import Method
 from .surrogate import Surrogate, policy_surrogate
 
@@ -103,11 +103,11 @@ def response_mean_weights(
         group: context-parallel ranks that share the responses.
     """
     lengths = torch.as_tensor(lengths, dtype=torch.int64, device=mask.device)
-    active = active_lengths(mask, lengths)
+    active = segment_sums(mask, lengths)
     if group is not None:
         dist.all_reduce(active, group=group)
-    weights = 1.0 / (n_responses * active.clamp(min=1).to(torch.float64))
-    return (weights[response_index(lengths, len(mask))] * mask).float()
+    weights = 1.0 / (n_responses * active.clamp(min=1))
+    return (per_token(weights, lengths, len(mask)) * mask).float()
 
 
 def token_mean_weights(mask: Tensor, n_tokens: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .batch import TokenBatch
+from .batch import TokenBatch, per_token, segment_sums
 from .method import Method
 
 
@@ -59,39 +59,40 @@ def engine_log_ratio(method: Method, batch: TokenBatch) -> Tensor:
 def sequence_mean(values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
     """(N,) mean over the active tokens of each response, broadcast to them; 0 on inactive tokens.
 
-    `values` is 0 on inactive tokens. Sums are taken in float64, so that neither long responses nor the way a response
-    is split over context-parallel ranks shows in the result.
+    Sums are taken in float64, so that neither long responses nor the way a response is split over context-parallel
+    ranks shows in the result. The gradient is that of the sum of all ranks' losses.
     """
-    index = batch.response_index
-    sums = values.new_zeros(len(batch.lengths_tensor), dtype=torch.float64).index_add(0, index, values.double())
-    counts = batch.active_lengths.clamp(min=1)
-    if group is not None:
-        sums = _AllReduceSum.apply(sums, group)
-        counts = response_lengths(batch, group).clamp(min=1)
-    return batch.active_or_zero((sums / counts).to(values.dtype)[index])
+    return _SequenceMean.apply(values, batch, group)
 
 
 def response_lengths(batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
-    """(responses,) int64: active tokens of each response, over the ranks that share it."""
+    """(responses,) float64: active tokens of each response, over the ranks that share it."""
+    return _sum_of_ranks(batch.active_lengths, group)
+
+
+class _SequenceMean(torch.autograd.Function):
+    """Averaging within responses is its own transpose: backward averages the gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None) -> Tensor:
+        ctx.batch, ctx.group = batch, group
+        return _average(values, batch, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
+        return _average(grads[0], ctx.batch, ctx.group), None, None
+
+
+def _average(values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None) -> Tensor:
+    lengths = batch.lengths_tensor
+    sums = _sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group)
+    means = (sums / response_lengths(batch, group).clamp(min=1)).to(values.dtype)
+    return batch.active_or_zero(per_token(means, lengths, len(values)))
+
+
+def _sum_of_ranks(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     if group is None:
-        return batch.active_lengths
-    counts = batch.active_lengths.clone()
-    dist.all_reduce(counts, group=group)
-    return counts
-
-
-class _AllReduceSum(torch.autograd.Function):
-    """Sum over ranks; backward sums the gradients, so that each rank holds that of the sum of all ranks' losses."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        total = values.clone()
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
-        total = grads[0].clone()
-        dist.all_reduce(total, group=ctx.group)
-        return total, None
+        return values
+    total = values.clone()
+    dist.all_reduce(total, group=group)
+    return total

@@ -101,8 +101,7 @@ def _sat(
     score = d.detach()
     metrics: dict[str, Tensor] = {}
     if quantile is None:
-        stale = score.abs()
-        q = tail_quantile(stale if batch.n_active == len(stale) else stale[batch.mask], region.alpha, group)
+        q = tail_quantile(score.abs(), region.alpha, group, padding=len(score) - batch.n_active)
         metrics["sat/scope_too_small"] = _scope_metric(method, region, batch, group)
     else:
         q = torch.as_tensor(quantile, dtype=score.dtype, device=score.device)
@@ -125,7 +124,9 @@ def _sat(
 
 def _scope_metric(method: Method, region: SAT, batch: TokenBatch, group: dist.ProcessGroup | None) -> Tensor:
     """1.0 where the quantile's scope is so small that the gate may be bound to stay shut (see scope_too_small)."""
-    lengths = response_lengths(batch, group)
+    lengths = batch.mask.new_tensor([batch.n_active], dtype=torch.float64)
+    if method.ratio == "sequence" or group is not None:
+        lengths = response_lengths(batch, group)
     largest = int(lengths.amax()) if method.ratio == "sequence" and len(lengths) else 1
     too_small = scope_too_small(region.alpha, int(lengths.sum()), largest)
     return torch.tensor(float(too_small), dtype=batch.log_probs.dtype, device=batch.log_probs.device)

@@ -26,7 +26,9 @@ def quantile_rank(alpha: float, n: int) -> int:
     return -(-Fraction(str(alpha)) * n // 1)
 
 
-def tail_quantile(abs_log_ratio: Tensor, alpha: float, group: dist.ProcessGroup | None = None) -> Tensor:
+def tail_quantile(
+    abs_log_ratio: Tensor, alpha: float, group: dist.ProcessGroup | None = None, *, padding: int = 0
+) -> Tensor:
     """q, the smallest x with at least a fraction alpha of the |d| at or below it (Eq. quantile): their k-th smallest,
     k = ceil(alpha n). One of the values, never an interpolation; 0 where there are none.
 
@@ -35,6 +37,7 @@ def tail_quantile(abs_log_ratio: Tensor, alpha: float, group: dist.ProcessGroup 
         alpha: level in (0, 1].
         group: ranks that hold parts of the values, some of them perhaps none. All get the same q, to the bit that of
             a single process, for a number of bytes that does not depend on n.
+        padding: how many of this rank's values are zeros that stand for inactive tokens; they do not count in n.
 
     Returns:
         0-dim, float32 or float64, on the values' device.
@@ -44,7 +47,7 @@ def tail_quantile(abs_log_ratio: Tensor, alpha: float, group: dist.ProcessGroup 
     """
     values = abs_log_ratio.detach().flatten().abs()
     values = values if values.dtype == torch.float64 else values.float()
-    n, n_nan = _counts(values, group)
+    n, n_nan, padding = _counts(values, padding, group)
     if n_nan:
         raise ValueError(
             f"{n_nan} of {n} log-ratios are NaN: look for NaN or infinite log-probs among the active tokens"
@@ -52,19 +55,19 @@ def tail_quantile(abs_log_ratio: Tensor, alpha: float, group: dist.ProcessGroup 
     rank = quantile_rank(alpha, n)
     if n == 0:
         return values.new_zeros(())
+    rank += padding  # zeros come first
     return values.kthvalue(rank).values if group is None else _kth_smallest_of_ranks(values, rank, group)
 
 
-def _counts(values: Tensor, group: dist.ProcessGroup | None) -> tuple[int, int]:
-    """Values and NaNs among them, over all ranks."""
+def _counts(values: Tensor, padding: int, group: dist.ProcessGroup | None) -> tuple[int, int, int]:
+    """Values that count, NaNs and padding, over all ranks."""
     has_nan = len(values) > 0 and bool(values.amax().isnan())
-    n_nan = int(values.isnan().sum()) if has_nan else 0
-    if group is None:
-        return len(values), n_nan
-    counts = torch.tensor([len(values), n_nan], dtype=torch.int64, device=values.device)
-    dist.all_reduce(counts, group=group)
-    n, n_nan = counts.tolist()
-    return n, n_nan
+    counts = [len(values) - padding, int(values.isnan().sum()) if has_nan else 0, padding]
+    if group is not None:
+        total = torch.tensor(counts, dtype=torch.int64, device=values.device)
+        dist.all_reduce(total, group=group)
+        counts = total.tolist()
+    return counts[0], counts[1], counts[2]
 
 
 def _kth_smallest_of_ranks(values: Tensor, k: int, group: dist.ProcessGroup) -> Tensor:

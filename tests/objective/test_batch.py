@@ -21,7 +21,6 @@ def make_batch(**changes: object) -> TokenBatch:
 
 def test_responses_of_the_tokens() -> None:
     batch = make_batch()
-    assert batch.response_index.tolist() == [0, 0, 2, 2, 2]
     assert batch.active_lengths.tolist() == [1, 0, 2]
     assert batch.n_active == 3
 

@@ -1,0 +1,166 @@
+"""What the objective costs on one CPU core: SAT against PPO's clip, and the tail quantile against a sort.
+
+    python bench/objective.py [--tokens 32768] [--repeats 300]
+
+Each repeat times every candidate once, in turn, so that whatever else the machine does falls on all of them alike;
+figures are medians, ratios are medians of the per-repeat ratios. One process is timed in CPU seconds of its thread,
+ranks by the wall clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+from sat_slime.objective import TokenBatch, named_method, policy_surrogate, tail_quantile
+from sat_slime.objective.clip import clipped_surrogate
+from sat_slime.objective.trust_region import clip_bounds, contraction_factors
+
+
+def alternate(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of every candidate in every repeat."""
+    for function in candidates.values():
+        function()
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(repeats):
+        for name, function in candidates.items():
+            start = time.thread_time()
+            function()
+            seconds[name].append(time.thread_time() - start)
+    return seconds
+
+
+def show(title: str, seconds: dict[str, list[float]], baseline: str, unit: str = "us") -> None:
+    scale = {"us": 1e6, "ms": 1e3}[unit]
+    print(f"\n{title}")
+    print(f"  {'':<58}{'median ' + unit:>12}{'ratio':>8}")
+    for name, times in seconds.items():
+        ratio = statistics.median(t / b for t, b in zip(times, seconds[baseline], strict=True))
+        print(f"  {name:<58}{statistics.median(times) * scale:>12.1f}{ratio:>8.2f}")
+
+
+def surrogate_candidates(n: int, masked: bool) -> dict[str, Callable[[], object]]:
+    """Forward and backward down to d loss / d log pi, of a plain sum over the tokens."""
+    generator = torch.Generator().manual_seed(0)
+    log_probs = (-torch.rand(n, generator=generator)).requires_grad_()
+    rollout = log_probs.detach() - torch.randn(n, generator=generator) * 0.05
+    advantages = torch.randn(n, generator=generator)
+    lengths = [n // 64] * 64
+    mask = torch.ones(n, dtype=torch.bool)
+    if masked:  # the last eighth of each response, as of tool output or truncation
+        mask.view(64, -1)[:, -(n // 512) :] = False
+
+    def ppo_autograd() -> None:
+        """PPO's elementwise part as slime writes it: no mask, no metrics."""
+        log_ratio = log_probs - rollout
+        ratio = log_ratio.exp()
+        values = -torch.maximum(-ratio * advantages, -ratio.clamp(1 - 0.2, 1 + 0.2) * advantages)
+        step(values)
+
+    def ppo_ours() -> None:
+        """Our clip alone: no mask, no metrics."""
+        step(clipped_surrogate(log_probs - rollout, advantages, (1 - 0.2, 1 + 0.2)).values)
+
+    sat = named_method("sat-grpo").trust_region
+
+    def sat_ours() -> None:
+        """SAT alone: quantile, factors, ends, clip; no mask, no metrics."""
+        d = log_probs - rollout
+        score = d.detach()
+        factors = contraction_factors(score, tail_quantile(score.abs(), 0.9))
+        step(clipped_surrogate(d, advantages, clip_bounds(sat, *factors)).values)
+
+    def whole(name: str) -> Callable[[], None]:
+        method = named_method(name)
+
+        def run() -> None:
+            batch = TokenBatch(log_probs, rollout, advantages, mask, lengths)
+            step(policy_surrogate(method, batch).values)
+
+        return run
+
+    def step(values: Tensor) -> None:
+        log_probs.grad = None
+        values.sum().backward()
+
+    return {
+        "PPO clip under autograd (elementwise part alone)": ppo_autograd,
+        "our PPO clip (elementwise part alone)": ppo_ours,
+        "our SAT: quantile, factors, clip (no metrics)": sat_ours,
+        "policy_surrogate(grpo): checks, mask, metrics": whole("grpo"),
+        "policy_surrogate(sat-grpo): checks, mask, metrics": whole("sat-grpo"),
+        "policy_surrogate(gspo): checks, mask, metrics": whole("gspo"),
+        "policy_surrogate(sat-gspo): checks, mask, metrics": whole("sat-gspo"),
+    }
+
+
+def quantile_candidates(n: int) -> dict[str, Callable[[], object]]:
+    values = torch.randn(n, generator=torch.Generator().manual_seed(0)).abs()
+    k = -(-9 * n // 10)
+    return {
+        "torch.sort, then index": lambda: values.sort().values[k - 1],
+        "torch.topk of the tail": lambda: values.topk(n - k + 1, sorted=False).values.min(),
+        "tail_quantile (selection: torch.kthvalue)": lambda: tail_quantile(values, 0.9),
+    }
+
+
+def _rank(rank: int, world: int, sizes: list[int], repeats: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    moved = [0]
+    all_reduce = dist.all_reduce
+
+    def counted(tensor: Tensor, *args: object, **kwargs: object) -> object:
+        moved[0] += tensor.nbytes
+        return all_reduce(tensor, *args, **kwargs)
+
+    dist.all_reduce = counted
+    for n in sizes:
+        values = torch.randn(n // world, generator=torch.Generator().manual_seed(rank)).abs()
+        tail_quantile(values, 0.9, dist.group.WORLD)
+        moved[0] = 0
+        start = time.perf_counter()
+        for _ in range(repeats):
+            tail_quantile(values, 0.9, dist.group.WORLD)
+        seconds = (time.perf_counter() - start) / repeats
+        if rank == 0:
+            print(f"  {n:>9} tokens on {world} ranks {seconds * 1e3:>34.2f} ms {moved[0] // repeats:>10} bytes a rank")
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tokens", type=int, default=32_768, help="tokens of the micro-batch, a multiple of 512")
+    parser.add_argument("--repeats", type=int, default=300, help="repeats of each measurement")
+    parser.add_argument("--large", type=int, default=4_000_000, help="tokens of the large quantile; 0: leave it out")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, one thread, float32, {arguments.repeats} alternating repeats")
+
+    for masked in (False, True):
+        seconds = alternate(surrogate_candidates(arguments.tokens, masked), arguments.repeats)
+        state = "an eighth inactive" if masked else "all active"
+        baseline = next(iter(seconds))
+        show(f"Forward + backward, {arguments.tokens} tokens in 64 responses, {state}", seconds, baseline)
+    sizes = [arguments.tokens] + ([arguments.large] if arguments.large else [])
+    for n in sizes:
+        repeats = arguments.repeats if n <= 100_000 else 5
+        show(f"The 0.9 quantile of {n} tokens", alternate(quantile_candidates(n), repeats), "torch.sort, then index")
+    print("\nThe 0.9 quantile across gloo ranks (three histograms of 16 KiB; the ranks share the machine)")
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_rank, args=(2, sizes, 20, folder), nprocs=2)
+
+
+if __name__ == "__main__":
+    main()
