@@ -7,6 +7,10 @@ are SGLang's.
 
 from __future__ import annotations
 
+import importlib.util
+import multiprocessing
+import os
+import pkgutil
 from typing import Any
 
 import torch
@@ -14,11 +18,29 @@ import torch
 
 def apply() -> None:
     """Install every patch into this process."""
+    load_only_qwen3()
+    fork_subprocesses()
     declare_torchvision_ops()
     allocate_routed_experts_unpinned()
     hash_seeds_in_torch()
     keep_torch_matmuls()
     register_batched_attention()
+
+
+def load_only_qwen3() -> None:
+    """SGLang imports its 200 models to know their names, which takes seconds. This is its own switch to skip some."""
+    sglang = importlib.util.find_spec("sglang")
+    assert sglang is not None and sglang.submodule_search_locations
+    models = pkgutil.iter_modules([f"{sglang.submodule_search_locations[0]}/srt/models"])
+    needed = {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
+    os.environ["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(model.name for model in models if model.name not in needed)
+
+
+def fork_subprocesses() -> None:
+    """SGLang spawns its scheduler and detokenizer, because CUDA does not survive a fork. Each then imports everything
+    again, ten seconds of CPU: forked, they start with it, and with these patches."""
+    multiprocessing.set_start_method("fork", force=True)
+    multiprocessing.set_start_method = lambda *args, **kwargs: None
 
 
 def declare_torchvision_ops() -> None:

@@ -18,20 +18,16 @@ def die_with_parent() -> None:
 
 
 def main() -> None:
+    die_with_parent()
+    if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
+        from sat_slime.embedded.sglang_server import cpu_shim
+
+        cpu_shim.apply()
     from sglang.srt.entrypoints.http_server import launch_server
     from sglang.srt.server_args import prepare_server_args
 
     launch_server(prepare_server_args(sys.argv[1:]))
 
-
-if __name__ == "__main__":
-    die_with_parent()
-
-# SGLang's scheduler and detokenizer are spawned: they import this module too, and need the patches as much.
-if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
-    from sat_slime.embedded.sglang_server import cpu_shim
-
-    cpu_shim.apply()
 
 if __name__ == "__main__":
     main()
