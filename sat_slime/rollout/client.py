@@ -36,9 +36,10 @@ class SGLangClient:
 
     async def update_weights(self, path: str, version: int) -> None:
         """Load the Hugging Face folder `path`; responses report `version` from then on. Nothing may be in flight."""
-        answer = await self._post("/update_weights_from_disk", {"model_path": path, "weight_version": str(version)})
-        if not isinstance(answer, dict) or answer.get("success") is not True:
-            raise ServerRefused(f"{self.url} did not load the weights of {path}: {answer!r:.300}")
+        try:
+            await self._post("/update_weights_from_disk", {"model_path": path, "weight_version": str(version)})
+        except ServerRefused as error:
+            raise ServerRefused(f"the weights of {path} could not be loaded: {error}") from error
 
     async def healthy(self, timeout_s: float = 10.0) -> bool:
         """Whether the HTTP server answers that it is up."""

@@ -1,0 +1,100 @@
+import asyncio
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sat_slime.config.schema import ModelConfig, RolloutConfig
+from sat_slime.embedded.server import ServerFailed, SGLangServer, choose_port, server_arguments, server_environment
+
+FAKE = [sys.executable, str(Path(__file__).parents[1] / "rollout" / "fake_sglang.py")]
+
+
+def test_a_taken_port_is_named_with_its_setting_before_anything_starts(tmp_path):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        server = SGLangServer(1, RolloutConfig(base_port=port - 1), ModelConfig(), str(tmp_path), ["must not run"])
+        with pytest.raises(ServerFailed, match=f"rollout.base_port is {port - 1}.* port {port}.*set another"):
+            asyncio.run(server.start(str(tmp_path), 0))
+    assert not server.alive and not server.log_path.exists()
+
+
+def test_ports_follow_base_port_or_are_free():
+    free = choose_port(None, 0)
+    assert choose_port(free - 3, 3) == free
+
+
+@pytest.mark.parametrize(
+    ("argument", "timeout", "message"),
+    [
+        ("--unhealthy", 1.0, r"not healthy after 1 s \(rollout.startup_timeout_s\)(?s:.)*serving"),
+        ("--exit", 60.0, r"exit code 3(?s:.)*cannot load the model"),
+    ],
+)
+def test_a_server_that_does_not_come_up_is_an_error_with_its_log(tmp_path, argument, timeout, message):
+    rollout = RolloutConfig(startup_timeout_s=timeout)
+    server = SGLangServer(0, rollout, ModelConfig(), str(tmp_path), [*FAKE, argument])
+    with pytest.raises(ServerFailed, match=message) as failure:
+        asyncio.run(server.start(str(tmp_path), 0))
+    assert str(server.log_path) in str(failure.value) and not server.alive
+
+
+def test_start_and_stop(tmp_path):
+    server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), FAKE)
+    asyncio.run(server.start(str(tmp_path), 3))
+    process, scratch = psutil.Process(server.pid), Path(server._scratch)
+    assert server.alive and scratch.exists()
+    server.stop()
+    assert not server.alive and not process.is_running() and not scratch.exists()
+    server.stop()
+
+
+def test_arguments_follow_the_configuration():
+    rollout, moe = RolloutConfig(dtype="float32", max_running_requests=10), ModelConfig(max_positions=120)
+    words = server_arguments(rollout, moe, 5000, "/m", 7, on_gpu=False)
+    pairs = dict(itertools.pairwise(words))
+    assert pairs["--port"] == "5000" and pairs["--weight-version"] == "7" and pairs["--dtype"] == "float32"
+    assert pairs["--host"] == "127.0.0.1" and pairs["--context-length"] == "128"
+    assert int(pairs["--max-total-tokens"]) >= 10 * 120 and "--enable-return-routed-experts" in words
+    assert "--enable-return-routed-experts" not in server_arguments(rollout, ModelConfig(experts=0), 1, "/m", 0, False)
+    assert "--device" not in server_arguments(rollout, moe, 5000, "/m", 7, on_gpu=True)
+    assert "SGLANG_USE_CPU_ENGINE" in server_environment(False)
+    assert "SGLANG_USE_CPU_ENGINE" not in server_environment(True)
+
+
+PARENT = """
+    import asyncio, sys, time
+    from sat_slime.config.schema import ModelConfig, RolloutConfig
+    from sat_slime.embedded.server import SGLangServer
+    server = SGLangServer(0, RolloutConfig(dtype="float32"), ModelConfig(), sys.argv[2])
+    asyncio.run(server.start(sys.argv[1], 0))
+    print(server.pid, flush=True)
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.engine
+def test_a_server_ends_with_its_parent_even_by_kill_9(random_models, tmp_path):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PARENT), random_models["a"], str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        server = psutil.Process(int(parent.stdout.readline()))
+        family = [server, *server.children(recursive=True)]
+        assert len(family) >= 3  # SGLang's scheduler and detokenizer are processes of their own
+    finally:
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()
+    assert psutil.wait_procs(family, timeout=30)[1] == []

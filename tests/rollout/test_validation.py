@@ -1,0 +1,128 @@
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_sglang import response
+
+from sat_slime.rollout import routed_experts as codec
+from sat_slime.rollout.types import GenerationRequest
+from sat_slime.rollout.validation import Expectations, RejectedResponse, validate
+
+RECORDED = json.loads((Path(__file__).parent / "recorded_response.json").read_text())
+REQUEST = GenerationRequest("a", (1, 2, 3), max_new_tokens=6, temperature=1.0, seed=5, stop_token_ids=(15,))
+EXPECTED = Expectations(vocab_size=16, layers=2, experts=8, top_k=2, weight_version=7)
+# Made by hand: three prompt tokens, three output tokens, the last one a stop token.
+EXPERTS = np.array([[[0, 1], [2, 3]], [[1, 0], [7, 6]], [[4, 5], [0, 7]], [[3, 1], [2, 0]], [[6, 7], [5, 4]]])
+GOOD = {
+    "output_ids": [4, 9, 15],
+    "meta_info": {
+        "id": "a#0",
+        "finish_reason": {"type": "stop", "matched": 15},
+        "prompt_tokens": 3,
+        "weight_version": "7",
+        "output_token_logprobs": [[-0.5, 4, None], [-1.25, 9, None], [-2.0, 15, None]],
+        "routed_experts": codec.encode(EXPERTS),
+    },
+}
+
+
+def changed(**changes):
+    """GOOD with keys of meta_info replaced, or output_ids."""
+    raw = copy.deepcopy(GOOD)
+    for key, value in changes.items():
+        (raw if key == "output_ids" else raw["meta_info"])[key] = value
+    return raw
+
+
+def log_probs(*values):
+    return [[value, token, None] for value, token in zip(values, GOOD["output_ids"], strict=True)]
+
+
+def test_a_good_response_is_taken_over():
+    result = validate(REQUEST, "a#0", GOOD, EXPECTED)
+    assert (result.request_id, result.prompt_ids, result.output_ids) == ("a", (1, 2, 3), (4, 9, 15))
+    assert result.log_probs.dtype == np.float32 and result.log_probs.tolist() == [-0.5, -1.25, -2.0]
+    assert result.routed_experts.dtype == np.uint8 and np.array_equal(result.routed_experts, EXPERTS)
+    assert (result.finish_reason, result.weight_version) == ("stop", 7)
+
+
+def test_a_certain_token_may_round_to_just_above_zero():
+    assert validate(REQUEST, "a#0", changed(output_token_logprobs=log_probs(1e-7, 0, -1)), EXPECTED)
+
+
+def test_a_stop_token_at_the_length_limit_counts_as_length():
+    request = GenerationRequest("a", (1, 2, 3), max_new_tokens=3, temperature=1.0, seed=5, stop_token_ids=(15,))
+    assert validate(request, "a#0", changed(finish_reason={"type": "length"}), EXPECTED).finish_reason == "length"
+
+
+def test_a_dense_model_has_no_routed_experts():
+    dense = Expectations(vocab_size=16, layers=2, experts=0, top_k=2, weight_version=7)
+    assert validate(REQUEST, "a#0", changed(routed_experts=None), dense).routed_experts is None
+
+
+BAD = [
+    ("malformed", None),
+    ("malformed", []),
+    ("malformed", {"output_ids": [1]}),
+    ("malformed", changed(output_ids="4, 9, 15")),
+    ("malformed", changed(finish_reason="stop")),
+    ("malformed", changed(output_token_logprobs=None)),
+    ("malformed", changed(output_token_logprobs=[-0.5, -1.25, -2.0])),
+    ("request_id", changed(id="b#0")),
+    ("request_id", changed(id="a#1")),
+    ("prompt_length", changed(prompt_tokens=4)),
+    ("weight_version", changed(weight_version="6")),
+    ("weight_version", changed(weight_version=None)),
+    ("finish_reason", changed(finish_reason={"type": "abort", "message": "x"})),
+    ("finish_reason", changed(finish_reason={})),
+    ("token_count", changed(output_ids=[])),
+    ("token_count", changed(output_ids=[1, 2, 3, 4, 5, 6, 15])),
+    ("token_count", changed(output_token_logprobs=[[-0.5, 4, None], [-1.25, 9, None]])),
+    ("token_count", changed(finish_reason={"type": "length", "length": 3})),
+    ("vocab_range", changed(output_ids=[4, 16, 15])),
+    ("vocab_range", changed(output_ids=[4, -1, 15])),
+    ("vocab_range", changed(output_ids=[4, True, 15])),
+    ("vocab_range", changed(output_ids=[4, 9.0, 15])),
+    ("stop_token", changed(output_ids=[4, 9, 14])),
+    ("stop_token", changed(output_ids=[4, 15, 15])),
+    ("token_mismatch", changed(output_token_logprobs=[[-0.5, 4, None], [-1.25, 8, None], [-2.0, 15, None]])),
+    ("log_prob_not_finite", changed(output_token_logprobs=log_probs(-0.5, float("nan"), -2.0))),
+    ("log_prob_not_finite", changed(output_token_logprobs=log_probs(-0.5, None, -2.0))),
+    ("log_prob_not_finite", changed(output_token_logprobs=log_probs(-0.5, float("-inf"), -2.0))),
+    ("log_prob_not_finite", changed(output_token_logprobs=log_probs(-0.5, float(np.finfo(np.float32).min), -2.0))),
+    ("log_prob_positive", changed(output_token_logprobs=log_probs(-0.5, 1e-3, -2.0))),
+    ("routed_experts_missing", changed(routed_experts=None)),
+    ("routed_experts_missing", changed(routed_experts=[0, 1])),
+    ("routed_experts_shape", changed(routed_experts="")),
+    ("routed_experts_shape", changed(routed_experts="?")),
+    ("routed_experts_shape", changed(routed_experts=codec.encode(EXPERTS[:-1]))),
+    ("routed_experts_shape", changed(routed_experts=codec.encode(EXPERTS[:, :1]))),
+    ("expert_range", changed(routed_experts=codec.encode(np.where(EXPERTS == 7, 8, EXPERTS)))),
+    ("expert_range", changed(routed_experts=codec.encode(np.where(EXPERTS == 7, -1, EXPERTS)))),
+    ("duplicate_expert", changed(routed_experts=codec.encode(np.where(EXPERTS == 7, 6, EXPERTS)))),
+]
+
+
+@pytest.mark.parametrize(("reason", "raw"), BAD)
+def test_a_bad_response_is_rejected_with_its_reason(reason, raw):
+    with pytest.raises(RejectedResponse) as rejected:
+        validate(REQUEST, "a#0", raw, EXPECTED)
+    assert rejected.value.reason == reason
+
+
+def test_sglangs_own_response_is_valid():
+    sent, raw, experts = RECORDED["request"], RECORDED["response"], 8
+    request = GenerationRequest("r", tuple(sent["input_ids"]), 12, 1.0, 1, tuple(sent["stop_token_ids"]))
+    expected = Expectations(vocab_size=16, layers=2, experts=experts, top_k=2, weight_version=0)
+    result = validate(request, raw["meta_info"]["id"], raw, expected)
+    assert result.routed_experts.shape == (len(request.prompt_ids) + len(result.output_ids) - 1, 2, 2)
+
+
+def test_the_fake_server_answers_in_the_shape_of_the_real_one():
+    sampling = {"sampling_seed": 0, "max_new_tokens": 12, "stop_token_ids": [15]}
+    fake, real = response("r", [1, 2], sampling, "0"), RECORDED["response"]
+    assert fake.keys() == real.keys() and fake["meta_info"].keys() == real["meta_info"].keys()
+    for key, value in real["meta_info"].items():
+        assert isinstance(fake["meta_info"][key], type(value)), key
