@@ -16,7 +16,7 @@ import yaml
 
 from sat_slime.config.method import method_label
 from sat_slime.experiment import figures
-from sat_slime.experiment.figures import RunData
+from sat_slime.experiment.drawing import Columns, RunData, save, smooth, window_of
 from sat_slime.experiment.metrics import columns, read_metrics, read_rows, write_atomically
 from sat_slime.experiment.page import PAGE, STYLE
 from sat_slime.experiment.run_folder import RunFolder
@@ -141,7 +141,7 @@ def write_report(path: str | Path) -> Path:
         drawing = draw(run.data)
         if drawing is None:
             continue
-        picture = base64.b64encode(figures.save(drawing, run.folder.figures, name)).decode()
+        picture = base64.b64encode(save(drawing, run.folder.figures, name)).decode()
         parts.append(
             f'<figure id="{name}"><h2>{html.escape(heading)}</h2><p>{html.escape(sentence)}</p>'
             f'<img alt="{html.escape(heading)}" src="data:image/svg+xml;base64,{picture}">'
@@ -243,7 +243,7 @@ def findings(run: Run) -> Iterator[str]:
         yield f"{run.gaps} logged values were not finite numbers (null in metrics.jsonl); the figures leave them out."
     reward = metrics.get("reward/mean")
     if reward is not None and len(reward) >= 4 * run.data.period:
-        smoothed = figures.smooth(reward, figures.window_of(run.data))
+        smoothed = smooth(reward, window_of(run.data))
         best, last = float(np.nanmax(smoothed)), float(smoothed[-1])
         if last < 0.6 * best:
             yield f"The training reward fell from {best:.3f} at its best to {last:.3f} at the end."
@@ -260,7 +260,7 @@ def ends(values: np.ndarray, period: int) -> tuple[float, float, int]:
     return _mean_of(values[:window]), _mean_of(values[-window:]), window
 
 
-def _mean(metrics: figures.Columns, key: str) -> float:
+def _mean(metrics: Columns, key: str) -> float:
     return _mean_of(metrics[key]) if key in metrics else math.nan
 
 

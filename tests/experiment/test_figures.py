@@ -1,0 +1,72 @@
+import csv
+
+import numpy as np
+import pytest
+from synthetic import histogram_row, step_metrics, write_run
+
+from sat_slime.experiment import figures
+from sat_slime.experiment.drawing import RunData, save, smooth
+from sat_slime.experiment.metrics import columns, read_metrics, read_rows
+from sat_slime.experiment.report import FIGURES
+
+DRAW = [draw for _, _, draw, _ in FIGURES]
+
+
+def run_data(tmp_path, steps, lag=8):
+    folder = write_run(tmp_path / "run", steps, lag)
+    rows = read_rows(folder / "histograms.jsonl")
+    return RunData(read_metrics(folder / "metrics.jsonl"), read_metrics(folder / "eval.jsonl"), rows, max(lag, 1))
+
+
+@pytest.mark.parametrize("draw", DRAW)
+def test_no_data_no_figure(draw):
+    assert draw(RunData()) is None
+
+
+@pytest.mark.parametrize("draw", DRAW)
+@pytest.mark.parametrize("steps", [1, 2, 40])
+def test_drawn_from_few_and_many_steps(draw, steps, tmp_path):
+    drawing = draw(run_data(tmp_path, steps))
+    assert drawing.figure.axes
+    assert drawing.table
+
+
+@pytest.mark.parametrize("draw", DRAW)
+def test_missing_values_do_not_matter(draw, tmp_path):
+    rows = [step_metrics(step) for step in range(1, 20)]
+    for row in rows[::2]:
+        for key in list(row)[1::2]:
+            row[key] = None
+    draw(
+        RunData(columns(rows), {"accuracy": np.array([np.nan, 0.5])}, [{"step": 1}, {**histogram_row(2), "q": None}], 8)
+    )
+
+
+def test_saved_figure_has_its_numbers_beside_it(tmp_path):
+    data = run_data(tmp_path, 12)
+    svg = save(figures.draw_mismatch(data), tmp_path / "figures", "mismatch")
+    assert svg.lstrip().startswith(b"<?xml")
+    assert (tmp_path / "figures" / "mismatch.png").read_bytes().startswith(b"\x89PNG")
+    rows = list(csv.DictReader((tmp_path / "figures" / "mismatch.csv").open()))
+    assert [float(row["step"]) for row in rows] == list(range(1, 13))
+    np.testing.assert_allclose([float(row["mismatch/d_pi"]) for row in rows], data.metrics["mismatch/d_pi"])
+    assert rows[0]["mismatch/policy"] == "" and rows[3]["mismatch/policy"] != ""
+
+
+def test_smoothing_over_a_whole_period_flattens_a_sawtooth():
+    sawtooth = np.tile(np.arange(1.0, 9.0), 10)
+    inner = smooth(sawtooth, 8)[8:-8]
+    np.testing.assert_allclose(inner, 4.5)
+
+
+def test_smoothing_leaves_out_nan():
+    np.testing.assert_allclose(smooth(np.array([1.0, np.nan, 3.0]), 3), [1.0, 2.0, 3.0])
+    assert np.isnan(smooth(np.array([np.nan, np.nan]), 2)).all()
+
+
+def test_histogram_shares_sum_to_one_and_split_by_lag():
+    rows = [histogram_row(step) for step in range(1, 33)]
+    table = figures.draw_histogram(RunData(histograms=rows, period=8)).table
+    shares = {key: values.sum() for key, values in table.items() if key.endswith("share")}
+    assert len(shares) == 4
+    np.testing.assert_allclose(list(shares.values()), 1.0)
