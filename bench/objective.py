@@ -25,7 +25,7 @@ from torch import Tensor
 
 from sat_slime.objective import TokenBatch, named_method, policy_surrogate, tail_quantile
 from sat_slime.objective.clip import clipped_surrogate
-from sat_slime.objective.trust_region import clip_bounds, contraction_factors
+from sat_slime.objective.trust_region import contracted_ends, contraction
 
 
 def alternate(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
@@ -70,16 +70,16 @@ def surrogate_candidates(n: int, masked: bool) -> dict[str, Callable[[], object]
 
     def ppo_ours() -> None:
         """Our clip alone: no mask, no metrics."""
-        step(clipped_surrogate(log_probs - rollout, advantages, (1 - 0.2, 1 + 0.2)).values)
+        step(clipped_surrogate(log_probs - rollout, advantages, 1 - 0.2, 1 + 0.2).values)
 
     sat = named_method("sat-grpo").trust_region
 
     def sat_ours() -> None:
         """SAT alone: quantile, factors, ends, clip; no mask, no metrics."""
         d = log_probs - rollout
-        score = d.detach()
-        factors = contraction_factors(score, tail_quantile(score.abs(), 0.9))
-        step(clipped_surrogate(d, advantages, clip_bounds(sat, *factors)).values)
+        stale = d.detach().abs()
+        shrink = 1 - contraction(stale, tail_quantile(stale, 0.9))
+        step(clipped_surrogate(d, advantages, *contracted_ends(sat, shrink)).values)
 
     def whole(name: str) -> Callable[[], None]:
         method = named_method(name)

@@ -72,6 +72,8 @@ class TokenBatch:
     @cached_property
     def active_lengths(self) -> Tensor:
         """(responses,) float64: active tokens of each response."""
+        if self.n_active == len(self.mask):
+            return self.lengths_tensor.double()
         return segment_sums(self.mask, self.lengths_tensor)
 
     def active_or_zero(self, values: Tensor) -> Tensor:

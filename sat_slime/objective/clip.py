@@ -31,7 +31,7 @@ def bounded_ratio(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
 
 
-def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, interval: tuple[Any, Any]) -> Clipped:
+def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, low: float | Tensor, high: float | Tensor) -> Clipped:
     """min(r A, clip(r) A) (Eqs. ppo-objective, satrloss), r = e^d.
 
     Value and gradient are, to the bit, those of torch.minimum and torch.clamp under autograd, ties and kinks included;
@@ -40,11 +40,11 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, interval: tuple[Any
     Args:
         log_ratio: (N,) d.
         advantages: (N,) A, no gradient.
-        interval: its ends, two numbers or two (N,) tensors.
+        low, high: ends of the interval, two numbers or two (N,) tensors.
     """
     with torch.no_grad():
         ratio = bounded_ratio(log_ratio)
-        inside = ratio.clamp(*interval)
+        inside = ratio.clamp(low, high)  # type: ignore[arg-type]
         free, held = ratio * advantages, inside * advantages
         values = torch.minimum(free, held)
         # What autograd lets through min and clip: all inside the interval, its ends included; outside it 1, 1/2 or 0

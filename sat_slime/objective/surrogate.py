@@ -14,7 +14,7 @@ from .gates import GATES
 from .method import SAT, Method
 from .penalties import PENALTIES
 from .ratio import engine_log_ratio, log_ratio, response_lengths
-from .trust_region import clip_bounds, contraction_factors, scope_too_small, tail_quantile
+from .trust_region import clip_ends, contracted_ends, contraction, scope_too_small, tail_quantile
 from .weights import tis_weight
 
 
@@ -63,17 +63,17 @@ def policy_surrogate(
     elif isinstance(method.trust_region, SAT):
         values, clipped, metrics = _sat(method, method.trust_region, batch, d, advantages, group, quantile)
     else:
-        held = clipped_surrogate(d, advantages, clip_bounds(method.trust_region))
+        held = clipped_surrogate(d, advantages, *clip_ends(method.trust_region))
         values, clipped, metrics = held.values, held.cut.bool(), _clip_metrics(batch, held, advantages)
 
     for gate in method.gates:
         factor = batch.active_or_zero(GATES[type(gate)](gate, method, batch, group))
-        metrics[f"{type(gate).__name__.lower()}/masked"] = _active_mean(batch, batch.mask & (factor == 0))
+        metrics[f"{type(gate).__name__.lower()}/masked"] = _active_mean(batch, (batch.mask & (factor == 0)).sum())
         values = values * factor
     if method.tis is not None:
         weight = tis_weight(method.tis, engine_log_ratio(method, batch))
-        metrics["tis/weight"] = _active_mean(batch, batch.active_or_zero(weight))
-        metrics["tis/capped"] = _active_mean(batch, batch.mask & (weight == method.tis.cap))
+        metrics["tis/weight"] = _active_mean(batch, batch.active_or_zero(weight).sum())
+        metrics["tis/capped"] = _active_mean(batch, (batch.mask & (weight == method.tis.cap)).sum())
         values = values * weight
     return Surrogate(values, clipped, metrics)
 
@@ -99,45 +99,52 @@ def _sat(
     quantile: Tensor | float | None,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     score = d.detach()
+    stale = score.abs()
     metrics: dict[str, Tensor] = {}
     if quantile is None:
-        q = tail_quantile(score.abs(), region.alpha, group, padding=len(score) - batch.n_active)
+        q = tail_quantile(stale, region.alpha, group, padding=len(stale) - batch.n_active)
         metrics["sat/scope_too_small"] = _scope_metric(method, region, batch, group)
     else:
         q = torch.as_tensor(quantile, dtype=score.dtype, device=score.device)
-    c_low, c_high = contraction_factors(score, q, region.exponent)
-    held = clipped_surrogate(d, advantages, clip_bounds(region, c_low, c_high))
+    # The ratio lies on the side of 1 that sign(d) names, so the end on the other side cannot bind: the factor of |d|
+    # may stand at both ends, and only the mean radii have to tell the sides apart.
+    c = contraction(stale, q, region.exponent)
+    shrink = 1.0 - c
+    held = clipped_surrogate(d, advantages, *contracted_ends(region, shrink))
 
     with torch.no_grad():
-        in_base = indicator(torch.eq, held.ratio.clamp(*clip_bounds(region)), held.ratio)
-        shrink_low, shrink_high = 1.0 - c_low, 1.0 - c_high
+        low, high = clip_ends(region)
+        in_base = indicator(torch.eq, held.ratio.clamp(low, high), held.ratio)
+        either, difference = shrink.sum(), torch.dot(shrink, score.sign())
         metrics |= {
             "sat/q": q,
-            "sat/gate_rate": _active_mean(batch, shrink_low.sign()) + _active_mean(batch, shrink_high.sign()),
-            "sat/newly_clipped": _active_mean(batch, held.cut * in_base),
-            "sat/eps_low_mean": region.eps_low * (1.0 - _active_mean(batch, shrink_low)),
-            "sat/eps_high_mean": region.eps_high * (1.0 - _active_mean(batch, shrink_high)),
-            "sat/c_min": torch.minimum(c_low, c_high).amin() if len(score) else torch.ones_like(q),
+            "sat/gate_rate": _active_mean(batch, shrink.sign().sum()),
+            "sat/newly_clipped": _active_mean(batch, torch.dot(held.cut, in_base)),
+            "sat/eps_low_mean": region.eps_low * (1.0 - _active_mean(batch, (either - difference) / 2)),
+            "sat/eps_high_mean": region.eps_high * (1.0 - _active_mean(batch, (either + difference) / 2)),
+            "sat/c_min": c.amin() if len(c) else torch.ones_like(q),
         }
     return held.values, held.cut.bool(), metrics | _clip_metrics(batch, held, advantages)
 
 
 def _scope_metric(method: Method, region: SAT, batch: TokenBatch, group: dist.ProcessGroup | None) -> Tensor:
     """1.0 where the quantile's scope is so small that the gate may be bound to stay shut (see scope_too_small)."""
-    lengths = batch.mask.new_tensor([batch.n_active], dtype=torch.float64)
-    if method.ratio == "sequence" or group is not None:
+    if method.ratio == "token" and group is None:
+        n_active, largest = batch.n_active, 1
+    else:
         lengths = response_lengths(batch, group)
-    largest = int(lengths.amax()) if method.ratio == "sequence" and len(lengths) else 1
-    too_small = scope_too_small(region.alpha, int(lengths.sum()), largest)
+        n_active = int(lengths.sum())
+        largest = int(lengths.amax()) if method.ratio == "sequence" and len(lengths) else 1
+    too_small = scope_too_small(region.alpha, n_active, largest)
     return torch.tensor(float(too_small), dtype=batch.log_probs.dtype, device=batch.log_probs.device)
 
 
 def _clip_metrics(batch: TokenBatch, held: Clipped, advantages: Tensor) -> dict[str, Tensor]:
-    fraction = _active_mean(batch, held.cut)
-    upper = _active_mean(batch, held.cut * indicator(torch.gt, advantages, 0.0))
+    fraction = _active_mean(batch, held.cut.sum())
+    upper = _active_mean(batch, torch.dot(held.cut, indicator(torch.gt, advantages, 0.0)))
     return {"clip/fraction": fraction, "clip/upper": upper, "clip/lower": fraction - upper}
 
 
-def _active_mean(batch: TokenBatch, values: Tensor) -> Tensor:
-    """0-dim mean over active tokens of (N,) values that are 0 elsewhere; 0 where no token is active."""
-    return values.sum() / max(batch.n_active, 1)
+def _active_mean(batch: TokenBatch, total: Tensor) -> Tensor:
+    """0-dim mean over active tokens from the sum over them; 0 where no token is active."""
+    return total / max(batch.n_active, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -100,33 +99,33 @@ def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 
     Returns:
         c_low, c_high, each (N,).
     """
+    return contraction(-log_ratio, q, exponent), contraction(log_ratio, q, exponent)
+
+
+def contraction(mismatch: Tensor, q: Tensor | float, exponent: float = 2.0) -> Tensor:
+    """(N,) gated kernel of one side (Eqs. kernel, gate): 1 / (1 + (u / q)^exponent) where u > q > 0, else 1."""
     bound = float(q)
     if bound <= 0:
-        return torch.ones_like(log_ratio), torch.ones_like(log_ratio)
-
-    def factor(mismatch: Tensor) -> Tensor:
-        # threshold is strict and keeps the value: the gate and the positive part in one.
-        tail = torch.nn.functional.threshold(mismatch, bound, 0.0).div_(bound)
-        return tail.pow_(exponent).add_(1.0).reciprocal_()
-
-    return factor(-log_ratio), factor(log_ratio)
+        return torch.ones_like(mismatch)
+    # threshold is strict and keeps the value: the gate and the positive part in one.
+    tail = torch.nn.functional.threshold(mismatch, bound, 0.0).div_(bound)
+    return tail.pow_(exponent).add_(1.0).reciprocal_()
 
 
-def clip_bounds(
-    trust_region: Clip | SAT | None, c_low: Tensor | None = None, c_high: Tensor | None = None
-) -> tuple[Any, Any]:
-    """Ends of the clip interval (Eqs. ppo-objective, adaptive-eps): numbers for Clip, (N,) for SAT's factors.
+def clip_ends(region: Clip | SAT | None) -> tuple[float, float]:
+    """Ends of PPO's interval (Eq. ppo-objective); without a region, ends that never bind."""
+    return (0.0, float("inf")) if region is None else (1.0 - region.eps_low, 1.0 + region.eps_high)
 
-    SAT's ends are taken from PPO's by subtraction, so that c = 1 gives PPO's to the bit.
+
+def contracted_ends(region: SAT, shrink: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) ends of SAT's interval (Eq. adaptive-eps) from shrink = 1 - c.
+
+    Taken from PPO's ends by subtraction, so that c = 1 gives those to the bit, and never beyond 1.
     """
-    if trust_region is None:
-        return 0.0, float("inf")
-    low, high = 1.0 - trust_region.eps_low, 1.0 + trust_region.eps_high
-    if c_low is None or c_high is None:
-        return low, high
+    low, high = clip_ends(region)
     return (
-        (1.0 - c_low).mul_(trust_region.eps_low).add_(low),
-        (1.0 - c_high).mul_(-trust_region.eps_high).add_(high),
+        shrink.mul(region.eps_low).add_(low).clamp_(max=1.0),
+        shrink.mul(-region.eps_high).add_(high).clamp_(min=1.0),
     )
 
 

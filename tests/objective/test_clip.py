@@ -39,7 +39,7 @@ def test_value_and_gradient_are_autograds_to_the_bit(dtype: torch.dtype, tensor_
     if tensor_ends:
         low, high = torch.full_like(d, 0.8), torch.full_like(d, 1.2)
 
-    ours = value_and_gradient(lambda x: clipped_surrogate(x, advantages, (low, high)).values, d, weights)
+    ours = value_and_gradient(lambda x: clipped_surrogate(x, advantages, low, high).values, d, weights)
     theirs = value_and_gradient(lambda x: autograd_ppo(x, advantages, low, high), d, weights)
 
     assert torch.equal(ours[0], theirs[0])
@@ -54,7 +54,7 @@ def test_half_the_gradient_where_rounding_ties_outside_the_interval() -> None:
     tie = (ratio > torch.tensor(1.2)) & (ratio * advantages == 1.2 * advantages)
     assert tie.sum() > 10
     ones = torch.ones_like(d)
-    _, ours = value_and_gradient(lambda x: clipped_surrogate(x, advantages, (0.8, 1.2)).values, d, ones)
+    _, ours = value_and_gradient(lambda x: clipped_surrogate(x, advantages, 0.8, 1.2).values, d, ones)
     _, theirs = value_and_gradient(lambda x: autograd_ppo(x, advantages, 0.8, 1.2), d, ones)
     assert torch.equal(ours, theirs)
     assert torch.equal(ours[tie], (advantages * 0.5 * ratio)[tie])
@@ -63,7 +63,7 @@ def test_half_the_gradient_where_rounding_ties_outside_the_interval() -> None:
 def test_which_tokens_are_cut() -> None:
     ratio = torch.tensor([1.3, 1.3, 0.7, 0.7, 1.1, 1.3])
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, 0.0])
-    result = clipped_surrogate(ratio.log(), advantages, (0.8, 1.2))
+    result = clipped_surrogate(ratio.log(), advantages, 0.8, 1.2)
     assert result.cut.tolist() == [1.0, 0.0, 0.0, 1.0, 0.0, 0.0]
     assert result.values.tolist() == pytest.approx([1.2, -1.3, 0.7, -0.8, 1.1, 0.0])
 
@@ -73,7 +73,7 @@ def test_ratio_saturates_without_nan(dtype: torch.dtype) -> None:
     d = torch.tensor([100.0, 100.0, math.inf, math.inf, -100.0, -100.0, -math.inf, -math.inf], dtype=dtype)
     advantages = torch.tensor([1.0, -1.0] * 4, dtype=dtype)
     values, gradient = value_and_gradient(
-        lambda x: clipped_surrogate(x, advantages, (0.8, 1.2)).values, d, torch.ones_like(d)
+        lambda x: clipped_surrogate(x, advantages, 0.8, 1.2).values, d, torch.ones_like(d)
     )
     assert values.tolist() == pytest.approx([1.2, -math.exp(40)] * 2 + [math.exp(-100), -0.8, 0.0, -0.8], rel=1e-5)
     assert gradient.tolist() == pytest.approx([0.0, 0.0] * 2 + [math.exp(-100), 0.0, 0.0, 0.0], rel=1e-5)
@@ -84,7 +84,7 @@ def test_slimes_own_function() -> None:
     generator = torch.Generator().manual_seed(1)
     d, advantages = torch.randn(2, 4096, generator=generator) * 0.4
     ours = value_and_gradient(
-        lambda x: clipped_surrogate(x, advantages, (1 - 0.2, 1 + 0.28)).values, d, torch.ones_like(d)
+        lambda x: clipped_surrogate(x, advantages, 1 - 0.2, 1 + 0.28).values, d, torch.ones_like(d)
     )
     eager = getattr(slime.compute_policy_loss, "_torchdynamo_orig_callable", slime.compute_policy_loss)
     theirs = value_and_gradient(lambda x: -eager(-x, advantages, 0.2, 0.28)[0], d, torch.ones_like(d))

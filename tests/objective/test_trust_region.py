@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sat_slime.objective import SAT, Clip, contraction_factors, scope_too_small, tail_quantile
-from sat_slime.objective.trust_region import clip_bounds, quantile_rank
+from sat_slime.objective.trust_region import clip_ends, contracted_ends, quantile_rank
 
 finite = st.floats(0, 2.0**100, width=32)
 
@@ -111,9 +111,10 @@ def test_interval_is_contained_in_ppos_and_is_ppos_where_the_gate_is_shut(
     d = torch.randn(50, generator=torch.Generator().manual_seed(seed), dtype=dtype)
     region = SAT(eps_low=eps, eps_high=2 * eps)
     c_low, c_high = contraction_factors(d, tail_quantile(d, 0.9))
-    low, high = clip_bounds(region, c_low, c_high)
-    base_low, base_high = (torch.tensor(end, dtype=dtype) for end in clip_bounds(Clip(eps, 2 * eps)))
-    assert ((low >= base_low) & (high <= base_high)).all()
+    low, _ = contracted_ends(region, 1 - c_low)
+    _, high = contracted_ends(region, 1 - c_high)
+    base_low, base_high = (torch.tensor(end, dtype=dtype) for end in clip_ends(Clip(eps, 2 * eps)))
+    assert ((low >= base_low) & (low <= 1) & (high >= 1) & (high <= base_high)).all()
     assert torch.equal(low == base_low, c_low == 1) and torch.equal(high == base_high, c_high == 1)
     slack = 4 * torch.finfo(dtype).eps
     torch.testing.assert_close(low, 1 - eps * c_low, rtol=0, atol=slack)
