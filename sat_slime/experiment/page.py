@@ -16,8 +16,8 @@ h2 { font-size: 1.2rem; margin: 0 0 .3rem; }
 .warnings { background: var(--warn); border-left: 4px solid #e69f00; padding: .7rem 1rem .7rem 2rem; margin: 1.2rem 0; }
 .wide { overflow-x: auto; margin: 1.4rem 0; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .25rem .5rem; border-bottom: 1px solid var(--rule); text-align: right; white-space: nowrap; }
-th:first-child { text-align: left; font-weight: 400; }
+th, td { padding: .25rem .4rem; border-bottom: 1px solid var(--rule); text-align: right; white-space: nowrap; }
+th:first-child { text-align: left; font-weight: 400; white-space: normal; padding-left: 0; }
 tr:first-child th { color: var(--dim); font-weight: 400; }
 figure { margin: 2.4rem 0 0; }
 figure p { margin: 0 0 .7rem; color: var(--dim); font-size: .95rem; }

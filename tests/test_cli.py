@@ -1,0 +1,274 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import sat_slime.embedded
+from sat_slime.cli import app
+from sat_slime.cli import check as checking
+from sat_slime.cli import launch as launching
+from sat_slime.objective import method_names
+
+TINY = Path(__file__).parents[1] / "configs" / "embedded" / "tiny.yaml"
+
+
+class FakeRuntime:
+    """Stands for the embedded runtime: logs the steps of a run, then ends as told."""
+
+    def __init__(self):
+        self.calls = []
+        self.end = None
+        self.stop_after = 10**9
+
+    def run(self, config, folder, log, resume=False):
+        self.calls.append((config, folder, resume))
+        log.rewind(2 if resume else -1)
+        log.status(phase="training")
+        for step in range(3 if resume else 1, min(config.pipeline.iterations, self.stop_after) + 1):
+            log.step({"step": step, "iteration": step, "reward/mean": 0.1 * step})
+        if self.end is not None:
+            raise self.end
+
+
+@pytest.fixture
+def runtime(monkeypatch, tmp_path):
+    fake = FakeRuntime()
+    monkeypatch.setattr(sat_slime.embedded, "run", fake.run)
+    monkeypatch.setattr(launching, "missing_engines", lambda: [])
+    monkeypatch.setattr("sat_slime.experiment.report.FIGURES", ())  # drawn in their own tests
+    monkeypatch.chdir(tmp_path)
+    return fake
+
+
+def sat_slime_command(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "300"})
+
+
+def state(folder):
+    return json.loads((folder / "state.json").read_text())
+
+
+def test_a_run_leaves_everything_in_its_folder(runtime, tmp_path):
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 0, result.output
+    run = tmp_path / "runs" / "tiny"
+    assert (run / "metrics.jsonl").read_text().count("\n") == 6
+    assert state(run)["status"] == "finished"
+    assert "step 6/6" in result.stdout
+    assert "report: runs/tiny/report.html" in result.stdout
+    assert (run / "report.html").exists()
+
+
+def test_the_resolved_file_runs_again(runtime, tmp_path):
+    sat_slime_command("launch", TINY, "--lag", 1)
+    assert sat_slime_command("launch", "runs/tiny/config.yaml", "--name", "again").exit_code == 0
+    (first, _, _), (second, folder, _) = runtime.calls
+    assert second == first.model_copy(update={"name": "again"})
+    assert folder == Path("runs/again")
+
+
+def test_options_change_the_file(runtime):
+    arguments = [
+        "--method",
+        "grpo-tis",
+        "--base",
+        "gspo",
+        "--r3",
+        "--lag",
+        "1",
+        "--set",
+        "train.lr=1e-3",
+        "--name",
+        "7",
+    ]
+    assert sat_slime_command("launch", TINY, *arguments).exit_code == 0
+    ((config, folder, resume),) = runtime.calls
+    assert (config.method.base, config.method.tis.enabled, config.method.r3) == ("gspo", True, True)
+    assert (config.pipeline.lag, config.train.lr, folder, resume) == (1, 1e-3, Path("runs/7"), False)
+
+
+def test_dry_run_starts_nothing(runtime, tmp_path):
+    result = sat_slime_command("launch", TINY, "--dry-run")
+    assert result.exit_code == 0
+    assert not (tmp_path / "runs").exists() and runtime.calls == []
+    assert yaml.safe_load(result.stdout)["pipeline"]["lag"] == 2
+    assert "16 responses" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--set", "pipline.lag=3"], "unknown key 'pipline.lag'; did you mean 'pipeline.lag'?"),
+        (["--method", "sat-gsp"], "did you mean 'sat-gspo'"),
+        (["--base", "gspoo"], "command line: method.base is 'gspoo'"),
+        (["--lag", "-1"], "pipeline.lag is -1"),
+        (["--tis"], "turn sat or tis off"),
+        (["--set", "model.experts=0"], "model.experts is 0"),
+        (["--resume"], "leave out --resume"),
+        (["--set", "logging.wandb_project=p"], "pip install wandb"),
+    ],
+)
+def test_bad_input_is_a_line_and_exit_code_2(runtime, monkeypatch, tmp_path, arguments, message):
+    monkeypatch.setattr(launching, "tracker_error", lambda project: project and "pip install wandb")
+    result = sat_slime_command("launch", TINY, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert all(line.startswith("error: ") for line in result.stderr.splitlines())
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_missing_file(runtime):
+    result = sat_slime_command("launch", TINY.with_name("tini.yaml"))
+    assert result.exit_code == 2
+    assert "did you mean" in result.stderr and "tiny.yaml" in result.stderr
+
+
+def test_missing_engines_say_what_to_install(runtime, monkeypatch, tmp_path):
+    monkeypatch.setattr(launching, "missing_engines", lambda: ["megatron-core", "ray"])
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 2
+    assert "megatron-core, ray" in result.stderr and 'pip install "sat-slime[embedded]"' in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_earlier_run_is_kept_unless_told(runtime):
+    sat_slime_command("launch", TINY)
+    refused = sat_slime_command("launch", TINY)
+    assert refused.exit_code == 2
+    assert all(choice in refused.stderr for choice in ("--resume", "--name", "--overwrite"))
+    assert sat_slime_command("launch", TINY, "--overwrite").exit_code == 0
+    assert len(runtime.calls) == 2
+
+
+def test_a_failure_is_one_line_kept_and_reported(runtime, tmp_path):
+    runtime.end = RuntimeError("engine 0 died 4 times; see its log\nand more")
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    assert result.stderr == "error: engine 0 died 4 times; see its log\n"
+    assert "sat-slime launch runs/tiny --resume" in result.stdout
+    run = tmp_path / "runs" / "tiny"
+    assert (state(run)["status"], state(run)["error"]) == ("failed", "engine 0 died 4 times; see its log")
+    assert "engine 0 died 4 times" in (run / "report.html").read_text()
+    assert "Traceback" in (run / "log.txt").read_text()
+
+
+def test_a_failing_report_does_not_hide_the_error(runtime, monkeypatch):
+    runtime.end = RuntimeError("the real error")
+    monkeypatch.setattr("sat_slime.experiment.report.write_report", lambda path: 1 / 0)
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    assert result.stderr == "error: the real error\n"
+    assert "no report: ZeroDivisionError" in result.stdout
+
+
+def test_interrupted_says_how_to_go_on(runtime, tmp_path):
+    runtime.end, runtime.stop_after = KeyboardInterrupt(), 3
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 130
+    assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
+    assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("target", [TINY, "runs/tiny", "runs/tiny/", "runs/tiny/config.yaml"])
+def test_resume_by_file_or_folder(runtime, tmp_path, target):
+    runtime.end, runtime.stop_after = KeyboardInterrupt(), 3
+    sat_slime_command("launch", TINY)
+    runtime.end, runtime.stop_after = None, 10**9
+    result = sat_slime_command("launch", target, "--resume")
+    assert result.exit_code == 0, result.output
+    (first, _, _), (second, folder, resume) = runtime.calls
+    assert (second, folder, resume) == (first, Path("runs/tiny"), True)
+    steps = [json.loads(line)["step"] for line in (tmp_path / "runs/tiny/metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert state(tmp_path / "runs" / "tiny")["status"] == "finished"
+
+
+def test_a_moved_run_resumes_where_it_is(runtime, tmp_path):
+    runtime.end = KeyboardInterrupt()
+    sat_slime_command("launch", TINY)
+    (tmp_path / "runs" / "tiny").rename(tmp_path / "elsewhere")
+    runtime.end = None
+    assert sat_slime_command("launch", "elsewhere", "--resume").exit_code == 0
+    assert runtime.calls[-1][1] == Path("elsewhere")
+    assert not (tmp_path / "runs" / "tiny").exists()
+
+
+def test_resume_refuses_changed_settings(runtime):
+    runtime.end = KeyboardInterrupt()
+    sat_slime_command("launch", TINY)
+    result = sat_slime_command("launch", "runs/tiny", "--resume", "--no-sat", "--set", "train.lr=1e-3")
+    assert result.exit_code == 2
+    assert "method.sat.enabled (True -> False), train.lr (0.0005 -> 0.001)" in result.stderr
+    assert len(runtime.calls) == 1
+
+
+def test_resume_may_grow_and_change_what_does_not_matter(runtime, tmp_path):
+    sat_slime_command("launch", TINY)
+    finished = sat_slime_command("launch", "runs/tiny", "--resume")
+    assert finished.exit_code == 2
+    assert "is finished after 6 iterations" in finished.stderr
+    shrunk = sat_slime_command("launch", "runs/tiny", "--resume", "--set", "pipeline.iterations=5")
+    assert shrunk.exit_code == 2
+    more = ["--set", "pipeline.iterations=9", "--set", "checkpoint.keep=1", "--set", "rollout.base_port=2000"]
+    assert sat_slime_command("launch", "runs/tiny", "--resume", *more).exit_code == 0
+    assert yaml.safe_load((tmp_path / "runs/tiny/config.yaml").read_text())["pipeline"]["iterations"] == 9
+    assert sat_slime_command("launch", "runs/tiny").exit_code == 2
+
+
+def test_methods_lists_all():
+    result = sat_slime_command("methods")
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == method_names()
+
+
+def test_report_of_a_run_and_of_nothing(runtime, tmp_path):
+    sat_slime_command("launch", TINY)
+    (tmp_path / "runs/tiny/report.html").unlink()
+    assert sat_slime_command("report", "runs/tiny").stdout.strip() == "runs/tiny/report.html"
+    assert (tmp_path / "runs/tiny/report.html").exists()
+    assert sat_slime_command("report", tmp_path).exit_code == 2
+
+
+def test_version_and_help():
+    assert "sat-slime" in sat_slime_command("version").stdout
+    top = sat_slime_command("--help").stdout
+    assert all(command in top for command in ("launch", "check", "methods", "report", "version"))
+    assert "--resume" in sat_slime_command("launch", "--help").stdout
+
+
+def test_check_tells_settings_and_machine_apart(runtime, monkeypatch):
+    monkeypatch.setattr(checking, "ENGINES", (checking.Engine("json", "json"),))
+    good = sat_slime_command("check", TINY)
+    assert good.exit_code == 0, good.output
+    assert "OK    settings" in good.stdout and "OK    ports" in good.stdout
+    bad = sat_slime_command("check", TINY, "--set", "model.experts=0", "--set", "train.tensor_parallel=3")
+    assert bad.exit_code == 2
+    assert bad.stdout.count("FAIL  settings") >= 3
+    monkeypatch.setattr(checking, "ENGINES", (checking.Engine("json", "json", "raise RuntimeError('torn')"),))
+    broken = sat_slime_command("check", TINY)
+    assert broken.exit_code == 1
+    assert "cannot be imported (RuntimeError: torn)" in broken.stdout
+
+
+def test_check_finds_a_taken_port(runtime, monkeypatch):
+    import socket
+
+    monkeypatch.setattr(checking, "ENGINES", ())
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        result = sat_slime_command("check", TINY, "--set", f"rollout.base_port={port}")
+    assert result.exit_code == 1
+    assert f"{port} taken" in result.stdout
+
+
+def test_errors_of_actors_are_told_by_their_cause():
+    wrapped = RuntimeError("ray::Trainer.train() (pid=1)\nTraceback ...")
+    wrapped.cause = KeyError("layer")
+    assert launching.one_line(wrapped) == "KeyError: 'layer'"
+    assert launching.one_line(OSError(28, "No space left on device")) == "[Errno 28] No space left on device"
+    assert launching.one_line(AssertionError()) == "AssertionError"
