@@ -1,0 +1,101 @@
+"""A rollout batch: the requests of an iteration, and what becomes of their responses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded import task
+from sat_slime.embedded.packing import TrainSample
+from sat_slime.embedded.task import Problem
+from sat_slime.rollout.types import GenerationRequest, Response
+
+_TRAIN_STREAM, _EVAL_STREAM = 0, 1
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """Responses of one iteration, grouped by problem: samples_per_prompt responses in a row for each."""
+
+    iteration: int
+    problems: list[Problem]
+    responses: list[Response]
+    seconds: float = 0.0
+    """Seconds from the first request sent to the last response received."""
+    faults: dict[str, int] = field(default_factory=dict)
+    """Counts of rejected and resent responses and of server restarts."""
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """(problems, samples) rewards."""
+        group = len(self.responses) // len(self.problems)
+        return np.array(
+            [task.reward(self.problems[i // group], r.output_ids) for i, r in enumerate(self.responses)], np.float32
+        ).reshape(len(self.problems), group)
+
+    def samples(self) -> list[TrainSample]:
+        """Responses with their group-normalized advantages."""
+        advantages = group_advantages(self.rewards).reshape(-1)
+        return [TrainSample(r, float(a)) for r, a in zip(self.responses, advantages, strict=True)]
+
+    def metrics(self) -> dict[str, float]:
+        """reward/*, response/*, tokens/* and rollout/* of the run folder."""
+        rewards = self.rewards
+        lengths = np.array([len(r.output_ids) for r in self.responses])
+        return {
+            "reward/mean": float(rewards.mean()),
+            "reward/flat_groups": float((rewards.min(1) == rewards.max(1)).mean()),
+            "response/length_mean": float(lengths.mean()),
+            "response/length_max": int(lengths.max()),
+            "response/truncated": float(np.mean([r.finish_reason == "length" for r in self.responses])),
+            "tokens/response_total": int(lengths.sum()),
+            **{f"rollout/{name}": count for name, count in self.faults.items()},
+        }
+
+
+def group_advantages(rewards: np.ndarray) -> np.ndarray:
+    """GRPO's advantages: (R - mean) / (std + 1e-6) in each group, std over n - 1 as in slime.
+
+    Args:
+        rewards: (groups, samples), samples >= 2.
+    """
+    centered = rewards - rewards.mean(1, keepdims=True)
+    return centered / (rewards.std(1, ddof=1, keepdims=True) + 1e-6)
+
+
+def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Problem], list[GenerationRequest]]:
+    """Problems and requests of an iteration: a function of the run's seed and the iteration alone, so that a resumed
+    run continues the same stream."""
+    rng = np.random.default_rng([config.seed, _TRAIN_STREAM, iteration])
+    problems = task.draw_problems(config.task, config.rollout.prompts_per_iteration, rng, held_out=False)
+    return problems, _requests(
+        config, f"train-{iteration}", problems, config.rollout.samples_per_prompt, config.rollout.temperature, rng
+    )
+
+
+def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem], list[GenerationRequest]]:
+    """The same held-out problems at every evaluation, with fresh sampling."""
+    problems = task.draw_problems(
+        config.task, config.eval.problems, np.random.default_rng([config.seed, _EVAL_STREAM]), held_out=True
+    )
+    rng = np.random.default_rng([config.seed, _EVAL_STREAM, step])
+    return problems, _requests(
+        config, f"eval-{step}", problems, config.eval.samples_per_problem, config.eval.temperature, rng
+    )
+
+
+def _requests(config, prefix, problems, samples, temperature, rng) -> list[GenerationRequest]:
+    return [
+        GenerationRequest(
+            request_id=f"{prefix}-{p}-{s}",
+            prompt_ids=problem.prompt_ids,
+            max_new_tokens=config.rollout.max_response_tokens,
+            temperature=temperature,
+            seed=int(rng.integers(2**31)),
+            stop_token_ids=(task.EOS,),
+        )
+        for p, problem in enumerate(problems)
+        for s in range(samples)
+    ]

@@ -1,0 +1,165 @@
+"""The run's Ray actors: trainer ranks and rollout engines, on a Ray of their own that ends with the run."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded import task
+from sat_slime.embedded.batch import RolloutBatch
+from sat_slime.embedded.engine import RolloutEngine
+from sat_slime.embedded.task import Problem
+from sat_slime.embedded.trainer import StepResult, TrainerRank
+from sat_slime.rollout.types import GenerationRequest
+
+
+class ActorFailure(RuntimeError):
+    """A part of the run died or raised; the message says which and why."""
+
+
+def start_ray() -> None:
+    """Starts Ray for this run alone, on the loopback interface; it ends with this process, however that ends."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Without the address a RAY_ADDRESS in the environment would put a laptop run onto somebody's cluster.
+    ray.init(
+        address="local",
+        _node_ip_address="127.0.0.1",
+        num_cpus=os.cpu_count(),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+        object_store_memory=256 * 2**20,
+    )
+
+
+def meeting_point() -> str:
+    """Address on this machine where the ranks of a process group meet."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def wait_all(futures: Sequence[Any], what: str) -> list[Any]:
+    """Results of the futures in order; the first failure ends the wait, also while others would wait forever for the
+    one that died.
+
+    Raises:
+        ActorFailure: names `what`, the index and the cause.
+    """
+    waiting = list(futures)
+    while waiting:
+        done, waiting = ray.wait(waiting, num_returns=1)
+        try:
+            ray.get(done[0])
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            raise ActorFailure(f"{what} {futures.index(done[0])}: {type(cause).__name__}: {cause}") from error
+        except ray.exceptions.RayActorError as error:
+            raise ActorFailure(f"{what} {futures.index(done[0])} died: {_first_line(error)}") from error
+    return ray.get(list(futures))
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])
+
+
+class TrainerGroup:
+    """All ranks of the trainer; every method runs on all of them and returns what rank 0 returned."""
+
+    def __init__(self, config: EmbeddedConfig) -> None:
+        init_method = meeting_point()
+        rank_class = ray.remote(TrainerRank).options(num_cpus=0, num_gpus=int(torch.cuda.is_available()))
+        self.ranks = [rank_class.remote(config, rank, init_method) for rank in range(config.train.world_size)]
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Runs a method of TrainerRank on all ranks and waits."""
+        return self.wait(self.start(method, *arguments))
+
+    def start(self, method: str, *arguments: Any) -> list[Any]:
+        """Like `call`, without waiting."""
+        return [getattr(rank, method).remote(*arguments) for rank in self.ranks]
+
+    def wait(self, futures: list[Any]) -> Any:
+        return wait_all(futures, "trainer rank")[0]
+
+    def train(self, batch: RolloutBatch) -> list[StepResult]:
+        """Trains on a batch; sent once, however many ranks there are."""
+        return self.call("train", ray.put(batch.samples()))
+
+
+class EngineGroup:
+    """All rollout engines; they share each batch by whole problems."""
+
+    def __init__(self, config: EmbeddedConfig, model_path: Path, log_dir: Path) -> None:
+        engine_class = ray.remote(RolloutEngine).options(
+            num_cpus=0, num_gpus=int(torch.cuda.is_available()), max_concurrency=8
+        )
+        self.engines = [
+            engine_class.remote(index, config.rollout, config.model, task.VOCAB_SIZE, str(model_path), str(log_dir))
+            for index in range(config.rollout.engines)
+        ]
+
+    def start(self) -> None:
+        """Starts all servers and waits until they are healthy."""
+        self._call("start")
+
+    def update_weights(self, folder: Path, version: int) -> None:
+        """Gives all engines new weights; nothing may be in flight."""
+        self._call("update_weights", str(folder), version)
+
+    def stop(self) -> None:
+        """Stops all servers."""
+        self._call("stop")
+
+    def states(self) -> str:
+        """States of the engines, in words."""
+        states = self._call("status")
+        return ", ".join(
+            state["state"] + (f" ({state['restarts']} restarts)" if state["restarts"] else "") for state in states
+        )
+
+    def generate(self, requests: list[GenerationRequest], group: int) -> list[Any]:
+        """Starts generation; `collect` takes what this returns.
+
+        Args:
+            group: requests of one problem, which stand in a row and stay on one engine.
+        """
+        shares = self._shares(len(requests) // group)
+        return [
+            engine.generate.remote(requests[first * group : last * group])
+            for engine, (first, last) in zip(self.engines, shares, strict=True)
+        ]
+
+    def collect(self, futures: list[Any], iteration: int, problems: list[Problem]) -> RolloutBatch:
+        """Waits for a batch."""
+        results = wait_all(futures, "rollout engine")
+        faults = Counter({"rejected": 0, "lost": 0, "resent": 0, "restarts": 0})
+        for result in results:
+            faults.update({name: result.stats[name] for name in ("lost", "resent", "restarts")})
+            faults["rejected"] += sum(result.stats["rejected"].values())
+            faults.update({f"rejected/{reason}": count for reason, count in result.stats["rejected"].items()})
+        return RolloutBatch(
+            iteration,
+            problems,
+            [response for result in results for response in result.responses],
+            seconds=max(result.stats["seconds"] for result in results),
+            faults=dict(faults),
+        )
+
+    def _shares(self, problems: int) -> list[tuple[int, int]]:
+        count = len(self.engines)
+        return [(i * problems // count, (i + 1) * problems // count) for i in range(count)]
+
+    def _call(self, method: str, *arguments: Any) -> list[Any]:
+        return wait_all([getattr(engine, method).remote(*arguments) for engine in self.engines], "rollout engine")

@@ -1,0 +1,48 @@
+"""Log-probabilities and entropy from vocabulary-parallel logits, without gathering them."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
+from torch import Tensor
+
+
+def vocab_parallel_log_probs(
+    logits: Tensor, targets: Tensor, temperature: float, *, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """log pi(target) under softmax(logits / temperature), in fp32.
+
+    The rollout engine samples from logits divided by the temperature, so the trainer's policy is that one too.
+
+    Args:
+        logits: (N, vocabulary / tensor-parallel size), this rank's part.
+        targets: (N,) token ids.
+        temperature: of the rollout, > 0.
+        with_entropy: also return the entropy of the full distribution, in nats.
+
+    Returns:
+        (N,) log-probabilities and (N,) entropies or None, equal on all tensor-parallel ranks. Gradients flow to this
+        rank's part of the logits.
+    """
+    group = parallel_state.get_tensor_model_parallel_group()
+    logits = logits.float() / temperature
+    peak = logits.detach().amax(-1, keepdim=True)
+    if group.size() > 1:
+        dist.all_reduce(peak, dist.ReduceOp.MAX, group=group)
+    shifted = logits - peak
+    exp = shifted.exp()
+    total = reduce_from_tensor_model_parallel_region(exp.sum(-1))
+
+    first = group.rank() * logits.shape[-1]
+    local = targets - first
+    mine = (local >= 0) & (local < logits.shape[-1])
+    picked = shifted.gather(-1, local.clamp(0, logits.shape[-1] - 1)[:, None])[:, 0]
+    picked = reduce_from_tensor_model_parallel_region(torch.where(mine, picked, 0.0))
+    log_total = total.log()
+
+    entropy = None
+    if with_entropy:
+        entropy = log_total - reduce_from_tensor_model_parallel_region((exp * shifted).sum(-1)) / total
+    return picked - log_total, entropy

@@ -1,0 +1,131 @@
+"""From responses to the packed micro-batches of one data-parallel rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sat_slime.embedded.model import PackedLayout
+from sat_slime.embedded.parallel import device
+from sat_slime.rollout.types import Response
+
+
+@dataclass(frozen=True)
+class TrainSample:
+    """A response with what the trainer needs beside it."""
+
+    response: Response
+    advantage: float
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Responses in one packed row. N forwarded tokens (with padding), R response tokens.
+
+    The last token of a response is a target only, so a response of P + T tokens puts P + T - 1 into the row: just the
+    tokens that the rollout engine forwarded, and for which it reported experts.
+    """
+
+    token_ids: Tensor
+    """(N,) forwarded tokens."""
+    layout: PackedLayout
+    rows: Tensor
+    """(R,) place in the row whose logits predict each response token."""
+    targets: Tensor
+    """(R,) response tokens."""
+    rollout_log_probs: Tensor
+    """(R,) fp32 log mu."""
+    advantages: Tensor
+    """(R,) fp32."""
+    lengths: list[int]
+    """Response tokens of each response; their sum is R."""
+    versions: list[int]
+    """Weight version of each response."""
+    routed_experts: Tensor | None
+    """(N, layers, top-k) int64 experts of the rollout engine; padding takes the first experts."""
+
+
+def plan_microbatches(sizes: list[int], ranks: int, tokens_per_microbatch: int) -> list[list[list[int]]]:
+    """Which sample goes where: plan[rank][micro-batch] is a list of sample indices.
+
+    Samples are dealt to the ranks in turn. Each rank cuts its samples, in order, into the same number of micro-batches
+    (Megatron's collectives need that) of nearly equal numbers of tokens; the number is the smallest that keeps every
+    micro-batch within the bound. A rank with few samples may get an empty micro-batch.
+
+    Args:
+        sizes: forwarded tokens of each sample.
+    """
+    dealt = [list(range(rank, len(sizes), ranks)) for rank in range(ranks)]
+    count = max(1, -(-max(sum(sizes[i] for i in mine) for mine in dealt) // tokens_per_microbatch))
+    while True:
+        plan = [_cut(mine, sizes, count) for mine in dealt]
+        if count >= len(sizes) or all(
+            sum(sizes[i] for i in part) <= tokens_per_microbatch for parts in plan for part in parts
+        ):
+            return plan
+        count += 1
+
+
+def _cut(samples: list[int], sizes: list[int], count: int) -> list[list[int]]:
+    ends = np.cumsum([sizes[i] for i in samples]) if samples else np.zeros(0)
+    total = ends[-1] if samples else 0
+    # A sample belongs to the part in which its middle token falls.
+    parts: list[list[int]] = [[] for _ in range(count)]
+    for sample, end in zip(samples, ends, strict=True):
+        middle = end - sizes[sample] / 2
+        parts[min(int(middle * count / total), count - 1)].append(sample)
+    return parts
+
+
+def padded_tokens(sizes: list[int], plan: list[list[list[int]]], multiple_of: int) -> list[int]:
+    """Tokens of the row of each micro-batch, equal on all ranks: experts on other ranks gather rows of one size."""
+    widest = [max(sum(sizes[i] for i in parts[m]) for parts in plan) for m in range(len(plan[0]))]
+    return [max(1, -(-tokens // multiple_of)) * multiple_of for tokens in widest]
+
+
+def pack(samples: list[TrainSample], tokens: int, routing_shape: tuple[int, int] | None) -> MicroBatch:
+    """Packs samples into a row of `tokens` tokens; what is left is one padding sequence that nothing reads.
+
+    Args:
+        routing_shape: (layers, top-k) of a MoE model whose responses carry routed experts, else None.
+    """
+    responses = [sample.response for sample in samples]
+    sequences = [[*r.prompt_ids, *r.output_ids[:-1]] for r in responses]
+    lengths = [len(sequence) for sequence in sequences]
+    padding = tokens - sum(lengths)
+    if padding < 0:
+        raise ValueError(f"{sum(lengths)} tokens do not fit a row of {tokens}")
+
+    starts = np.cumsum([0, *lengths])
+    rows = [
+        np.arange(start + len(r.prompt_ids) - 1, start + length)
+        for r, start, length in zip(responses, starts, lengths, strict=False)
+    ]
+    output_lengths = [len(r.output_ids) for r in responses]
+
+    def tensor(values, dtype: torch.dtype) -> Tensor:
+        return torch.as_tensor(np.asarray(values), dtype=dtype).to(device())
+
+    routes = None
+    if routing_shape is not None:
+        layers, top_k = routing_shape
+        filler = np.broadcast_to(np.arange(top_k), (padding, layers, top_k))
+        routes = tensor(np.concatenate([*[r.routed_experts for r in responses], filler]), torch.int64)
+    return MicroBatch(
+        token_ids=tensor([t for sequence in sequences for t in sequence] + [0] * padding, torch.int64),
+        layout=PackedLayout.of(lengths + ([padding] if padding else [])),
+        rows=tensor(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]), torch.int64),
+        targets=tensor([t for r in responses for t in r.output_ids], torch.int64),
+        rollout_log_probs=tensor(
+            np.concatenate([*[r.log_probs for r in responses], np.zeros(0, dtype=np.float32)]), torch.float32
+        ),
+        advantages=tensor(
+            np.repeat(np.asarray([s.advantage for s in samples], dtype=np.float32), output_lengths), torch.float32
+        ),
+        lengths=output_lengths,
+        versions=[r.weight_version for r in responses],
+        routed_experts=routes,
+    )

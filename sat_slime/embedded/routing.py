@@ -1,0 +1,71 @@
+"""Rollout routing replay (R3, Eq. r3) through Megatron's own RouterReplay, and the comparison of two engines' routes.
+
+RouterReplay replaces the top-k choice of each router by the given experts and gathers the current scores at them, so
+the softmax is over the replayed experts' current logits and gradients reach the router. Its list of routers is global
+to the process; only the policy's model is built with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
+from torch import Tensor
+
+
+def _own_rows(tokens: int) -> slice:
+    """With sequence parallelism a router sees only its rank's part of the row."""
+    ranks, rank = parallel_state.get_tensor_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_rank()
+    return slice(tokens // ranks * rank, tokens // ranks * (rank + 1))
+
+
+@contextmanager
+def replay(routed_experts: Tensor) -> Iterator[None]:
+    """Forward passes inside use these experts.
+
+    Args:
+        routed_experts: (N, layers, top-k) int64, for every token of the row.
+    """
+    own = routed_experts[_own_rows(len(routed_experts))]
+    RouterReplay.set_replay_data(list(own.unbind(1)))
+    RouterReplay.set_global_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
+    try:
+        yield
+    finally:
+        RouterReplay.clear_global_router_replay_action()
+        RouterReplay.clear_global_indices()
+
+
+@contextmanager
+def record() -> Iterator[list[Tensor]]:
+    """Forward passes inside route freely; afterwards the list holds each layer's (own tokens, top-k) choice."""
+    recorded: list[Tensor] = []
+    RouterReplay.set_global_router_replay_action(RouterReplayAction.RECORD)
+    try:
+        yield recorded
+        recorded.extend(RouterReplay.get_recorded_data())
+    finally:
+        RouterReplay.clear_global_router_replay_action()
+        RouterReplay.clear_global_indices()
+
+
+def count_flips(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor) -> tuple[int, int]:
+    """How many response tokens an engine pair routes differently.
+
+    Args:
+        recorded: from `record`, this rank's rows.
+        routed_experts: (N, layers, top-k) of the rollout engine.
+        rows: (R,) places in the row that predict response tokens.
+
+    Returns:
+        Tokens among this rank's rows whose set of experts differs in some layer, and tokens compared. Sum both over
+        ranks.
+    """
+    own = _own_rows(len(routed_experts))
+    mine = rows[(rows >= own.start) & (rows < own.stop)] - own.start
+    ours = torch.stack(recorded, dim=1)[mine].sort(-1).values
+    theirs = routed_experts[own][mine].sort(-1).values
+    return int((ours != theirs).flatten(1).any(1).sum()), len(mine)

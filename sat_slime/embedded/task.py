@@ -1,0 +1,87 @@
+"""The embedded task: running sums, with answers of several lengths and a verifier that is one comparison.
+
+`3524    =` asks for the sums of its digits; `08,10,14$` answers with the partial sums from the second digit on, each
+two digits, and `$` ends. Reward is 1 iff the response ends and its last number is the exact sum: an answer may skip the
+partial sums, but a model that writes them has the easier way. A character is a token.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from sat_slime.config.schema import TaskConfig
+
+ALPHABET = "0123456789,=$ "
+VOCAB_SIZE = 16
+"""The alphabet rounded up, so that tensor parallelism can cut it."""
+EOS = ALPHABET.index("$")
+_HELD_OUT_SHARE = 16
+"""One in this many problems is held out for evaluation, chosen by a hash of its text."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One prompt and its answer."""
+
+    digits: tuple[int, ...]
+    width: int
+    """Characters that the digits are padded to."""
+
+    @property
+    def prompt(self) -> str:
+        return "".join(map(str, self.digits)).ljust(self.width) + "="
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        return encode(self.prompt)
+
+    @property
+    def partial_sums(self) -> np.ndarray:
+        """Sums of the first 2, 3, ... digits."""
+        return np.cumsum(self.digits)[1:]
+
+    @property
+    def held_out(self) -> bool:
+        return zlib.crc32(self.prompt.encode()) % _HELD_OUT_SHARE == 0
+
+
+def encode(text: str) -> tuple[int, ...]:
+    """Token ids of a text over the alphabet."""
+    return tuple(ALPHABET.index(character) for character in text)
+
+
+def decode(token_ids) -> str:
+    """Text of token ids; the two ids beyond the alphabet show as `?`."""
+    return "".join(ALPHABET[i] if i < len(ALPHABET) else "?" for i in token_ids)
+
+
+def draw_problems(task: TaskConfig, count: int, rng: np.random.Generator, *, held_out: bool) -> list[Problem]:
+    """Draws problems, all held out for evaluation or none of them."""
+    problems: list[Problem] = []
+    while len(problems) < count:
+        length = rng.integers(task.min_digits, task.max_digits + 1)
+        digits = tuple(int(d) for d in rng.integers(0, task.max_digit + 1, length))
+        problem = Problem(digits, task.max_digits)
+        if problem.held_out == held_out:
+            problems.append(problem)
+    return problems
+
+
+def reward(problem: Problem, output_ids) -> float:
+    """1.0 iff the response ends with `$` right after the exact sum in two digits, as a number of its own."""
+    text = decode(output_ids)
+    if not text.endswith("$"):
+        return 0.0
+    return float(text[:-1].split(",")[-1] == f"{sum(problem.digits):02d}")
+
+
+def demonstration(problem: Problem, rng: np.random.Generator, error_rate: float, direct: bool) -> str:
+    """An answer to imitate: partial sums, each step going wrong with probability `error_rate` and the error carried
+    on; `direct` keeps the last number only."""
+    sums = problem.partial_sums
+    slips = rng.choice([-10, -2, -1, 1, 2, 10], len(sums)) * (rng.random(len(sums)) < error_rate)
+    numbers = [f"{value:02d}" for value in (sums + slips.cumsum()) % 100]
+    return ",".join(numbers[-1:] if direct else numbers) + "$"

@@ -1,0 +1,347 @@
+"""One rank of the trainer: megatron-core's model, its gradients, AdamW, and the objective on packed micro-batches."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from sat_slime.config.method import build_method
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded import parallel, routing, task
+from sat_slime.embedded.log_probs import vocab_parallel_log_probs
+from sat_slime.embedded.model import build_model, forward_logits
+from sat_slime.embedded.packing import MicroBatch, TrainSample, pack, padded_tokens, plan_microbatches
+from sat_slime.embedded.weights import load_hf, save_hf
+from sat_slime.objective import (
+    SAT,
+    MetricAccumulator,
+    TokenBatch,
+    mismatch_histogram,
+    mismatch_metrics,
+    policy_loss,
+    response_mean_weights,
+    staleness_score,
+    tail_quantile,
+    token_mean_weights,
+)
+
+_SNAPSHOTS = 2
+"""Broadcast weights kept for pi_l: those of the batch in training and of the one in flight."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step reports."""
+
+    metrics: dict[str, float]
+    histogram: dict
+    """Histogram of |d| over the step's tokens (see objective.mismatch_histogram)."""
+
+
+class TrainerRank:
+    """A rank; its methods are collective: call each on all ranks."""
+
+    def __init__(self, config: EmbeddedConfig, rank: int, init_method: str) -> None:
+        """Joins the other ranks and builds the models with random weights; `load_initial` or `load` fills them."""
+        parallel.initialize(config.train, rank, init_method)
+        self.config = config
+        self.method = build_method(config.method)
+        self.updates = 0
+        """Optimizer updates so far: the version of the current weights."""
+        model = build_model(config.model, config.train, task.VOCAB_SIZE, routing_replay=True)
+        self.policy = DistributedDataParallel(
+            model.config,
+            DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=False),
+            model,
+        )
+        self.reference = None
+        if config.loss.kl_coef:
+            # Routes freely, as the reference forward of slime does, also under R3.
+            self.reference = build_model(config.model, config.train, task.VOCAB_SIZE).requires_grad_(False)
+        self.named = list(self.policy.module.named_parameters())
+        self.masters = [
+            torch.nn.Parameter(p.detach().float().clone()) if p.dtype != torch.float32 else p for _, p in self.named
+        ]
+        train = config.train
+        self.optimizer = torch.optim.AdamW(
+            [
+                {"params": [m for m in self.masters if m.dim() > 1], "weight_decay": train.weight_decay},
+                {"params": [m for m in self.masters if m.dim() <= 1], "weight_decay": 0.0},
+            ],
+            lr=train.lr,
+            betas=(train.adam_beta1, train.adam_beta2),
+            eps=train.adam_eps,
+            fused=True,
+        )
+        self.snapshots: dict[int, list[Tensor]] = {}
+        self.data_group = parallel_state.get_data_parallel_group()
+
+    # ---------------------------------------------------------------------------------------------- weights
+
+    def load_initial(self, folder: Path) -> None:
+        """Starts policy and reference from a Hugging Face folder."""
+        load_hf(self.policy.module, self.config.model, folder)
+        self._masters_from_policy()
+        self.load_reference(folder)
+
+    def load_reference(self, folder: Path) -> None:
+        """Weights of the reference model, where the loss has a KL term."""
+        if self.reference is not None:
+            load_hf(self.reference, self.config.model, folder)
+
+    def export_weights(self, folder: Path) -> int:
+        """Writes the current weights for the rollout engines and remembers them as pi_l; returns their version."""
+        save_hf(self.policy.module, self.config.model, task.VOCAB_SIZE, task.EOS, folder)
+        self._remember([p.detach().clone() for _, p in self.named])
+        return self.updates
+
+    def remember_weights(self, folder: Path, version: int) -> None:
+        """Remembers exported weights as pi_l again, after a resume."""
+        current = [p.detach().clone() for _, p in self.named]
+        load_hf(self.policy.module, self.config.model, folder)
+        self._remember([p.detach().clone() for _, p in self.named], version)
+        self._set_policy(current)
+
+    def _remember(self, weights: list[Tensor], version: int | None = None) -> None:
+        self.snapshots[self.updates if version is None else version] = weights
+        for old in sorted(self.snapshots)[:-_SNAPSHOTS]:
+            del self.snapshots[old]
+
+    @torch.no_grad()
+    def _set_policy(self, weights: list[Tensor]) -> None:
+        for (_, parameter), weight in zip(self.named, weights, strict=True):
+            parameter.copy_(weight)
+
+    @torch.no_grad()
+    def _masters_from_policy(self) -> None:
+        for (_, parameter), master in zip(self.named, self.masters, strict=True):
+            if master is not parameter:
+                master.copy_(parameter)
+
+    # ------------------------------------------------------------------------------------------- checkpoints
+
+    def save(self, folder: Path) -> None:
+        """Writes this rank's weights and optimizer state into an existing folder."""
+        tensors = {}
+        for (name, _), master in zip(self.named, self.masters, strict=True):
+            tensors[f"{name}/weight"] = master.detach()
+            tensors |= {f"{name}/{key}": value for key, value in self.optimizer.state.get(master, {}).items()}
+        save_file({k: v.cpu().contiguous() for k, v in tensors.items()}, folder / f"rank-{dist.get_rank()}.safetensors")
+
+    @torch.no_grad()
+    def load(self, folder: Path, updates: int) -> None:
+        """Restores what `save` wrote, bit for bit."""
+        tensors = load_file(folder / f"rank-{dist.get_rank()}.safetensors", device=str(parallel.device()))
+        for (name, parameter), master in zip(self.named, self.masters, strict=True):
+            master.copy_(tensors.pop(f"{name}/weight"))
+            parameter.copy_(master)
+            state = {key: tensors[f"{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq") if updates}
+            if state:
+                self.optimizer.state[master] = {**state, "step": state["step"].cpu()}
+        self.updates = updates
+
+    # ---------------------------------------------------------------------------------------------- training
+
+    def train(self, samples: list[TrainSample]) -> list[StepResult]:
+        """Trains on one rollout batch, in `pipeline.optimizer_steps_per_rollout` steps.
+
+        Raises:
+            FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
+        """
+        count = self.config.pipeline.optimizer_steps_per_rollout
+        size = len(samples) // count
+        steps = [samples[i * size : (i + 1) * size] for i in range(count)]
+        packed = [self._microbatches(step) for step in steps]
+        proximal = [self._proximal(micro) for micro in packed]
+        return [self._step(*arguments) for arguments in zip(steps, packed, proximal, strict=True)]
+
+    def _microbatches(self, samples: list[TrainSample]) -> list[MicroBatch]:
+        sizes = [len(s.response.prompt_ids) + len(s.response.output_ids) - 1 for s in samples]
+        train, model = self.config.train, self.config.model
+        plan = plan_microbatches(sizes, train.data_parallel, train.tokens_per_microbatch)
+        rows = padded_tokens(sizes, plan, multiple_of=train.tensor_parallel)
+        shape = (model.layers, model.experts_per_token) if model.is_moe else None
+        mine = plan[parallel_state.get_data_parallel_rank()]
+        return [pack([samples[i] for i in part], tokens, shape) for part, tokens in zip(mine, rows, strict=True)]
+
+    def _log_probs(
+        self, model: torch.nn.Module, micro: MicroBatch, *, replay: bool, with_entropy: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """(R,) log-probs, and entropies, of the response tokens."""
+        context = routing.replay(micro.routed_experts) if replay else nullcontext()
+        with context:
+            logits = forward_logits(model, micro.token_ids, micro.layout)
+        return vocab_parallel_log_probs(
+            logits[micro.rows], micro.targets, self.config.rollout.temperature, with_entropy=with_entropy
+        )
+
+    @torch.no_grad()
+    def _policy_log_probs(self, microbatches: list[MicroBatch]) -> list[Tensor]:
+        return [self._log_probs(self.policy, m, replay=self.method.routing_replay)[0] for m in microbatches]
+
+    def _checkpoint_log_probs(self, microbatches: list[MicroBatch]) -> list[Tensor]:
+        """log pi_l: the trainer's log-probs under the weights that generated each response (Eq. split)."""
+        current = [p.detach().clone() for _, p in self.named]
+        versions = sorted({version for micro in microbatches for version in micro.versions})
+        result = [torch.zeros_like(micro.rollout_log_probs) for micro in microbatches]
+        # Every rank runs every remembered version, so that collectives inside the forward match.
+        for version, weights in sorted(self.snapshots.items()):
+            self._set_policy(weights)
+            for micro, known, log_probs in zip(microbatches, result, self._policy_log_probs(microbatches), strict=True):
+                generated = torch.tensor([v == version for v in micro.versions], dtype=torch.bool)
+                lengths = torch.tensor(micro.lengths, dtype=torch.int64)
+                mask = torch.repeat_interleave(generated, lengths).to(known.device)
+                known[mask] = log_probs[mask]
+        self._set_policy(current)
+        if missing := [v for v in versions if v not in self.snapshots]:
+            raise RuntimeError(
+                f"weights of version {missing} are no longer held, versions {sorted(self.snapshots)} are"
+            )
+        return result
+
+    def _proximal(self, microbatches: list[MicroBatch]) -> list[Tensor | None]:
+        """The denominator where it is not mu. With one step per rollout, `trainer` is the training forward itself."""
+        if self.method.denominator == "checkpoint":
+            return list(self._checkpoint_log_probs(microbatches))
+        if self.method.denominator == "trainer" and self.config.pipeline.optimizer_steps_per_rollout > 1:
+            return list(self._policy_log_probs(microbatches))
+        return [None] * len(microbatches)
+
+    def _token_batch(self, micro: MicroBatch, log_probs: Tensor, proximal: Tensor | None) -> TokenBatch:
+        return TokenBatch(
+            log_probs=log_probs,
+            rollout_log_probs=micro.rollout_log_probs,
+            advantages=micro.advantages,
+            mask=torch.ones_like(micro.targets, dtype=torch.bool),
+            lengths=torch.tensor(micro.lengths, dtype=torch.int64, device=log_probs.device),
+            proximal_log_probs=proximal,
+        )
+
+    def _step_quantile(self, microbatches: list[MicroBatch], proximal: list[Tensor | None]) -> Tensor | None:
+        """SAT's quantile over all tokens of the step, from a pass without gradients before the first backward."""
+        region = self.method.trust_region
+        if not isinstance(region, SAT) or region.scope != "step":
+            return None
+        scores = [
+            staleness_score(self.method, self._token_batch(micro, log_probs, denominator))
+            for micro, log_probs, denominator in zip(
+                microbatches, self._policy_log_probs(microbatches), proximal, strict=True
+            )
+        ]
+        return tail_quantile(torch.cat(scores).abs(), region.alpha, group=self.data_group)
+
+    def _split_is_due(self) -> bool:
+        every = self.config.diagnose.split_every_n_steps
+        return self.method.denominator == "checkpoint" or (every > 0 and self.updates % every == 0)
+
+    def _step(
+        self, samples: list[TrainSample], microbatches: list[MicroBatch], proximal: list[Tensor | None]
+    ) -> StepResult:
+        config, method = self.config, self.method
+        checkpoint = self._checkpoint_log_probs(microbatches) if self._split_is_due() else None
+        quantile = self._step_quantile(microbatches, proximal)
+        response_tokens = sum(len(s.response.output_ids) for s in samples)
+
+        self.policy.zero_grad_buffer()
+        accumulator = MetricAccumulator()
+        log_probs_of_step: list[Tensor] = []
+        flips = torch.zeros(2)
+        for micro, denominator in zip(microbatches, proximal, strict=True):
+            compare_routes = micro.routed_experts is not None and not method.routing_replay
+            with routing.record() if compare_routes else nullcontext() as recorded:
+                log_probs, entropy = self._log_probs(
+                    self.policy, micro, replay=method.routing_replay, with_entropy=True
+                )
+            if compare_routes:
+                flips += torch.tensor(routing.count_flips(recorded, micro.routed_experts, micro.rows))
+            reference = None
+            if self.reference is not None:
+                with torch.no_grad():
+                    reference, _ = self._log_probs(self.reference, micro, replay=False)
+            batch = self._token_batch(micro, log_probs, denominator)
+            loss = policy_loss(
+                method,
+                batch,
+                token_mean_weights(batch.mask, response_tokens)
+                if config.loss.reduction == "token_mean"
+                else response_mean_weights(batch.mask, batch.lengths, len(samples)),
+                kl_coef=config.loss.kl_coef,
+                entropy_coef=config.loss.entropy_coef,
+                ref_log_probs=reference,
+                entropy=entropy,
+                quantile=quantile,
+            )
+            # Megatron averages gradients over data-parallel ranks; the weights above already count the whole step.
+            (loss.total * self.data_group.size()).backward()
+            accumulator.add(loss.metrics, len(micro.targets))
+            log_probs_of_step.append(log_probs.detach())
+        finalize_model_grads([self.policy])
+        grad_norm = self._apply_gradients()
+
+        log_probs = torch.cat(log_probs_of_step)
+        rollout_log_probs = torch.cat([m.rollout_log_probs for m in microbatches])
+        lags = [self.updates - s.response.weight_version for s in samples]
+        metrics = {
+            "lag/mean": sum(lags) / len(lags),
+            "lag/min": min(lags),
+            "lag/max": max(lags),
+            "grad_norm": grad_norm,
+            **accumulator.reduce(self.data_group),
+            **mismatch_metrics(
+                log_probs,
+                rollout_log_probs,
+                torch.ones_like(log_probs, dtype=torch.bool),
+                checkpoint_log_probs=torch.cat(checkpoint) if checkpoint is not None else None,
+                group=self.data_group,
+            ),
+        }
+        if config.model.is_moe and not method.routing_replay:
+            dist.all_reduce(flips := flips.to(log_probs.device))
+            metrics["routing/flip_rate"] = float(flips[0] / flips[1].clamp(min=1))
+        histogram = mismatch_histogram((log_probs - rollout_log_probs).abs(), group=self.data_group)
+        self.updates += 1
+        metrics["step"] = self.updates
+        return StepResult(metrics, histogram)
+
+    @torch.no_grad()
+    def _apply_gradients(self) -> float:
+        """Clips and applies the summed gradients; returns their global norm before clipping."""
+        for (_, parameter), master in zip(self.named, self.masters, strict=True):
+            master.grad = parameter.main_grad.to(master.dtype)
+        # A parameter held by several ranks counts once.
+        world = dist.get_world_size()
+        expert_copies = world // self.config.train.expert_parallel
+        square = torch.zeros((), device=parallel.device())
+        for (_, parameter), master in zip(self.named, self.masters, strict=True):
+            if not getattr(parameter, "allreduce", True):
+                copies = expert_copies
+            elif getattr(parameter, "tensor_model_parallel", False):
+                copies = self.config.train.data_parallel
+            else:
+                copies = world
+            square += master.grad.square().sum() / copies
+        dist.all_reduce(square)
+        norm = float(square.sqrt())
+        if not torch.isfinite(square):
+            raise FloatingPointError(
+                f"the gradient of optimizer step {self.updates + 1} is not finite; lower train.lr, or go back to a "
+                "checkpoint with --resume and other settings"
+            )
+        scale = min(1.0, self.config.train.grad_clip / (norm + 1e-6))
+        for master in self.masters:
+            master.grad.mul_(scale)
+        self.optimizer.step()
+        # In fp32 a master is the parameter and its gradient Megatron's own buffer: backward must not add to that too.
+        self.optimizer.zero_grad(set_to_none=True)
+        for (_, parameter), master in zip(self.named, self.masters, strict=True):
+            if master is not parameter:
+                parameter.copy_(master)
+        return norm

@@ -1,0 +1,263 @@
+"""The trainer rank on real megatron-core: parity across parallel layouts, R3, checkpoints, weights."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.multiprocessing import start_processes
+
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded import task
+from sat_slime.embedded.packing import TrainSample
+from sat_slime.rollout.types import Response
+
+pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
+pytestmark = pytest.mark.engine
+
+TINY = {
+    "model": {
+        "hidden_size": 32,
+        "attention_heads": 4,
+        "kv_heads": 2,
+        "head_dim": 8,
+        "experts": 4,
+        "ffn_size": 32,
+    },
+    "train": {"tokens_per_microbatch": 220, "lr": 1e-2},
+    "diagnose": {"split_every_n_steps": 1},
+}
+
+
+def make_config(**sections) -> EmbeddedConfig:
+    merged = {**TINY, **{k: {**TINY.get(k, {}), **v} for k, v in sections.items()}}
+    return EmbeddedConfig(**merged)
+
+
+def make_samples(config: EmbeddedConfig, count: int = 24, routed: bool = True) -> list[TrainSample]:
+    """Responses with made-up log-probs and routes, of lengths 3 to 21."""
+    rng = np.random.default_rng(3)
+    model = config.model
+    samples = []
+    for i, problem in enumerate(task.draw_problems(config.task, count, rng, held_out=False)):
+        output = task.encode(task.demonstration(problem, rng, 0.3, direct=i % 4 == 0))
+        rows = len(problem.prompt_ids) + len(output) - 1
+        routes = np.stack([rng.permutation(model.experts)[: model.experts_per_token] for _ in range(rows * 2)])
+        response = Response(
+            request_id=str(i),
+            prompt_ids=problem.prompt_ids,
+            output_ids=output,
+            log_probs=(-2.7 + 0.3 * rng.standard_normal(len(output))).astype(np.float32),
+            routed_experts=routes.reshape(rows, 2, -1).astype(np.uint8) if routed else None,
+            finish_reason="stop",
+            weight_version=0,
+        )
+        samples.append(TrainSample(response, float(rng.standard_normal())))
+    return samples
+
+
+def run_ranks(worker, config: EmbeddedConfig, *arguments) -> list:
+    """Runs worker(rank, config, *arguments) on all ranks in processes of their own; returns what each wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        # One server process imports Megatron, the ranks fork from it.
+        multiprocessing.set_forkserver_preload(["sat_slime.embedded.trainer"])
+        start_processes(
+            _enter, (worker, config, folder, arguments), nprocs=config.train.world_size, start_method="forkserver"
+        )
+        return [torch.load(f"{folder}/{rank}.pt", weights_only=True) for rank in range(config.train.world_size)]
+
+
+def _enter(rank, worker, config, folder, arguments):
+    from sat_slime.embedded.trainer import TrainerRank
+
+    trainer = TrainerRank(config, rank, f"file://{folder}/meet")
+    torch.save(worker(trainer, rank, *arguments), f"{folder}/{rank}.pt")
+
+
+def train_three_steps(trainer, rank: int, initial: str, out: str | None = None) -> dict:
+    trainer.load_initial(Path(initial))
+    trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
+    samples = make_samples(trainer.config, routed=trainer.config.model.is_moe)
+    metrics = [trainer.train(samples)[0].metrics for _ in range(3)]
+    if out:
+        trainer.export_weights(Path(out))
+    return {"metrics": json.dumps(metrics)}
+
+
+def make_initial(trainer, rank: int, folder: str) -> dict:
+    trainer.export_weights(Path(folder))
+    return {}
+
+
+@pytest.fixture(scope="module")
+def initial(tmp_path_factory) -> dict[str, str]:
+    """Random weights of the tiny MoE model and of its dense sibling."""
+    folders = {}
+    for name, experts in (("moe", 4), ("dense", 0)):
+        folders[name] = str(tmp_path_factory.mktemp("initial") / name)
+        run_ranks(make_initial, make_config(model={"experts": experts}), folders[name])
+    return folders
+
+
+METHOD = {"base": "gspo", "sat": {"enabled": True, "scope": "step"}}
+LAYOUTS = {
+    "one micro-batch": {"tokens_per_microbatch": 4096},
+    "tensor parallel with sequence parallel": {"tensor_parallel": 2},
+    "data parallel": {"data_parallel": 2},
+    "expert parallel": {"data_parallel": 2, "expert_parallel": 2},
+    "experts over tensor-parallel ranks": {"tensor_parallel": 2, "expert_parallel": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def single(initial, tmp_path_factory) -> dict[bool, tuple[list[dict], Path]]:
+    """Metrics and final weights of one rank, R3 off and on."""
+    results = {}
+    for r3 in (False, True):
+        out = tmp_path_factory.mktemp("single") / "final"
+        found = run_ranks(train_three_steps, make_config(method={**METHOD, "r3": r3}), initial["moe"], str(out))
+        results[r3] = (json.loads(found[0]["metrics"]), out)
+    return results
+
+
+@pytest.mark.parametrize("r3", [False, True], ids=["free routing", "r3"])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_layouts_agree_with_one_rank(layout, r3, single, initial, tmp_path):
+    config = make_config(method={**METHOD, "r3": r3}, train=layout)
+    ranks = run_ranks(train_three_steps, config, initial["moe"], str(tmp_path / "final"))
+    expected, final = single[r3]
+    for found in ranks:
+        for ours, theirs in zip(json.loads(found["metrics"]), expected, strict=True):
+            assert ours.keys() == theirs.keys()
+            for name in theirs:
+                assert ours[name] == pytest.approx(theirs[name], rel=2e-3, abs=2e-5), name
+    assert_same_weights(tmp_path / "final", final, atol=2e-4)
+
+
+def assert_same_weights(ours: Path, theirs: Path, atol: float) -> None:
+    from safetensors.torch import load_file
+
+    a, b = load_file(ours / "model.safetensors"), load_file(theirs / "model.safetensors")
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_dense_model_trains(initial):
+    config = make_config(model={"experts": 0}, method={"base": "grpo"}, train={"tensor_parallel": 2})
+    found = json.loads(run_ranks(train_three_steps, config, initial["dense"])[0]["metrics"])
+    assert "routing/flip_rate" not in found[0]
+    assert found[2]["loss/policy"] < found[0]["loss/policy"]
+
+
+def test_bf16_keeps_fp32_masters(initial):
+    config = make_config(train={"dtype": "bfloat16", "lr": 1e-4}, method={"base": "grpo", "r3": True})
+    found = json.loads(run_ranks(train_three_steps, config, initial["moe"])[0]["metrics"])
+    assert found[2]["loss/policy"] < found[0]["loss/policy"]
+
+
+# --------------------------------------------------------------------------------------------- within one rank
+
+
+def several_optimizer_steps(trainer, rank: int, initial: str) -> dict:
+    trainer.load_initial(Path(initial))
+    results = trainer.train(make_samples(trainer.config))
+    return {
+        "steps": torch.tensor([r.metrics["step"] for r in results]),
+        "lags": [r.metrics["lag/mean"] for r in results],
+    }
+
+
+def test_several_optimizer_steps_per_rollout(initial):
+    config = make_config(
+        pipeline={"optimizer_steps_per_rollout": 3},
+        method={"base": "grpo", "sat": True, "denominator": "trainer"},
+        diagnose={"split_every_n_steps": 0},
+    )
+    found = run_ranks(several_optimizer_steps, config, initial["moe"])[0]
+    assert found["steps"].tolist() == [1, 2, 3] and found["lags"] == [0, 1, 2]
+
+
+def replay_checks(trainer, rank: int, initial: str) -> dict:
+    from sat_slime.embedded import routing
+
+    trainer.load_initial(Path(initial))
+    micro = trainer._microbatches(make_samples(trainer.config))[0]
+    with torch.no_grad():
+        with routing.record() as recorded:
+            free, _ = trainer._log_probs(trainer.policy, micro, replay=False)
+        own = micro.routed_experts.clone()
+        for layer, choice in enumerate(recorded):
+            own[:, layer] = choice
+        result = {"flips of own routes": torch.tensor(routing.count_flips(recorded, own, micro.rows))}
+        for name, routes in {
+            "own": own,
+            "own, order of experts swapped": own.flip(-1),
+            "shifted by one token": own.roll(1, 0),
+            "given": micro.routed_experts,
+        }.items():
+            with routing.replay(routes):
+                replayed, _ = trainer._log_probs(trainer.policy, micro, replay=False)
+            result[name] = (replayed - free).abs().max()
+        after, _ = trainer._log_probs(trainer.policy, micro, replay=False)
+        result["after"] = (after - free).abs().max()
+    return result
+
+
+def test_replaying_own_routes_changes_nothing_and_shifted_ones_do(initial):
+    found = run_ranks(replay_checks, make_config(), initial["moe"])[0]
+    assert found["flips of own routes"][0] == 0 < found["flips of own routes"][1]
+    assert found["own"] == 0 and found["after"] == 0
+    assert found["own, order of experts swapped"] < 1e-5
+    assert found["shifted by one token"] > 1e-3 and found["given"] > 1e-3
+
+
+def save_and_go_on(trainer, rank: int, initial: str, folder: str) -> dict:
+    trainer.load_initial(Path(initial))
+    samples = make_samples(trainer.config)
+    trainer.export_weights(Path(folder) / "v0")
+    trainer.train(samples)
+    trainer.save(Path(folder))
+    metrics = [trainer.train(samples)[0].metrics for _ in range(2)]
+    return {"metrics": json.dumps(metrics)}
+
+
+def load_and_go_on(trainer, rank: int, initial: str, folder: str) -> dict:
+    trainer.load_reference(Path(initial))
+    trainer.load(Path(folder), updates=1)
+    trainer.remember_weights(Path(folder) / "v0", 0)
+    samples = make_samples(trainer.config)
+    metrics = [trainer.train(samples)[0].metrics for _ in range(2)]
+    return {"metrics": json.dumps(metrics)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_loaded_rank_goes_on_bit_for_bit(dtype, initial, tmp_path):
+    config = make_config(train={"dtype": dtype, "tensor_parallel": 2}, method={"base": "gspo", "r3": True})
+    undisturbed = run_ranks(save_and_go_on, config, initial["moe"], str(tmp_path))
+    resumed = run_ranks(load_and_go_on, config, initial["moe"], str(tmp_path))
+    assert undisturbed == resumed
+
+
+def poisoned(trainer, rank: int, initial: str) -> dict:
+    trainer.load_initial(Path(initial))
+    before = [p.detach().clone() for _, p in trainer.named]
+    samples = [TrainSample(s.response, float("nan")) for s in make_samples(trainer.config)]
+    try:
+        trainer.train(samples)
+    except FloatingPointError as error:
+        same = all(torch.equal(a, b) for a, (_, b) in zip(before, trainer.named, strict=True))
+        return {"error": str(error), "unchanged": same}
+    return {"error": "", "unchanged": False}
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights_change(initial):
+    found = run_ranks(
+        poisoned, make_config(method={"base": "grpo"}, diagnose={"split_every_n_steps": 0}), initial["moe"]
+    )[0]
+    assert "not finite" in found["error"] and found["unchanged"]
