@@ -64,16 +64,17 @@ def policy_surrogate(
         values, clipped, metrics = _sat(method, method.trust_region, batch, d, advantages, group, quantile)
     else:
         held = clipped_surrogate(d, advantages, *clip_ends(method.trust_region))
-        values, clipped, metrics = held.values, held.cut.bool(), _clip_metrics(batch, held, advantages)
+        values, clipped, metrics = held.values, held.cut.bool(), _active_means(batch, _clip_sums(held, advantages))
 
     for gate in method.gates:
         factor = batch.active_or_zero(GATES[type(gate)](gate, method, batch, group))
-        metrics[f"{type(gate).__name__.lower()}/masked"] = _active_mean(batch, (batch.mask & (factor == 0)).sum())
+        masked = batch.mask & (factor == 0)
+        metrics |= _active_means(batch, {f"{type(gate).__name__.lower()}/masked": masked.sum()})
         values = values * factor
     if method.tis is not None:
-        weight = tis_weight(method.tis, engine_log_ratio(method, batch))
-        metrics["tis/weight"] = _active_mean(batch, batch.active_or_zero(weight).sum())
-        metrics["tis/capped"] = _active_mean(batch, (batch.mask & (weight == method.tis.cap)).sum())
+        weight = batch.active_or_zero(tis_weight(method.tis, engine_log_ratio(method, batch)))
+        capped = indicator(torch.eq, weight, method.tis.cap)
+        metrics |= _active_means(batch, {"tis/weight": weight.sum(), "tis/capped": capped.sum()})
         values = values * weight
     return Surrogate(values, clipped, metrics)
 
@@ -116,15 +117,20 @@ def _sat(
         low, high = clip_ends(region)
         in_base = indicator(torch.eq, held.ratio.clamp(low, high), held.ratio)
         either, difference = shrink.sum(), torch.dot(shrink, score.sign())
-        metrics |= {
-            "sat/q": q,
-            "sat/gate_rate": _active_mean(batch, shrink.sign().sum()),
-            "sat/newly_clipped": _active_mean(batch, torch.dot(held.cut, in_base)),
-            "sat/eps_low_mean": region.eps_low * (1.0 - _active_mean(batch, (either - difference) / 2)),
-            "sat/eps_high_mean": region.eps_high * (1.0 - _active_mean(batch, (either + difference) / 2)),
-            "sat/c_min": c.amin() if len(c) else torch.ones_like(q),
-        }
-    return held.values, held.cut.bool(), metrics | _clip_metrics(batch, held, advantages)
+        means = _active_means(
+            batch,
+            {
+                "sat/gate_rate": shrink.sign().sum(),
+                "sat/newly_clipped": torch.dot(held.cut, in_base),
+                "sat/eps_low_mean": (either - difference) * (-region.eps_low / 2),
+                "sat/eps_high_mean": (either + difference) * (-region.eps_high / 2),
+            }
+            | _clip_sums(held, advantages),
+        )
+        means["sat/eps_low_mean"] += region.eps_low
+        means["sat/eps_high_mean"] += region.eps_high
+        c_min = c.amin() if len(c) else torch.ones_like(q)
+    return held.values, held.cut.bool(), metrics | {"sat/q": q, "sat/c_min": c_min} | means
 
 
 def _scope_metric(method: Method, region: SAT, batch: TokenBatch, group: dist.ProcessGroup | None) -> Tensor:
@@ -139,12 +145,12 @@ def _scope_metric(method: Method, region: SAT, batch: TokenBatch, group: dist.Pr
     return torch.tensor(float(too_small), dtype=batch.log_probs.dtype, device=batch.log_probs.device)
 
 
-def _clip_metrics(batch: TokenBatch, held: Clipped, advantages: Tensor) -> dict[str, Tensor]:
-    fraction = _active_mean(batch, held.cut.sum())
-    upper = _active_mean(batch, torch.dot(held.cut, indicator(torch.gt, advantages, 0.0)))
-    return {"clip/fraction": fraction, "clip/upper": upper, "clip/lower": fraction - upper}
+def _clip_sums(held: Clipped, advantages: Tensor) -> dict[str, Tensor]:
+    both, upper = held.cut.sum(), torch.dot(held.cut, indicator(torch.gt, advantages, 0.0))
+    return {"clip/fraction": both, "clip/upper": upper, "clip/lower": both - upper}
 
 
-def _active_mean(batch: TokenBatch, total: Tensor) -> Tensor:
-    """0-dim mean over active tokens from the sum over them; 0 where no token is active."""
-    return total / max(batch.n_active, 1)
+def _active_means(batch: TokenBatch, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+    """0-dim means over active tokens from the sums over them; 0 where no token is active."""
+    means = torch.stack(list(sums.values())) / max(batch.n_active, 1)
+    return dict(zip(sums, means.unbind(), strict=True))
