@@ -66,10 +66,10 @@ def test_the_resolved_file_runs_again(runtime, tmp_path):
     assert sat_slime_command("launch", "runs/tiny/config.yaml", "--name", "again").exit_code == 0
     (first, _, _), (second, folder, _) = runtime.calls
     assert second == first.model_copy(update={"name": "again"})
-    assert folder == Path("runs/again")
+    assert folder == tmp_path / "runs" / "again"
 
 
-def test_options_change_the_file(runtime):
+def test_options_change_the_file(runtime, tmp_path):
     arguments = [
         "--method",
         "grpo-tis",
@@ -86,7 +86,7 @@ def test_options_change_the_file(runtime):
     assert sat_slime_command("launch", TINY, *arguments).exit_code == 0
     ((config, folder, resume),) = runtime.calls
     assert (config.method.base, config.method.tis.enabled, config.method.r3) == ("gspo", True, True)
-    assert (config.pipeline.lag, config.train.lr, folder, resume) == (1, 1e-3, Path("runs/7"), False)
+    assert (config.pipeline.lag, config.train.lr, folder, resume) == (1, 1e-3, tmp_path / "runs" / "7", False)
 
 
 def test_dry_run_starts_nothing(runtime, tmp_path):
@@ -180,7 +180,7 @@ def test_resume_by_file_or_folder(runtime, tmp_path, target):
     result = sat_slime_command("launch", target, "--resume")
     assert result.exit_code == 0, result.output
     (first, _, _), (second, folder, resume) = runtime.calls
-    assert (second, folder, resume) == (first, Path("runs/tiny"), True)
+    assert (second, folder, resume) == (first, tmp_path / "runs" / "tiny", True)
     steps = [json.loads(line)["step"] for line in (tmp_path / "runs/tiny/metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 4, 5, 6]
     assert state(tmp_path / "runs" / "tiny")["status"] == "finished"
@@ -192,7 +192,7 @@ def test_a_moved_run_resumes_where_it_is(runtime, tmp_path):
     (tmp_path / "runs" / "tiny").rename(tmp_path / "elsewhere")
     runtime.end = None
     assert sat_slime_command("launch", "elsewhere", "--resume").exit_code == 0
-    assert runtime.calls[-1][1] == Path("elsewhere")
+    assert runtime.calls[-1][1] == tmp_path / "elsewhere"
     assert not (tmp_path / "runs" / "tiny").exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,6 +171,8 @@ def launch(plan: Plan, *, overwrite: bool, live: bool | None, console: Console) 
 def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> tuple[str, str | None]:
     import sat_slime.embedded as runtime
 
+    # megatron-core says so once a module; without a GPU it is as it should be
+    warnings.filterwarnings("ignore", message=".*Apex (is|are) not installed")
     config = plan.config
     pipeline = config.pipeline
     title = f"{folder.path.name} · {method_label(config.method.model_dump())} · lag {pipeline.lag}"
@@ -186,7 +189,7 @@ def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> 
                 config=config.model_dump(mode="json"),
             )
             log.message(f"{title}, in {folder.path}")
-            runtime.run(config, folder.path, log, resume=plan.resume)
+            runtime.run(config, folder.path.resolve(), log, resume=plan.resume)
         return "finished", None
     except KeyboardInterrupt:
         return "interrupted", None

@@ -145,6 +145,7 @@ def draw_histogram(data: RunData) -> Drawing | None:
 
 
 def _density_panel(pair: Mapping[str, Sequence[HistogramRow]], axes: Axes, table: Table) -> bool:
+    occupied: list[float] = []
     for (name, rows), colour, dash in zip(pair.items(), (BLUE, VERMILION), ("-", "--"), strict=True):
         edges = np.array(rows[0]["edges"], dtype=float)
         counts = np.sum([row["counts"] for row in rows if row["edges"] == rows[0]["edges"]], axis=0, dtype=float)
@@ -152,11 +153,14 @@ def _density_panel(pair: Mapping[str, Sequence[HistogramRow]], axes: Axes, table
         table |= {f"{name}: from": edges[:-1].copy(), f"{name}: to": edges[1:], f"{name}: share": share}
         if edges[0] <= 0:  # zero has no place on a logarithmic axis: its bin is drawn one bin wide
             edges[0] = edges[1] ** 2 / edges[2]
+        occupied += [*edges[:-1][share > 0], *edges[1:][share > 0]]
         axes.stairs(np.where(share > 0, share, np.nan), edges, color=colour, linestyle=dash, label=name, linewidth=1.6)
         if quantiles := [row["q"] for row in rows if row.get("q")]:
             q = float(np.median(quantiles))
             axes.axvline(q, color=colour, linestyle=dash, linewidth=1, label=f"q = {q:.3g}")
     axes.set_xscale("log")
+    if occupied:
+        axes.set_xlim(min(occupied), max(occupied))
     return finish(axes, " and ".join(pair), "share of tokens per bin", log=True)
 
 

@@ -54,7 +54,8 @@ FIGURES = (
         "log_ratio_histogram",
         "Distribution of |d|",
         figures.draw_histogram,
-        "The tail that SAT acts on lies right of q, the quantile of |d| (vertical lines, median of the rows drawn).",
+        "d = log π − log μ of single tokens. Vertical lines: q, the quantile that opens SAT's gate, median over the steps "
+        "drawn. With a sequence ratio q is of the responses' mean d and lies below the tokens' own tail.",
     ),
     (
         "optimization",
