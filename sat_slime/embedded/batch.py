@@ -1,4 +1,7 @@
-"""A rollout batch: the requests of an iteration, and what becomes of their responses."""
+"""A rollout batch: the requests of an iteration, and what becomes of their responses.
+
+Engine-free: the driver imports this, the trainer ranks too.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,27 @@ import numpy as np
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.packing import TrainSample
 from sat_slime.embedded.task import Problem
 from sat_slime.rollout.types import GenerationRequest, Response
 
 _TRAIN_STREAM, _EVAL_STREAM = 0, 1
+
+
+@dataclass(frozen=True)
+class TrainSample:
+    """A response with what the trainer needs beside it."""
+
+    response: Response
+    advantage: float
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step reports."""
+
+    metrics: dict[str, float]
+    histogram: dict
+    """Histogram of |d| over the step's tokens (see objective.mismatch_histogram)."""
 
 
 @dataclass(frozen=True)

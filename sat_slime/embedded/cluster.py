@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections import Counter
@@ -14,10 +15,9 @@ import torch
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.batch import RolloutBatch
+from sat_slime.embedded.batch import RolloutBatch, StepResult
 from sat_slime.embedded.engine import RolloutEngine
 from sat_slime.embedded.task import Problem
-from sat_slime.embedded.trainer import StepResult, TrainerRank
 from sat_slime.rollout.types import GenerationRequest
 
 
@@ -29,6 +29,7 @@ def start_ray() -> None:
     """Starts Ray for this run alone, on the loopback interface; it ends with this process, however that ends."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve trainer and servers beside anything else
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     # Without the address a RAY_ADDRESS in the environment would put a laptop run onto somebody's cluster.
     ray.init(
@@ -37,7 +38,7 @@ def start_ray() -> None:
         num_cpus=os.cpu_count(),
         include_dashboard=False,
         log_to_driver=False,
-        logging_level="error",
+        logging_level=logging.ERROR,
         object_store_memory=256 * 2**20,
     )
 
@@ -74,13 +75,39 @@ def _first_line(error: Exception) -> str:
     return " ".join(lines[:2])
 
 
+class _Rank:
+    """A trainer rank in its actor. The driver knows it by this class, so that only the actors import Megatron."""
+
+    def __init__(self, config: EmbeddedConfig, rank: int, init_method: str) -> None:
+        from sat_slime.embedded.trainer import TrainerRank
+
+        self.trainer = TrainerRank(config, rank, init_method)
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self.trainer, method)(*arguments)
+
+
+def _warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> None:
+    from sat_slime.embedded.warmup import warm_up
+
+    warm_up(config, folder, init_method)
+
+
+def warm_up_model(config: EmbeddedConfig, folder: Path) -> None:
+    """Makes the initial model in a process of its own."""
+    task_ = ray.remote(_warm_up).options(num_cpus=1, max_retries=0)
+    wait_all([task_.remote(config, folder, meeting_point())], "warm-up")
+
+
 class TrainerGroup:
     """All ranks of the trainer; every method runs on all of them and returns what rank 0 returned."""
 
     def __init__(self, config: EmbeddedConfig) -> None:
         init_method = meeting_point()
-        rank_class = ray.remote(TrainerRank).options(num_cpus=0, num_gpus=int(torch.cuda.is_available()))
-        self.ranks = [rank_class.remote(config, rank, init_method) for rank in range(config.train.world_size)]
+        rank_class = ray.remote(_Rank).options(num_cpus=0, num_gpus=int(torch.cuda.is_available()))
+        self.ranks: list[Any] = [
+            rank_class.remote(config, rank, init_method) for rank in range(config.train.world_size)
+        ]
 
     def call(self, method: str, *arguments: Any) -> Any:
         """Runs a method of TrainerRank on all ranks and waits."""
@@ -88,7 +115,7 @@ class TrainerGroup:
 
     def start(self, method: str, *arguments: Any) -> list[Any]:
         """Like `call`, without waiting."""
-        return [getattr(rank, method).remote(*arguments) for rank in self.ranks]
+        return [rank.call.remote(method, *arguments) for rank in self.ranks]
 
     def wait(self, futures: list[Any]) -> Any:
         return wait_all(futures, "trainer rank")[0]
@@ -105,7 +132,7 @@ class EngineGroup:
         engine_class = ray.remote(RolloutEngine).options(
             num_cpus=0, num_gpus=int(torch.cuda.is_available()), max_concurrency=8
         )
-        self.engines = [
+        self.engines: list[Any] = [
             engine_class.remote(index, config.rollout, config.model, task.VOCAB_SIZE, str(model_path), str(log_dir))
             for index in range(config.rollout.engines)
         ]

@@ -23,8 +23,8 @@ import ray
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint, task
 from sat_slime.embedded.batch import RolloutBatch, evaluation_requests, training_requests
-from sat_slime.embedded.cluster import ActorFailure, EngineGroup, TrainerGroup, meeting_point, start_ray, wait_all
-from sat_slime.embedded.warmup import cached_model, warm_up
+from sat_slime.embedded.cluster import ActorFailure, EngineGroup, TrainerGroup, start_ray, warm_up_model
+from sat_slime.embedded.initial_model import cached_model
 
 
 class RunLog(Protocol):
@@ -65,7 +65,7 @@ def run(config: EmbeddedConfig, folder: Path, log: RunLog, resume: bool = False)
     with _interruptible() as interrupted:
         start_ray()
         try:
-            Pipeline(config, folder, log, interrupted).run(resume)
+            Pipeline(config, folder.resolve(), log, interrupted).run(resume)
         finally:
             ray.shutdown()
     if interrupted.is_set():
@@ -138,8 +138,7 @@ class Pipeline:
             self.log.message(f"warming up the initial model, once for this model and task ({folder})")
             started = time.monotonic()
             folder.parent.mkdir(parents=True, exist_ok=True)
-            warm_up_task = ray.remote(warm_up).options(num_cpus=1, max_retries=0)
-            wait_all([warm_up_task.remote(self.config, folder, meeting_point())], "warm-up")
+            warm_up_model(self.config, folder)
             self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
         return folder
 

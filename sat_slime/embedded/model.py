@@ -64,6 +64,7 @@ class PackedAttention(torch.nn.Module):
     def forward(self, query, key, value, attention_mask=None, *, packed_seq_params: PackedLayout, **_) -> Tensor:
         """(N, 1, heads, head_dim) each, kv with its own number of heads -> (N, 1, heads * head_dim)."""
         slots, longest = packed_seq_params.slots, packed_seq_params.max_seqlen_q
+        assert slots is not None, "PackedLayout.of fills every field"
         count = packed_seq_params.cu_seqlens_q.numel() - 1
 
         def to_grid(row: Tensor) -> Tensor:
@@ -81,7 +82,7 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_):
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype, device=device())
-        self.weight.sequence_parallel = config.sequence_parallel
+        setattr(self.weight, "sequence_parallel", config.sequence_parallel)  # noqa: B010
 
 
 def build_model(

@@ -8,17 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sat_slime.embedded.batch import TrainSample
 from sat_slime.embedded.model import PackedLayout
 from sat_slime.embedded.parallel import device
-from sat_slime.rollout.types import Response
-
-
-@dataclass(frozen=True)
-class TrainSample:
-    """A response with what the trainer needs beside it."""
-
-    response: Response
-    advantage: float
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,17 @@ def _own_rows(tokens: int) -> slice:
 
 
 @contextmanager
-def replay(routed_experts: Tensor) -> Iterator[None]:
+def replay(routed_experts: Tensor | None) -> Iterator[None]:
     """Forward passes inside use these experts.
 
     Args:
         routed_experts: (N, layers, top-k) int64, for every token of the row.
+
+    Raises:
+        ValueError: there are none, as from a dense model.
     """
+    if routed_experts is None:
+        raise ValueError("no routed experts to replay: R3 needs a MoE model and an engine that reports its routes")
     own = routed_experts[_own_rows(len(routed_experts))]
     RouterReplay.set_replay_data(list(own.unbind(1)))
     RouterReplay.set_global_router_replay_action(RouterReplayAction.REPLAY_FORWARD)
@@ -40,19 +45,18 @@ def replay(routed_experts: Tensor) -> Iterator[None]:
 
 
 @contextmanager
-def record() -> Iterator[list[Tensor]]:
+def record(recorded: list[Tensor]) -> Iterator[None]:
     """Forward passes inside route freely; afterwards the list holds each layer's (own tokens, top-k) choice."""
-    recorded: list[Tensor] = []
     RouterReplay.set_global_router_replay_action(RouterReplayAction.RECORD)
     try:
-        yield recorded
+        yield
         recorded.extend(RouterReplay.get_recorded_data())
     finally:
         RouterReplay.clear_global_router_replay_action()
         RouterReplay.clear_global_indices()
 
 
-def count_flips(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor) -> tuple[int, int]:
+def count_flips(recorded: list[Tensor], routed_experts: Tensor | None, rows: Tensor) -> tuple[int, int]:
     """How many response tokens an engine pair routes differently.
 
     Args:
@@ -64,6 +68,7 @@ def count_flips(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor) ->
         Tokens among this rank's rows whose set of experts differs in some layer, and tokens compared. Sum both over
         ranks.
     """
+    assert routed_experts is not None, "the engine of a MoE model reports its routes"
     own = _own_rows(len(routed_experts))
     mine = rows[(rows >= own.start) & (rows < own.stop)] - own.start
     ours = torch.stack(recorded, dim=1)[mine].sort(-1).values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,9 +15,10 @@ from torch import Tensor
 from sat_slime.config.method import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import parallel, routing, task
+from sat_slime.embedded.batch import StepResult, TrainSample
 from sat_slime.embedded.log_probs import vocab_parallel_log_probs
 from sat_slime.embedded.model import build_model, forward_logits
-from sat_slime.embedded.packing import MicroBatch, TrainSample, pack, padded_tokens, plan_microbatches
+from sat_slime.embedded.packing import MicroBatch, pack, padded_tokens, plan_microbatches
 from sat_slime.embedded.weights import load_hf, save_hf
 from sat_slime.objective import (
     SAT,
@@ -35,15 +35,6 @@ from sat_slime.objective import (
 
 _SNAPSHOTS = 2
 """Broadcast weights kept for pi_l: those of the batch in training and of the one in flight."""
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What one optimizer step reports."""
-
-    metrics: dict[str, float]
-    histogram: dict
-    """Histogram of |d| over the step's tokens (see objective.mismatch_histogram)."""
 
 
 class TrainerRank:
@@ -176,8 +167,7 @@ class TrainerRank:
         self, model: torch.nn.Module, micro: MicroBatch, *, replay: bool, with_entropy: bool = False
     ) -> tuple[Tensor, Tensor | None]:
         """(R,) log-probs, and entropies, of the response tokens."""
-        context = routing.replay(micro.routed_experts) if replay else nullcontext()
-        with context:
+        with routing.replay(micro.routed_experts) if replay else nullcontext():
             logits = forward_logits(model, micro.token_ids, micro.layout)
         return vocab_parallel_log_probs(
             logits[micro.rows], micro.targets, self.config.rollout.temperature, with_entropy=with_entropy
@@ -254,9 +244,10 @@ class TrainerRank:
         accumulator = MetricAccumulator()
         log_probs_of_step: list[Tensor] = []
         flips = torch.zeros(2)
+        compare_routes = config.model.is_moe and not method.routing_replay
         for micro, denominator in zip(microbatches, proximal, strict=True):
-            compare_routes = micro.routed_experts is not None and not method.routing_replay
-            with routing.record() if compare_routes else nullcontext() as recorded:
+            recorded: list[Tensor] = []
+            with routing.record(recorded) if compare_routes else nullcontext():
                 log_probs, entropy = self._log_probs(
                     self.policy, micro, replay=method.routing_replay, with_entropy=True
                 )
@@ -303,7 +294,7 @@ class TrainerRank:
                 group=self.data_group,
             ),
         }
-        if config.model.is_moe and not method.routing_replay:
+        if compare_routes:
             dist.all_reduce(flips := flips.to(log_probs.device))
             metrics["routing/flip_rate"] = float(flips[0] / flips[1].clamp(min=1))
         histogram = mismatch_histogram((log_probs - rollout_log_probs).abs(), group=self.data_group)
@@ -314,20 +305,19 @@ class TrainerRank:
     @torch.no_grad()
     def _apply_gradients(self) -> float:
         """Clips and applies the summed gradients; returns their global norm before clipping."""
-        for (_, parameter), master in zip(self.named, self.masters, strict=True):
-            master.grad = parameter.main_grad.to(master.dtype)
         # A parameter held by several ranks counts once.
         world = dist.get_world_size()
-        expert_copies = world // self.config.train.expert_parallel
         square = torch.zeros((), device=parallel.device())
         for (_, parameter), master in zip(self.named, self.masters, strict=True):
-            if not getattr(parameter, "allreduce", True):
-                copies = expert_copies
+            gradient = parameter.main_grad.to(master.dtype)
+            if not getattr(parameter, "allreduce", True):  # Megatron's mark of a parameter cut by expert parallelism
+                copies = world // self.config.train.expert_parallel
             elif getattr(parameter, "tensor_model_parallel", False):
                 copies = self.config.train.data_parallel
             else:
                 copies = world
-            square += master.grad.square().sum() / copies
+            square += gradient.square().sum() / copies
+            master.grad = gradient
         dist.all_reduce(square)
         norm = float(square.sqrt())
         if not torch.isfinite(square):
@@ -336,8 +326,7 @@ class TrainerRank:
                 "checkpoint with --resume and other settings"
             )
         scale = min(1.0, self.config.train.grad_clip / (norm + 1e-6))
-        for master in self.masters:
-            master.grad.mul_(scale)
+        torch._foreach_mul_([master.grad for master in self.masters if master.grad is not None], scale)
         self.optimizer.step()
         # In fp32 a master is the parameter and its gradient Megatron's own buffer: backward must not add to that too.
         self.optimizer.zero_grad(set_to_none=True)

@@ -6,17 +6,15 @@ answers sloppily, which is what RL has to unlearn. Both halves matter; a merely 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
-import sat_slime
 from sat_slime.config.schema import EmbeddedConfig, TrainConfig, WarmupConfig
 from sat_slime.embedded import parallel, task
 from sat_slime.embedded.log_probs import vocab_parallel_log_probs
@@ -25,18 +23,6 @@ from sat_slime.embedded.weights import save_hf
 
 _BALANCE_COEF = 0.01
 """Load-balancing loss during the warm-up, so that no expert is left unused."""
-
-
-def cached_model(config: EmbeddedConfig) -> Path:
-    """Folder of the warmed-up model of this configuration, whether or not it is there yet."""
-    recipe = {
-        "version": sat_slime.__version__,
-        "model": config.model.model_dump(),
-        "task": config.task.model_dump(),
-        "warmup": config.warmup.model_dump(),
-    }
-    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
-    return Path(config.cache_dir).expanduser() / "models" / digest
 
 
 def warm_up(config: EmbeddedConfig, folder: Path, init_method: str, report: Callable[[str], None] = print) -> None:
@@ -64,8 +50,6 @@ def warm_up(config: EmbeddedConfig, folder: Path, init_method: str, report: Call
     own = folder.with_name(f"{folder.name}.{os.getpid()}")
     save_hf(model, config.model, task.VOCAB_SIZE, task.EOS, own)
     if folder.exists():
-        import shutil
-
         shutil.rmtree(own)
     else:
         os.replace(own, folder)

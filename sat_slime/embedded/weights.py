@@ -88,10 +88,10 @@ def hf_tensors(megatron: torch.nn.Module, config: ModelConfig) -> Iterator[tuple
             prefix, local, linear = expert.groups()
             cuts = _gather(weight, expert_tensor_group)
             if linear == "linear_fc2":
-                whole = {"down_proj": torch.cat(cuts, dim=1)}
+                projections = {"down_proj": torch.cat(cuts, dim=1)}
             else:
-                whole = {"gate_proj": _join(cuts, 0), "up_proj": _join(cuts, 1)}
-            for projection, tensor in whole.items():
+                projections = {"gate_proj": _join(cuts, 0), "up_proj": _join(cuts, 1)}
+            for projection, tensor in projections.items():
                 for rank, copy in enumerate(_gather(tensor, expert_group)):
                     index = int(local) + rank * (config.experts // expert_group.size())
                     yield f"{_layer(prefix)}mlp.experts.{index}.{projection}.weight", copy

@@ -14,7 +14,7 @@ from torch.multiprocessing import start_processes
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.packing import TrainSample
+from sat_slime.embedded.batch import TrainSample
 from sat_slime.rollout.types import Response
 
 pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
@@ -189,7 +189,8 @@ def replay_checks(trainer, rank: int, initial: str) -> dict:
     trainer.load_initial(Path(initial))
     micro = trainer._microbatches(make_samples(trainer.config))[0]
     with torch.no_grad():
-        with routing.record() as recorded:
+        recorded: list[torch.Tensor] = []
+        with routing.record(recorded):
             free, _ = trainer._log_probs(trainer.policy, micro, replay=False)
         own = micro.routed_experts.clone()
         for layer, choice in enumerate(recorded):

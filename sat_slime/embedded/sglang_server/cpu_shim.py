@@ -1,4 +1,4 @@
-"""What SGLang 0.5.15 from PyPI needs to run on CPU torch: no GPU, no sgl_kernel, no Triton kernels, no C++ compiler.
+"""What SGLang 0.5.15 from PyPI needs to run on CPU torch: no GPU, no sgl_kernel, no Triton, no C++ compiler.
 
 Each patch is one function that says why it is there; `apply` installs them all, before SGLang's server is imported.
 Only arithmetic that SGLang has in Triton alone, or in a slow loop, is replaced; the scheduler, the model and the server
@@ -15,12 +15,14 @@ from typing import Any
 
 import torch
 
+from sat_slime.embedded.sglang_server.absent import stand_in_for
+
 
 def apply() -> None:
     """Install every patch into this process."""
+    stand_in_for("triton", "torchvision", "IPython")
     load_only_qwen3()
     fork_subprocesses()
-    declare_torchvision_ops()
     allocate_routed_experts_unpinned()
     hash_seeds_in_torch()
     keep_torch_matmuls()
@@ -41,19 +43,6 @@ def fork_subprocesses() -> None:
     again, ten seconds of CPU: forked, they start with it, and with these patches."""
     multiprocessing.set_start_method("fork", force=True)
     multiprocessing.set_start_method = lambda *args, **kwargs: None
-
-
-def declare_torchvision_ops() -> None:
-    """PyPI's torchvision is a CUDA build whose operators don't load on CPU torch, and its import then fails on the two
-    that it registers fakes for. Transformers and SGLang import it; neither calls them for a text model."""
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _libraries.append(library)
-
-
-_libraries: list[torch.library.Library] = []  # a Library undoes its definitions when it is collected
 
 
 def allocate_routed_experts_unpinned() -> None:

@@ -1,0 +1,22 @@
+"""The initial model of a run: warmed up once, then taken from the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import sat_slime
+from sat_slime.config.schema import EmbeddedConfig
+
+
+def cached_model(config: EmbeddedConfig) -> Path:
+    """Folder of the warmed-up model of this configuration, whether or not it is there yet."""
+    recipe = {
+        "version": sat_slime.__version__,
+        "model": config.model.model_dump(),
+        "task": config.task.model_dump(),
+        "warmup": config.warmup.model_dump(),
+    }
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    return Path(config.cache_dir).expanduser() / "models" / digest
