@@ -55,7 +55,11 @@ def tail_quantile(
     if n == 0:
         return values.new_zeros(())
     rank += padding  # zeros come first
-    return values.kthvalue(rank).values if group is None else _kth_smallest_of_ranks(values, rank, group)
+    if group is not None:
+        return _kth_smallest_of_ranks(values, rank, group)
+    if values.is_cuda:  # where torch refuses kthvalue under deterministic algorithms
+        return values.topk(len(values) - rank + 1, sorted=False).values.amin()
+    return values.kthvalue(rank).values
 
 
 def _counts(values: Tensor, padding: int, group: dist.ProcessGroup | None) -> tuple[int, int, int]:
