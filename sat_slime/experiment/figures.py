@@ -129,7 +129,7 @@ def draw_trust_region(data: RunData) -> Drawing | None:
 
 def draw_histogram(data: RunData) -> Drawing | None:
     """Distribution of |d| early and late, and at low and high lag, with the quantile q (Eq. quantile)."""
-    rows = [row for row in data.histograms if row.get("counts") and len(row.get("edges", ())) == len(row["counts"]) + 1]
+    rows = [row for row in data.histograms if row.get("edges") and len(row.get("counts", ())) == len(row["edges"]) + 1]
     if not rows:
         return None
     quarter = max(1, len(rows) // 4)
@@ -150,11 +150,12 @@ def _density_panel(pair: Mapping[str, Sequence[HistogramRow]], axes: Axes, table
         edges = np.array(rows[0]["edges"], dtype=float)
         counts = np.sum([row["counts"] for row in rows if row["edges"] == rows[0]["edges"]], axis=0, dtype=float)
         share = counts / max(counts.sum(), 1.0)
-        table |= {f"{name}: from": edges[:-1].copy(), f"{name}: to": edges[1:], f"{name}: share": share}
-        if edges[0] <= 0:  # zero has no place on a logarithmic axis: its bin is drawn one bin wide
-            edges[0] = edges[1] ** 2 / edges[2]
-        occupied += [*edges[:-1][share > 0], *edges[1:][share > 0]]
-        axes.stairs(np.where(share > 0, share, np.nan), edges, color=colour, linestyle=dash, label=name, linewidth=1.6)
+        bounds = np.array([0.0, *edges, np.inf])
+        table |= {f"{name}: from": bounds[:-1], f"{name}: to": bounds[1:], f"{name}: share": share}
+        inner = share[1:-1]  # the two open bins have no width to draw on a logarithmic axis; they are in the table
+        occupied += [*edges[:-1][inner > 0], *edges[1:][inner > 0]]
+        heights = np.where(inner > 0, inner, np.nan)
+        axes.stairs(heights, edges, color=colour, linestyle=dash, label=name, linewidth=1.6)
         if quantiles := [row["q"] for row in rows if row.get("q")]:
             q = float(np.median(quantiles))
             axes.axvline(q, color=colour, linestyle=dash, linewidth=1, label=f"q = {q:.3g}")
@@ -183,10 +184,10 @@ def draw_optimization(data: RunData) -> Drawing | None:
             "loss terms",
             "loss",
             Series("loss/total", "total", BLACK),
-            Series("loss/policy", "policy", BLUE, "--"),
-            Series("loss/kl", "KL", VERMILION, "-."),
+            Series("loss/policy", "policy part", BLUE, "--"),
             zero=False,
         ),
+        line_panel(data, "KL to the reference model, unweighted", "nats", Series("loss/kl", "KL", VERMILION)),
         line_panel(data, "entropy of the policy", "nats", Series("loss/entropy", "entropy", GREEN)),
     )
 

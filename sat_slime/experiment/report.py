@@ -54,8 +54,8 @@ FIGURES = (
         "log_ratio_histogram",
         "Distribution of |d|",
         figures.draw_histogram,
-        "d = log π − log μ of single tokens. Vertical lines: q, the quantile that opens SAT's gate, median over the steps "
-        "drawn. With a sequence ratio q is of the responses' mean d and lies below the tokens' own tail.",
+        "d = log π − log μ of single tokens. Vertical lines: q, the quantile that opens SAT's gate, median over the "
+        "steps drawn. With a sequence ratio q is of the responses' mean d and lies below the tokens' own tail.",
     ),
     (
         "optimization",
@@ -246,7 +246,7 @@ def findings(run: Run) -> Iterator[str]:
     if reward is not None and len(reward) >= 4 * run.data.period:
         smoothed = smooth(reward, window_of(run.data))
         best, last = float(np.nanmax(smoothed)), float(smoothed[-1])
-        if last < 0.6 * best:
+        if last < 0.6 * best and best - last > 0.1:
             yield f"The training reward fell from {best:.3f} at its best to {last:.3f} at the end."
     lag = section(run.config, "pipeline").get("lag")
     if lag and "lag/max" in metrics and run.steps > 2 * run.data.period and np.nanmax(metrics["lag/max"]) < lag:

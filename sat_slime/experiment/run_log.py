@@ -59,7 +59,7 @@ class RunLog:
         self._view.eval(metrics)
 
     def histogram(self, row: Mapping[str, Any]) -> None:
-        """A histogram of |d| (step, lag, q, edges (bins + 1,), counts (bins,)): a line of histograms.jsonl."""
+        """A histogram of |d| (step, lag, q, and objective.mismatch_histogram's keys): a line of histograms.jsonl."""
         self._record(self._folder.histograms, row)
 
     def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None:

@@ -15,9 +15,9 @@ def save_random_model(folder: Path, model: ModelConfig, seed: int) -> str:
     """A Hugging Face folder with random weights large enough that its answers depend on the input."""
     import torch
 
-    from sat_slime.embedded.sglang_server.cpu_shim import declare_torchvision_ops
+    from sat_slime.embedded.sglang_server.absent import stand_in_for
 
-    declare_torchvision_ops()
+    stand_in_for("torchvision")  # transformers imports it where it is installed, and PyPI's needs CUDA
     from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     torch.set_num_threads(1)

@@ -78,8 +78,8 @@ def histogram_row(step: int, lag: int = 8, seed: int = 0) -> dict[str, Any]:
     random = np.random.default_rng([seed, step, 1])
     metrics = step_metrics(step, lag, seed)
     values = metrics["mismatch/d_pi"] * np.exp(1.4 * random.normal(size=3300) - 1)
-    edges = np.concatenate([[0.0], np.geomspace(1e-5, 10, 49)])
-    counts, _ = np.histogram(values, edges)
+    edges = np.geomspace(1e-5, 10, 49)
+    counts, _ = np.histogram(values, [0.0, *edges, np.inf])
     return {
         "step": step,
         "lag": metrics["lag/mean"],

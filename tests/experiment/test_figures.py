@@ -2,12 +2,14 @@ import csv
 
 import numpy as np
 import pytest
+import torch
 from synthetic import histogram_row, step_metrics, write_run
 
 from sat_slime.experiment import figures
 from sat_slime.experiment.drawing import RunData, save, smooth
 from sat_slime.experiment.metrics import columns, read_metrics, read_rows
 from sat_slime.experiment.report import FIGURES
+from sat_slime.objective import mismatch_histogram
 
 DRAW = [draw for _, _, draw, _ in FIGURES]
 
@@ -70,3 +72,10 @@ def test_histogram_shares_sum_to_one_and_split_by_lag():
     shares = {key: values.sum() for key, values in table.items() if key.endswith("share")}
     assert len(shares) == 4
     np.testing.assert_allclose(list(shares.values()), 1.0)
+
+
+def test_histogram_takes_what_the_objective_measures():
+    measured = mismatch_histogram(torch.tensor([0.0, 1e-3, 0.02, 0.5]))
+    table = figures.draw_histogram(RunData(histograms=[{"step": 1, "lag": 1, "q": None, **measured}])).table
+    assert table["first quarter: share"][0] == 0.25  # exactly zero, left of every edge
+    assert table["first quarter: share"].sum() == 1.0
