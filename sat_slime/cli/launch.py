@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,8 +170,6 @@ def launch(plan: Plan, *, overwrite: bool, live: bool | None, console: Console) 
 def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> tuple[str, str | None]:
     import sat_slime.embedded as runtime
 
-    # megatron-core says so once a module; without a GPU it is as it should be
-    warnings.filterwarnings("ignore", message=".*Apex (is|are) not installed")
     config = plan.config
     pipeline = config.pipeline
     title = f"{folder.path.name} · {method_label(config.method.model_dump())} · lag {pipeline.lag}"
