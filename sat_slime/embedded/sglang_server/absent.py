@@ -11,15 +11,18 @@ from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 
 class Absent(ModuleType):
     """A module of which every attribute is such a stand-in. As a decorator it returns what it decorates, so that a
     Triton kernel is a plain function, and launching it is a TypeError and not silence."""
 
-    __path__: ClassVar[list[str]] = []
     __version__ = "0.0"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []  # a package, so that `import triton.language` works
 
     def __getattr__(self, name: str) -> Any:
         # `triton.runtime.driver.active` asks for a device: its failure is how callers learn that there is none.
