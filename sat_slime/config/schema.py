@@ -142,8 +142,8 @@ class ModelConfig(Section):
     """Experts chosen per token (top-k)."""
     ffn_size: PositiveInt = 64
     """Width of an expert, or of the feed-forward layer of a dense model."""
-    rope_base: PositiveFloat = 10_000.0
-    """Base of the rotary position embedding."""
+    rope_base: PositiveFloat = 100.0
+    """Base of the rotary position embedding; small, since sequences are short."""
     norm_eps: PositiveFloat = 1e-6
     """Epsilon of RMSNorm."""
     max_positions: PositiveInt = 128
@@ -182,13 +182,13 @@ class TaskConfig(Section):
 class WarmupConfig(Section):
     """Supervised warm-up that makes the initial model from scratch, cached by a hash of model, task and warm-up."""
 
-    steps: NonNegativeInt = 700
+    steps: NonNegativeInt = 500
     """Optimizer steps; 0 leaves the model random."""
-    batch_size: PositiveInt = 128
+    batch_size: PositiveInt = 64
     """Demonstrations per step."""
-    lr: PositiveFloat = 3e-3
+    lr: PositiveFloat = 7e-3
     """Peak learning rate."""
-    clean_fraction: Annotated[float, Field(ge=0, le=1)] = 0.75
+    clean_fraction: Annotated[float, Field(ge=0, le=1)] = 0.85
     """Share of the steps on correct demonstrations; the rest are careless, which leaves RL something to learn."""
     error_rate: Annotated[float, Field(ge=0, le=1)] = 0.2
     """Probability that a step of a careless demonstration errs."""
@@ -213,11 +213,11 @@ class RolloutConfig(Section):
     """Sampling temperature; the trainer divides its logits by it too."""
     max_response_tokens: PositiveInt = 24
     """Longest response, in tokens."""
-    max_running_requests: PositiveInt = 128
+    max_running_requests: PositiveInt = 256
     """Requests that one server decodes side by side, and the bound on requests in flight to it."""
     deterministic: bool = False
-    """One request at a time and a seed per request, so that a batch depends on nothing but weights, prompts and seed.
-    Slow: for tests of reproducibility."""
+    """Requests reach the scheduler in one piece and the sampling seed of each decides its tokens, so that a batch
+    depends on nothing but weights, prompts and seeds: a resumed run then repeats bit for bit (with float32)."""
     startup_timeout_s: PositiveFloat = 180.0
     """Seconds for a server to become healthy before it counts as failed."""
     request_timeout_s: PositiveFloat = 120.0

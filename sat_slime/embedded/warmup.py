@@ -1,6 +1,6 @@
 """The initial model: made from scratch by a short supervised warm-up, and cached by what it depends on.
 
-Three quarters of the steps see correct demonstrations, the rest careless ones: the model then knows the arithmetic but
+Most steps see correct demonstrations, the last ones careless ones: the model then knows the arithmetic but
 answers sloppily, which is what RL has to unlearn. Both halves matter; a merely under-trained model hardly learns by RL.
 """
 
