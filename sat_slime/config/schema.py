@@ -288,9 +288,10 @@ class CheckpointConfig(Section):
 class DiagnoseConfig(Section):
     """Measurements that cost extra forward passes."""
 
-    split_every_n_steps: NonNegativeInt = 4
+    split_every_n_steps: NonNegativeInt = 5
     """Optimizer steps between splits of the mismatch into policy and implementation (Eq. split): one forward pass
-    under the generating weights. 0: never. Every step when the method's denominator is `checkpoint`."""
+    under the generating weights. A number without a common factor with pipeline.lag meets every lag in turn. 0: never.
+    Every step when the method's denominator is `checkpoint`."""
 
 
 class LoggingConfig(Section):

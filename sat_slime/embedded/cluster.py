@@ -83,8 +83,8 @@ class _Rank:
 
         self.trainer = TrainerRank(config, rank, init_method)
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        return getattr(self.trainer, method)(*arguments)
+    def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        return getattr(self.trainer, method)(*arguments, **keywords)
 
 
 def _warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> None:
@@ -109,13 +109,13 @@ class TrainerGroup:
             rank_class.remote(config, rank, init_method) for rank in range(config.train.world_size)
         ]
 
-    def call(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Runs a method of TrainerRank on all ranks and waits."""
-        return self.wait(self.start(method, *arguments))
+        return self.wait(self.start(method, *arguments, **keywords))
 
-    def start(self, method: str, *arguments: Any) -> list[Any]:
+    def start(self, method: str, *arguments: Any, **keywords: Any) -> list[Any]:
         """Like `call`, without waiting."""
-        return [rank.call.remote(method, *arguments) for rank in self.ranks]
+        return [rank.call.remote(method, *arguments, **keywords) for rank in self.ranks]
 
     def wait(self, futures: list[Any]) -> Any:
         return wait_all(futures, "trainer rank")[0]

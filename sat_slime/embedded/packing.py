@@ -11,6 +11,7 @@ from torch import Tensor
 from sat_slime.embedded.batch import TrainSample
 from sat_slime.embedded.model import PackedLayout
 from sat_slime.embedded.parallel import device
+from sat_slime.rollout.types import Response
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class MicroBatch:
     """(R,) fp32 log mu."""
     advantages: Tensor
     """(R,) fp32."""
+    request_ids: list[str]
     lengths: list[int]
     """Response tokens of each response; their sum is R."""
     versions: list[int]
@@ -78,12 +80,20 @@ def padded_tokens(sizes: list[int], plan: list[list[list[int]]], multiple_of: in
     return [max(1, -(-tokens // multiple_of)) * multiple_of for tokens in widest]
 
 
-def pack(samples: list[TrainSample], tokens: int, routing_shape: tuple[int, int] | None) -> MicroBatch:
-    """Packs samples into a row of `tokens` tokens; what is left is one padding sequence that nothing reads.
+def forwarded_tokens(response: Response) -> int:
+    """Tokens of a response that are inputs: all but its last."""
+    return len(response.prompt_ids) + len(response.output_ids) - 1
+
+
+def pack(batch: list[TrainSample], part: list[int], tokens: int, routing_shape: tuple[int, int] | None) -> MicroBatch:
+    """Packs some samples of a batch into a row; what is left is one padding sequence that nothing reads.
 
     Args:
+        part: indices of the samples.
+        tokens: of the row.
         routing_shape: (layers, top-k) of a MoE model whose responses carry routed experts, else None.
     """
+    samples = [batch[i] for i in part]
     responses = [sample.response for sample in samples]
     sequences = [[*r.prompt_ids, *r.output_ids[:-1]] for r in responses]
     lengths = [len(sequence) for sequence in sequences]
@@ -117,6 +127,7 @@ def pack(samples: list[TrainSample], tokens: int, routing_shape: tuple[int, int]
         advantages=tensor(
             np.repeat(np.asarray([s.advantage for s in samples], dtype=np.float32), output_lengths), torch.float32
         ),
+        request_ids=[r.request_id for r in responses],
         lengths=output_lengths,
         versions=[r.weight_version for r in responses],
         routed_experts=routes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
@@ -18,7 +19,7 @@ from sat_slime.embedded import parallel, routing, task
 from sat_slime.embedded.batch import StepResult, TrainSample
 from sat_slime.embedded.log_probs import vocab_parallel_log_probs
 from sat_slime.embedded.model import build_model, forward_logits
-from sat_slime.embedded.packing import MicroBatch, pack, padded_tokens, plan_microbatches
+from sat_slime.embedded.packing import MicroBatch, forwarded_tokens, pack, padded_tokens, plan_microbatches
 from sat_slime.embedded.weights import load_hf, save_hf
 from sat_slime.objective import (
     SAT,
@@ -155,13 +156,13 @@ class TrainerRank:
         return [self._step(*arguments) for arguments in zip(steps, packed, proximal, strict=True)]
 
     def _microbatches(self, samples: list[TrainSample]) -> list[MicroBatch]:
-        sizes = [len(s.response.prompt_ids) + len(s.response.output_ids) - 1 for s in samples]
         train, model = self.config.train, self.config.model
+        sizes = [forwarded_tokens(s.response) for s in samples]
         plan = plan_microbatches(sizes, train.data_parallel, train.tokens_per_microbatch)
         rows = padded_tokens(sizes, plan, multiple_of=train.tensor_parallel)
         shape = (model.layers, model.experts_per_token) if model.is_moe else None
         mine = plan[parallel_state.get_data_parallel_rank()]
-        return [pack([samples[i] for i in part], tokens, shape) for part, tokens in zip(mine, rows, strict=True)]
+        return [pack(samples, part, tokens, shape) for part, tokens in zip(mine, rows, strict=True)]
 
     def _log_probs(
         self, model: torch.nn.Module, micro: MicroBatch, *, replay: bool, with_entropy: bool = False
@@ -172,6 +173,20 @@ class TrainerRank:
         return vocab_parallel_log_probs(
             logits[micro.rows], micro.targets, self.config.rollout.temperature, with_entropy=with_entropy
         )
+
+    @torch.no_grad()
+    def score(self, samples: list[TrainSample], *, replay: bool) -> dict[str, np.ndarray]:
+        """log pi of given responses under the current weights, by request id; this rank's share of them.
+
+        Args:
+            replay: route as the rollout engine did (R3), else freely.
+        """
+        found = {}
+        for micro in self._microbatches(samples):
+            log_probs, _ = self._log_probs(self.policy, micro, replay=replay)
+            pieces = log_probs.cpu().split(micro.lengths)
+            found.update({name: piece.numpy() for name, piece in zip(micro.request_ids, pieces, strict=True)})
+        return found
 
     @torch.no_grad()
     def _policy_log_probs(self, microbatches: list[MicroBatch]) -> list[Tensor]:

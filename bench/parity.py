@@ -1,0 +1,82 @@
+"""How far the real engines are apart at equal weights: Megatron in fp32 against SGLang in fp32 and bf16.
+
+    python bench/parity.py [--batches 8] [--json]
+
+The same responses are scored by the trainer with its own routing, with the engine's experts replayed (R3), and, as a
+proof that the replayed experts belong to the tokens they are given to, with those experts shifted by one token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+from pipeline_parts import generate, running
+
+from sat_slime.config.loader import load_config
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded.batch import TrainSample
+
+CONFIG = Path(__file__).parents[1] / "configs/embedded/quickstart.yaml"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, default=CONFIG)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting of the config")
+    parser.add_argument("--batches", type=int, default=8, help="batches of the config's size to score")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    table = {
+        dtype: measure(load_config(options.config, [*options.set, f"rollout.dtype={dtype}"]), options.batches)
+        for dtype in ("float32", "bfloat16")
+    }
+    print(json.dumps(table) if options.json else as_text(table))
+
+
+def measure(config: EmbeddedConfig, batches: int) -> dict[str, dict[str, float]]:
+    """|log pi - log mu| of response tokens by the trainer's routing."""
+    with running(config) as (trainer, engines):
+        samples = [s for i in range(batches) for s in generate(config, engines, i).samples()]
+        shifted = [shift_routes(s) for s in samples]
+        mu = {s.response.request_id: s.response.log_probs for s in samples}
+        scores = {
+            "free": trainer.call("score", samples, replay=False),
+            "replayed": trainer.call("score", samples, replay=True),
+            "shifted": trainer.call("score", shifted, replay=True),
+        }
+    result = {}
+    for name, log_probs in scores.items():
+        d = np.abs(np.concatenate([log_probs[key] - mu[key] for key in mu]))
+        result[name] = {
+            "tokens": d.size,
+            "mean": float(d.mean()),
+            "q99": float(np.quantile(d, 0.99, method="inverted_cdf")),
+            "max": float(d.max()),
+        }
+    return result
+
+
+def shift_routes(sample: TrainSample) -> TrainSample:
+    """The sample with each token given the experts of the token before it."""
+    routes = sample.response.routed_experts
+    return dataclasses.replace(
+        sample, response=dataclasses.replace(sample.response, routed_experts=np.roll(routes, 1, axis=0))
+    )
+
+
+def as_text(table: dict) -> str:
+    lines = ["engine    trainer's routing   tokens      mean |d|      99 %       largest"]
+    for dtype, rows in table.items():
+        for name, row in rows.items():
+            lines.append(
+                f"{dtype:9} {name:18} {row['tokens']:7d}   {row['mean']:10.2e}   {row['q99']:9.2e}   {row['max']:9.2e}"
+            )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Every method of the paper's grid, at both of its lags, on the real engines. Minutes: `pytest -m slow`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sat_slime.objective import PAPER_METHODS
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
+        reason="the embedded runtime needs the engines: scripts/setup.sh",
+    ),
+]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("methods")
+
+
+@pytest.mark.parametrize("lag", [1, 8])
+@pytest.mark.parametrize("method", PAPER_METHODS)
+def test_ten_steps(method, lag, root):
+    name = f"{method}-lag{lag}"
+    settings = {
+        "pipeline.iterations": 10,
+        "eval.every_n_iterations": 0,
+        "checkpoint.every_n_iterations": 0,
+        "rollout.dtype": "bfloat16",
+        "rollout.deterministic": "false",
+        "output_dir": root,
+        "cache_dir": root / "cache",
+    }
+    command = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(ROOT / "configs/embedded/tiny.yaml")]
+    command += ["--method", method, "--lag", str(lag), "--name", name, "--no-live"]
+    command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in (root / name / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 10
+    assert max(row["lag/max"] for row in rows) == lag
+    for row in rows:
+        # An undefined figure is null in the file; a finite run has none.
+        assert all(value is not None and math.isfinite(value) for value in row.values()), row
+        assert ("sat/q" in row) == method.startswith("sat-")
+        assert ("tis/weight" in row) == ("tis" in method)
+        assert ("routing/flip_rate" in row) == (not method.endswith("r3"))

@@ -1,0 +1,66 @@
+"""The embedded task: its verifier, its split, its demonstrations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sat_slime.config.schema import TaskConfig
+from sat_slime.embedded import task
+from sat_slime.embedded.task import Problem
+
+PROBLEM = Problem((3, 5, 2, 4), width=8)
+
+
+def test_prompt_and_answer_are_the_documented_ones():
+    assert PROBLEM.prompt == "3524    ="
+    assert task.demonstration(PROBLEM, np.random.default_rng(0), 0.0, direct=False) == "08,10,14$"
+    assert task.demonstration(PROBLEM, np.random.default_rng(0), 0.0, direct=True) == "14$"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [
+        ("08,10,14$", 1),
+        ("14$", 1),
+        ("99,99,14$", 1),  # only the last number is asked for
+        ("08,10,14", 0),  # does not end
+        ("08,10,15$", 0),
+        ("14,$", 0),
+        ("014$", 0),  # another number
+        ("08=14$", 0),
+        ("08 14$", 0),
+        ("14 $", 0),
+        ("$", 0),
+        ("", 0),
+        ("14$$", 0),
+    ],
+)
+def test_reward(answer, reward):
+    assert task.reward(PROBLEM, task.encode(answer)) == reward
+
+
+def test_sums_below_ten_have_two_digits():
+    assert task.reward(Problem((0, 0), 8), task.encode("00$")) == 1
+    assert task.reward(Problem((0, 0), 8), task.encode("0$")) == 0
+
+
+def test_tokens_beyond_the_alphabet_are_no_answer():
+    assert task.decode([1, 15, 12]) == "1?$"
+    assert task.reward(PROBLEM, [1, 15, 12]) == 0
+
+
+def test_held_out_problems_are_never_trained_on():
+    settings = TaskConfig(min_digits=2, max_digits=3, max_digit=3)  # 80 problems: all of them are drawn
+    rng = np.random.default_rng(0)
+    train = {p.prompt for p in task.draw_problems(settings, 4000, rng, held_out=False)}
+    held_out = {p.prompt for p in task.draw_problems(settings, 400, rng, held_out=True)}
+    assert held_out and not train & held_out
+    assert len(train | held_out) == 4**2 + 4**3
+
+
+def test_careless_demonstrations_err_and_carry_the_error_on():
+    rng = np.random.default_rng(1)
+    answers = [task.demonstration(PROBLEM, rng, 0.3, direct=False) for _ in range(400)]
+    right = np.mean([task.reward(PROBLEM, task.encode(a)) for a in answers])
+    assert 0.25 < right < 0.5  # about 0.7 ** 3, and some errors cancel
