@@ -1,0 +1,124 @@
+"""What an installation promises: the plain package needs no engine, versions agree, the scripts are whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sat_slime
+
+ROOT = Path(__file__).parents[1]
+ENGINES = ("megatron", "ray", "sglang", "transformers")
+SCRIPTS = ("scripts/setup.sh", "scripts/demo.sh", "scripts/test.sh", ".ci/run")
+
+WITHOUT_ENGINES = f"""
+import sys
+from importlib.machinery import PathFinder
+
+find = PathFinder.find_spec
+hidden = lambda name, *rest: None if name.partition(".")[0] in {ENGINES!r} else find(name, *rest)
+PathFinder.find_spec = staticmethod(hidden)
+"""
+
+
+def python(program: str) -> str:
+    """Standard output of a program in an interpreter of its own."""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("module", ["objective", "config", "rollout.types", "experiment.report", "cli", "embedded"])
+def test_importing_a_part_imports_no_engine(module):
+    program = f"import sys, sat_slime.{module}; print(*({set(ENGINES)!r} & set(sys.modules)))"
+    assert python(program).split() == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["methods"], ["version"], ["launch", "configs/embedded/quickstart.yaml", "--dry-run"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_the_command_works_without_engines(arguments):
+    printed = python(
+        f"{WITHOUT_ENGINES}\nsys.argv = ['sat-slime', *{arguments!r}]\nimport sat_slime.cli as c; c.main()"
+    )
+    assert "sat" in printed.lower()
+    assert ("missing     megatron-core, sglang, ray" in printed) == ("--dry-run" in arguments)
+
+
+def test_the_objective_works_without_engines():
+    program = """
+import torch
+from sat_slime.objective import TokenBatch, named_method, policy_surrogate
+log_probs = torch.zeros(4, requires_grad=True)
+mask = torch.ones(4, dtype=torch.bool)
+batch = TokenBatch(log_probs, torch.full((4,), -0.1), torch.ones(4), mask, torch.tensor([2, 2]))
+policy_surrogate(named_method("sat-grpo"), batch).values.sum().backward()
+print(log_probs.grad.abs().sum().item())
+"""
+    assert float(python(WITHOUT_ENGINES + program)) > 0
+
+
+def test_versions_agree():
+    declared = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert declared and declared[1] == sat_slime.__version__
+
+
+def test_every_requirement_of_the_cpu_engine_has_a_tested_version():
+    def names(file: str) -> set[str]:
+        lines = (ROOT / "requirements" / file).read_text().splitlines()
+        return {line.partition("==")[0].strip() for line in lines if line and not line.startswith("#")}
+
+    assert names("embedded.txt") <= names("constraints.txt")
+    assert {"torch", "sglang", "megatron-core", "ray"} <= names("constraints.txt")
+    assert "torchvision" not in names("constraints.txt")
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_are_executable_and_parse(script):
+    assert os.access(ROOT / script, os.X_OK)
+    subprocess.run(["bash", "-n", ROOT / script], check=True)
+
+
+@pytest.mark.parametrize("document", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)
+def test_links_in_the_documents_lead_somewhere(document):
+    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", document.read_text())
+    missing = [link for link in links if not (document.parent / link).exists()]
+    assert not missing
+
+
+def setup_with(python: Path, tmp_path: Path) -> str:
+    """What setup.sh says, in a copy that has no .venv, when it is to use a given interpreter."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "requirements").mkdir()
+    for file in ("scripts/setup.sh", "requirements/constraints.txt", "pyproject.toml"):
+        (tmp_path / file).write_text((ROOT / file).read_text())
+    result = subprocess.run(
+        ["bash", "scripts/setup.sh"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    return result.stderr
+
+
+def test_setup_says_what_is_missing(tmp_path):
+    assert "not installed: install Python 3.10" in setup_with(tmp_path / "nowhere", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"), [("version_info", "3.10 or newer is needed"), ("ensurepip", "apt install python3-venv")]
+)
+def test_setup_refuses_an_interpreter_that_will_not_do(tmp_path, refused, message):
+    fake = tmp_path / "python3"
+    fake.write_text(f'#!/bin/sh\ncase "$*" in *{refused}*) exit 1;; esac\nexec "{sys.executable}" "$@"\n')
+    fake.chmod(0o755)
+    assert message in setup_with(fake, tmp_path)
