@@ -2,8 +2,8 @@
 
     python bench/pipeline.py [--rounds 12] [--set KEY=VALUE ...]
 
-Each round times, one after the other: a batch generated alone, a batch trained alone, a synchronous iteration (generate,
-train) and two asynchronous ones (generate the next batch while training this one). Figures are medians over rounds.
+Each round times, one after the other: a batch generated alone, a batch trained alone, a synchronous iteration (first
+generate, then train) and two asynchronous ones (generate the next batch while training this one). Medians over rounds.
 The share of the possible overlap is (rollout + train - asynchronous) / min(rollout, train), all measured here.
 """
 

@@ -14,7 +14,8 @@ from sat_slime.embedded import task
 from sat_slime.embedded.task import Problem
 from sat_slime.rollout.types import GenerationRequest, Response
 
-_TRAIN_STREAM, _EVAL_STREAM = 0, 1
+# Streams of random numbers: under one seed they never overlap.
+_TRAINING, _EVALUATION_PROBLEMS, _EVALUATION = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class RolloutBatch:
             "reward/flat_groups": float((rewards.min(1) == rewards.max(1)).mean()),
             "response/length_mean": float(lengths.mean()),
             "response/length_max": int(lengths.max()),
-            "response/truncated": float(np.mean([r.finish_reason == "length" for r in self.responses])),
+            "response/truncated": float(np.mean([r.output_ids[-1] != task.EOS for r in self.responses])),
             "tokens/response_total": int(lengths.sum()),
             **{f"rollout/{name}": count for name, count in self.faults.items()},
         }
@@ -87,8 +88,8 @@ def group_advantages(rewards: np.ndarray) -> np.ndarray:
 def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Problem], list[GenerationRequest]]:
     """Problems and requests of an iteration: a function of the run's seed and the iteration alone, so that a resumed
     run continues the same stream."""
-    rng = np.random.default_rng([config.seed, _TRAIN_STREAM, iteration])
-    problems = task.draw_problems(config.task, config.rollout.prompts_per_iteration, rng, held_out=False)
+    rng = np.random.default_rng([config.seed, _TRAINING, iteration])
+    problems = task.training_problems(config.task, config.rollout.prompts_per_iteration, rng)
     return problems, _requests(
         config, f"train-{iteration}", problems, config.rollout.samples_per_prompt, config.rollout.temperature, rng
     )
@@ -96,10 +97,10 @@ def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Prob
 
 def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem], list[GenerationRequest]]:
     """The same held-out problems at every evaluation, with fresh sampling."""
-    problems = task.draw_problems(
-        config.task, config.eval.problems, np.random.default_rng([config.seed, _EVAL_STREAM]), held_out=True
+    problems = task.evaluation_problems(
+        config.task, config.eval.problems, np.random.default_rng([config.seed, _EVALUATION_PROBLEMS])
     )
-    rng = np.random.default_rng([config.seed, _EVAL_STREAM, step])
+    rng = np.random.default_rng([config.seed, _EVALUATION, step])
     return problems, _requests(
         config, f"eval-{step}", problems, config.eval.samples_per_problem, config.eval.temperature, rng
     )

@@ -1,7 +1,7 @@
 """Checkpoints of a run: a folder that is there in full or not at all.
 
 `checkpoints/iteration-000032/` holds `state.json`, one safetensors file per trainer rank, the broadcast weights that
-are still in use (`weights-V/`) and the batch that was generated ahead (`batch.safetensors`, `batch.json`). It is
+are still in use (`weights/`) and the batch that was generated ahead (`batch.safetensors`, `batch.json`). It is
 written under another name, flushed to the disk and renamed; nothing in it is pickled.
 """
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
 from torch import Tensor
 
+Entropy = Literal["none", "value", "gradient"]
+
 
 def vocab_parallel_log_probs(
-    logits: Tensor, targets: Tensor, temperature: float, *, with_entropy: bool = False
+    logits: Tensor, targets: Tensor, temperature: float, *, entropy: Entropy = "none"
 ) -> tuple[Tensor, Tensor | None]:
     """log pi(target) under softmax(logits / temperature), in fp32.
 
@@ -20,7 +24,7 @@ def vocab_parallel_log_probs(
         logits: (N, vocabulary / tensor-parallel size), this rank's part.
         targets: (N,) token ids.
         temperature: of the rollout, > 0.
-        with_entropy: also return the entropy of the full distribution, in nats.
+        entropy: also return the entropy of the full distribution, in nats, without or with a gradient.
 
     Returns:
         (N,) log-probabilities and (N,) entropies or None, equal on all tensor-parallel ranks. Gradients flow to this
@@ -42,7 +46,8 @@ def vocab_parallel_log_probs(
     picked = reduce_from_tensor_model_parallel_region(torch.where(mine, picked, 0.0))
     log_total = total.log()
 
-    entropy = None
-    if with_entropy:
-        entropy = log_total - reduce_from_tensor_model_parallel_region((exp * shifted).sum(-1)) / total
-    return picked - log_total, entropy
+    if entropy == "none":
+        return picked - log_total, None
+    with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
+        nats = log_total - reduce_from_tensor_model_parallel_region((exp * shifted).sum(-1)) / total
+    return picked - log_total, nats

@@ -8,6 +8,7 @@ synchronous loop: generate, train, broadcast.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import threading
@@ -22,7 +23,7 @@ import ray
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint, task
-from sat_slime.embedded.batch import RolloutBatch, evaluation_requests, training_requests
+from sat_slime.embedded.batch import RolloutBatch, StepResult, evaluation_requests, training_requests
 from sat_slime.embedded.cluster import ActorFailure, EngineGroup, TrainerGroup, start_ray, warm_up_model
 from sat_slime.embedded.initial_model import cached_model
 
@@ -62,32 +63,42 @@ def run(config: EmbeddedConfig, folder: Path, log: RunLog, resume: bool = False)
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is saved.
         OSError: a checkpoint could not be written; the previous one is whole.
     """
-    with _interruptible() as interrupted:
-        start_ray()
+    with _interruptible() as interruption:
         try:
-            Pipeline(config, folder.resolve(), log, interrupted).run(resume)
+            start_ray()
+            Pipeline(config, folder.resolve(), log, interruption).run(resume)
         finally:
             ray.shutdown()
-    if interrupted.is_set():
+    if interruption.asked:
         raise KeyboardInterrupt
 
 
-@contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """The first SIGINT or SIGTERM asks for an end at the next iteration; a second one interrupts at once."""
-    asked = threading.Event()
+@dataclass
+class Interruption:
+    """Ctrl-C and SIGTERM: while the loop runs the first one asks for an end after the iteration, which saves; before
+    that, and the second time, they end the run at once."""
 
-    def ask(number: int, frame: Any) -> None:
-        if asked.is_set():
+    asked: bool = False
+    looping: bool = False
+
+    def handle(self, number: int, frame: Any) -> None:
+        if self.asked or not self.looping:
+            self.asked = True
             raise KeyboardInterrupt
-        asked.set()
+        self.asked = True
+        # Not through the log: a signal may come while that holds a lock.
+        os.write(2, b"\nending after this iteration and a checkpoint; once more to end at once\n")
 
+
+@contextmanager
+def _interruptible() -> Iterator[Interruption]:
+    interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield interruption  # only the main thread may handle signals
         return
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, interruption.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield interruption
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -96,10 +107,10 @@ def _interruptible() -> Iterator[threading.Event]:
 class Pipeline:
     """One run: its trainer, its engines, and where it stands."""
 
-    def __init__(self, config: EmbeddedConfig, folder: Path, log: RunLog, interrupted: threading.Event) -> None:
+    def __init__(self, config: EmbeddedConfig, folder: Path, log: RunLog, interruption: Interruption) -> None:
         self.config = config
         self.log = log
-        self.interrupted = interrupted
+        self.interruption = interruption
         self.checkpoints = folder / "checkpoints"
         self.weights = folder / "weights"
         self.log_dir = folder / "logs"
@@ -108,7 +119,8 @@ class Pipeline:
         self.updates = 0
         self.versions: list[int] = []
         """Broadcast versions still in use, the last one on the engines."""
-        self.sync_seconds = 0.0
+        self.seconds: dict[str, float] = {}
+        """Parts of the current iteration's time; `wait` is every wait for a rollout."""
 
     def run(self, resume: bool) -> None:
         saved = checkpoint.newest(self.checkpoints) if resume else None
@@ -176,32 +188,40 @@ class Pipeline:
         config = self.config
         lag, total = config.pipeline.lag, config.pipeline.iterations
         ahead = ready
-        while self.iteration < total and not self.interrupted.is_set():
+        self.interruption.looping = True
+        while self.iteration < total and not self.interruption.asked:
+            self.seconds = dict.fromkeys(("wait", "train", "sync"), 0.0)
             started = time.monotonic()
             iteration = self.iteration
-            current = ahead or self._launch(iteration)
-            batch = self._collect(current)
+            batch = self._collect(ahead or self._launch(iteration))
             ahead = self._launch(iteration + 1) if lag and iteration + 1 < total else None
-            collected = time.monotonic()
 
             self.log.status(phase="training", iteration=iteration + 1)
-            results = self.trainer.train(batch)
-            trained = time.monotonic()
+            with self._timing("train"):
+                results = self.trainer.train(batch)
             self.iteration += 1
             self.updates += len(results)
 
-            self.sync_seconds = 0.0
             if self.iteration % max(lag, 1) == 0 or self.iteration == total:
                 if ahead:
                     self._collect(ahead)
-                self._broadcast()
-            self._record(batch, results, started, collected, trained)
+                with self._timing("sync"):
+                    self._broadcast()
+            self.seconds["step"] = time.monotonic() - started
+            self._record(batch, results)
             if self._is_due(config.eval.every_n_iterations):
                 if ahead:
                     self._collect(ahead)
                 self._evaluate()
-            if self._is_due(config.checkpoint.every_n_iterations) or self.interrupted.is_set():
+            if self._is_due(config.checkpoint.every_n_iterations) or self.interruption.asked:
                 self._save(ahead)
+
+    @contextmanager
+    def _timing(self, part: str) -> Iterator[None]:
+        """Adds what is inside to a part of this iteration's time."""
+        started = time.monotonic()
+        yield
+        self.seconds[part] += time.monotonic() - started
 
     def _is_due(self, every: int) -> bool:
         """Every n-th iteration; the last one too, unless n = 0 says never (a checkpoint is made at the end anyway)."""
@@ -215,7 +235,8 @@ class Pipeline:
     def _collect(self, flight: Flight) -> RolloutBatch:
         if flight.batch is None:
             self.log.status(phase="waiting for the rollout")
-            flight.batch = self.engines.collect(flight.futures, flight.iteration, flight.problems)
+            with self._timing("wait"):
+                flight.batch = self.engines.collect(flight.futures, flight.iteration, flight.problems)
             self.log.status(engine="ready")
             self._tell_faults(flight.batch)
         return flight.batch
@@ -234,7 +255,6 @@ class Pipeline:
 
     def _broadcast(self) -> None:
         """Current weights to all engines, with the number of optimizer updates as their version."""
-        started = time.monotonic()
         self.log.status(phase="broadcasting weights")
         folder = self._weights_folder(self.updates)
         version = self.trainer.call("export_weights", folder)
@@ -245,21 +265,16 @@ class Pipeline:
         for old in self.versions[:-2]:
             shutil.rmtree(self._weights_folder(old), ignore_errors=True)
         self.versions = self.versions[-2:]
-        self.sync_seconds = time.monotonic() - started
 
     # ----------------------------------------------------------------------------------------------- record
 
-    def _record(self, batch: RolloutBatch, results: list, started: float, collected: float, trained: float) -> None:
-        now = time.monotonic()
+    def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
         shared = {
             "rollout_id": batch.iteration,
             "iteration": self.iteration,
             **batch.metrics(),
             "time/rollout": batch.seconds,
-            "time/wait": collected - started,
-            "time/train": trained - collected,
-            "time/sync": self.sync_seconds,
-            "time/step": now - started,
+            **{f"time/{part}": seconds for part, seconds in self.seconds.items()},
         }
         for result in results:
             self.log.step({**result.metrics, **shared})

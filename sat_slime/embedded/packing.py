@@ -36,8 +36,8 @@ class MicroBatch:
     request_ids: list[str]
     lengths: list[int]
     """Response tokens of each response; their sum is R."""
-    versions: list[int]
-    """Weight version of each response."""
+    versions: Tensor
+    """(R,) weight version that generated each response token."""
     routed_experts: Tensor | None
     """(N, layers, top-k) int64 experts of the rollout engine; padding takes the first experts."""
 
@@ -80,13 +80,22 @@ def padded_tokens(sizes: list[int], plan: list[list[list[int]]], multiple_of: in
     return [max(1, -(-tokens // multiple_of)) * multiple_of for tokens in widest]
 
 
+_PADDING_LENGTH = 32
+"""Longest padding sequence of a row without samples."""
+
+
+def _padding_sequences(tokens: int, longest: int) -> list[int]:
+    """Padding in sequences no longer than the real ones: attention's grid is as wide as the longest sequence."""
+    return [longest] * (tokens // longest) + ([tokens % longest] if tokens % longest else [])
+
+
 def forwarded_tokens(response: Response) -> int:
     """Tokens of a response that are inputs: all but its last."""
     return len(response.prompt_ids) + len(response.output_ids) - 1
 
 
 def pack(batch: list[TrainSample], part: list[int], tokens: int, routing_shape: tuple[int, int] | None) -> MicroBatch:
-    """Packs some samples of a batch into a row; what is left is one padding sequence that nothing reads.
+    """Packs some samples of a batch into a row; what is left is padding that nothing reads.
 
     Args:
         part: indices of the samples.
@@ -118,7 +127,7 @@ def pack(batch: list[TrainSample], part: list[int], tokens: int, routing_shape: 
         routes = tensor(np.concatenate([*[r.routed_experts for r in responses], filler]), torch.int64)
     return MicroBatch(
         token_ids=tensor([t for sequence in sequences for t in sequence] + [0] * padding, torch.int64),
-        layout=PackedLayout.of(lengths + ([padding] if padding else [])),
+        layout=PackedLayout.of(lengths + _padding_sequences(padding, longest=max(lengths, default=_PADDING_LENGTH))),
         rows=tensor(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]), torch.int64),
         targets=tensor([t for r in responses for t in r.output_ids], torch.int64),
         rollout_log_probs=tensor(
@@ -129,6 +138,6 @@ def pack(batch: list[TrainSample], part: list[int], tokens: int, routing_shape: 
         ),
         request_ids=[r.request_id for r in responses],
         lengths=output_lengths,
-        versions=[r.weight_version for r in responses],
+        versions=tensor(np.repeat([r.weight_version for r in responses], output_lengths), torch.int64),
         routed_experts=routes,
     )

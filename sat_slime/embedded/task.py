@@ -7,7 +7,7 @@ partial sums, but a model that writes them has the easier way. A character is a 
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +45,7 @@ class Problem:
 
     @property
     def held_out(self) -> bool:
-        return zlib.crc32(self.prompt.encode()) % _HELD_OUT_SHARE == 0
+        return hashlib.blake2b(self.prompt.encode(), digest_size=1).digest()[0] % _HELD_OUT_SHARE == 0
 
 
 def encode(text: str) -> tuple[int, ...]:
@@ -58,16 +58,26 @@ def decode(token_ids) -> str:
     return "".join(ALPHABET[i] if i < len(ALPHABET) else "?" for i in token_ids)
 
 
-def draw_problems(task: TaskConfig, count: int, rng: np.random.Generator, *, held_out: bool) -> list[Problem]:
-    """Draws problems, all held out for evaluation or none of them."""
-    problems: list[Problem] = []
-    while len(problems) < count:
+def draw_problem(task: TaskConfig, rng: np.random.Generator, *, held_out: bool) -> Problem:
+    """A problem that is held out for evaluation, or one that is not; its number of digits is uniform."""
+    while True:
         length = rng.integers(task.min_digits, task.max_digits + 1)
-        digits = tuple(int(d) for d in rng.integers(0, task.max_digit + 1, length))
-        problem = Problem(digits, task.max_digits)
+        problem = Problem(tuple(rng.integers(0, task.max_digit + 1, length).tolist()), task.max_digits)
         if problem.held_out == held_out:
-            problems.append(problem)
-    return problems
+            return problem
+
+
+def training_problems(task: TaskConfig, count: int, rng: np.random.Generator) -> list[Problem]:
+    """Problems to train on, drawn independently."""
+    return [draw_problem(task, rng, held_out=False) for _ in range(count)]
+
+
+def evaluation_problems(task: TaskConfig, count: int, rng: np.random.Generator) -> list[Problem]:
+    """Held-out problems, all different."""
+    problems: dict[Problem, None] = {}
+    while len(problems) < count:
+        problems[draw_problem(task, rng, held_out=True)] = None
+    return list(problems)
 
 
 def reward(problem: Problem, output_ids) -> float:

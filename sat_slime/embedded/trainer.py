@@ -17,7 +17,7 @@ from sat_slime.config.method import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import parallel, routing, task
 from sat_slime.embedded.batch import StepResult, TrainSample
-from sat_slime.embedded.log_probs import vocab_parallel_log_probs
+from sat_slime.embedded.log_probs import Entropy, vocab_parallel_log_probs
 from sat_slime.embedded.model import build_model, forward_logits
 from sat_slime.embedded.packing import MicroBatch, forwarded_tokens, pack, padded_tokens, plan_microbatches
 from sat_slime.embedded.weights import load_hf, save_hf
@@ -58,9 +58,10 @@ class TrainerRank:
         if config.loss.kl_coef:
             # Routes freely, as the reference forward of slime does, also under R3.
             self.reference = build_model(config.model, config.train, task.VOCAB_SIZE).requires_grad_(False)
-        self.named = list(self.policy.module.named_parameters())
+        self.named_parameters = list(self.policy.module.named_parameters())
         self.masters = [
-            torch.nn.Parameter(p.detach().float().clone()) if p.dtype != torch.float32 else p for _, p in self.named
+            torch.nn.Parameter(p.detach().float().clone()) if p.dtype != torch.float32 else p
+            for _, p in self.named_parameters
         ]
         train = config.train
         self.optimizer = torch.optim.AdamW(
@@ -92,14 +93,14 @@ class TrainerRank:
     def export_weights(self, folder: Path) -> int:
         """Writes the current weights for the rollout engines and remembers them as pi_l; returns their version."""
         save_hf(self.policy.module, self.config.model, task.VOCAB_SIZE, task.EOS, folder)
-        self._remember([p.detach().clone() for _, p in self.named])
+        self._remember([p.detach().clone() for _, p in self.named_parameters])
         return self.updates
 
     def remember_weights(self, folder: Path, version: int) -> None:
         """Remembers exported weights as pi_l again, after a resume."""
-        current = [p.detach().clone() for _, p in self.named]
+        current = [p.detach().clone() for _, p in self.named_parameters]
         load_hf(self.policy.module, self.config.model, folder)
-        self._remember([p.detach().clone() for _, p in self.named], version)
+        self._remember([p.detach().clone() for _, p in self.named_parameters], version)
         self._set_policy(current)
 
     def _remember(self, weights: list[Tensor], version: int | None = None) -> None:
@@ -109,12 +110,12 @@ class TrainerRank:
 
     @torch.no_grad()
     def _set_policy(self, weights: list[Tensor]) -> None:
-        for (_, parameter), weight in zip(self.named, weights, strict=True):
+        for (_, parameter), weight in zip(self.named_parameters, weights, strict=True):
             parameter.copy_(weight)
 
     @torch.no_grad()
     def _masters_from_policy(self) -> None:
-        for (_, parameter), master in zip(self.named, self.masters, strict=True):
+        for (_, parameter), master in zip(self.named_parameters, self.masters, strict=True):
             if master is not parameter:
                 master.copy_(parameter)
 
@@ -123,7 +124,7 @@ class TrainerRank:
     def save(self, folder: Path) -> None:
         """Writes this rank's weights and optimizer state into an existing folder."""
         tensors = {}
-        for (name, _), master in zip(self.named, self.masters, strict=True):
+        for (name, _), master in zip(self.named_parameters, self.masters, strict=True):
             tensors[f"{name}/weight"] = master.detach()
             tensors |= {f"{name}/{key}": value for key, value in self.optimizer.state.get(master, {}).items()}
         save_file({k: v.cpu().contiguous() for k, v in tensors.items()}, folder / f"rank-{dist.get_rank()}.safetensors")
@@ -132,12 +133,12 @@ class TrainerRank:
     def load(self, folder: Path, updates: int) -> None:
         """Restores what `save` wrote, bit for bit."""
         tensors = load_file(folder / f"rank-{dist.get_rank()}.safetensors", device=str(parallel.device()))
-        for (name, parameter), master in zip(self.named, self.masters, strict=True):
+        for (name, parameter), master in zip(self.named_parameters, self.masters, strict=True):
             master.copy_(tensors.pop(f"{name}/weight"))
             parameter.copy_(master)
             state = {key: tensors[f"{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq") if updates}
             if state:
-                self.optimizer.state[master] = {**state, "step": state["step"].cpu()}
+                self.optimizer.state[master] = state
         self.updates = updates
 
     # ---------------------------------------------------------------------------------------------- training
@@ -152,7 +153,7 @@ class TrainerRank:
         size = len(samples) // count
         steps = [samples[i * size : (i + 1) * size] for i in range(count)]
         packed = [self._microbatches(step) for step in steps]
-        proximal = [self._proximal(micro) for micro in packed]
+        proximal = [self._proximal(*both) for both in zip(steps, packed, strict=True)]
         return [self._step(*arguments) for arguments in zip(steps, packed, proximal, strict=True)]
 
     def _microbatches(self, samples: list[TrainSample]) -> list[MicroBatch]:
@@ -165,13 +166,13 @@ class TrainerRank:
         return [pack(samples, part, tokens, shape) for part, tokens in zip(mine, rows, strict=True)]
 
     def _log_probs(
-        self, model: torch.nn.Module, micro: MicroBatch, *, replay: bool, with_entropy: bool = False
+        self, model: torch.nn.Module, micro: MicroBatch, *, replay: bool, entropy: Entropy = "none"
     ) -> tuple[Tensor, Tensor | None]:
         """(R,) log-probs, and entropies, of the response tokens."""
         with routing.replay(micro.routed_experts) if replay else nullcontext():
             logits = forward_logits(model, micro.token_ids, micro.layout)
         return vocab_parallel_log_probs(
-            logits[micro.rows], micro.targets, self.config.rollout.temperature, with_entropy=with_entropy
+            logits[micro.rows], micro.targets, self.config.rollout.temperature, entropy=entropy
         )
 
     @torch.no_grad()
@@ -192,30 +193,31 @@ class TrainerRank:
     def _policy_log_probs(self, microbatches: list[MicroBatch]) -> list[Tensor]:
         return [self._log_probs(self.policy, m, replay=self.method.routing_replay)[0] for m in microbatches]
 
-    def _checkpoint_log_probs(self, microbatches: list[MicroBatch]) -> list[Tensor]:
-        """log pi_l: the trainer's log-probs under the weights that generated each response (Eq. split)."""
-        current = [p.detach().clone() for _, p in self.named]
-        versions = sorted({version for micro in microbatches for version in micro.versions})
+    def _checkpoint_log_probs(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> list[Tensor]:
+        """log pi_l: the trainer's log-probs under the weights that generated each response (Eq. split).
+
+        Raises:
+            RuntimeError: weights of a version are no longer held; on all ranks alike.
+        """
+        # Of all samples, not of this rank's: every rank must run the same forward passes.
+        versions = sorted({sample.response.weight_version for sample in samples})
+        if missing := [version for version in versions if version not in self.snapshots]:
+            raise RuntimeError(f"weights of version {missing} are not held, only {sorted(self.snapshots)}")
+        current = [p.detach().clone() for _, p in self.named_parameters]
         result = [torch.zeros_like(micro.rollout_log_probs) for micro in microbatches]
-        # Every rank runs every remembered version, so that collectives inside the forward match.
-        for version, weights in sorted(self.snapshots.items()):
-            self._set_policy(weights)
-            for micro, known, log_probs in zip(microbatches, result, self._policy_log_probs(microbatches), strict=True):
-                generated = torch.tensor([v == version for v in micro.versions], dtype=torch.bool)
-                lengths = torch.tensor(micro.lengths, dtype=torch.int64)
-                mask = torch.repeat_interleave(generated, lengths).to(known.device)
-                known[mask] = log_probs[mask]
+        for version in versions:
+            self._set_policy(self.snapshots[version])
+            log_probs = self._policy_log_probs(microbatches)
+            for micro, known, these in zip(microbatches, result, log_probs, strict=True):
+                generated = micro.versions == version
+                known[generated] = these[generated]
         self._set_policy(current)
-        if missing := [v for v in versions if v not in self.snapshots]:
-            raise RuntimeError(
-                f"weights of version {missing} are no longer held, versions {sorted(self.snapshots)} are"
-            )
         return result
 
-    def _proximal(self, microbatches: list[MicroBatch]) -> list[Tensor | None]:
+    def _proximal(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> list[Tensor | None]:
         """The denominator where it is not mu. With one step per rollout, `trainer` is the training forward itself."""
         if self.method.denominator == "checkpoint":
-            return list(self._checkpoint_log_probs(microbatches))
+            return list(self._checkpoint_log_probs(samples, microbatches))
         if self.method.denominator == "trainer" and self.config.pipeline.optimizer_steps_per_rollout > 1:
             return list(self._policy_log_probs(microbatches))
         return [None] * len(microbatches)
@@ -243,15 +245,22 @@ class TrainerRank:
         ]
         return tail_quantile(torch.cat(scores).abs(), region.alpha, group=self.data_group)
 
-    def _split_is_due(self) -> bool:
+    def _split(
+        self, samples: list[TrainSample], microbatches: list[MicroBatch], proximal: list[Tensor | None]
+    ) -> Tensor | None:
+        """log pi_l of the step's tokens, when it is known already or its measurement is due."""
         every = self.config.diagnose.split_every_n_steps
-        return self.method.denominator == "checkpoint" or (every > 0 and self.updates % every == 0)
+        if self.method.denominator == "checkpoint":
+            return torch.cat([known for known in proximal if known is not None])
+        if every and self.updates % every == 0:
+            return torch.cat(self._checkpoint_log_probs(samples, microbatches))
+        return None
 
     def _step(
         self, samples: list[TrainSample], microbatches: list[MicroBatch], proximal: list[Tensor | None]
     ) -> StepResult:
         config, method = self.config, self.method
-        checkpoint = self._checkpoint_log_probs(microbatches) if self._split_is_due() else None
+        checkpoint = self._split(samples, microbatches, proximal)
         quantile = self._step_quantile(microbatches, proximal)
         response_tokens = sum(len(s.response.output_ids) for s in samples)
 
@@ -264,7 +273,10 @@ class TrainerRank:
             recorded: list[Tensor] = []
             with routing.record(recorded) if compare_routes else nullcontext():
                 log_probs, entropy = self._log_probs(
-                    self.policy, micro, replay=method.routing_replay, with_entropy=True
+                    self.policy,
+                    micro,
+                    replay=method.routing_replay,
+                    entropy="gradient" if config.loss.entropy_coef else "value",
                 )
             if compare_routes:
                 flips += torch.tensor(routing.count_flips(recorded, micro.routed_experts, micro.rows))
@@ -305,7 +317,7 @@ class TrainerRank:
                 log_probs,
                 rollout_log_probs,
                 torch.ones_like(log_probs, dtype=torch.bool),
-                checkpoint_log_probs=torch.cat(checkpoint) if checkpoint is not None else None,
+                checkpoint_log_probs=checkpoint,
                 group=self.data_group,
             ),
         }
@@ -323,7 +335,7 @@ class TrainerRank:
         # A parameter held by several ranks counts once.
         world = dist.get_world_size()
         square = torch.zeros((), device=parallel.device())
-        for (_, parameter), master in zip(self.named, self.masters, strict=True):
+        for (_, parameter), master in zip(self.named_parameters, self.masters, strict=True):
             gradient = parameter.main_grad.to(master.dtype)
             if not getattr(parameter, "allreduce", True):  # Megatron's mark of a parameter cut by expert parallelism
                 copies = world // self.config.train.expert_parallel
@@ -345,7 +357,7 @@ class TrainerRank:
         self.optimizer.step()
         # In fp32 a master is the parameter and its gradient Megatron's own buffer: backward must not add to that too.
         self.optimizer.zero_grad(set_to_none=True)
-        for (_, parameter), master in zip(self.named, self.masters, strict=True):
+        for (_, parameter), master in zip(self.named_parameters, self.masters, strict=True):
             if master is not parameter:
                 parameter.copy_(master)
         return norm

@@ -67,7 +67,7 @@ def _imitation_loss(
 ) -> torch.Tensor:
     warmup: WarmupConfig = config.warmup
     sequences, rows, offset = [], [], 0
-    for problem in task.draw_problems(config.task, warmup.batch_size, rng, held_out=False):
+    for problem in task.training_problems(config.task, warmup.batch_size, rng):
         answer = task.demonstration(
             problem,
             rng,

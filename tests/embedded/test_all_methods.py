@@ -31,7 +31,7 @@ def root(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("lag", [1, 8])
-@pytest.mark.parametrize("method", PAPER_METHODS)
+@pytest.mark.parametrize("method", [method.name for method in PAPER_METHODS])
 def test_ten_steps(method, lag, root):
     name = f"{method}-lag{lag}"
     settings = {

@@ -68,6 +68,14 @@ def test_an_empty_part_is_padding_alone():
     assert len(micro.token_ids) == 4 and len(micro.targets) == 0 and micro.layout.cu_seqlens_q.tolist() == [0, 4]
 
 
+def test_padding_never_widens_the_attention_grid():
+    samples = make_batch(["14$"] * 12).samples()
+    micro = pack(samples, [0, 1], 500, routing_shape=(2, 2))
+    assert micro.layout.max_seqlen_q == forwarded_tokens(samples[0].response)
+    assert micro.layout.cu_seqlens_q[-1] == 500 == len(micro.layout.slots)
+    assert pack(samples, [], 500, routing_shape=(2, 2)).layout.max_seqlen_q == 32
+
+
 def test_a_row_that_is_too_short_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
         pack(make_batch(["14$"] * 12).samples(), [0, 1], 4, routing_shape=None)

@@ -53,10 +53,16 @@ def test_tokens_beyond_the_alphabet_are_no_answer():
 def test_held_out_problems_are_never_trained_on():
     settings = TaskConfig(min_digits=2, max_digits=3, max_digit=3)  # 80 problems: all of them are drawn
     rng = np.random.default_rng(0)
-    train = {p.prompt for p in task.draw_problems(settings, 4000, rng, held_out=False)}
-    held_out = {p.prompt for p in task.draw_problems(settings, 400, rng, held_out=True)}
+    train = set(task.training_problems(settings, 4000, rng))
+    held_out = {task.draw_problem(settings, rng, held_out=True) for _ in range(400)}
     assert held_out and not train & held_out
     assert len(train | held_out) == 4**2 + 4**3
+
+
+def test_evaluation_problems_are_all_different_and_of_all_lengths():
+    problems = task.evaluation_problems(TaskConfig(), 64, np.random.default_rng(0))
+    assert len(set(problems)) == 64 and all(p.held_out for p in problems)
+    assert {len(p.digits) for p in problems} == {3, 4, 5, 6, 7, 8}
 
 
 def test_careless_demonstrations_err_and_carry_the_error_on():

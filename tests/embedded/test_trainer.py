@@ -44,7 +44,7 @@ def make_samples(config: EmbeddedConfig, count: int = 24, routed: bool = True) -
     rng = np.random.default_rng(3)
     model = config.model
     samples = []
-    for i, problem in enumerate(task.draw_problems(config.task, count, rng, held_out=False)):
+    for i, problem in enumerate(task.training_problems(config.task, count, rng)):
         output = task.encode(task.demonstration(problem, rng, 0.3, direct=i % 4 == 0))
         rows = len(problem.prompt_ids) + len(output) - 1
         routes = np.stack([rng.permutation(model.experts)[: model.experts_per_token] for _ in range(rows * 2)])
@@ -247,12 +247,12 @@ def test_a_loaded_rank_goes_on_bit_for_bit(dtype, initial, tmp_path):
 
 def poisoned(trainer, rank: int, initial: str) -> dict:
     trainer.load_initial(Path(initial))
-    before = [p.detach().clone() for _, p in trainer.named]
+    before = [p.detach().clone() for _, p in trainer.named_parameters]
     samples = [TrainSample(s.response, float("nan")) for s in make_samples(trainer.config)]
     try:
         trainer.train(samples)
     except FloatingPointError as error:
-        same = all(torch.equal(a, b) for a, (_, b) in zip(before, trainer.named, strict=True))
+        same = all(torch.equal(a, b) for a, (_, b) in zip(before, trainer.named_parameters, strict=True))
         return {"error": str(error), "unchanged": same}
     return {"error": "", "unchanged": False}
 
