@@ -9,6 +9,7 @@ import sat_slime.embedded
 from sat_slime.cli import app
 from sat_slime.cli import check as checking
 from sat_slime.cli import launch as launching
+from sat_slime.config import build_method
 from sat_slime.objective import method_names
 
 TINY = Path(__file__).parents[1] / "configs" / "embedded" / "tiny.yaml"
@@ -89,6 +90,16 @@ def test_options_change_the_file(runtime, tmp_path):
     assert (config.pipeline.lag, config.train.lr, folder, resume) == (1, 1e-3, tmp_path / "runs" / "7", False)
 
 
+def test_sat_and_tis_compose(runtime):
+    result = sat_slime_command("launch", TINY, "--base", "grpo", "--sat", "--tis")
+    assert result.exit_code == 0, result.output
+    ((config, _, _),) = runtime.calls
+    assert (build_method(config.method).name, build_method(config.method).denominator) == (
+        "sat-grpo-tis-r3",
+        "checkpoint",
+    )
+
+
 def test_dry_run_starts_nothing(runtime, tmp_path):
     result = sat_slime_command("launch", TINY, "--dry-run")
     assert result.exit_code == 0
@@ -104,7 +115,7 @@ def test_dry_run_starts_nothing(runtime, tmp_path):
         (["--method", "sat-gsp"], "did you mean 'sat-gspo'"),
         (["--base", "gspoo"], "command line: method.base is 'gspoo'"),
         (["--lag", "-1"], "pipeline.lag is -1"),
-        (["--tis"], "turn sat or tis off"),
+        (["--tis", "--set", "method.denominator=trainer"], "set method.denominator to checkpoint"),
         (["--set", "model.experts=0"], "model.experts is 0"),
         (["--resume"], "leave out --resume"),
         (["--set", "logging.wandb_project=p"], "pip install wandb"),

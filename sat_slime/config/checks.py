@@ -6,10 +6,7 @@ from collections.abc import Iterator
 
 from sat_slime.config.method import build_method
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.objective import check_method
-
-SEQUENCE_RATIO_BASES = ("gspo",)
-"""Bases whose |d| is one value per response, so that few responses make coarse quantiles."""
+from sat_slime.objective import check_method, no_op_at_ratio_one
 
 
 def config_errors(config: EmbeddedConfig) -> list[str]:
@@ -43,10 +40,18 @@ def _method(config: EmbeddedConfig) -> Iterator[str]:
             "method.r3 is true, but model.experts is 0 (a dense model has no routing to replay): set method.r3 to "
             "false or give the model experts"
         )
+    method, pipeline = build_method(config.method), config.pipeline
     try:
-        check_method(build_method(config.method), config.pipeline.optimizer_steps_per_rollout)
+        check_method(method, pipeline.optimizer_steps_per_rollout)
     except ValueError as error:
         yield f"method: {error}"
+    no_op = no_op_at_ratio_one(method)
+    if no_op and method.denominator == "checkpoint" and pipeline.lag == 0 and pipeline.optimizer_steps_per_rollout == 1:
+        yield (
+            "pipeline.lag is 0 with denominator checkpoint and one optimizer step per rollout: the weights in training "
+            f"are those that generated, so the ratio is identically 1 and {no_op}: raise pipeline.lag"
+            + (" or turn method.tis off" if method.tis else " or set method.denominator to rollout")
+        )
 
 
 def _model(config: EmbeddedConfig) -> Iterator[str]:
@@ -124,7 +129,8 @@ def _batch(config: EmbeddedConfig) -> Iterator[str]:
 
 def _quantile_scope(config: EmbeddedConfig) -> Iterator[str]:
     method, task = config.method, config.task
-    if not (method.sat.enabled and method.base in SEQUENCE_RATIO_BASES):
+    # Only where |d| is one value per response do few responses make coarse quantiles.
+    if not (method.sat.enabled and build_method(method).ratio == "sequence"):
         return
     # Responses that show all their work; the number of digits is uniform.
     mean = (_answer_tokens(task.min_digits) + _answer_tokens(task.max_digits)) / 2

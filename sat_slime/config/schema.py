@@ -78,7 +78,8 @@ class MethodConfig(Section):
     """Rollout routing replay: the trainer's forward uses the experts that the rollout engine chose (MoE only)."""
     denominator: Literal["rollout", "checkpoint", "trainer"] | None = None
     """Policy below the ratio: `rollout` (mu, the engine), `checkpoint` (the trainer under the generating weights),
-    `trainer` (the trainer at the start of the step). Unset: what the method needs (trainer with TIS, else rollout)."""
+    `trainer` (the trainer at the start of the step). Unset: what the method needs (checkpoint for SAT with TIS, trainer
+    for TIS alone, else rollout)."""
     clip: ClipConfig = ClipConfig()
     """Base radii."""
     dppo: DPPOConfig = DPPOConfig()

@@ -19,6 +19,7 @@ from .method import (
     compose_method,
     method_names,
     named_method,
+    no_op_at_ratio_one,
 )
 from .surrogate import Surrogate, policy_surrogate, staleness_score
 from .trust_region import contraction_factors, scope_too_small, tail_quantile
@@ -47,6 +48,7 @@ __all__ = [
     "mismatch_histogram",
     "mismatch_metrics",
     "named_method",
+    "no_op_at_ratio_one",
     "policy_loss",
     "policy_surrogate",
     "response_mean_weights",

@@ -49,7 +49,8 @@ class IcePop:
 
 @dataclass(frozen=True)
 class KPop:
-    """Gate on the Bernoulli KL of the sampled token, at most phi in both directions (Eq. app-kpop)."""
+    """Gate on the Bernoulli KL of the sampled token, at most phi nats in both directions (Eq. app-kpop). The paper
+    gives no phi; this one is our choice."""
 
     phi: float = 0.1
 
@@ -72,7 +73,7 @@ class SPO:
 
 @dataclass(frozen=True)
 class DRPO:
-    """The quadratic penalty weighted by mu (Eq. app-drpo); delta as in its public code."""
+    """The quadratic penalty weighted by mu (Eq. app-drpo). The paper gives no delta; this one is our choice."""
 
     delta: float = 12.5
 
@@ -128,8 +129,8 @@ def compose_method(
 ) -> Method:
     """A base recipe with the switches of a configuration; `dataclasses.replace` sets anything finer.
 
-    `denominator` unset is what the method needs: trainer with TIS, else rollout. Combinations are not judged here:
-    see check_method.
+    `denominator` unset is what the method needs: rollout; with TIS, whose weight carries mu, trainer, and checkpoint
+    where SAT wants a ratio that is not 1. Combinations are not judged here: see check_method.
 
     Raises:
         ValueError: `base` is unknown.
@@ -137,10 +138,12 @@ def compose_method(
     if base not in _BASES:
         raise ValueError(f"unknown base {base!r}{_nearest(base, list(_BASES))}; bases: {', '.join(_BASES)}")
     recipe = _BASES[base]
+    if denominator is None:
+        denominator = ("checkpoint" if sat else "trainer") if tis else "rollout"
     return Method(
         name=f"{'sat-' if sat else ''}{base}{'-tis' if tis else ''}{'-r3' if r3 else ''}",
         ratio=recipe.ratio,
-        denominator=denominator or ("trainer" if tis else "rollout"),
+        denominator=denominator,
         trust_region=SAT() if sat else recipe.trust_region,
         gates=recipe.gates,
         penalty=recipe.penalty,
@@ -200,7 +203,6 @@ def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
         ValueError: with the reason and the remedy.
     """
     sat = isinstance(method.trust_region, SAT)
-    ratio_is_one = method.denominator == "trainer" and optimizer_steps_per_rollout == 1
     weights_by_engine_ratio = method.tis is not None or any(
         isinstance(gate, IcePop) and gate.form == "weight" for gate in method.gates
     )
@@ -210,23 +212,22 @@ def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
             f"{'SAT to contract: turn sat off' if sat else 'a clip: set trust_region to None'}, or choose a clipping "
             "base such as grpo"
         )
-    if sat and method.tis is not None:
-        raise ValueError(
-            f"{method.name}: TIS moves mu out of the clip's ratio into the weight, so SAT would no longer see the "
-            "staleness that it contracts on: turn sat or tis off"
-        )
-    if sat and ratio_is_one:
-        raise ValueError(
-            f"{method.name}: with denominator trainer and one optimizer step per rollout the ratio is identically 1, "
-            "all |d| are 0 and SAT's gate can never open: use denominator rollout (or checkpoint)"
-        )
-    if method.penalty is not None and ratio_is_one:
+    no_op = no_op_at_ratio_one(method)
+    split = "checkpoint, so that the ratio is pi / pi_l, the staleness of the policy, and the weight carries pi_l / mu"
+    if no_op and method.denominator == "trainer" and optimizer_steps_per_rollout == 1:
         raise ValueError(
             f"{method.name}: with denominator trainer and one optimizer step per rollout the ratio is identically 1 "
-            "and the penalty has no gradient: use denominator rollout (or checkpoint)"
+            f"and {no_op}: set method.denominator to {split if weights_by_engine_ratio else 'rollout (or checkpoint)'}"
         )
     if weights_by_engine_ratio and method.denominator == "rollout":
         raise ValueError(
             f"{method.name}: with denominator rollout the ratio already divides by mu, and the weight pi / mu would "
-            "count it twice: use denominator trainer (or checkpoint)"
+            f"count it twice: set method.denominator to {split if no_op else 'trainer (or checkpoint)'}"
         )
+
+
+def no_op_at_ratio_one(method: Method) -> str | None:
+    """What makes the method pointless where its ratio is identically 1, in words; None where it means something."""
+    if isinstance(method.trust_region, SAT):
+        return "SAT's gate can never open (all |d| are 0)"
+    return "the penalty has no gradient" if method.penalty is not None else None

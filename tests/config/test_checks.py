@@ -37,13 +37,40 @@ def test_shipped_files_pass(name):
         (["train.data_parallel=3"], ["256 responses", "train.data_parallel 3"]),
         (["pipeline.optimizer_steps_per_rollout=5"], ["pipeline.optimizer_steps_per_rollout 5"]),
         (["method=sat-gspo", "method.denominator=trainer"], ["denominator trainer", "identically 1"]),
-        (["method=sat-gspo", "method.tis=true"], ["turn sat or tis off"]),
+        (
+            ["method=sat-gspo", "method.tis=true", "method.denominator=trainer"],
+            ["identically 1", "set method.denominator to checkpoint"],
+        ),
+        (
+            ["method=sat-gspo", "method.denominator=checkpoint", "pipeline.lag=0"],
+            ["pipeline.lag is 0", "identically 1", "SAT's gate", "set method.denominator to rollout"],
+        ),
+        (["method=sat-gspo", "method.tis=true", "pipeline.lag=0"], ["pipeline.lag is 0", "turn method.tis off"]),
+        (["method=spo", "method.denominator=checkpoint", "pipeline.lag=0"], ["pipeline.lag is 0", "penalty"]),
         (["method.base=spo", "method.sat=true"], ["turn sat off"]),
     ],
 )
 def test_faults_name_key_value_and_remedy(overrides, named):
     found = config_errors(base(*overrides))
     assert any(all(part in error for part in named) for error in found), found
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["method=sat-gspo", "method.tis=true"],
+        ["method=sat-grpo", "method.tis=true", "method.denominator=trainer", "pipeline.optimizer_steps_per_rollout=2"],
+        ["method=gspo", "method.denominator=checkpoint", "pipeline.lag=0"],
+        [
+            "method=sat-gspo",
+            "method.denominator=checkpoint",
+            "pipeline.lag=0",
+            "pipeline.optimizer_steps_per_rollout=2",
+        ],
+    ],
+)
+def test_methods_that_work(overrides):
+    assert config_errors(base(*overrides)) == []
 
 
 def test_limits_are_tight():
@@ -65,6 +92,7 @@ def test_small_quantile_scope_warns_only_for_sequence_ratios():
     (warning,) = config_warnings(base("method=sat-gspo", small))
     assert "method.sat.scope" in warning and "train.tokens_per_microbatch" in warning
     assert config_warnings(base("method=sat-gspo", small, "method.sat.scope=step")) == []
+    assert len(config_warnings(base("method.base=seqclip", "method.sat=true", small))) == 1
     assert config_warnings(base("method=sat-grpo", small)) == []
     assert config_warnings(base("method=gspo", small)) == []
 

@@ -22,6 +22,12 @@ def test_settings_reach_the_objective():
     assert build_method(MethodConfig(base="gspo", denominator="checkpoint")).denominator == "checkpoint"
 
 
+def test_sat_with_tis_builds_a_method_of_its_own():
+    config = MethodConfig(base="grpo", sat=True, tis=True)
+    assert (build_method(config).name, build_method(config).denominator) == ("sat-grpo-tis", "checkpoint")
+    assert method_label(config.model_dump()) == "SAT-GRPO w/ TIS"
+
+
 @pytest.mark.parametrize(
     "name, label", [("sat-gspo-r3", "SAT-GSPO w/ R3"), ("grpo-tis-r3", "GRPO w/ TIS + R3"), ("dppo", "DPPO")]
 )

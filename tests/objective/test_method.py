@@ -79,12 +79,16 @@ def test_named_methods_pass_the_check(name: str, steps: int) -> None:
 @pytest.mark.parametrize(
     "method, message",
     [
-        (compose_method("grpo", sat=True, denominator="trainer"), "ratio is identically 1.*use denominator rollout"),
+        (compose_method("grpo", sat=True, denominator="trainer"), "identically 1.*method.denominator to rollout"),
+        (compose_method("grpo", sat=True, tis=True, denominator="trainer"), "identically 1.*denominator to checkpoint"),
+        (
+            compose_method("gspo", sat=True, tis=True, denominator="rollout"),
+            "count it twice.*denominator to checkpoint",
+        ),
         (compose_method("spo", denominator="trainer"), "penalty has no gradient"),
-        (compose_method("gspo", sat=True, tis=True), "turn sat or tis off"),
         (compose_method("spo", sat=True), "SPO replaces the clip.*turn sat off"),
         (replace(compose_method("drpo"), trust_region=Clip()), "DRPO replaces the clip.*set trust_region to None"),
-        (compose_method("grpo", tis=True, denominator="rollout"), "count it twice: use denominator trainer"),
+        (compose_method("grpo", tis=True, denominator="rollout"), "twice: set method.denominator to trainer"),
         (replace(compose_method("icepop"), gates=(IcePop(form="weight"),)), "count it twice"),
     ],
 )
@@ -99,3 +103,13 @@ def test_allowed_beside_them() -> None:
     check_method(compose_method("gspo", sat=True, denominator="checkpoint"))
     check_method(compose_method("grpo", tis=True, denominator="checkpoint"))
     check_method(compose_method("dppo", sat=True))
+    check_method(compose_method("gspo", sat=True, tis=True, denominator="trainer"), optimizer_steps_per_rollout=2)
+
+
+@pytest.mark.parametrize("r3", [False, True])
+@pytest.mark.parametrize("base", ["grpo", "gspo"])
+def test_sat_composes_with_tis_and_r3(base: str, r3: bool) -> None:
+    method = compose_method(base, sat=True, tis=True, r3=r3)
+    assert method.name == f"sat-{base}-tis" + ("-r3" if r3 else "")
+    assert (method.denominator, method.trust_region, method.tis) == ("checkpoint", SAT(), TIS())
+    check_method(method)

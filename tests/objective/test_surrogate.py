@@ -28,7 +28,9 @@ LENGTHS = [5, 1, 0, 9, 3, 12, 2, 8]
 METHODS = [named_method(name) for name in method_names()] + [
     replace(compose_method("icepop", denominator="trainer"), name="icepop-weight", gates=(IcePop(0.8, 1.3, "weight"),)),
     replace(compose_method("grpo", sat=True, denominator="checkpoint"), name="sat-grpo-checkpoint"),
-    replace(compose_method("dppo", sat=True), name="sat-dppo"),
+    compose_method("dppo", sat=True),
+    compose_method("grpo", sat=True, tis=True),
+    compose_method("gspo", sat=True, tis=True),
     replace(compose_method("gspo", sat=True), name="sat-gspo-p3", trust_region=SAT(0.1, 0.3, alpha=0.7, exponent=3.0)),
     replace(compose_method("grpo"), name="unclipped", trust_region=None),
 ]
