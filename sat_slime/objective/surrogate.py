@@ -54,6 +54,7 @@ def policy_surrogate(
     batch = batch.promoted()
     d = log_ratio(method, batch, group)
     advantages = batch.active_or_zero(batch.advantages.detach())
+    factor, factor_metrics = _gates_and_weight(method, batch, group)
 
     if method.penalty is not None:
         mu = batch.active_or_zero(batch.rollout_log_probs.detach()).exp()
@@ -61,22 +62,14 @@ def policy_surrogate(
         clipped = torch.zeros_like(batch.mask)
         metrics: dict[str, Tensor] = {}
     elif isinstance(method.trust_region, SAT):
-        values, clipped, metrics = _sat(method, method.trust_region, batch, d, advantages, group, quantile)
+        values, clipped, metrics = _sat(method, method.trust_region, batch, d, advantages, factor, group, quantile)
     else:
         held = clipped_surrogate(d, advantages, *clip_ends(method.trust_region))
         values, clipped, metrics = held.values, held.cut.bool(), _active_means(batch, _clip_sums(held, advantages))
 
-    for gate in method.gates:
-        factor = batch.active_or_zero(GATES[type(gate)](gate, method, batch, group))
-        masked = batch.mask & (factor == 0)
-        metrics |= _active_means(batch, {f"{type(gate).__name__.lower()}/masked": masked.sum()})
+    if factor is not None:
         values = values * factor
-    if method.tis is not None:
-        weight = batch.active_or_zero(tis_weight(method.tis, engine_log_ratio(method, batch)))
-        capped = indicator(torch.eq, weight, method.tis.cap)
-        metrics |= _active_means(batch, {"tis/weight": weight.sum(), "tis/capped": capped.sum()})
-        values = values * weight
-    return Surrogate(values, clipped, metrics)
+    return Surrogate(values, clipped, metrics | factor_metrics)
 
 
 def staleness_score(method: Method, batch: TokenBatch, *, group: dist.ProcessGroup | None = None) -> Tensor:
@@ -90,12 +83,32 @@ def staleness_score(method: Method, batch: TokenBatch, *, group: dist.ProcessGro
         return log_ratio(method, batch.promoted(), group)
 
 
+def _gates_and_weight(
+    method: Method, batch: TokenBatch, group: dist.ProcessGroup | None
+) -> tuple[Tensor | None, dict[str, Tensor]]:
+    """(N,) product of the gates and the TIS weight, detached, and their metrics; None where the method has neither."""
+    factor: Tensor | None = None
+    metrics: dict[str, Tensor] = {}
+    for gate in method.gates:
+        kept = batch.active_or_zero(GATES[type(gate)](gate, method, batch, group))
+        masked = batch.mask & (kept == 0)
+        metrics |= _active_means(batch, {f"{type(gate).__name__.lower()}/masked": masked.sum()})
+        factor = kept if factor is None else factor * kept
+    if method.tis is not None:
+        weight = batch.active_or_zero(tis_weight(method.tis, engine_log_ratio(method, batch)))
+        capped = indicator(torch.eq, weight, method.tis.cap)
+        metrics |= _active_means(batch, {"tis/weight": weight.sum(), "tis/capped": capped.sum()})
+        factor = weight if factor is None else factor * weight
+    return factor, metrics
+
+
 def _sat(
     method: Method,
     region: SAT,
     batch: TokenBatch,
     d: Tensor,
     advantages: Tensor,
+    factor: Tensor | None,
     group: dist.ProcessGroup | None,
     quantile: Tensor | float | None,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -116,12 +129,14 @@ def _sat(
     with torch.no_grad():
         low, high = clip_ends(region)
         in_base = indicator(torch.eq, held.ratio.clamp(low, high), held.ratio)
+        # A token that a gate drops had no gradient to lose.
+        cut = held.cut if factor is None else held.cut * factor.sign()
         either, difference = shrink.sum(), torch.dot(shrink, score.sign())
         means = _active_means(
             batch,
             {
                 "sat/gate_rate": shrink.sign().sum(),
-                "sat/newly_clipped": torch.dot(held.cut, in_base),
+                "sat/newly_clipped": torch.dot(cut, in_base),
                 "sat/eps_low_mean": (either - difference) * (-region.eps_low / 2),
                 "sat/eps_high_mean": (either + difference) * (-region.eps_high / 2),
             }

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sat_slime.objective import (
+    DPPO,
     PAPER_METHODS,
     SAT,
     Clip,
     IcePop,
     Method,
+    SeqClip,
     TokenBatch,
     compose_method,
     method_names,
@@ -210,16 +212,26 @@ def test_known_values() -> None:
     )
 
 
-@pytest.mark.parametrize("name, spread", [("sat-grpo", 0.07), ("sat-gspo", 0.15)])
-def test_metrics_are_the_papers_table(name: str, spread: float) -> None:
-    method = named_method(name)
+@pytest.mark.parametrize(
+    "method, spread",
+    [
+        (named_method("sat-grpo"), 0.07),
+        (named_method("sat-gspo"), 0.15),
+        (replace(compose_method("dppo", sat=True), gates=(DPPO(0.08),)), 0.07),
+        (replace(compose_method("seqclip", sat=True), gates=(SeqClip(0.85, 1.15),)), 0.09),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_metrics_are_the_papers_table(method: Method, spread: float) -> None:
     tokens = paper.random_tokens(seed=17, lengths=[3] * 40, spread=spread)
     decisions = paper.decide(method, tokens)
     base = paper.decide(replace(method, trust_region=Clip()), tokens)
     d = paper.log_ratios(method, tokens, tokens.log_mu, method.ratio == "sequence")
 
-    def newly_clipped(t: int) -> bool:  # Eq. bands
+    def newly_clipped(t: int) -> bool:  # Eq. bands, among the tokens that have a gradient to lose
         r, advantage = math.exp(d[t]), tokens.advantages[t]
+        if decisions[t].factor == 0:
+            return False
         above = advantage > 0 and decisions[t].high < r < base[t].high
         return above or (advantage < 0 and base[t].low < r < decisions[t].low)
 
