@@ -46,7 +46,8 @@ def policy_loss(
     Args:
         method: the objective.
         batch: one micro-batch of N tokens.
-        token_weights: (N,) w, 0 on inactive tokens: response_mean_weights or token_mean_weights.
+        token_weights: (N,) w, 0 on inactive tokens: response_mean_weights or token_mean_weights; rounded to the dtype
+            that the batch is computed with.
         kl_coef: coefficient of the low-variance KL to the reference model.
         entropy_coef: coefficient of the entropy bonus.
         ref_log_probs: (N,) log-probs of the reference model.
@@ -94,7 +95,7 @@ def low_variance_kl(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 def response_mean_weights(
     mask: Tensor, lengths: Tensor | Sequence[int], n_responses: int, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """(N,) float32 1 / (n_responses * active tokens of the response): mean over responses of their token means.
+    """(N,) float64 1 / (n_responses * active tokens of the response): mean over responses of their token means.
 
     Args:
         mask: (N,) bool.
@@ -107,9 +108,9 @@ def response_mean_weights(
     if group is not None:
         dist.all_reduce(active, group=group)
     weights = 1.0 / (n_responses * active.clamp(min=1))
-    return (per_token(weights, lengths, len(mask)) * mask).float()
+    return per_token(weights, lengths, len(mask)) * mask
 
 
 def token_mean_weights(mask: Tensor, n_tokens: int) -> Tensor:
-    """(N,) float32 1 / n_tokens on active tokens, n_tokens those of the whole batch: mean over tokens."""
-    return mask.float() / max(n_tokens, 1)
+    """(N,) float64 1 / n_tokens on active tokens, n_tokens those of the whole batch: mean over tokens."""
+    return mask.double() / max(n_tokens, 1)

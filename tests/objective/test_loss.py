@@ -20,6 +20,7 @@ def test_weights_are_the_two_averages() -> None:
     mask = torch.tensor([True, False, True, True, False, True])
     assert response_mean_weights(mask, [3, 0, 2, 1], 4).tolist() == pytest.approx([1 / 8, 0, 1 / 8, 1 / 4, 0, 1 / 4])
     assert token_mean_weights(mask, 8).tolist() == [0.125, 0, 0.125, 0.125, 0, 0.125]
+    assert token_mean_weights(mask, 3)[0].item() == 1 / 3 and response_mean_weights(mask, [6], 3)[0].item() == 1 / 12
     assert response_mean_weights(mask[:0], [], 4).shape == (0,)
     assert response_mean_weights(torch.zeros(2, dtype=torch.bool), [2], 1).tolist() == [0, 0]
 
@@ -47,8 +48,8 @@ def test_loss_is_the_weighted_sum_of_its_terms() -> None:
             terms["kl"] += w * (math.exp(x) - 1 - x)
             terms["entropy"] += w * -entropy[t].item()
     total = terms["policy"] + 0.1 * terms["kl"] - 0.01 * terms["entropy"]
-    assert loss.total.item() == pytest.approx(total, rel=1e-6)
-    assert {k: loss.metrics[f"loss/{k}"].item() for k in terms} == pytest.approx(terms, rel=1e-6)
+    assert loss.total.item() == pytest.approx(total, rel=1e-12)
+    assert {k: loss.metrics[f"loss/{k}"].item() for k in terms} == pytest.approx(terms, rel=1e-12)
     assert loss.metrics["loss/total"].item() == loss.total.item() and not loss.metrics["loss/total"].requires_grad
     assert torch.equal(loss.surrogate.values, policy_surrogate(method, batch).values)
 
@@ -82,8 +83,8 @@ def test_micro_batches_add_up_to_the_batch(name: str, reduction: str) -> None:
 
     whole, gradient = loss_and_gradient(0, 6)
     parts = [loss_and_gradient(*ends) for ends in ((0, 1), (1, 4), (4, 6))]
-    assert sum(loss for loss, _ in parts) == pytest.approx(whole, rel=1e-6)
-    assert [g for _, part in parts for g in part] == pytest.approx(gradient, rel=1e-5, abs=1e-9)
+    assert sum(loss for loss, _ in parts) == pytest.approx(whole, rel=1e-12)
+    assert [g for _, part in parts for g in part] == pytest.approx(gradient, rel=1e-12, abs=1e-15)
 
 
 def test_low_variance_kl_known_values_and_cut() -> None:
