@@ -8,10 +8,20 @@ from sat_slime.config.method import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.objective import check_method, no_op_at_ratio_one
 
+MIN_PROBLEMS = 500
+"""Fewer problems than this are soon all seen, whatever the evaluation takes."""
+
 
 def config_errors(config: EmbeddedConfig) -> list[str]:
     """Everything for which the run would fail or be meaningless; empty when it can start."""
-    return [*_method(config), *_model(config), *_parallelism(config), *_lengths(config), *_batch(config)]
+    return [
+        *_method(config),
+        *_model(config),
+        *_parallelism(config),
+        *_task(config),
+        *_lengths(config),
+        *_batch(config),
+    ]
 
 
 def config_warnings(config: EmbeddedConfig) -> list[str]:
@@ -79,8 +89,17 @@ def _parallelism(config: EmbeddedConfig) -> Iterator[str]:
                 f"train.tensor_parallel is {tensor}, which does not divide model.{key} {heads}: choose one of "
                 f"{_divisors(heads)}"
             )
-    if not model.is_moe and model.ffn_size % tensor:
-        yield f"train.tensor_parallel is {tensor}, which does not divide model.ffn_size {model.ffn_size}: change one"
+    # Without expert parallelism tensor parallelism cuts the experts too.
+    if (expert == 1 or not model.is_moe) and model.ffn_size % tensor:
+        yield (
+            f"train.tensor_parallel is {tensor}, which does not divide model.ffn_size {model.ffn_size}: choose one of "
+            f"{_divisors(model.ffn_size)}"
+        )
+    if config.task.vocab_size % tensor:
+        yield (
+            f"train.tensor_parallel is {tensor}, which does not divide the vocabulary of {config.task.vocab_size} "
+            f"tokens: choose one of {_divisors(config.task.vocab_size)}"
+        )
     if expert == 1:
         return
     if not model.is_moe:
@@ -94,6 +113,20 @@ def _parallelism(config: EmbeddedConfig) -> Iterator[str]:
         yield (
             f"train.expert_parallel is {expert}, which does not divide train.data_parallel x train.tensor_parallel = "
             f"{train.world_size} ranks: choose one of {_divisors(train.world_size)}"
+        )
+
+
+def _task(config: EmbeddedConfig) -> Iterator[str]:
+    task, evaluation = config.task, config.eval
+    # Held out by hash, so the share of a small task varies: twice what is drawn from it is a safe expectation.
+    held_out = 2 * evaluation.problems * task.held_out_one_in if evaluation.every_n_iterations else 0
+    if task.total_problems < max(MIN_PROBLEMS, held_out):
+        needs, remedy = f"the {MIN_PROBLEMS} that a run needs", ""
+        if held_out > MIN_PROBLEMS:
+            needs, remedy = f"the {held_out} for eval.problems {evaluation.problems}", ", or lower eval.problems"
+        yield (
+            f"task.min_digits {task.min_digits}, task.max_digits {task.max_digits} and task.max_digit {task.max_digit} "
+            f"make {task.total_problems} problems, fewer than {needs}: raise task.max_digits or task.max_digit{remedy}"
         )
 
 

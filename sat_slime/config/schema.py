@@ -6,7 +6,7 @@ sections is in checks.py; reading YAML is in loader.py.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -168,6 +168,16 @@ class TaskConfig(Section):
     max_digit: Annotated[int, Field(ge=1, le=9)] = 5
     """Largest digit."""
 
+    vocab_size: ClassVar[int] = 16
+    """Token ids: the 14 characters that prompts and answers use, rounded up so that tensor parallelism can cut them."""
+    held_out_one_in: ClassVar[int] = 16
+    """One in this many problems is held out for evaluation."""
+
+    @property
+    def total_problems(self) -> int:
+        """Problems that can be drawn, those held out included."""
+        return sum((self.max_digit + 1) ** digits for digits in range(self.min_digits, self.max_digits + 1))
+
     @model_validator(mode="after")
     def _ordered(self) -> TaskConfig:
         if self.min_digits > self.max_digits:
@@ -232,7 +242,7 @@ class RolloutConfig(Section):
 
 
 class TrainConfig(Section):
-    """The trainer on megatron-core: TP x DP ranks, one Ray actor each; EP spans the data-parallel ranks."""
+    """The trainer on megatron-core: TP x DP ranks, one Ray actor each; EP spans all of them."""
 
     tensor_parallel: PositiveInt = 1
     """Tensor-parallel ranks (sequence parallel is on when > 1)."""
@@ -270,7 +280,7 @@ class EvalConfig(Section):
     every_n_iterations: NonNegativeInt = 16
     """Iterations between evaluations, besides one before the first step and one after the last; 0: none at all."""
     problems: PositiveInt = 64
-    """Held-out problems."""
+    """Held-out problems, no two of them the same."""
     samples_per_problem: PositiveInt = 4
     """Samples per problem; accuracy is their mean."""
     temperature: NonNegativeFloat = 1.0

@@ -25,6 +25,11 @@ def test_shipped_files_pass(name):
         (["train.tensor_parallel=3"], ["tensor_parallel is 3", "model.attention_heads 4", "1, 2, 4"]),
         (["train.tensor_parallel=4"], ["tensor_parallel is 4", "model.kv_heads 2"]),
         (["model.experts=0", "model.ffn_size=63", "train.tensor_parallel=2"], ["model.ffn_size 63"]),
+        (["model.ffn_size=63", "train.tensor_parallel=2"], ["tensor_parallel is 2", "model.ffn_size 63", "1, 3, 7"]),
+        (
+            ["model.attention_heads=3", "model.kv_heads=3", "model.ffn_size=63", "train.tensor_parallel=3"],
+            ["tensor_parallel is 3", "vocabulary of 16"],
+        ),
         (["train.expert_parallel=3", "train.data_parallel=3", "model.experts=8"], ["model.experts 8"]),
         (["train.expert_parallel=2"], ["expert_parallel is 2", "1 ranks"]),
         (["train.expert_parallel=2", "train.data_parallel=2", "model.experts=0"], ["dense"]),
@@ -34,6 +39,11 @@ def test_shipped_files_pass(name):
         (["model.max_positions=32"], ["model.max_positions is 32", "set it to 33"]),
         (["rollout.max_response_tokens=20"], ["rollout.max_response_tokens is 20", "raise it to 21"]),
         (["train.tokens_per_microbatch=32"], ["train.tokens_per_microbatch is 32", "33 or more"]),
+        (
+            ["task.max_digits=5", "task.max_digit=1", "eval.every_n_iterations=0"],
+            ["task.min_digits 3", "task.max_digits 5", "task.max_digit 1", "56 problems", "500"],
+        ),
+        (["task.max_digits=4", "eval.problems=48"], ["1512 problems", "1536", "lower eval.problems"]),
         (["train.data_parallel=3"], ["256 responses", "train.data_parallel 3"]),
         (["pipeline.optimizer_steps_per_rollout=5"], ["pipeline.optimizer_steps_per_rollout 5"]),
         (["method=sat-gspo", "method.denominator=trainer"], ["denominator trainer", "identically 1"]),
@@ -76,11 +86,15 @@ def test_methods_that_work(overrides):
 def test_limits_are_tight():
     fits = ["rollout.max_response_tokens=21", "model.max_positions=30", "train.tokens_per_microbatch=30"]
     assert config_errors(base(*fits)) == []
+    for enough in (["eval.problems=47"], ["eval.problems=48", "eval.every_n_iterations=0"]):
+        assert config_errors(base("task.max_digits=4", *enough)) == []
 
 
 def test_parallel_layouts_that_work():
     for layout in (
         ["train.tensor_parallel=2"],
+        ["train.tensor_parallel=2", "train.expert_parallel=2"],
+        ["train.tensor_parallel=2", "train.expert_parallel=2", "model.ffn_size=63"],
         ["train.data_parallel=2", "train.expert_parallel=2"],
         ["train.tensor_parallel=2", "train.data_parallel=2", "train.expert_parallel=4"],
     ):
