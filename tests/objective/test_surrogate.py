@@ -291,6 +291,16 @@ def test_tis_without_proximal_log_probs_has_the_papers_gradient() -> None:
     torch.testing.assert_close(batch.log_probs.grad, weight * batch.advantages)
 
 
+def test_gspo_tis_spreads_the_weights_of_a_response_over_its_tokens() -> None:
+    tokens = paper.random_tokens(seed=23, lengths=[6, 9], spread=0.8, inactive=0.0)
+    tokens.log_proximal, tokens.advantages = None, [1.5] * 6 + [-0.5] * 9
+    batch = tokens.batch()
+    policy_surrogate(named_method("gspo-tis"), batch).values.sum().backward()
+    weight = (batch.log_probs.detach() - batch.rollout_log_probs).exp().clamp(max=2.0)
+    mean = torch.cat([part.mean().expand_as(part) for part in weight.split([6, 9])])
+    torch.testing.assert_close(batch.log_probs.grad, mean * batch.advantages)
+
+
 def test_step_scope_uses_the_quantile_that_it_is_given() -> None:
     method = named_method("sat-gspo")
     method = replace(method, trust_region=replace(method.trust_region, scope="step"))
