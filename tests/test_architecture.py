@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "config": {"objective"},
     "rollout": {"objective"},
     "embedded": {"objective", "config", "rollout"},
-    "experiment": {"objective", "config"},
+    "experiment": {"config"},
     "cli": {"objective", "config", "experiment"},
 }
 ALSO_INSIDE_FUNCTIONS = {"cli": {"embedded"}}
