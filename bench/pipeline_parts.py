@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-
-import ray
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.batch import RolloutBatch, training_requests
-from sat_slime.embedded.cluster import EngineGroup, TrainerGroup, start_ray, warm_up_model
-from sat_slime.embedded.initial_model import cached_model
+from sat_slime.embedded.cluster import EngineGroup, TrainerGroup, local_ray, warm_up_model
+from sat_slime.embedded.initial_model import cached_model, is_model
 
 
 @contextmanager
 def running(config: EmbeddedConfig) -> Iterator[tuple[TrainerGroup, EngineGroup]]:
     """Trainer and engines at equal weights: the warmed-up initial model as version 0."""
-    start_ray()
-    try:
+    with local_ray() as scratch:
+        logs = scratch / "logs"
         initial = cached_model(config)
-        if not initial.is_dir():
+        if not is_model(initial):
             initial.parent.mkdir(parents=True, exist_ok=True)
-            warm_up_model(config, initial)
-        with tempfile.TemporaryDirectory() as scratch:
-            trainer = TrainerGroup(config)
-            engines = EngineGroup(config, initial, Path(scratch) / "logs")
-            loading = trainer.start("load_initial", initial)
-            try:
-                engines.start()
-                trainer.wait(loading)
-                weights = Path(scratch) / "v0"
-                engines.update_weights(weights, trainer.call("export_weights", weights))
-                yield trainer, engines
-            finally:
-                engines.stop()
-    finally:
-        ray.shutdown()
+            warm_up_model(config, initial, scratch, logs)
+        trainer = TrainerGroup(config, scratch, logs)
+        engines = EngineGroup(config, initial, logs)
+        loading = trainer.start("load_initial", initial)
+        try:
+            engines.start()
+            trainer.wait(loading)
+            weights = scratch / "v0"
+            engines.update_weights(weights, trainer.call("export_weights", weights))
+            yield trainer, engines
+        finally:
+            engines.stop()
 
 
 def generate(config: EmbeddedConfig, engines: EngineGroup, iteration: int) -> RolloutBatch:

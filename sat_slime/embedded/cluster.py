@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # no cluster: all of Ray's servers then bind to 127.0.0.1
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve trainer and servers beside anything else
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors see the GPUs; ranks pick theirs by number
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray reads these as it is imported.
 import ray
 import torch
 
@@ -25,29 +33,29 @@ class ActorFailure(RuntimeError):
     """A part of the run died or raised; the message says which and why."""
 
 
-def start_ray() -> None:
-    """Starts Ray for this run alone, on the loopback interface; it ends with this process, however that ends."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve trainer and servers beside anything else
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Without the address a RAY_ADDRESS in the environment would put a laptop run onto somebody's cluster.
-    ray.init(
-        address="local",
-        _node_ip_address="127.0.0.1",
-        num_cpus=os.cpu_count(),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        object_store_memory=256 * 2**20,
-    )
+@contextmanager
+def local_ray() -> Iterator[Path]:
+    """Ray for this run alone, on the loopback interface; it ends with this process, however that ends.
 
-
-def meeting_point() -> str:
-    """Address on this machine where the ranks of a process group meet."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    Yields a scratch folder, which goes away with it.
+    """
+    scratch = Path(tempfile.mkdtemp(prefix="sat_slime-"))
+    try:
+        # Without the address a RAY_ADDRESS in the environment would put a laptop run onto somebody's cluster.
+        ray.init(
+            address="local",
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(scratch / "ray"),
+            num_cpus=os.cpu_count(),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            object_store_memory=256 * 2**20,
+        )
+        yield scratch
+    finally:
+        ray.shutdown()
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def wait_all(futures: Sequence[Any], what: str) -> list[Any]:
@@ -65,48 +73,64 @@ def wait_all(futures: Sequence[Any], what: str) -> list[Any]:
         except ray.exceptions.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, Exception) else error
             raise ActorFailure(f"{what} {futures.index(done[0])}: {type(cause).__name__}: {cause}") from error
-        except ray.exceptions.RayActorError as error:
-            raise ActorFailure(f"{what} {futures.index(done[0])} died: {_first_line(error)}") from error
+        except ray.exceptions.RayError as error:
+            raise ActorFailure(f"{what} {futures.index(done[0])} died: {_first_lines(error)}") from error
     return ray.get(list(futures))
 
 
-def _first_line(error: Exception) -> str:
+def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])
+
+
+def _log_to(path: Path) -> None:
+    """Sends this process's output to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
 
 
 class _Rank:
     """A trainer rank in its actor. The driver knows it by this class, so that only the actors import Megatron."""
 
-    def __init__(self, config: EmbeddedConfig, rank: int, init_method: str) -> None:
+    def __init__(self, config: EmbeddedConfig, rank: int, meeting_point: Path, log_dir: Path) -> None:
+        _log_to(log_dir / f"rank-{rank}.log")
         from sat_slime.embedded.trainer import TrainerRank
 
-        self.trainer = TrainerRank(config, rank, init_method)
+        self.trainer = TrainerRank(config, rank, f"file://{meeting_point}")
 
     def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
         return getattr(self.trainer, method)(*arguments, **keywords)
 
 
-def _warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> None:
+def _warm_up(config: EmbeddedConfig, folder: Path, meeting_point: Path, log_dir: Path) -> None:
+    _log_to(log_dir / "warm-up.log")
     from sat_slime.embedded.warmup import warm_up
 
-    warm_up(config, folder, init_method)
+    warm_up(config, folder, f"file://{meeting_point}")
 
 
-def warm_up_model(config: EmbeddedConfig, folder: Path) -> None:
+def warm_up_model(config: EmbeddedConfig, folder: Path, scratch: Path, log_dir: Path) -> None:
     """Makes the initial model in a process of its own."""
-    task_ = ray.remote(_warm_up).options(num_cpus=1, max_retries=0)
-    wait_all([task_.remote(config, folder, meeting_point())], "warm-up")
+    warm_up = ray.remote(_warm_up).options(num_cpus=1, max_retries=0)
+    wait_all([warm_up.remote(config, folder, scratch / "warm-up", log_dir)], "warm-up")
 
 
 class TrainerGroup:
     """All ranks of the trainer; every method runs on all of them and returns what rank 0 returned."""
 
-    def __init__(self, config: EmbeddedConfig) -> None:
-        init_method = meeting_point()
-        rank_class = ray.remote(_Rank).options(num_cpus=0, num_gpus=int(torch.cuda.is_available()))
+    def __init__(self, config: EmbeddedConfig, scratch: Path, log_dir: Path) -> None:
+        """scratch: where the ranks meet."""
+        gpus = torch.cuda.device_count()
+        if 0 < gpus < config.train.world_size:
+            raise ActorFailure(
+                f"train.tensor_parallel x train.data_parallel is {config.train.world_size} ranks, more than the {gpus} "
+                "GPUs, and NCCL wants one for each: use fewer ranks, or CUDA_VISIBLE_DEVICES= to run on the CPU"
+            )
+        rank_class = ray.remote(_Rank).options(num_cpus=0)
         self.ranks: list[Any] = [
-            rank_class.remote(config, rank, init_method) for rank in range(config.train.world_size)
+            rank_class.remote(config, rank, scratch / "ranks", log_dir) for rank in range(config.train.world_size)
         ]
 
     def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
@@ -129,9 +153,7 @@ class EngineGroup:
     """All rollout engines; they share each batch by whole problems."""
 
     def __init__(self, config: EmbeddedConfig, model_path: Path, log_dir: Path) -> None:
-        engine_class = ray.remote(RolloutEngine).options(
-            num_cpus=0, num_gpus=int(torch.cuda.is_available()), max_concurrency=8
-        )
+        engine_class = ray.remote(RolloutEngine).options(num_cpus=0, max_concurrency=8)
         self.engines: list[Any] = [
             engine_class.remote(index, config.rollout, config.model, task.VOCAB_SIZE, str(model_path), str(log_dir))
             for index in range(config.rollout.engines)

@@ -175,8 +175,8 @@ class RolloutEngine:
         if self._restarts >= self.rollout.max_restarts:
             raise EngineFailed(
                 f"the SGLang server of engine {self.index} died, after {self._restarts} restarts "
-                f"(rollout.max_restarts is {self.rollout.max_restarts}). Its log {self._server.log_path} ends with:\n"
-                f"{self._server.log_tail()}"
+                f"(rollout.max_restarts is {self.rollout.max_restarts}){self._server.last_words()}\n"
+                f"Its log {self._server.log_path} ends with:\n{self._server.log_tail()}"
             )
         self._restarts += 1
         state, self._state = self._state, "restarting"

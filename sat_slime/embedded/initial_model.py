@@ -20,3 +20,8 @@ def cached_model(config: EmbeddedConfig) -> Path:
     }
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     return Path(config.cache_dir).expanduser() / "models" / digest
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder holds a whole model."""
+    return all((folder / name).is_file() for name in ("config.json", "model.safetensors"))

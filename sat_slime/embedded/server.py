@@ -98,6 +98,12 @@ class SGLangServer:
         lines = self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
         return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])
 
+    def last_words(self) -> str:
+        """The last line that the server wrote, as the end of a sentence; empty when it wrote none."""
+        lines = [line.strip() for line in self.log_tail().splitlines()]
+        line = next((line for line in reversed(lines) if line), "---")
+        return "" if line.startswith("---") else f"; last in its log: {line}"
+
     def _spawn(self, command: list[str], environment: dict[str, str]) -> None:
         # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.
         self._scratch = tempfile.mkdtemp(prefix="sat_slime-")
@@ -110,7 +116,7 @@ class SGLangServer:
                 stdin=subprocess.PIPE,  # never written to: its closing tells the server that we are gone
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment, "TMPDIR": self._scratch},
+                env={**os.environ, **environment, "TMPDIR": self._scratch, "SAT_SLIME_SCRATCH": self._scratch},
                 cwd=self._scratch,
                 start_new_session=True,
             )
@@ -120,8 +126,8 @@ class SGLangServer:
         self.stop()
         ended = "" if code is None else f" (exit code {code})"
         raise ServerFailed(
-            f"the SGLang server of engine {self.index} {what}{ended}. Its log {self.log_path} ends with:\n"
-            f"{self.log_tail()}"
+            f"the SGLang server of engine {self.index} {what}{ended}{self.last_words()}\n"
+            f"Its log {self.log_path} ends with:\n{self.log_tail()}"
         )
 
 

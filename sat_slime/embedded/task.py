@@ -15,11 +15,9 @@ import numpy as np
 from sat_slime.config.schema import TaskConfig
 
 ALPHABET = "0123456789,=$ "
-VOCAB_SIZE = 16
+VOCAB_SIZE = TaskConfig.vocab_size
 """The alphabet rounded up, so that tensor parallelism can cut it."""
 EOS = ALPHABET.index("$")
-_HELD_OUT_SHARE = 16
-"""One in this many problems is held out for evaluation, chosen by a hash of its text."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Problem:
 
     @property
     def held_out(self) -> bool:
-        return hashlib.blake2b(self.prompt.encode(), digest_size=1).digest()[0] % _HELD_OUT_SHARE == 0
+        return hashlib.blake2b(self.prompt.encode(), digest_size=1).digest()[0] % TaskConfig.held_out_one_in == 0
 
 
 def encode(text: str) -> tuple[int, ...]:

@@ -349,8 +349,8 @@ class TrainerRank:
         norm = float(square.sqrt())
         if not torch.isfinite(square):
             raise FloatingPointError(
-                f"the gradient of optimizer step {self.updates + 1} is not finite; lower train.lr, or go back to a "
-                "checkpoint with --resume and other settings"
+                f"the gradient of optimizer step {self.updates + 1} is not finite: start another run with a lower "
+                "train.lr"
             )
         scale = min(1.0, self.config.train.grad_clip / (norm + 1e-6))
         torch._foreach_mul_([master.grad for master in self.masters if master.grad is not None], scale)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 
 from sat_slime.config.schema import EmbeddedConfig, TrainConfig, WarmupConfig
 from sat_slime.embedded import parallel, task
+from sat_slime.embedded.initial_model import is_model
 from sat_slime.embedded.log_probs import vocab_parallel_log_probs
 from sat_slime.embedded.model import PackedLayout, build_model, forward_logits
 from sat_slime.embedded.weights import save_hf
@@ -25,7 +25,7 @@ _BALANCE_COEF = 0.01
 """Load-balancing loss during the warm-up, so that no expert is left unused."""
 
 
-def warm_up(config: EmbeddedConfig, folder: Path, init_method: str, report: Callable[[str], None] = print) -> None:
+def warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> None:
     """Trains the initial model on one rank in this process and writes it to `folder` in fp32."""
     parallel.initialize(TrainConfig(), 0, init_method)
     torch.manual_seed(config.warmup.seed)
@@ -45,14 +45,16 @@ def warm_up(config: EmbeddedConfig, folder: Path, init_method: str, report: Call
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if (step + 1) % 100 == 0:
-            report(f"warm-up step {step + 1} of {warmup.steps}: loss {loss.item():.3f}")
-    # Two runs may warm up the same model at once: each writes its own folder, the last one to finish stays.
+            print(f"warm-up step {step + 1} of {warmup.steps}: loss {loss.item():.3f}", flush=True)
+    # Two runs may warm up the same model at once: each writes its own folder, the first one to finish stays.
     own = folder.with_name(f"{folder.name}.{os.getpid()}")
     save_hf(model, config.model, task.VOCAB_SIZE, task.EOS, own)
-    if folder.exists():
-        shutil.rmtree(own)
-    else:
+    try:
         os.replace(own, folder)
+    except OSError:
+        if not is_model(folder):
+            raise
+        shutil.rmtree(own)
     parallel.shutdown()
 
 

@@ -158,11 +158,24 @@ def test_ctrl_c_saves_and_says_how_to_go_on(undisturbed, root):
     run = Run(root, "interrupted")
     processes = run.until(2)
     os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    check_interrupted(run, processes, undisturbed, root)
+
+
+def test_sigterm_is_ctrl_c(undisturbed, root):
+    run = Run(root, "terminated")
+    processes = run.until(7)
+    run.process.terminate()
+    check_interrupted(run, processes, undisturbed, root)
+
+
+def check_interrupted(run: Run, processes: list, undisturbed: Run, root: Path) -> None:
     assert run.wait() == 130, run.output.read_text()
     assert_gone(processes)
+    newest = max(path.name for path in (run.folder / "checkpoints").iterdir())
+    assert newest == f"iteration-{len(run.rows()):06d}" and len(run.rows()) < ITERATIONS
     assert "--resume" in run.output.read_text()
     assert (run.folder / "report.html").exists()
-    resumed = Run(root, "interrupted", "--resume")
+    resumed = Run(root, run.folder.name, "--resume")
     assert resumed.wait() == 0, resumed.output.read_text()
     assert_same_history(resumed, undisturbed)
 

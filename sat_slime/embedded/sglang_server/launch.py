@@ -1,6 +1,7 @@
 """Entry of a server process: SGLang's arguments in, SGLang's HTTP server out. Ends with its parent."""
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -12,6 +13,8 @@ def die_with_parent() -> None:
     def wait() -> None:
         while os.read(0, 1):
             pass
+        if scratch := os.environ.get("SAT_SLIME_SCRATCH"):  # made for this server alone
+            shutil.rmtree(scratch, ignore_errors=True)
         os.killpg(os.getpgid(0), signal.SIGKILL)
 
     threading.Thread(target=wait, daemon=True).start()
