@@ -193,7 +193,7 @@ def draw_optimization(data: RunData) -> Drawing | None:
 
 
 def draw_time(data: RunData) -> Drawing | None:
-    """Where the seconds of a step go."""
+    """Where the seconds of an iteration go."""
     return stack(data, partial(_time_panel, data))
 
 
@@ -213,6 +213,6 @@ def _time_panel(data: RunData, axes: Axes, table: Table) -> bool:
         face: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "hatch": hatch, "linewidth": 0}
         axes.fill_between(steps_of(data), bottom, top, label=name, **face)
         bottom = top
-    whole = Series("time/step", "whole step", BLACK)
+    whole = Series("time/step", "whole iteration", BLACK)
     draw_lines(axes, table, data, [whole, Series("time/rollout", "generation (in parallel)", VERMILION, "--")])
-    return finish(axes, "seconds per step, the trainer's parts stacked", "s")
+    return finish(axes, "seconds per iteration, the trainer's parts stacked", "s")

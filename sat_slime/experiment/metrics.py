@@ -63,6 +63,14 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
+def once_per_iteration(metrics: Mapping[str, np.ndarray], key: str) -> np.ndarray:
+    """A batch-wide column with one value for each iteration: all optimizer steps of an iteration carry it."""
+    if "iteration" not in metrics:
+        return metrics[key]
+    _, first = np.unique(metrics["iteration"], return_index=True)
+    return metrics[key][first]
+
+
 def keep_rows(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
     """Rewrite a JSON-lines file with the rows that `keep` accepts, and return them. Atomic: a reader or a kill at any
     moment finds the old file or the new one."""
@@ -78,8 +86,12 @@ def write_atomically(path: str | Path, text: str) -> None:
     """Write a text file so that it is never seen, nor left, half written."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

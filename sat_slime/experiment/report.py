@@ -17,7 +17,7 @@ import yaml
 from sat_slime.config.method import method_label
 from sat_slime.experiment import figures
 from sat_slime.experiment.drawing import Columns, RunData, save, smooth, window_of
-from sat_slime.experiment.metrics import columns, read_metrics, read_rows, write_atomically
+from sat_slime.experiment.metrics import columns, once_per_iteration, read_metrics, read_rows, write_atomically
 from sat_slime.experiment.page import PAGE, STYLE
 from sat_slime.experiment.run_folder import RunFolder
 from sat_slime.experiment.view import duration
@@ -86,7 +86,7 @@ KEY_METRICS = (
     ("clip/fraction", "clipped, share of tokens", "{:.2%}"),
     ("routing/flip_rate", "expert set differs, share of tokens", "{:.2%}"),
     ("grad_norm", "gradient norm", "{:.3f}"),
-    ("time/step", "step, s", "{:.2f}"),
+    ("time/step", "iteration, s", "{:.2f}"),
 )
 
 
@@ -191,8 +191,8 @@ def summary(run: Run) -> Iterator[str]:
             ends_at = f"from {accuracy[0]:.3f} to {accuracy[-1]:.3f}"
             yield f"Held-out accuracy went {ends_at} ({len(accuracy)} evaluations{samples})."
     if "tokens/response_total" in metrics:
-        tokens = float(np.nansum(metrics["tokens/response_total"]))
-        seconds = float(np.nansum(metrics["time/step"])) if "time/step" in metrics else math.nan
+        tokens = float(np.nansum(once_per_iteration(metrics, "tokens/response_total")))
+        seconds = float(np.nansum(once_per_iteration(metrics, "time/step"))) if "time/step" in metrics else math.nan
         speed = f" in {duration(seconds)}: {tokens / seconds:,.0f} tokens/s" if seconds > 0 else ""
         yield f"{tokens:,.0f} response tokens trained{speed}."
 
@@ -207,6 +207,8 @@ def _ending(run: Run) -> str:
         return "The run is going on."
     if status == "failed":
         return f"The run failed{wall}: {error or 'no reason is known'}. {resume}"
+    if status == "interrupted" and 0 < run.planned_steps <= run.steps:
+        return f"The run was interrupted{wall}, after its last step."
     if status == "interrupted":
         return f"The run was interrupted{wall}. {resume}"
     if status == "killed":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +17,17 @@ from sat_slime.experiment.metrics import write_atomically
 
 class RunFolderError(RuntimeError):
     """A folder that cannot be used as asked; the message says what can be done."""
+
+
+@contextlib.contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Turns what the file system refuses into a RunFolderError."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} cannot be written ({error.strerror or error}): see to it, or choose another --set output_dir=DIR"
+        ) from error
 
 
 class RunFolder:
@@ -33,6 +46,7 @@ class RunFolder:
         self.log = self.path / "log.txt"
         self.tensorboard = self.path / "tensorboard"
         self.logs = self.path / "logs"
+        self.wandb_id = self.path / "wandb_id.txt"
         self.state_file = self.path / "state.json"
         self._lock_file = self.path / ".lock"
         self._lock: IO[str] | None = None
@@ -42,23 +56,25 @@ class RunFolder:
         """Make and lock the folder of a new run and save its resolved config.
 
         A folder whose run ended before it produced anything is used again. Raises RunFolderError when the folder
-        holds data of an earlier run (unless `overwrite`), something else than a run, or a run that is going on.
+        holds data of an earlier run (unless `overwrite`), something else than a run, or a run that is going on, and
+        when it cannot be written.
         """
         folder = cls(path)
-        if not folder.is_run() and not folder._is_empty():
-            raise RunFolderError(f"{path} exists and is not a run folder: choose another --name")
-        folder.path.mkdir(parents=True, exist_ok=True)
-        folder.lock()
-        if folder.has_data() and not overwrite:
-            folder.unlock()
-            raise RunFolderError(
-                f"{path} holds data of an earlier run: go on with it (--resume), choose another name (--name X), or "
-                "delete it and start again (--overwrite)"
-            )
-        folder._clear()
-        write_atomically(folder.config, config_text)
-        for part in (folder.samples, folder.checkpoints, folder.logs):
-            part.mkdir()
+        with writable(folder.path):
+            if not folder.is_run() and not folder._is_empty():
+                raise RunFolderError(f"{path} exists and is not a run folder: choose another --name")
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.lock()
+            if folder.has_data() and not overwrite:
+                folder.unlock()
+                raise RunFolderError(
+                    f"{path} holds data of an earlier run: go on with it (--resume), choose another name (--name X), "
+                    "or delete it and start again (--overwrite)"
+                )
+            folder._clear()
+            write_atomically(folder.config, config_text)
+            for part in (folder.samples, folder.checkpoints, folder.logs):
+                part.mkdir()
         return folder
 
     @classmethod
@@ -129,6 +145,11 @@ class RunFolder:
         except OSError:
             return True
         return False
+
+    def saved_updates(self) -> int:
+        """Optimizer updates in the newest whole checkpoint, where a resumed run goes on; 0 without one."""
+        states = self.checkpoints.glob("iteration-*[0-9]/state.json")
+        return max((json.loads(state.read_text(encoding="utf-8"))["updates"] for state in states), default=0)
 
     def started(self) -> None:
         """Note that a run begins or goes on here; the first start is kept."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib.util
 import os
 import threading
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -64,9 +68,9 @@ class RunLog:
 
     def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None:
         """The responses of one iteration: samples/ITERATION.jsonl, replaced when written again."""
-        with self._lock:
+        path = self._folder.samples / f"{iteration}.jsonl"
+        with self._lock, _writing(path):
             self._folder.samples.mkdir(exist_ok=True)
-            path = self._folder.samples / f"{iteration}.jsonl"
             path.write_text("".join(to_json(row) + "\n" for row in rows), encoding="utf-8")
 
     def status(self, **fields: Any) -> None:
@@ -82,7 +86,7 @@ class RunLog:
 
     def rewind(self, step: int) -> None:
         """Forget what was logged after optimizer step `step`: a resumed run logs it again. Each file changes whole."""
-        with self._lock:
+        with self._lock, _writing(self._folder.path):
             for file in self._files.values():
                 file.close()
             self._files.clear()
@@ -96,22 +100,25 @@ class RunLog:
             if self._tensorboard is not None:
                 self._tensorboard.restart(purge_step=step + 1)
 
-    def close(self) -> None:
-        """Close every file and tracker; the log is not used afterwards."""
+    def close(self, failed: bool = False) -> None:
+        """Close every file and tracker; the log is not used afterwards. failed: what the tracker is to call the run."""
         with self._lock:
-            for file in self._files.values():
-                file.close()
-            self._files.clear()
+            ends: list[Callable[[], object]] = [file.close for file in self._files.values()]
             if self._tensorboard is not None:
-                self._tensorboard.close()
+                ends.append(self._tensorboard.close)
             if self._wandb is not None:
-                self._wandb.finish()
+                ends.append(partial(self._wandb.finish, exit_code=int(failed)))
+            for end in ends:
+                # On a full disk closing fails like the write before it, which has told; the others are closed still.
+                with contextlib.suppress(OSError):
+                    end()
+            self._files.clear()
 
     def _record(self, path: Path, row: Mapping[str, Any]) -> None:
         self._append(path, to_json(row) + "\n")
 
     def _append(self, path: Path, line: str) -> None:
-        with self._lock:
+        with self._lock, _writing(path):
             if path not in self._files:
                 self._files[path] = _open_at_line_start(path)
             self._files[path].write(line)
@@ -121,7 +128,8 @@ class RunLog:
         numbers = {key: float(value) for key, value in metrics.items() if isinstance(value, (int, float))}
         with self._lock:
             if self._tensorboard is not None:
-                self._tensorboard.add(numbers)
+                with _writing(self._folder.tensorboard):
+                    self._tensorboard.add(numbers)
             if self._wandb is not None:
                 self._wandb.log(numbers)
 
@@ -129,6 +137,19 @@ class RunLog:
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """`metrics` with scalars of numpy and torch as Python's."""
     return {key: value.item() if hasattr(value, "item") else value for key, value in metrics.items()}
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Errors of the file system name the path and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise OSError(
+            f"cannot write {path}: {error.strerror or error}: {'free space' if full else 'see to it'} and go on with "
+            "--resume"
+        ) from error
 
 
 def _open_at_line_start(path: Path) -> IO[str]:
@@ -179,7 +200,17 @@ def _wandb_run(project: str, folder: RunFolder, config: Mapping[str, Any]) -> An
         raise RuntimeError(error)
     import wandb
 
-    run = wandb.init(project=project, name=folder.path.name, dir=str(folder.path), config=dict(config))
+    if not folder.wandb_id.exists():
+        folder.wandb_id.write_text(uuid.uuid4().hex[:8], encoding="utf-8")
+    run = wandb.init(
+        project=project,
+        name=folder.path.name,
+        dir=str(folder.path),
+        config=dict(config),
+        id=folder.wandb_id.read_text(encoding="utf-8"),
+        resume="allow",
+        allow_val_change=True,  # a resumed run may be longer
+    )
     # wandb's own step may not go back; ours does when a run is resumed
     run.define_metric("*", step_metric="step")
     return run

@@ -20,10 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 SPARKS = "▁▂▃▄▅▆▇█"
-RECENT_STEPS = 32
-"""Steps over which the view averages its speed."""
+RECENT_ITERATIONS = 32
+"""Iterations over which the view averages its speed."""
 SPARKLINE_STEPS = 20
 SHOWN_MESSAGES = 4
+CALM_ENGINE_STATES = {"starting", "ready", "generating", "stopped"}
+"""What an engine may say without being noticed; anything else, such as a restart, is shown as a warning."""
 
 
 class View(Protocol):
@@ -63,17 +65,22 @@ class Progress:
     """The newest value of every key."""
     fields: dict[str, Any] = field(default_factory=dict)
     """The newest status."""
-    rewards: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
-    """(seconds of the clock, response tokens) at the ends of the newest steps."""
+    rewards: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ITERATIONS))
+    """Of the newest iterations, like `times`."""
+    times: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=RECENT_ITERATIONS))
+    """(seconds of the clock, steps made, response tokens of the batch) at the ends of the newest iterations."""
     evals: list[float] = field(default_factory=list)
     messages: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=SHOWN_MESSAGES))
 
     def add_step(self, metrics: Mapping[str, Any]) -> None:
+        iteration = metrics.get("iteration")
+        same_batch = iteration is not None and iteration == self.metrics.get("iteration")
         self.metrics.update(metrics)
         self.steps = int(metrics.get("step", self.steps + 1))
-        self.times.append((self.clock(), int(number(metrics, "tokens/response_total", 0))))
-        if (reward := number(metrics, "reward/mean")) == reward:
+        if same_batch and self.times:
+            self.times.pop()
+        self.times.append((self.clock(), self.steps, int(number(metrics, "tokens/response_total", 0))))
+        if not same_batch and (reward := number(metrics, "reward/mean")) == reward:
             self.rewards.append(reward)
 
     def add_eval(self, metrics: Mapping[str, Any]) -> None:
@@ -82,10 +89,9 @@ class Progress:
 
     @property
     def seconds_per_step(self) -> float:
-        """Of the recent steps; NaN until two are known."""
-        if len(self.times) < 2:
-            return math.nan
-        return (self.times[-1][0] - self.times[0][0]) / (len(self.times) - 1)
+        """Over the recent iterations; NaN until two are known."""
+        steps = self.times[-1][1] - self.times[0][1] if self.times else 0
+        return (self.times[-1][0] - self.times[0][0]) / steps if steps > 0 else math.nan
 
     @property
     def seconds_left(self) -> float:
@@ -94,8 +100,14 @@ class Progress:
     @property
     def tokens_per_second(self) -> float:
         """Response tokens trained per second of wall clock."""
-        seconds = self.seconds_per_step * (len(self.times) - 1)
-        return sum(tokens for _, tokens in list(self.times)[1:]) / seconds if seconds > 0 else math.nan
+        seconds = self.times[-1][0] - self.times[0][0] if self.times else 0.0
+        return sum(tokens for _, _, tokens in list(self.times)[1:]) / seconds if seconds > 0 else math.nan
+
+    @property
+    def engine_warning(self) -> str | None:
+        """The engines' newest state where it wants to be noticed."""
+        state = str(self.fields.get("engine", "ready"))
+        return None if CALM_ENGINE_STATES.issuperset(state.split(", ")) else state
 
 
 class PlainView:
@@ -104,6 +116,7 @@ class PlainView:
     def __init__(self, progress: Progress, console: Console):
         self.progress = progress
         self._console = console
+        self._warned: str | None = None
 
     def step(self, metrics: Mapping[str, Any]) -> None:
         self.progress.add_step(metrics)
@@ -120,6 +133,10 @@ class PlainView:
         if phase and phase != self.progress.fields.get("phase") and not self.progress.metrics:
             self._print(str(phase))
         self.progress.fields.update(fields)
+        # "ready, 1 restart" comes back after every "generating": told once
+        if (warning := self.progress.engine_warning) and warning != self._warned:
+            self._warned = warning
+            self._print(f"warning: engine {warning}")
 
     def message(self, text: str, level: str) -> None:
         self._print(text if level == "info" else f"{level}: {text}")
@@ -227,12 +244,17 @@ def render(progress: Progress) -> RenderableType:
         shown(metrics, "clip/fraction", ".1%"),
     )
     rate = f"{progress.tokens_per_second:,.0f} tokens/s  [dim]at[/] {progress.seconds_per_step:.2f} s/step"
-    others = (f"{escape(key)} {escape(str(value))}" for key, value in progress.fields.items() if key != "phase")
+    styles = {"engine": "not dim bold yellow"} if progress.engine_warning else {}
+    others = (
+        f"[{styles.get(key, 'dim')}]{escape(key)} {escape(str(value))}[/]"
+        for key, value in progress.fields.items()
+        if key != "phase"
+    )
     table.add_row("speed", rate.replace("nan", "–"), "phase", escape(str(progress.fields.get("phase", "–"))))
 
     body: list[RenderableType] = [bar, Text(""), table]
-    if engines := "  ".join(others):
-        body.append(Text.from_markup(f"[dim]{engines}[/]", overflow="ellipsis"))
+    if line := "  ".join(others):
+        body.append(Text.from_markup(line, overflow="ellipsis"))
     colours = {"warning": "yellow", "error": "red"}
     body += [
         Text(f"{'' if level == 'info' else level + ': '}{text}", style=colours.get(level, "dim"))

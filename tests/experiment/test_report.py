@@ -90,3 +90,17 @@ def test_ends_average_whole_lag_cycles():
     sawtooth = np.tile([1.0, 2.0, 3.0, 4.0], 25)
     assert ends(sawtooth, 4) == (2.5, 2.5, 8)
     assert ends(np.array([5.0]), 8) == (5.0, 5.0, 1)
+
+
+def test_batch_wide_values_count_once_per_iteration(tmp_path):
+    folder = write_run(tmp_path / "run", 1)
+    changes = {"tokens/response_total": 500, "time/step": 2.0}
+    rows = [step_metrics(step, iteration=(step + 3) // 4, **changes) for step in range(1, 41)]
+    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    assert "5,000 response tokens trained in 20 s: 250 tokens/s." in list(summary(load_run(folder)))
+
+
+def test_a_run_cut_off_after_its_last_step_does_not_ask_for_more(tmp_path):
+    folder = write_run(tmp_path / "run", 200, state='{"status": "interrupted"}')
+    sentence = next(summary(load_run(folder)))
+    assert sentence.endswith("was interrupted, after its last step.")

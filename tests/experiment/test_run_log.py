@@ -1,6 +1,9 @@
 import json
 import math
+import os
+import sys
 import threading
+import types
 
 import pytest
 
@@ -102,6 +105,30 @@ def test_appending_after_a_torn_line_loses_only_that_line(folder, log):
     assert [row["step"] for row in read_rows(folder.metrics)] == [1, 3]
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_names_the_file_and_the_remedy_and_the_rest_is_kept(folder, view):
+    log = RunLog(folder, view)
+    log.eval({"step": 0, "accuracy": 0.5})
+    log._files[folder.metrics] = open("/dev/full", "a")  # noqa: SIM115 - closed by the log
+    with pytest.raises(OSError, match=r"cannot write .*metrics\.jsonl: No space left.*free space.*--resume"):
+        log.step({"step": 1})
+    files = list(log._files.values())
+    log.close()
+    assert all(file.closed for file in files) and len(files) == 2
+    assert read_rows(folder.eval)[0]["accuracy"] == 0.5
+
+
+def test_samples_and_rewind_name_what_cannot_be_written(folder, log, monkeypatch):
+    folder.samples.rmdir()
+    folder.samples.write_text("in the way")
+    with pytest.raises(OSError, match=r"cannot write .*samples.*--resume"):
+        log.samples(1, [])
+    folder.metrics.write_text("{}\n")
+    monkeypatch.setattr(os, "replace", lambda *paths: os.open("/nowhere/at/all", os.O_RDONLY))
+    with pytest.raises(OSError, match=r"cannot write .*run: No such file.*--resume"):
+        log.rewind(0)
+
+
 def test_threads_do_not_tear_lines(folder, log):
     def write(thread):
         for i in range(50):
@@ -135,3 +162,24 @@ def test_wandb_that_is_missing_is_said_beforehand(monkeypatch):
     assert tracker_error(None) is None
     assert "logging.wandb_project is 'p'" in tracker_error("p")
     assert "pip install wandb" in tracker_error("p")
+
+
+def test_wandb_goes_on_with_its_run_and_hears_of_failure(folder, view, monkeypatch):
+    calls = []
+    run = types.SimpleNamespace(
+        define_metric=lambda *_, **__: None,
+        log=lambda row: calls.append(("log", row)),
+        finish=lambda exit_code: calls.append(("finish", exit_code)),
+    )
+    wandb = types.ModuleType("wandb")
+    wandb.init = lambda **settings: calls.append(("init", settings)) or run
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: wandb)
+    for failed in (True, False):
+        log = RunLog(folder, view, wandb_project="p", config={"seed": 0})
+        log.step({"step": 1})
+        log.close(failed=failed)
+    (_, first), logged, failure, (_, second), _, success = calls
+    assert first["id"] == second["id"] == folder.wandb_id.read_text() and len(first["id"]) == 8
+    assert (first["resume"], first["project"], first["config"]) == ("allow", "p", {"seed": 0})
+    assert (logged, failure, success) == (("log", {"step": 1.0}), ("finish", 1), ("finish", 0))

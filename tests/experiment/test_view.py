@@ -35,6 +35,16 @@ def test_speed_is_unknown_at_first():
         assert math.isnan(progress(steps).tokens_per_second)
 
 
+def test_speed_counts_a_batch_once_however_many_steps_are_made_of_it():
+    clock = iter([10.0, 10.1, 20.0, 20.1, 30.0, 30.1])
+    made = Progress("run", 100, clock=lambda: next(clock))
+    for step in range(1, 7):
+        made.add_step({"step": step, "iteration": (step + 1) // 2, "tokens/response_total": 400})
+        if step == 2:
+            assert math.isnan(made.seconds_per_step) and math.isnan(made.tokens_per_second)
+    assert (made.tokens_per_second, made.seconds_per_step) == pytest.approx((40, 5))
+
+
 def test_step_line():
     line = step_line(progress(10))
     for part in ("step  10/200", "reward 0.", "d_pi 0.", "lag 1", "gate ", "3300 tok/s", "left 3 min 10 s"):
@@ -67,6 +77,28 @@ def test_panel_shows_what_it_knows():
     text = shown(render(made))
     for part in ("0.250 → 0.750", "training", "engine generating", "warning: engine 0 died [exit -9]", "1 to 1"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    "engine, warns",
+    [("starting", 0), ("ready", 0), ("generating, ready", 0), ("restarting", 1), ("ready, 1 restart", 1)],
+)
+def test_an_engine_in_trouble_stands_out(engine, warns):
+    made = progress(1)
+    made.fields.update(phase="training", engine="generating")
+    made.fields.update(engine=engine)
+    console = Console(file=io.StringIO(), width=84, force_terminal=True, color_system="standard", _environ={})
+    console.print(render(made))
+    (line,) = [line for line in console.file.getvalue().splitlines() if f"engine {engine}" in line]
+    assert (f"\x1b[1;33mengine {engine}" in line) == warns
+
+
+def test_piped_output_tells_of_an_engine_in_trouble_once():
+    console = Console(file=io.StringIO())
+    view = make_view("run", 3, console)
+    for engine in ("starting", "ready", "restarting", "ready, 1 restart", "generating", "ready, 1 restart"):
+        view.status({"engine": engine})
+    assert console.file.getvalue().splitlines() == ["warning: engine restarting", "warning: engine ready, 1 restart"]
 
 
 def test_piped_output_is_a_line_per_step_without_control_characters():
