@@ -1,4 +1,9 @@
+import asyncio
 import json
+import os
+import signal
+import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +26,7 @@ class FakeRuntime:
     def __init__(self):
         self.calls = []
         self.end = None
+        self.at_end = lambda log: None
         self.stop_after = 10**9
 
     def run(self, config, folder, log, resume=False):
@@ -29,6 +35,7 @@ class FakeRuntime:
         log.status(phase="training")
         for step in range(3 if resume else 1, min(config.pipeline.iterations, self.stop_after) + 1):
             log.step({"step": step, "iteration": step, "reward/mean": 0.1 * step})
+        self.at_end(log)
         if self.end is not None:
             raise self.end
 
@@ -118,6 +125,8 @@ def test_dry_run_starts_nothing(runtime, tmp_path):
         (["--tis", "--set", "method.denominator=trainer"], "set method.denominator to checkpoint"),
         (["--set", "model.experts=0"], "model.experts is 0"),
         (["--resume"], "leave out --resume"),
+        (["--resume", "--overwrite"], "--resume goes on with a run and --overwrite deletes it"),
+        (["--set", f"output_dir={TINY}/x"], "cannot be written (Not a directory)"),
         (["--set", "logging.wandb_project=p"], "pip install wandb"),
     ],
 )
@@ -158,7 +167,7 @@ def test_a_failure_is_one_line_kept_and_reported(runtime, tmp_path):
     runtime.end = RuntimeError("engine 0 died 4 times; see its log\nand more")
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 1
-    assert result.stderr == "error: engine 0 died 4 times; see its log\n"
+    assert result.stderr == "error: engine 0 died 4 times; see its log\nand more\n"
     assert "sat-slime launch runs/tiny --resume" in result.stdout
     run = tmp_path / "runs" / "tiny"
     assert (state(run)["status"], state(run)["error"]) == ("failed", "engine 0 died 4 times; see its log")
@@ -181,6 +190,132 @@ def test_interrupted_says_how_to_go_on(runtime, tmp_path):
     assert result.exit_code == 130
     assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
     assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
+
+
+def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launching, "make_view", interrupted)
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 130
+    assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
+    assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
+    monkeypatch.setattr(launching, "plan_run", interrupted)
+    result = sat_slime_command("launch", TINY)
+    assert (result.exit_code, result.stderr) == (130, "error: interrupted\n")
+
+
+@pytest.mark.parametrize("error, status", [(None, "interrupted"), (RuntimeError("the real error"), "failed")])
+def test_an_interrupt_while_the_report_is_written(runtime, monkeypatch, tmp_path, error, status):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    runtime.end = error
+    monkeypatch.setattr("sat_slime.experiment.report.write_report", interrupted)
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 130
+    assert "writing the report ..." in result.stdout
+    assert result.stdout.endswith("no report: interrupted; write it with: sat-slime report runs/tiny\n")
+    assert result.stderr == ("error: the real error\n" if error else "")
+    assert state(tmp_path / "runs" / "tiny")["status"] == status
+    assert sat_slime_command("report", "runs/tiny").exit_code == 130
+
+
+def test_sigterm_is_an_interrupt(runtime, tmp_path):
+    previous = signal.signal(signal.SIGTERM, lambda *_: None)  # unhandled, it would end the tests
+    try:
+        runtime.at_end = lambda log: signal.raise_signal(signal.SIGTERM)
+        assert sat_slime_command("launch", TINY).exit_code == 130
+        assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
+        assert signal.getsignal(signal.SIGTERM) is not signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+needs_full_device = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+
+
+def fill_disk(log):
+    log._files[log._folder.metrics] = open("/dev/full", "a")  # noqa: SIM115 - closed by the log
+    log._files[log._folder.log] = open("/dev/full", "a")  # noqa: SIM115 - closed by the log
+    log.step({"step": 7})
+
+
+@needs_full_device
+def test_a_full_disk_is_a_line_and_the_run_ends_as_failed(runtime, tmp_path):
+    runtime.at_end = fill_disk
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    path = tmp_path / "runs" / "tiny" / "metrics.jsonl"
+    assert result.stderr == (
+        f"error: cannot write {path.relative_to(tmp_path)}: No space left on device: free space and go on with "
+        "--resume\n"
+    )
+    assert state(path.parent)["status"] == "failed" and "metrics.jsonl" in state(path.parent)["error"]
+    assert (path.parent / "report.html").exists()
+
+
+@needs_full_device
+def test_a_disk_that_stays_full_is_a_line_too(runtime, monkeypatch, tmp_path):
+    def full_from_now_on(log):
+        monkeypatch.setattr(os, "fsync", lambda file: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+        fill_disk(log)
+
+    runtime.at_end = full_from_now_on
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1 and "Traceback" not in result.output
+    assert len(result.stderr.splitlines()) == 1 and "metrics.jsonl: No space left" in result.stderr
+    assert "no report: [Errno 28] No space left on device; when that is mended: sat-slime report" in result.stdout
+    assert not list((tmp_path / "runs" / "tiny").glob(".*.tmp"))
+
+
+def test_a_server_that_does_not_start_tells_why(runtime, tmp_path):
+    pytest.importorskip("httpx")
+    from sat_slime.config.schema import ModelConfig, RolloutConfig
+    from sat_slime.embedded.server import ServerFailed, SGLangServer
+
+    command = [sys.executable, "-c", "print('loading'); raise SystemExit('no such checkpoint')"]
+    server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), command)
+    with pytest.raises(ServerFailed) as failure:
+        asyncio.run(server.start("model", 0))
+    runtime.end = failure.value
+    result = sat_slime_command("launch", TINY)
+    first, *rest = result.stderr.splitlines()
+    assert first.startswith("error: the SGLang server of engine 0 ended before it was healthy (exit code 1)")
+    assert first.endswith("; last in its log: no such checkpoint")
+    assert rest[0] == f"Its log {tmp_path}/sglang-0.log ends with:" and rest[-2:] == [
+        "    loading",
+        "    no such checkpoint",
+    ]
+    run = tmp_path / "runs" / "tiny"
+    assert state(run)["error"] == first.removeprefix("error: ")
+    assert "last in its log: no such checkpoint" in (run / "report.html").read_text()
+
+
+def test_a_server_without_words_leaves_nothing_dangling(tmp_path):
+    pytest.importorskip("httpx")
+    from sat_slime.config.schema import ModelConfig, RolloutConfig
+    from sat_slime.embedded.server import SGLangServer
+
+    server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), ["true"])
+    assert server.last_words() == ""
+    server.log_path.write_text("--- true --port 1\n\n")
+    assert server.last_words() == ""
+
+
+def test_a_resumed_run_starts_where_its_checkpoint_is(runtime, monkeypatch, tmp_path):
+    runtime.end = KeyboardInterrupt()
+    sat_slime_command("launch", TINY)
+    for iteration in (1, 2):
+        checkpoint = tmp_path / "runs" / "tiny" / "checkpoints" / f"iteration-{iteration:06d}"
+        checkpoint.mkdir()
+        (checkpoint / "state.json").write_text(json.dumps({"updates": iteration}))
+    first_steps = []
+    make_view = launching.make_view
+    monkeypatch.setattr(launching, "make_view", lambda *args: first_steps.append(args[-1]) or make_view(*args))
+    sat_slime_command("launch", "runs/tiny", "--resume")
+    assert first_steps == [2]
 
 
 @pytest.mark.parametrize("target", [TINY, "runs/tiny", "runs/tiny/", "runs/tiny/config.yaml"])
@@ -265,16 +400,30 @@ def test_check_tells_settings_and_machine_apart(runtime, monkeypatch):
 
 
 def test_check_finds_a_taken_port(runtime, monkeypatch):
-    import socket
-
     monkeypatch.setattr(checking, "ENGINES", ())
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = server.getsockname()[1]
         result = sat_slime_command("check", TINY, "--set", f"rollout.base_port={port}")
+        launched = sat_slime_command("launch", TINY, "--set", f"rollout.base_port={port}")
     assert result.exit_code == 1
     assert f"{port} taken" in result.stdout
+    assert launched.exit_code == 2 and runtime.calls == []
+    assert f"{port} taken" in launched.stderr
+
+
+@pytest.mark.parametrize("key", ["output_dir", "cache_dir"])
+def test_check_finds_folders_that_cannot_be_made(runtime, monkeypatch, tmp_path, key):
+    monkeypatch.setattr(checking, "ENGINES", ())
+    (tmp_path / "file").write_text("")
+    result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/file/x")
+    assert result.exit_code == 1
+    assert f"{tmp_path}/file is not a folder: choose another {key}" in result.stdout
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "closed")
+    result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/closed/x")
+    assert f"{tmp_path}/closed is not writable: choose another {key}" in result.stdout
 
 
 def test_errors_of_actors_are_told_by_their_cause():

@@ -42,16 +42,20 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def _bad_input() -> Iterator[None]:
-    """Faults of the input end the command with a line each instead of a traceback."""
-    from sat_slime.config import ConfigError
-    from sat_slime.experiment.run_folder import RunFolderError
-
+def _without_traceback() -> Iterator[None]:
+    """Faults of the input end the command with a line each, Ctrl-C with one."""
     try:
-        yield
-    except (ConfigError, RunFolderError) as error:
-        _complain(str(error).splitlines())
-        raise typer.Exit(BAD_INPUT) from None
+        from sat_slime.config import ConfigError
+        from sat_slime.experiment.run_folder import RunFolderError
+
+        try:
+            yield
+        except (ConfigError, RunFolderError) as error:
+            _complain(str(error).splitlines())
+            raise typer.Exit(BAD_INPUT) from None
+    except KeyboardInterrupt:
+        _complain(["interrupted"])
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _complain(lines: list[str]) -> None:
@@ -102,7 +106,8 @@ def launch(
     checkpoints and, however the run ends, [bold]report.html[/].
 
     Options change what the file says; [bold]--set[/] reaches every setting.
-    Ctrl-C once ends cleanly after the step, saves, and says how to go on.
+    Ctrl-C or SIGTERM once ends cleanly after the iteration, saves, and says
+    how to go on; a second one ends at once.
 
     [bold]Examples[/]
 
@@ -114,8 +119,6 @@ def launch(
 
         sat-slime launch runs/quickstart --resume --set pipeline.iterations=400
     """
-    from sat_slime.cli import launch as launching
-
     choices = {
         "method": method,
         "method.base": base,
@@ -127,7 +130,12 @@ def launch(
     }
     settings: dict[str, Any] = {key: value for key, value in choices.items() if value is not None}
     console = Console()
-    with _bad_input():
+    with _without_traceback():
+        from sat_slime.cli import launch as launching
+
+        if resume and overwrite:
+            _complain(["--resume goes on with a run and --overwrite deletes it: give one of them"])
+            raise typer.Exit(BAD_INPUT)
         plan = launching.plan_run(file, settings, overrides or [], resume)
         for warning in plan.warnings:
             Console(stderr=True, soft_wrap=True).print(f"warning: {warning}", style="yellow", markup=False)
@@ -205,9 +213,9 @@ def report(
 
     sat-slime report runs/quickstart
     """
-    from sat_slime.experiment.report import write_report
+    with _without_traceback():
+        from sat_slime.experiment.report import write_report
 
-    with _bad_input():
         typer.echo(write_report(run))
 
 

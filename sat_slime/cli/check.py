@@ -100,6 +100,7 @@ def check_all(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
     yield from (_engine(engine) for engine in ENGINES)
     yield from _trackers(config)
     yield _folder(config)
+    yield _cache(config)
     yield from _disk(config)
     yield _memory(config)
     yield _ports(config)
@@ -140,12 +141,28 @@ def _trackers(config: EmbeddedConfig) -> Iterator[Finding]:
 
 def _folder(config: EmbeddedConfig) -> Finding:
     folder = RunFolder(Path(config.output_dir).expanduser() / config.name)
-    parent = _existing(folder.path)
-    if not os.access(parent, os.W_OK):
-        return Finding("FAIL", "run folder", f"{parent} is not writable: choose another output_dir")
+    if error := _place_error(folder.path, "output_dir"):
+        return Finding("FAIL", "run folder", error)
     if folder.has_data():
         return Finding("WARN", "run folder", f"{folder.path} holds an earlier run: use --resume, --name or --overwrite")
     return Finding("OK", "run folder", str(folder.path))
+
+
+def _cache(config: EmbeddedConfig) -> Finding:
+    cache = Path(config.cache_dir).expanduser()
+    if error := _place_error(cache, "cache_dir"):
+        return Finding("FAIL", "cache folder", error)
+    return Finding("OK", "cache folder", str(cache))
+
+
+def _place_error(path: Path, key: str) -> str | None:
+    """Why nothing can be made at `path`, which the setting `key` names, or None."""
+    parent = _existing(path)
+    if not parent.is_dir():
+        return f"{parent} is not a folder: choose another {key}"
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return f"{parent} is not writable: choose another {key}"
+    return None
 
 
 def _disk(config: EmbeddedConfig) -> Iterator[Finding]:
@@ -180,14 +197,20 @@ def _memory(config: EmbeddedConfig) -> Finding:
 
 
 def _ports(config: EmbeddedConfig) -> Finding:
+    if error := port_error(config):
+        return Finding("FAIL", "ports", error)
     base = config.rollout.base_port
     if base is None:
         return Finding("OK", "ports", "free ones are chosen when the run starts")
-    wanted = range(base, base + config.rollout.engines)
-    if taken := [port for port in wanted if not _is_free(port)]:
-        ports = ", ".join(map(str, taken))
-        return Finding("FAIL", "ports", f"{ports} taken: set rollout.base_port elsewhere, or to null for free ones")
-    return Finding("OK", "ports", f"{wanted[0]} to {wanted[-1]} are free")
+    return Finding("OK", "ports", f"{base} to {base + config.rollout.engines - 1} are free")
+
+
+def port_error(config: EmbeddedConfig) -> str | None:
+    """Which of the engines' ports are taken, or None."""
+    base = config.rollout.base_port
+    wanted = range(0) if base is None else range(base, base + config.rollout.engines)
+    taken = ", ".join(str(port) for port in wanted if not _is_free(port))
+    return f"{taken} taken: set rollout.base_port elsewhere, or to null for free ones" if taken else None
 
 
 def _is_free(port: int) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from sat_slime.cli.check import missing_engines
+from sat_slime.cli.check import missing_engines, port_error
 from sat_slime.config import (
     ConfigError,
     EmbeddedConfig,
@@ -21,8 +24,8 @@ from sat_slime.config import (
     method_label,
 )
 from sat_slime.config.checks import prompt_tokens, responses_per_iteration
-from sat_slime.experiment.metrics import read_rows, write_atomically
-from sat_slime.experiment.run_folder import RunFolder, RunFolderError
+from sat_slime.experiment.metrics import write_atomically
+from sat_slime.experiment.run_folder import RunFolder, RunFolderError, writable
 from sat_slime.experiment.run_log import RunLog, tracker_error
 from sat_slime.experiment.view import make_view
 
@@ -59,7 +62,7 @@ class Ending:
     status: str
     """finished, interrupted or failed."""
     error: str | None
-    """The failure in a line."""
+    """The failure: a line that speaks for itself, and what more there is, such as the end of a log."""
     text: str
     """Where the report is and how to go on."""
 
@@ -152,30 +155,59 @@ def launch(plan: Plan, *, overwrite: bool, live: bool | None, console: Console) 
     """Run the plan to its end, whatever that is. Raises RunFolderError or ConfigError when it cannot start."""
     if missing := missing_engines():
         raise ConfigError([f"the embedded runtime needs {', '.join(missing)}: {INSTALL_ENGINES}"])
-    text = dump_config(plan.config)
-    if plan.resume:
-        folder = RunFolder.open(plan.folder)
-        folder.lock()
-        write_atomically(folder.config, text)
-    else:
-        folder = RunFolder.create(plan.folder, text, overwrite)
+    if taken := port_error(plan.config):
+        raise ConfigError([taken])
+    with _sigterm_as_ctrl_c():
+        folder = _claim(plan, overwrite)
+        try:
+            status, error = _run(plan, folder, live, console)
+        except KeyboardInterrupt:
+            status, error = "interrupted", None
+        try:
+            return _end(folder, status, error, console)
+        finally:
+            folder.unlock()
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, also where the runtime, which handles both by itself, does not run."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        folder.started()
-        status, error = _run(plan, folder, live, console)
-        return _end(folder, status, error)
+        yield
     finally:
-        folder.unlock()
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _claim(plan: Plan, overwrite: bool) -> RunFolder:
+    """The run's folder, locked, with its settings. Raises RunFolderError."""
+    text = dump_config(plan.config)
+    if not plan.resume:
+        folder = RunFolder.create(plan.folder, text, overwrite)
+    else:
+        folder = RunFolder.open(plan.folder)
+        with writable(folder.path):
+            folder.lock()
+            write_atomically(folder.config, text)
+    with writable(folder.path):
+        folder.started()
+    return folder
 
 
 def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> tuple[str, str | None]:
+    """(status, error) of the run. Raises KeyboardInterrupt."""
     import sat_slime.embedded as runtime
 
     config = plan.config
     pipeline = config.pipeline
     title = f"{folder.path.name} · {method_label(config.method.model_dump())} · lag {pipeline.lag}"
-    done = len(read_rows(folder.metrics)) if plan.resume else 0
+    done = folder.saved_updates() if plan.resume else 0
     view = make_view(title, pipeline.iterations * pipeline.optimizer_steps_per_rollout, console, live, done)
     log: RunLog | None = None
+    failed = False
     try:
         with view:
             log = RunLog(
@@ -188,14 +220,13 @@ def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> 
             log.message(f"{title}, in {folder.path}")
             runtime.run(config, folder.path.resolve(), log, resume=plan.resume)
         return "finished", None
-    except KeyboardInterrupt:
-        return "interrupted", None
     except Exception as error:
+        failed = True
         _keep_traceback(log)
-        return "failed", one_line(error)
+        return "failed", message_of(error)
     finally:
         if log is not None:
-            log.close()
+            log.close(failed)
 
 
 def _keep_traceback(log: RunLog | None) -> None:
@@ -206,29 +237,42 @@ def _keep_traceback(log: RunLog | None) -> None:
         pass
 
 
-def _end(folder: RunFolder, status: str, error: str | None) -> Ending:
+def _end(folder: RunFolder, status: str, error: str | None, console: Console) -> Ending:
     """Note the ending and write the report; neither may hide how the run itself ended."""
+    again = f"sat-slime report {folder.path}"
     lines = []
     if status == "failed":
         lines.append(f"more in {folder.log} and {folder.logs}")
     if status != "finished":
         lines.append(f"go on with: sat-slime launch {folder.path} --resume")
     try:
-        folder.ended(status, error)
+        folder.ended(status, error and error.splitlines()[0])
+        console.print("writing the report ...", highlight=False)
         from sat_slime.experiment.report import write_report
 
         lines.append(f"report: {write_report(folder.path)}")
+    except KeyboardInterrupt:
+        lines.append(f"no report: interrupted; write it with: {again}")
+        if status != "failed":  # whose error is worth more
+            with contextlib.suppress(OSError):
+                folder.ended("interrupted")
+        status = "interrupted"
     except Exception as report_error:
-        lines.append(f"no report: {one_line(report_error)}")
+        lines.append(f"no report: {one_line(report_error)}; when that is mended: {again}")
     return Ending(status, error, "\n".join(lines))
 
 
 def one_line(error: BaseException) -> str:
-    """An error in a line: its message where that speaks for itself, else with its type before it."""
+    """The first line of `message_of`."""
+    return message_of(error).splitlines()[0]
+
+
+def message_of(error: BaseException) -> str:
+    """What an error says: its message where that speaks for itself, else with its type before it."""
     cause = getattr(error, "cause", None)  # Ray wraps what an actor raised
     if isinstance(cause, BaseException):
         error = cause
-    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    message = str(error).strip()
     if message and isinstance(error, (RuntimeError, OSError, ValueError)):
         return message
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
