@@ -316,6 +316,9 @@ def test_a_resumed_run_starts_where_its_checkpoint_is(runtime, monkeypatch, tmp_
     monkeypatch.setattr(launching, "make_view", lambda *args: first_steps.append(args[-1]) or make_view(*args))
     sat_slime_command("launch", "runs/tiny", "--resume")
     assert first_steps == [2]
+    (checkpoint / "state.json").write_text("damaged")
+    damaged = sat_slime_command("launch", "runs/tiny", "--resume")
+    assert damaged.exit_code == 1 and "Traceback" not in damaged.output and damaged.stderr.startswith("error: ")
 
 
 @pytest.mark.parametrize("target", [TINY, "runs/tiny", "runs/tiny/", "runs/tiny/config.yaml"])

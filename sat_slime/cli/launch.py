@@ -204,11 +204,11 @@ def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> 
     config = plan.config
     pipeline = config.pipeline
     title = f"{folder.path.name} · {method_label(config.method.model_dump())} · lag {pipeline.lag}"
-    done = folder.saved_updates() if plan.resume else 0
-    view = make_view(title, pipeline.iterations * pipeline.optimizer_steps_per_rollout, console, live, done)
     log: RunLog | None = None
     failed = False
     try:
+        done = folder.saved_updates() if plan.resume else 0
+        view = make_view(title, pipeline.iterations * pipeline.optimizer_steps_per_rollout, console, live, done)
         with view:
             log = RunLog(
                 folder,
