@@ -116,7 +116,7 @@ class PlainView:
     def __init__(self, progress: Progress, console: Console):
         self.progress = progress
         self._console = console
-        self._warned: str | None = None
+        self._warned: set[str] = set()
 
     def step(self, metrics: Mapping[str, Any]) -> None:
         self.progress.add_step(metrics)
@@ -133,9 +133,9 @@ class PlainView:
         if phase and phase != self.progress.fields.get("phase") and not self.progress.metrics:
             self._print(str(phase))
         self.progress.fields.update(fields)
-        # "ready, 1 restart" comes back after every "generating": told once
-        if (warning := self.progress.engine_warning) and warning != self._warned:
-            self._warned = warning
+        # "ready (1 restarts)" and "generating (1 restarts)" take turns from then on: each is told once
+        if (warning := self.progress.engine_warning) and warning not in self._warned:
+            self._warned.add(warning)
             self._print(f"warning: engine {warning}")
 
     def message(self, text: str, level: str) -> None:

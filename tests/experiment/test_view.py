@@ -96,9 +96,10 @@ def test_an_engine_in_trouble_stands_out(engine, warns):
 def test_piped_output_tells_of_an_engine_in_trouble_once():
     console = Console(file=io.StringIO())
     view = make_view("run", 3, console)
-    for engine in ("starting", "ready", "restarting", "ready, 1 restart", "generating", "ready, 1 restart"):
+    for engine in ("starting", "ready", "restarting", *("ready (1 restarts)", "generating (1 restarts)") * 3):
         view.status({"engine": engine})
-    assert console.file.getvalue().splitlines() == ["warning: engine restarting", "warning: engine ready, 1 restart"]
+    told = ("restarting", "ready (1 restarts)", "generating (1 restarts)")
+    assert console.file.getvalue().splitlines() == [f"warning: engine {engine}" for engine in told]
 
 
 def test_piped_output_is_a_line_per_step_without_control_characters():
