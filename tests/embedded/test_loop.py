@@ -210,9 +210,10 @@ def test_a_full_disk_at_a_checkpoint_leaves_the_previous_one_whole(undisturbed, 
         pytest.skip(f"no permission to mount a small disk: {mounted.stderr.decode().strip()}")
     try:
         run = Run(root, "full")
-        while not run.folder.exists():
+        while not (run.folder / "checkpoints").exists():
             assert run.process.poll() is None, run.output.read_text()
             time.sleep(0.01)
+        (run.folder / "checkpoints").rmdir()
         (run.folder / "checkpoints").symlink_to(disk)
         assert run.wait() == 1, run.output.read_text()
         text = run.output.read_text()
