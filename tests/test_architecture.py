@@ -75,7 +75,7 @@ def test_no_engine_is_imported_before_a_run_starts(part):
 
 
 def test_the_rule_sees_relative_conditional_and_late_imports(tmp_path, monkeypatch):
-    monkeypatch.setattr("test_architecture.PACKAGE", tmp_path / "sat_slime")
+    monkeypatch.setattr(f"{__name__}.PACKAGE", tmp_path / "sat_slime")
     path = tmp_path / "sat_slime" / "config" / "x.py"
     path.parent.mkdir(parents=True)
     path.write_text(
