@@ -56,10 +56,11 @@ def plan_microbatches(sizes: list[int], ranks: int, tokens_per_microbatch: int) 
     count = max(1, -(-max(sum(sizes[i] for i in mine) for mine in dealt) // tokens_per_microbatch))
     while True:
         plan = [_cut(mine, sizes, count) for mine in dealt]
-        if count >= len(sizes) or all(
-            sum(sizes[i] for i in part) <= tokens_per_microbatch for parts in plan for part in parts
-        ):
+        if all(sum(sizes[i] for i in part) <= tokens_per_microbatch for parts in plan for part in parts):
             return plan
+        if count >= max(len(mine) for mine in dealt):
+            # Uneven sizes can defeat equal cuts at any count; alone, each sample is as small as it gets.
+            return [[*([i] for i in mine), *([] for _ in range(count - len(mine)))] for mine in dealt]
         count += 1
 
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("megatron.core", reason="packing builds Megatron's layout")
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_batch import make_batch
 
@@ -21,6 +21,7 @@ from sat_slime.embedded.packing import forwarded_tokens, pack, padded_tokens, pl
     bound=st.integers(40, 200),
     multiple=st.sampled_from([1, 2, 4]),
 )
+@example(sizes=[22, 40, 1], ranks=1, bound=40, multiple=1)  # equal cuts never part the last two
 def test_plans_place_every_sample_once_within_the_bound(sizes, ranks, bound, multiple):
     plan = plan_microbatches(sizes, ranks, bound)
     assert len(plan) == ranks and len({len(parts) for parts in plan}) == 1
