@@ -112,7 +112,13 @@ def _engine(engine: Engine) -> Finding:
             "FAIL", engine.package, 'not installed: run scripts/setup.sh, or pip install "sat-slime[embedded]"'
         )
     program = f"{engine.before}\nimport {engine.module}"
-    environment = {**os.environ, "SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"}
+    # As the servers are started: without dynamo, SGLang's import does not need a compiler.
+    environment = {
+        **os.environ,
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+    }
     try:
         result = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", program],
