@@ -4,7 +4,9 @@
 
 Each round times, one after the other: a batch generated alone, a batch trained alone, a synchronous iteration (first
 generate, then train) and two asynchronous ones (generate the next batch while training this one). Medians over rounds.
-The share of the possible overlap is (rollout + train - asynchronous) / min(rollout, train), all measured here.
+Overlap saves rollout + train - asynchronous. Two figures say how much of it is had: against min(rollout, train), what
+a machine with cores to spare could save; and against what these cores can, where an iteration takes no less than the
+core-seconds of both parts divided by the cores. Core-seconds are those of all processes of the run.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import statistics
 import time
 from pathlib import Path
 
+import psutil
 from pipeline_parts import generate, running
 
 from sat_slime.config.loader import load_config
@@ -33,13 +36,15 @@ def main() -> None:
     config = load_config(options.config, ["train.lr=1e-12", "diagnose.split_every_n_steps=0", *options.set])
 
     times: dict[str, list[float]] = {"rollout": [], "train": [], "synchronous": [], "asynchronous": [], "engine": []}
+    core_seconds = dict.fromkeys(times, 0.0)
     tokens = []
     with running(config) as (trainer, engines):
 
         def timed(name: str, action) -> None:
-            started = time.perf_counter()
+            used, started = used_core_seconds(), time.perf_counter()
             action()
             times[name].append(time.perf_counter() - started)
+            core_seconds[name] += used_core_seconds() - used
 
         for warm in range(3):
             batch = generate(config, engines, warm)
@@ -62,19 +67,38 @@ def main() -> None:
             tokens.append(sum(len(r.output_ids) for r in batch.responses))
 
     median = {name: statistics.median(values) for name, values in times.items()}
+    cores = {name: core_seconds[name] / len(values) for name, values in times.items()}
+    n_cores = os.cpu_count() or 1
     longer, shorter = max(median["rollout"], median["train"]), min(median["rollout"], median["train"])
-    overlap = (median["rollout"] + median["train"] - median["asynchronous"]) / shorter
-    print(f"{os.cpu_count()} cores, {options.rounds} rounds, {statistics.median(tokens):.0f} response tokens a batch")
+    floor = max(longer, (cores["rollout"] + cores["train"]) / n_cores)
+    saved = median["rollout"] + median["train"] - median["asynchronous"]
+    possible = median["rollout"] + median["train"] - floor
+    print(f"{n_cores} cores, {options.rounds} rounds, {statistics.median(tokens):.0f} response tokens a batch")
     for name in ("rollout", "train", "synchronous", "asynchronous"):
         spread = sorted(times[name])
         print(
             f"{name:13} {median[name]:6.3f} s   (quartiles {spread[len(spread) // 4]:.3f} to "
-            f"{spread[3 * len(spread) // 4]:.3f})"
+            f"{spread[3 * len(spread) // 4]:.3f})   {cores[name]:6.3f} core-seconds"
         )
-    print(f"asynchronous against the longer part   {median['asynchronous'] / longer:5.2f}")
-    print(f"asynchronous against synchronous       {median['asynchronous'] / median['synchronous']:5.2f}")
-    print(f"share of the possible overlap          {overlap:5.0%}")
-    print(f"tokens per second, asynchronous        {statistics.median(tokens) / median['asynchronous']:5.0f}")
+    print(f"asynchronous against the longer part        {median['asynchronous'] / longer:5.2f}")
+    print(f"asynchronous against synchronous            {median['asynchronous'] / median['synchronous']:5.2f}")
+    print(f"cores busy in an asynchronous iteration     {cores['asynchronous'] / median['asynchronous']:5.2f}")
+    print(f"share of the overlap, cores to spare        {saved / shorter:5.0%}")
+    print(f"share of the overlap that {n_cores} cores allow     {saved / possible:5.0%}")
+    print(f"tokens per second, asynchronous             {statistics.median(tokens) / median['asynchronous']:5.0f}")
+
+
+def used_core_seconds() -> float:
+    """CPU time of this process and all below it: Ray, trainer ranks, servers."""
+    total = 0.0
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        try:
+            spent = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += spent.user + spent.system
+    return total
 
 
 if __name__ == "__main__":
