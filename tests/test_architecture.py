@@ -15,10 +15,11 @@ MAY_IMPORT = {
     "config": {"objective"},
     "rollout": {"objective"},
     "embedded": {"objective", "config", "rollout"},
+    "plugin": {"objective", "config", "rollout"},
     "experiment": {"config"},
     "cli": {"objective", "config", "experiment"},
 }
-ALSO_INSIDE_FUNCTIONS = {"cli": {"embedded"}}
+ALSO_INSIDE_FUNCTIONS = {"cli": {"embedded", "plugin"}}
 """What starts a run is imported when it starts."""
 ENGINES = {"megatron", "ray", "sglang", "transformers"}
 ENGINE_FREE = ("objective", "config", "rollout", "experiment", "cli")

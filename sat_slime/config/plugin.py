@@ -1,0 +1,50 @@
+"""The plugin's own settings inside a slime run: what is optimized, and which of slime's faults are handled.
+
+slime hands them over as the one key `sat_slime` of its `--custom-config-path` file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import model_validator
+
+from sat_slime.config.method import method_switches
+from sat_slime.config.schema import MethodConfig, Section
+
+
+class HooksConfig(Section):
+    """Hooks that the plugin installs into slime at run time. Each tells in the log that it is on."""
+
+    ref_weights_first: bool = True
+    """Push the actor's weights to the engines after a start or a resume, whatever model was loaded last: with a KL loss
+    the reference model is, and slime would broadcast that one (slime issue 1695)."""
+    checkpoint_denominator: bool = True
+    """With denominator `checkpoint` and a lag above 1, score the batch that was in flight during a broadcast under the
+    weights that generated it; slime has by then replaced them."""
+    version_by_step: bool = True
+    """Number the weights that are pushed by their optimizer steps, so that lag and evaluation are attributed by the
+    version that came back with each response."""
+    narrow_routed_experts: bool = True
+    """Keep routed experts in the smallest unsigned type, from the moment they arrive (slime issue 2384)."""
+    check_routed_experts: bool = True
+    """Refuse replayed experts that do not belong to the tokens trained: length, layers, range, off by one."""
+
+
+class PluginConfig(Section):
+    """The value of `sat_slime` in slime's custom configuration."""
+
+    method: MethodConfig = MethodConfig()
+    """What is optimized: a section as in every configuration here, or a name such as `sat-gspo-r3`."""
+    hooks: HooksConfig = HooksConfig()
+    """Hooks into slime."""
+    run_dir: str | None = None
+    """Run folder for metrics.jsonl and eval.jsonl; unset: slime's own trackers alone."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_method(cls, value: Any) -> Any:
+        """`method: sat-gspo-r3` stands for its switches."""
+        if isinstance(value, dict) and isinstance(value.get("method"), str):
+            value = {**value, "method": method_switches(value["method"])}
+        return value
