@@ -1,0 +1,41 @@
+"""Marks for tests that need the real slime: they skip, with the reason, where it is not on the path.
+
+    PYTHONPATH=SLIME pytest tests/plugin                the loss, the hooks, the rollout: `needs_slime`
+    PYTHONPATH=SLIME:MEGATRON pytest tests/plugin       its argument parser too: `needs_slime_arguments`
+
+SLIME is a checkout of slime, MEGATRON one of Megatron-LM at the commit that slime's Dockerfile pins, with its patch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+NEEDS = {
+    "needs_slime": ("slime.backends.megatron_utils", "megatron.core", "ray", "httpx"),
+    "needs_slime_arguments": ("slime.backends.megatron_utils", "megatron.training", "sglang", "transformers"),
+}
+"""What must be importable for a test with that mark. PyPI has another slime, without `backends`."""
+
+
+def missing_modules(mark: str) -> list[str]:
+    return [name for name in NEEDS[mark] if not _importable(name)]
+
+
+def _importable(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:  # of a parent package
+        return False
+
+
+def pytest_configure(config):
+    for mark, modules in NEEDS.items():
+        config.addinivalue_line("markers", f"{mark}: skipped where one of {', '.join(modules)} is not importable")
+
+
+def pytest_runtest_setup(item):
+    for mark in NEEDS:
+        if item.get_closest_marker(mark) and (missing := missing_modules(mark)):
+            pytest.skip(f"needs the real slime: {', '.join(missing)} not importable")
