@@ -34,6 +34,8 @@ class ClipConfig(Section):
     """Lower radius: ratios below 1 - eps_low are clipped when the advantage is negative."""
     eps_high: PositiveFloat = 0.2
     """Upper radius: ratios above 1 + eps_high are clipped when the advantage is positive."""
+    dual: PositiveFloat | None = None
+    """Dual clip: with a negative advantage the surrogate is at least dual * A; above 1. Unset: off, as in the paper."""
 
 
 class SATConfig(Section):

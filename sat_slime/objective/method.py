@@ -16,6 +16,8 @@ class Clip:
 
     eps_low: float = 0.2
     eps_high: float = 0.2
+    dual: float | None = None
+    """Dual clip: with a negative advantage the surrogate is at least dual * A (dual > 1). None: off, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,8 @@ class SAT:
 
     eps_low: float = 0.2
     eps_high: float = 0.2
+    dual: float | None = None
+    """As in Clip; never contracted."""
     alpha: float = 0.9
     exponent: float = 2.0
     scope: Literal["microbatch", "step"] = "microbatch"
@@ -211,6 +215,11 @@ def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
             f"{method.name}: {type(method.penalty).__name__} replaces the clip, so there is no interval for "
             f"{'SAT to contract: turn sat off' if sat else 'a clip: set trust_region to None'}, or choose a clipping "
             "base such as grpo"
+        )
+    if method.trust_region is not None and method.trust_region.dual is not None and method.trust_region.dual <= 1:
+        raise ValueError(
+            f"{method.name}: dual is {method.trust_region.dual}, and a bound dual * A at or above A would cut tokens "
+            "inside the clip interval: set method.clip.dual above 1, or leave it out"
         )
     no_op = no_op_at_ratio_one(method)
     split = "checkpoint, so that the ratio is pi / pi_l, the staleness of the policy, and the weight carries pi_l / mu"

@@ -36,6 +36,7 @@ def policy_surrogate(
     *,
     group: dist.ProcessGroup | None = None,
     quantile: Tensor | float | None = None,
+    d: Tensor | None = None,
 ) -> Surrogate:
     """The sampled surrogate S of each token (Eqs. ppo-objective, satrloss, app-spo, app-drpo), times gates and TIS.
 
@@ -45,6 +46,8 @@ def policy_surrogate(
         group: context-parallel ranks that hold parts of the same responses, in the same order. The quantile is over all
             of them, and so are the sequence means; gradients are those of the sum of all ranks' losses.
         quantile: q where it is already known, as under scope `step`. Unset: taken over the given tokens and `group`.
+        d: (N,) log-ratio of the method, with its gradient, where the caller has taken it by its own order of sums;
+            read on active tokens only. Unset: taken here.
 
     Raises:
         ValueError: the method wants what the batch lacks, combines a penalty with a clip, or SAT meets a NaN.
@@ -52,7 +55,7 @@ def policy_surrogate(
     if method.penalty is not None and method.trust_region is not None:
         raise ValueError(f"{method.name}: a penalty replaces the clip; set trust_region to None")
     batch = batch.promoted()
-    d = log_ratio(method, batch, group)
+    d = log_ratio(method, batch, group) if d is None else batch.active_or_zero(d)
     advantages = batch.active_or_zero(batch.advantages.detach())
     factor, factor_metrics = _gates_and_weight(method, batch, group)
 
@@ -67,6 +70,9 @@ def policy_surrogate(
         held = clipped_surrogate(d, advantages, *clip_ends(method.trust_region))
         values, clipped, metrics = held.values, held.cut.bool(), _active_means(batch, _clip_sums(held, advantages))
 
+    if method.trust_region is not None and method.trust_region.dual is not None:
+        values, dual_metrics = _dual_clip(method.trust_region.dual, batch, values, advantages)
+        metrics |= dual_metrics
     if factor is not None:
         values = values * factor
     return Surrogate(values, clipped, metrics | factor_metrics)
@@ -146,6 +152,15 @@ def _sat(
         means["sat/eps_high_mean"] += region.eps_high
         c_min = c.amin() if len(c) else torch.ones_like(q)
     return held.values, held.cut.bool(), metrics | {"sat/q": q, "sat/c_min": c_min} | means
+
+
+def _dual_clip(
+    dual: float, batch: TokenBatch, values: Tensor, advantages: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """max(S, dual A) where A < 0: bounds what a token with a huge ratio and a negative advantage can weigh."""
+    bound = dual * advantages
+    held = torch.where(advantages < 0, torch.maximum(values, bound), values)
+    return held, _active_means(batch, {"clip/dual": ((advantages < 0) & (values.detach() < bound)).sum()})
 
 
 def _scope_metric(method: Method, region: SAT, batch: TokenBatch, group: dist.ProcessGroup | None) -> Tensor:

@@ -156,6 +156,8 @@ def surrogate(method: Method, tokens: Tokens, decisions: dict[int, Decision]) ->
             value = r * advantage - abs(advantage) / (2 * method.penalty.delta) * weight * (r - 1) ** 2
         else:
             value = min(r * advantage, min(max(r, decision.low), decision.high) * advantage)
+            if method.trust_region is not None and method.trust_region.dual is not None and advantage < 0:
+                value = max(value, method.trust_region.dual * advantage)
         values[t] = value * decision.factor
     return values
 

@@ -113,3 +113,8 @@ def test_sat_composes_with_tis_and_r3(base: str, r3: bool) -> None:
     assert method.name == f"sat-{base}-tis" + ("-r3" if r3 else "")
     assert (method.denominator, method.trust_region, method.tis) == ("checkpoint", SAT(), TIS())
     check_method(method)
+
+
+def test_a_dual_clip_inside_the_interval_is_refused() -> None:
+    with pytest.raises(ValueError, match="dual is 1.0"):
+        check_method(replace(named_method("grpo"), trust_region=Clip(dual=1.0)))

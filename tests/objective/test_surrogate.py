@@ -25,6 +25,7 @@ from sat_slime.objective import (
     staleness_score,
     tail_quantile,
 )
+from sat_slime.objective.ratio import log_ratio
 
 LENGTHS = [5, 1, 0, 9, 3, 12, 2, 8]
 METHODS = [named_method(name) for name in method_names()] + [
@@ -34,6 +35,8 @@ METHODS = [named_method(name) for name in method_names()] + [
     compose_method("grpo", sat=True, tis=True),
     compose_method("gspo", sat=True, tis=True),
     replace(compose_method("gspo", sat=True), name="sat-gspo-p3", trust_region=SAT(0.1, 0.3, alpha=0.7, exponent=3.0)),
+    replace(compose_method("grpo"), name="grpo-dual", trust_region=Clip(dual=1.3)),
+    replace(compose_method("gspo", sat=True), name="sat-gspo-dual", trust_region=SAT(dual=1.1)),
     replace(compose_method("grpo"), name="unclipped", trust_region=None),
 ]
 
@@ -402,3 +405,27 @@ def test_order_of_responses_does_not_matter(seed: int, name: str) -> None:
 
 def test_every_paper_method_is_covered_here() -> None:
     assert set(PAPER_METHODS) <= set(METHODS)
+
+
+def test_a_log_ratio_of_the_callers_own() -> None:
+    method = named_method("sat-gspo")
+    batch = paper.random_tokens(seed=2, lengths=LENGTHS).batch()
+    taken = log_ratio(method, batch)
+    given = torch.where(batch.mask, taken, math.nan)
+    ours, theirs = policy_surrogate(method, batch), policy_surrogate(method, batch, d=given)
+    assert torch.equal(ours.values, theirs.values)
+    ones = torch.ones(len(batch.mask), dtype=torch.float64)
+    assert torch.equal(
+        gradient_of(ours.values, ones, batch.log_probs), gradient_of(theirs.values, ones, batch.log_probs)
+    )
+
+
+def test_the_dual_clip_counts_what_it_cuts() -> None:
+    log_probs = torch.tensor([math.log(3.0), math.log(3.0), math.log(1.1), 0.0], requires_grad=True)
+    batch = TokenBatch(
+        log_probs, torch.zeros(4), torch.tensor([-1.0, 1.0, -1.0, -1.0]), torch.tensor([True] * 3 + [False]), [4]
+    )
+    surrogate = policy_surrogate(replace(named_method("grpo"), trust_region=Clip(dual=2.0)), batch)
+    assert surrogate.values.tolist() == pytest.approx([-2.0, 1.2, -1.1, 0.0])
+    assert float(surrogate.metrics["clip/dual"]) == pytest.approx(1 / 3)
+    assert gradient_of(surrogate.values, torch.ones(4), log_probs).tolist() == pytest.approx([0.0, 0.0, -1.1, 0.0])
