@@ -1,0 +1,335 @@
+"""A run of slime as typed data. What means the same as in a run of the embedded runtime has the same section and key.
+
+Where slime's flag has another name it stands in the docstring as `--flag`. Anything else of slime goes through `extra_args`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from sat_slime.config.plugin import HooksConfig
+from sat_slime.config.schema import (
+    LossConfig,
+    MethodConfig,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PipelineConfig,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
+
+FlagValue = bool | int | float | str | list[int | float | str]
+"""true: the flag alone; false: left out; a list: several values after the flag."""
+
+
+def _plain_names(flags: dict[str, FlagValue]) -> dict[str, FlagValue]:
+    for name in flags:
+        if name.startswith("-") or "=" in name or not name.strip():
+            raise ValueError(f"{name!r} is a flag's name without the leading dashes, its value beside it")
+    return flags
+
+
+Flags = Annotated[dict[str, FlagValue], AfterValidator(_plain_names)]
+"""Flags of slime, Megatron or SGLang by their full names without the leading dashes."""
+
+
+class SlimeModelConfig(Section):
+    """The model: where its weights are, and its architecture as Megatron's flags."""
+
+    hf_checkpoint: str | None = None
+    """Folder with the Hugging Face weights, configuration and tokenizer; SGLang starts from it (--hf-checkpoint)."""
+    megatron_checkpoint: str | None = None
+    """The same weights in Megatron's format, as `sat-slime prepare model` converts them: what training starts from, and
+    the reference model of the KL (--ref-load)."""
+    max_positions: PositiveInt | None = None
+    """Longest prompt plus response, in tokens: `max_position_embeddings` of the checkpoint's config.json."""
+    architecture: Flags = Field(default_factory=dict)
+    """Megatron's flags of the architecture, as in slime's scripts/models."""
+
+    @property
+    def layers(self) -> int:
+        return self._number("num-layers")
+
+    @property
+    def hidden_size(self) -> int:
+        return self._number("hidden-size")
+
+    @property
+    def ffn_size(self) -> int:
+        """Width of a dense layer."""
+        return self._number("ffn-hidden-size")
+
+    @property
+    def attention_heads(self) -> int:
+        return self._number("num-attention-heads")
+
+    @property
+    def kv_heads(self) -> int:
+        return self._number("num-query-groups", self.attention_heads)
+
+    @property
+    def head_dim(self) -> int:
+        return self._number("kv-channels", self.hidden_size // max(self.attention_heads, 1))
+
+    @property
+    def vocab_size(self) -> int:
+        return self._number("vocab-size")
+
+    @property
+    def experts(self) -> int:
+        """Experts of each MoE layer; 0 for a dense model."""
+        return self._number("num-experts")
+
+    @property
+    def experts_per_token(self) -> int:
+        return self._number("moe-router-topk", 2)
+
+    @property
+    def expert_ffn_size(self) -> int:
+        return self._number("moe-ffn-hidden-size", self.ffn_size)
+
+    @property
+    def is_moe(self) -> bool:
+        return self.experts > 0
+
+    @property
+    def parameters(self) -> int:
+        """Estimate of the parameters: attention, gated feed-forward layers, router, embeddings; norms and what other
+        architectures add left out, and every layer of an MoE model taken for one with experts. 0 where sizes lack."""
+        attention = 2 * self.hidden_size * self.head_dim * (self.attention_heads + self.kv_heads)
+        if self.is_moe:
+            ffn = 3 * self.hidden_size * self.expert_ffn_size * self.experts + self.hidden_size * self.experts
+        else:
+            ffn = 3 * self.hidden_size * self.ffn_size
+        embeddings = 2 if self.architecture.get("untie-embeddings-and-output-weights") else 1
+        return self.layers * (attention + ffn) + embeddings * self.vocab_size * self.hidden_size
+
+    def _number(self, flag: str, default: int = 0) -> int:
+        value = self.architecture.get(flag, default)
+        return value if isinstance(value, int) else default
+
+
+class DataConfig(Section):
+    """The prompts and what rewards a response."""
+
+    prompts: str | None = None
+    """File of training prompts, one JSON object per line (--prompt-data)."""
+    input_key: str = "prompt"
+    """Key of the prompt: text, or a list of chat messages."""
+    label_key: str = "label"
+    """Key of the right answer."""
+    chat_template: bool = True
+    """Wrap prompts in the tokenizer's chat template."""
+    chat_template_args: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the chat template, such as `enable_thinking: false`."""
+    shuffle: bool = True
+    """Shuffle the prompts in each epoch."""
+    balance: bool = True
+    """Balance the work between data-parallel ranks (--balance-data)."""
+    reward: str | None = None
+    """One of slime's rules by name (math, dapo, deepscaler, ...: --rm-type), or the dotted path of a function
+    `async f(args, sample, **kwargs) -> float` (--custom-rm-path)."""
+
+
+class SlimeRolloutConfig(Section):
+    """Generation on SGLang, on GPUs of its own."""
+
+    nodes: PositiveInt = 1
+    """Nodes that hold engines."""
+    gpus_per_node: PositiveInt = 4
+    """GPUs for engines on each of these nodes."""
+    gpus_per_engine: PositiveInt = 2
+    """GPUs of one engine: its tensor parallelism."""
+    prompts_per_iteration: PositiveInt = 256
+    """Prompts of a batch."""
+    samples_per_prompt: Annotated[int, Field(ge=2)] = 16
+    """Responses per prompt: the group over which advantages are normalized."""
+    max_prompt_tokens: PositiveInt | None = None
+    """Prompts longer than this many tokens are left out. Unset: none is, and requests that do not fit the context
+    fail."""
+    max_response_tokens: PositiveInt = 8192
+    """Longest response, in tokens."""
+    context_tokens: PositiveInt | None = None
+    """Context length of the engines; unset: model.max_positions. SGLang is told to accept a longer one than the
+    model's."""
+    end_at_context: bool = False
+    """End a response where the context ends. Otherwise SGLang refuses a request whose prompt and response limit
+    together exceed the context (--sglang-allow-auto-truncate)."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature; the trainer divides its logits by it too."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus of sampling; below 1 the ratio to the engine's policy is not defined on all tokens."""
+    top_k: int = -1
+    """Most likely tokens that are sampled from; -1: all."""
+    stop_token_ids: list[int] = Field(default_factory=list)
+    """Tokens that end a response besides those of the checkpoint."""
+    memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    """Share of GPU memory for the engine's weights and KV cache (--sglang-mem-fraction-static)."""
+    concurrent_requests: PositiveInt = 512
+    """Requests in flight to one engine (--sglang-server-concurrency)."""
+    fault_tolerance: bool = False
+    """Restart engines that fail (--use-fault-tolerance). The trainer's own failure ends the run in any case."""
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def engines(self) -> int:
+        return self.gpus // self.gpus_per_engine
+
+
+class SlimeTrainConfig(Section):
+    """Training on Megatron: one rank per GPU, in bfloat16 with fp32 master weights."""
+
+    nodes: PositiveInt = 1
+    """Nodes that train."""
+    gpus_per_node: PositiveInt = 4
+    """GPUs for training on each of these nodes."""
+    tensor_parallel: PositiveInt = 1
+    """Tensor-parallel ranks (sequence parallelism is on when > 1)."""
+    pipeline_parallel: PositiveInt = 1
+    """Pipeline stages."""
+    context_parallel: PositiveInt = 1
+    """Ranks that share each sequence."""
+    expert_parallel: PositiveInt = 1
+    """Ranks that share the experts (MoE)."""
+    expert_tensor_parallel: PositiveInt = 1
+    """Tensor-parallel ranks of each expert (MoE)."""
+    max_tokens_per_gpu: PositiveInt = 8192
+    """Bound on the tokens (prompt + response) of one micro-batch, per context-parallel rank. A longer response makes a
+    micro-batch of its own."""
+    lr: PositiveFloat = 1e-6
+    """Learning rate, constant."""
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Adam's beta 1."""
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    """Adam's beta 2."""
+    adam_eps: PositiveFloat = 1e-8
+    """Adam's epsilon."""
+    weight_decay: NonNegativeFloat = 0.1
+    """Decoupled weight decay."""
+    grad_clip: PositiveFloat = 1.0
+    """Bound on the gradient's global norm."""
+    optimizer_offload: bool = False
+    """Keep Adam's state and the fp32 master weights in host memory (--optimizer-cpu-offload)."""
+    recompute: Literal["none", "selective", "full"] = "full"
+    """Activations recomputed in the backward pass; full: every layer from its input."""
+    attention_backend: Literal["flash", "fused", "unfused", "local", "auto"] = "flash"
+    """Attention of Transformer Engine."""
+    fp32_gradients: bool = True
+    """Accumulate and reduce gradients in fp32."""
+    fp32_softmax: bool = True
+    """Softmax of attention in fp32."""
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def data_parallel(self) -> int:
+        """Data-parallel ranks: what tensor, pipeline and context parallelism leave over."""
+        return self.world_size // (self.tensor_parallel * self.pipeline_parallel * self.context_parallel)
+
+
+class SlimeEvalConfig(Section):
+    """Evaluation, with the weights that the engines hold."""
+
+    every_n_iterations: NonNegativeInt = 20
+    """Iterations between evaluations; 0: none. slime has none before the first and none after the last iteration of an
+    asynchronous run."""
+    prompts: dict[str, str] = Field(default_factory=dict)
+    """Name and file of each set, in the training prompts' format."""
+    samples_per_problem: PositiveInt = 1
+    """Samples per problem; accuracy is their mean."""
+    max_response_tokens: PositiveInt | None = None
+    """Longest response, in tokens; unset: the rollout's."""
+    temperature: NonNegativeFloat | None = None
+    """Sampling temperature; unset: the rollout's, 0: greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Nucleus; unset: the rollout's."""
+    top_k: int | None = None
+    """Most likely tokens that are sampled from; unset: the rollout's."""
+
+
+class SlimeCheckpointConfig(Section):
+    """Checkpoints, from which a run goes on by itself when it is started again."""
+
+    every_n_iterations: NonNegativeInt = 20
+    """Iterations between checkpoints, besides one at the end; 0: none at all."""
+    folder: str | None = None
+    """Folder of the checkpoints, on a disk that all training nodes share. Unset: `checkpoints` in the run's folder."""
+    optimizer: bool = True
+    """Save the optimizer's state too. Without it a run cannot go on."""
+
+
+class SlimeLoggingConfig(Section):
+    """Where metrics go besides the run folder and slime's log."""
+
+    tensorboard: bool = True
+    """Write TensorBoard events into the run folder."""
+    wandb_project: str | None = None
+    """Weights & Biases project; unset: off. The key is taken from WANDB_API_KEY of the cluster's own environment."""
+
+
+class ClusterConfig(Section):
+    """Where the run is started, and what is installed there."""
+
+    address: str | None = None
+    """Ray's job server, such as http://10.0.0.1:8265; unset: the one of this machine."""
+    gpus_per_node: PositiveInt = 8
+    """GPUs that a node has, in use or not (--num-gpus-per-node)."""
+    slime_dir: str = "/root/slime"
+    """slime's checkout, as in its image."""
+    megatron_dir: str = "/root/Megatron-LM"
+    """Megatron-LM's checkout, as in slime's image."""
+    python_path: list[str] = Field(default_factory=list)
+    """Further folders that Python looks into, for instance that of this package where it is not installed."""
+    nvlink: bool = True
+    """GPUs of a node are linked by NVLink (NCCL_NVLS_ENABLE)."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Further environment variables of the job. No secrets: they are shown and saved."""
+    runtime_env: dict[str, Any] = Field(default_factory=dict)
+    """Further settings of Ray's runtime environment, such as `working_dir`."""
+
+
+class SlimeConfig(Section):
+    """A run of slime: Megatron trains, SGLang generates, each on GPUs of its own, with this package's objective."""
+
+    runtime: Literal["slime"] = "slime"
+    """The runtime that this file is for."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    """Name of the run and of its folder."""
+    output_dir: str = "runs"
+    """Folder that holds the run folders, on a disk that all nodes share."""
+    seed: PositiveInt = 1234
+    """Seed of prompts, sampling and initialization."""
+    method: MethodConfig = MethodConfig()
+    """What is optimized."""
+    loss: LossConfig = LossConfig()
+    """KL, entropy, averaging."""
+    pipeline: PipelineConfig = PipelineConfig()
+    """Order of generation, training, broadcast."""
+    model: SlimeModelConfig = SlimeModelConfig()
+    """The model."""
+    data: DataConfig = DataConfig()
+    """Prompts and reward."""
+    rollout: SlimeRolloutConfig = SlimeRolloutConfig()
+    """Generation on SGLang."""
+    train: SlimeTrainConfig = SlimeTrainConfig()
+    """Training on Megatron."""
+    eval: SlimeEvalConfig = SlimeEvalConfig()
+    """Evaluation."""
+    checkpoint: SlimeCheckpointConfig = SlimeCheckpointConfig()
+    """Checkpoints."""
+    logging: SlimeLoggingConfig = SlimeLoggingConfig()
+    """Trackers."""
+    hooks: HooksConfig = HooksConfig()
+    """Hooks into slime."""
+    cluster: ClusterConfig = ClusterConfig()
+    """Where the run is started."""
+    extra_args: Flags = Field(default_factory=dict)
+    """Any other flag of slime, Megatron or SGLang, such as `sglang-max-running-requests: 256`."""
