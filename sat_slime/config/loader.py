@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -16,6 +16,8 @@ from pydantic_core import ErrorDetails
 from sat_slime.config.method import expand_shorthands
 from sat_slime.config.schema import EmbeddedConfig, Section
 from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
+
+SectionT = TypeVar("SectionT", bound=Section)
 
 RUNTIMES: dict[str, type[EmbeddedConfig]] = {"embedded": EmbeddedConfig}
 """The class behind each value of `runtime:`."""
@@ -40,6 +42,15 @@ def load_config(
         layer.values = expand_shorthands(layer)
         merged.update(layer)
     return _validate(merged)
+
+
+def read_section(model: type[SectionT], values: Any, place: str) -> SectionT:
+    """A section from plain values, as in a file. `place` is said where a fault is found. Raises ConfigError."""
+    if not isinstance(values, Mapping):
+        raise ConfigError([f"{place}: it is a section with the keys {', '.join(model.model_fields)}"])
+    source = Source(dict(values), {(): place})
+    source.values = expand_shorthands(source)
+    return _validate_as(model, source)
 
 
 def dump_config(config: Section) -> str:
@@ -81,6 +92,10 @@ def _validate(source: Source) -> EmbeddedConfig:
     model = RUNTIMES.get(runtime) if isinstance(runtime, str) else None
     if model is None:
         raise ConfigError([_bad_choice(source, ("runtime",), runtime, list(RUNTIMES))])
+    return _validate_as(model, source)
+
+
+def _validate_as(model: type[SectionT], source: Source) -> SectionT:
     errors: list[str] = []
     values = _known(model, source.values, (), source, list(key_paths(model)), errors)
     try:

@@ -17,7 +17,7 @@ class Clip:
     eps_low: float = 0.2
     eps_high: float = 0.2
     dual: float | None = None
-    """Dual clip: with a negative advantage the surrogate is at least dual * A (dual > 1). None: off, as in the paper."""
+    """Dual clip: with a negative advantage the surrogate is at least dual * A, dual > 1. None: off, as in the paper."""
 
 
 @dataclass(frozen=True)

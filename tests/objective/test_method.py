@@ -116,5 +116,5 @@ def test_sat_composes_with_tis_and_r3(base: str, r3: bool) -> None:
 
 
 def test_a_dual_clip_inside_the_interval_is_refused() -> None:
-    with pytest.raises(ValueError, match="dual is 1.0"):
+    with pytest.raises(ValueError, match=r"dual is 1\.0"):
         check_method(replace(named_method("grpo"), trust_region=Clip(dual=1.0)))
