@@ -92,6 +92,9 @@ def check_all(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
     except ConfigError as error:
         yield from (Finding("FAIL", "settings", line, of_config=True) for line in error.errors)
         return
+    if not isinstance(config, EmbeddedConfig):
+        yield Finding("FAIL", "settings", f"{file}: runtime is {config.runtime}: only embedded runs are checked here")
+        return
     errors = config_errors(config)
     yield from (Finding("FAIL", "settings", error, of_config=True) for error in errors)
     yield from (Finding("WARN", "settings", warning, of_config=True) for warning in config_warnings(config))

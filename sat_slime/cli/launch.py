@@ -77,6 +77,8 @@ def plan_run(file: Path, settings: Mapping[str, Any], overrides: Sequence[str], 
     elif resume and RunFolder(file.parent).config == file and RunFolder(file.parent).is_run():
         folder = file.parent
     config = load_config(file, overrides, settings)
+    if not isinstance(config, EmbeddedConfig):
+        raise ConfigError([f"{file}: runtime is {config.runtime}: only embedded runs are started here"])
     errors = config_errors(config)
     if message := tracker_error(config.logging.wandb_project):
         errors.append(message)
@@ -94,6 +96,8 @@ def _check_resume(config: EmbeddedConfig, path: Path) -> None:
         raise RunFolderError(f"there is no run {path} to resume: leave out --resume to start it")
     folder = RunFolder.open(path)
     saved = load_config(folder.config)
+    if not isinstance(saved, EmbeddedConfig):
+        raise ConfigError([f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"])
     changed = [
         f"{key} ({old!r} -> {new!r})"
         for key, old, new in differences(saved, config)

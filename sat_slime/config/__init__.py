@@ -4,11 +4,13 @@ from sat_slime.config.checks import config_errors, config_warnings
 from sat_slime.config.loader import dump_config, load_config
 from sat_slime.config.method import build_method, method_label
 from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError
 
 __all__ = [
     "ConfigError",
     "EmbeddedConfig",
+    "SlimeConfig",
     "build_method",
     "config_errors",
     "config_warnings",

@@ -15,21 +15,24 @@ from pydantic_core import ErrorDetails
 
 from sat_slime.config.method import expand_shorthands
 from sat_slime.config.schema import EmbeddedConfig, Section
+from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
 
 SectionT = TypeVar("SectionT", bound=Section)
 
-RUNTIMES: dict[str, type[EmbeddedConfig]] = {"embedded": EmbeddedConfig}
+RunConfig = EmbeddedConfig | SlimeConfig
+RUNTIMES: dict[str, type[RunConfig]] = {"embedded": EmbeddedConfig, "slime": SlimeConfig}
 """The class behind each value of `runtime:`."""
 
 
 def load_config(
     path: str | Path, overrides: Sequence[str] = (), settings: Mapping[str, Any] | None = None
-) -> EmbeddedConfig:
+) -> RunConfig:
     """Read a run from a YAML file.
 
     overrides: `a.b=value` texts of `--set`, the value in YAML. settings: dotted key to value, laid on before them.
-    Raises ConfigError with one line for every fault found. What needs several sections is checks.config_errors.
+    Raises ConfigError with one line for every fault found. What needs several sections is config_errors, for a slime
+    run slime_config_errors.
     """
     try:
         layers = read_layers(path)
@@ -87,7 +90,7 @@ def _setting(key: str, value: Any, origin: str = "command line") -> Source:
     return Source(values, {path[: depth + 1]: origin for depth in range(len(path))})
 
 
-def _validate(source: Source) -> EmbeddedConfig:
+def _validate(source: Source) -> RunConfig:
     runtime = source.values.get("runtime", "embedded")
     model = RUNTIMES.get(runtime) if isinstance(runtime, str) else None
     if model is None:

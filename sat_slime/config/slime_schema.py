@@ -1,6 +1,7 @@
 """A run of slime as typed data. What means the same as in a run of the embedded runtime has the same section and key.
 
-Where slime's flag has another name it stands in the docstring as `--flag`. Anything else of slime goes through `extra_args`.
+Where slime's flag has another name it stands in the docstring as `--flag`. Anything else of slime goes through
+`extra_args`.
 """
 
 from __future__ import annotations
@@ -25,15 +26,19 @@ FlagValue = bool | int | float | str | list[int | float | str]
 """true: the flag alone; false: left out; a list: several values after the flag."""
 
 
-def _plain_names(flags: dict[str, FlagValue]) -> dict[str, FlagValue]:
-    for name in flags:
-        if name.startswith("-") or "=" in name or not name.strip():
-            raise ValueError(f"{name!r} is a flag's name without the leading dashes, its value beside it")
+def _check_flags(flags: dict[str, Any]) -> dict[str, Any]:
+    for name, value in flags.items():
+        if name.startswith("-") or "=" in name or " " in name:
+            raise ValueError(f"{name!r} must be a flag's name without the leading dashes, with its value beside it")
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(one, (bool, int, float, str)) for one in values) or value == []:
+            raise ValueError(f"{name} is {value!r}: it must be true, false, a number, text, or a list of these")
     return flags
 
 
-Flags = Annotated[dict[str, FlagValue], AfterValidator(_plain_names)]
-"""Flags of slime, Megatron or SGLang by their full names without the leading dashes."""
+# Any: pydantic would report each alternative of a FlagValue as a fault of its own.
+Flags = Annotated[dict[str, Any], AfterValidator(_check_flags)]
+"""FlagValues of slime's, Megatron's or SGLang's flags, by their full names without the leading dashes."""
 
 
 class SlimeModelConfig(Section):
