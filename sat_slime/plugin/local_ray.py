@@ -1,0 +1,126 @@
+"""A Ray of a run's own on this machine, on the loopback interface; nothing else is ever ended here."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sat_slime.plugin.jobs import JobError, JobServer
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 30.0
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class LocalRay:
+    """A Ray that was started here, as a run folder remembers it."""
+
+    address: str
+    """http://127.0.0.1:PORT of its dashboard."""
+    pid: int
+    """`ray start --block`, which ends all of Ray's processes when it ends."""
+    folder: str
+    """Ray's temporary folder with its logs; a part of its command line, by which the process is known again."""
+
+
+def start_ray(gpus: int | None = None, cpus: int | None = None) -> LocalRay:
+    """Start a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
+
+    gpus, cpus: what it offers; None: all there are. Raises JobError when it does not come up.
+    """
+    folder = tempfile.mkdtemp(prefix="sat_slime-")
+    port, client_port = _free_ports(2)
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
+        *("--node-ip-address=127.0.0.1", "--port=0", f"--ray-client-server-port={client_port}"),
+        *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
+        f"--temp-dir={folder}/ray",
+        *([f"--num-gpus={gpus}"] if gpus is not None else []),
+        *([f"--num-cpus={cpus}"] if cpus is not None else []),
+    ]
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",  # python3 is this one
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no cluster: all of Ray's servers then bind to 127.0.0.1
+        "RAY_TMPDIR": folder,  # where Ray notes which one is this machine's; another Ray keeps its note
+    }
+    environment.pop("RAY_ADDRESS", None)
+    log = Path(folder) / "start.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,  # Ctrl-C here is not meant for it
+        )
+    ray = LocalRay(f"http://127.0.0.1:{port}", process.pid, folder)
+    try:
+        _wait_until_ready(ray, process)
+    except BaseException:
+        stop_ray(ray)
+        raise
+    return ray
+
+
+def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            JobServer(ray.address)
+            return
+        except JobError as error:
+            log = Path(ray.folder) / "start.log"
+            if process.poll() is not None:
+                lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing"]
+                raise JobError(f"Ray did not start on this machine: {lines[-1].strip()}; more in {log}") from None
+            if time.monotonic() > deadline:
+                raise JobError(f"Ray did not start within {START_TIMEOUT_S:.0f} s; see {log}") from error
+        time.sleep(POLL_S)
+
+
+def stop_ray(ray: LocalRay) -> bool:
+    """End it; whether it was still there. A process that is not the one started is left alone."""
+    if not _is_ours(ray):
+        return False
+    os.kill(ray.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while _is_ours(ray):
+        if time.monotonic() > deadline:
+            raise JobError(f"the Ray of this run (process {ray.pid}) does not end: see {ray.folder}")
+        time.sleep(POLL_S)
+    return True
+
+
+def is_running(ray: LocalRay) -> bool:
+    """Whether it is still there."""
+    return _is_ours(ray)
+
+
+def _is_ours(ray: LocalRay) -> bool:
+    try:
+        state = Path(f"/proc/{ray.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        command = Path(f"/proc/{ray.pid}/cmdline").read_text(encoding="utf-8")
+    except (OSError, IndexError):
+        return False
+    return state != "Z" and ray.folder in command
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

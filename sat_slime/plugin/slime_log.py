@@ -1,0 +1,75 @@
+"""What slime's log says of a run's progress."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+# slime logs Python dictionaries: `[2026-08-21 12:00:00] model.py:918 - step 3: {'train/loss': 0.1, 'train/x': nan}`.
+# Numbers are picked out one by one, since nan, inf and numpy's own notation are no Python literals.
+_METRICS = re.compile(r"(?:^|\s)(?P<kind>step|rollout|eval|perf) (?P<number>\d+): \{(?P<values>.*)\}")
+_VALUE = re.compile(
+    r"'(?P<key>[^']+)': (?:np\.\w+\()?(?P<value>[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))(?=[,)}\s]|$)", re.IGNORECASE
+)
+_TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
+_PHASE = re.compile(r"\bTimer (?P<name>\w+) start\b")
+_TROUBLE = re.compile(r"\b(?:\w*Error|\w*Exception|Traceback|out of memory|SIGKILL|SIGSEGV)\b")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+ALIASES = {
+    "reward/mean": ("raw_reward", "rewards"),
+    "mismatch/d_pi": ("train_rollout_logprob_abs_diff",),
+    "clip/fraction": ("pg_clipfrac",),
+}
+"""slime's own names, newest first, of what a run folder calls otherwise."""
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """What one line of the log tells."""
+
+    kind: str
+    """step, rollout, eval, perf: a line of metrics; phase; trouble; other."""
+    number: int = -1
+    """Of a step line: optimizer steps before this one; of other metrics: the rollout."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """By slime's names: `train/loss`, `rollout/raw_reward`."""
+    text: str = ""
+    """Of a phase its name, of trouble the line."""
+    time: float | None = None
+    """Seconds of the epoch that the line itself states."""
+
+
+def read_line(line: str) -> LogLine:
+    """What a line of slime's log tells; nothing in it is evaluated."""
+    line = _ESCAPES.sub("", line).strip()
+    time = _time(line)
+    if match := _METRICS.search(line):
+        metrics = {value["key"]: float(value["value"]) for value in _VALUE.finditer(match["values"])}
+        return LogLine(match["kind"], int(match["number"]), metrics, time=time)
+    if match := _PHASE.search(line):
+        return LogLine("phase", text=match["name"].replace("_", " "), time=time)
+    if _TROUBLE.search(line):
+        return LogLine("trouble", text=line, time=time)
+    return LogLine("other", time=time)
+
+
+def run_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics by the names of a run folder: without slime's prefix, and slime's own where ours are missing."""
+    plain = {key.partition("/")[2] if key.startswith(("train/", "rollout/")) else key: metrics[key] for key in metrics}
+    for name, others in ALIASES.items():
+        for other in others:
+            if other in plain:
+                plain.setdefault(name, plain[other])
+    return plain
+
+
+def _time(line: str) -> float | None:
+    if match := _TIME.search(line):
+        try:
+            return datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S").timestamp()
+        except ValueError:
+            return None
+    return None
