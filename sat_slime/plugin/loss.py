@@ -89,7 +89,7 @@ def policy_loss(
         "pg_loss": pg_loss,
         "entropy_loss": entropy_loss,
         "pg_clipfrac": sum_of_sample_mean(surrogate.clipped.float()),
-        "ppo_kl": sum_of_sample_mean(-d.detach()),
+        "ppo_kl": sum_of_sample_mean(-tokens.active_or_zero(d.detach())),
     }
     if args.use_kl_loss:
         importance = torch.exp(now - torch.cat(below)) if args.use_unbiased_kl else None
@@ -101,7 +101,8 @@ def policy_loss(
         metrics["loss"] = loss
     if rollout:
         scored_before = torch.cat(proximal) if proximal and not args.use_rollout_logprobs else now
-        metrics["train_rollout_logprob_abs_diff"] = sum_of_sample_mean((scored_before - torch.cat(rollout)).abs())
+        difference = tokens.active_or_zero(scored_before - tokens.rollout_log_probs)
+        metrics["train_rollout_logprob_abs_diff"] = sum_of_sample_mean(difference.abs())
     if now.numel() == 0:
         loss = loss + 0 * logits.sum()  # the backward pass of this rank still has collectives to take part in
     step_metrics.record(batch, method, tokens, surrogate, has_rollout=bool(rollout))

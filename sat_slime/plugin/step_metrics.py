@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -94,20 +95,29 @@ def _all_names(names: set[str], group: dist.ProcessGroup | None) -> set[str]:
 
 
 def install() -> None:
-    """Lets slime's reduction of a step carry these metrics too. Once; later calls do nothing.
+    """Lets slime's reduction of a step carry these metrics too. Once; later calls do nothing. Raises RuntimeError."""
+    module, name = reducer_place()
+    reduction = getattr(module, name)
+    if not getattr(reduction, "of_sat_slime", False):
+        setattr(module, name, _with_ours(reduction))
+
+
+@functools.cache
+def reducer_place() -> tuple[ModuleType, str]:
+    """Module and name under which slime's trainer looks its reduction up.
 
     Raises:
-        RuntimeError: slime has its reduction nowhere that is known here.
+        RuntimeError: slime has it nowhere that is known here.
     """
     for module_name, name in _REDUCERS:
         try:
             module = importlib.import_module(module_name)
-        except ModuleNotFoundError:
+        except ModuleNotFoundError as error:
+            if not (error.name or "").startswith("slime"):
+                raise
             continue
-        if (reduction := getattr(module, name, None)) is not None:
-            if not getattr(reduction, "of_sat_slime", False):
-                setattr(module, name, _with_ours(reduction))
-            return
+        if hasattr(module, name):
+            return module, name
     raise RuntimeError(
         f"slime has no {_REDUCERS[0][1]} where it is known to be ({', '.join(module for module, _ in _REDUCERS)}): "
         "this plugin supports v0.3.1 and newer"

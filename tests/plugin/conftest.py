@@ -13,7 +13,7 @@ import importlib.util
 import pytest
 
 NEEDS = {
-    "needs_slime": ("slime.backends.megatron_utils", "megatron.core", "ray", "httpx"),
+    "needs_slime": ("slime.backends.megatron_utils", "megatron.core", "ray", "httpx", "wandb"),
     "needs_slime_arguments": ("slime.backends.megatron_utils", "megatron.training", "sglang", "transformers"),
 }
 """What must be importable for a test with that mark. PyPI has another slime, without `backends`."""
@@ -30,6 +30,10 @@ def _importable(name: str) -> bool:
         return False
 
 
+MISSING = {mark: missing_modules(mark) for mark in NEEDS}
+"""Looked up before any test puts a stand-in for slime in place."""
+
+
 def pytest_configure(config):
     for mark, modules in NEEDS.items():
         config.addinivalue_line("markers", f"{mark}: skipped where one of {', '.join(modules)} is not importable")
@@ -37,5 +41,5 @@ def pytest_configure(config):
 
 def pytest_runtest_setup(item):
     for mark in NEEDS:
-        if item.get_closest_marker(mark) and (missing := missing_modules(mark)):
+        if item.get_closest_marker(mark) and (missing := MISSING[mark]):
             pytest.skip(f"needs the real slime: {', '.join(missing)} not importable")

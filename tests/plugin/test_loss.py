@@ -1,0 +1,292 @@
+"""The loss under slime's own loss_function: against slime's policy loss to the bit, and the same under every layout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import fake_slime
+import pytest
+import torch
+from slime_step import Layout, Step, make_args, make_problem, on_ranks, run_step
+
+from sat_slime.objective import TokenBatch, compose_method, policy_surrogate
+from sat_slime.plugin import step_metrics
+
+needs_slime = pytest.mark.needs_slime
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slime():
+    """The real slime, or a stand-in for the few functions of it that a loss needs."""
+    pytest.importorskip("megatron.core", reason="slime's loss reads Megatron's parallel state")
+    fake_slime.install_where_missing()
+    yield
+    fake_slime.remove()
+
+
+METHODS = {
+    "grpo": {"method": "grpo"},
+    "sat-grpo": {"method": "sat-grpo"},
+    "gspo": {"method": "gspo"},
+    "sat-gspo": {"method": "sat-gspo"},
+    "dppo": {"method": "dppo"},
+    "icepop": {"method": "icepop"},
+    "kpop": {"method": "kpop"},
+    "seqclip": {"method": "seqclip"},
+    "spo": {"method": "spo"},
+    "drpo": {"method": "drpo"},
+    "grpo-tis": {"method": "grpo-tis"},
+    "gspo-tis": {"method": "gspo-tis"},
+    "sat-gspo-checkpoint": {"method": {"base": "gspo", "sat": True, "denominator": "checkpoint"}},
+    "sat-grpo-tis": {"method": {"base": "grpo", "sat": True, "tis": True}},
+}
+
+
+def step(layout: Layout, args, problem) -> Step:
+    before = None
+    if isinstance(args.sat_slime, dict) and args.sat_slime.pop("take_step_quantile", False):
+        from sat_slime.plugin.step_quantile import postprocess
+
+        def before(args, data):
+            postprocess(args, 0, data)
+
+    return run_step(args, problem, layout, before)
+
+
+def steps(layout: Layout, jobs) -> list[Step]:
+    """One step for each (arguments, problem): starting ranks takes longer than they work."""
+    return [step(layout, args, problem) for args, problem in jobs]
+
+
+def args_of(name: str, **changes):
+    section = dict(METHODS[name])
+    method = section["method"]
+    keeps = isinstance(method, dict) and (method.get("denominator") == "checkpoint" or method.get("tis"))
+    return make_args(section, keep_old_actor=keeps, **changes)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_the_objective(name: str) -> None:
+    """Loss and gradient against sat_slime.objective, whose values the equations' brute force holds."""
+    problem = make_problem()
+    (result,) = on_ranks(Layout(), step, args_of(name), problem)
+    section = METHODS[name]["method"]
+    if isinstance(section, str):
+        method = compose_method(
+            section.removeprefix("sat-").removesuffix("-tis"), sat="sat-" in section, tis="-tis" in section
+        )
+    else:
+        method = compose_method(
+            section["base"], sat=True, tis=section.get("tis", False), denominator=section.get("denominator")
+        )
+    table = problem.table.double().requires_grad_()
+    total = torch.zeros((), dtype=torch.float64)
+    half = len(problem.tokens) // 2
+    for part in (slice(0, half), slice(half, None)):
+        tokens, lengths = problem.tokens[part], problem.response_lengths[part]
+        log_probs = [table.log_softmax(-1)[t[-n - 1 : -1], t[-n:]] for t, n in zip(tokens, lengths, strict=True)]
+        batch = TokenBatch(
+            torch.cat(log_probs),
+            torch.cat(problem.rollout_log_probs[part]).double(),
+            torch.cat(problem.advantages[part]).double(),
+            torch.cat(problem.loss_masks[part]).bool(),
+            lengths,
+            torch.cat(problem.log_probs[part]).double(),
+        )
+        values = policy_surrogate(method, batch).values
+        for value, mask in zip(values.split(lengths), problem.loss_masks[part], strict=True):
+            total = total - value.sum() / max(int(mask.sum()), 1) / len(problem.tokens)
+    total.backward()
+    assert result.metrics["loss"] == pytest.approx(total.item(), rel=1e-5, abs=1e-6)
+    torch.testing.assert_close(result.gradient.double(), table.grad, rtol=1e-4, atol=1e-6)
+
+
+@needs_slime
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("per_token", [False, True])
+@pytest.mark.parametrize("extras", ["plain", "tis", "kl", "entropy", "dual", "unbiased-kl", "all"])
+@pytest.mark.parametrize("estimator", ["grpo", "gspo"])
+def test_off_is_slimes_own_loss_to_the_bit(estimator: str, extras: str, per_token: bool, recompute: bool) -> None:
+    everything = extras == "all"
+    changes = {
+        "advantage_estimator": estimator,
+        "calculate_per_token_loss": per_token,
+        "recompute_loss_function": recompute,
+        "use_kl_loss": everything or "kl" in extras,
+        "use_unbiased_kl": extras == "unbiased-kl",
+        "entropy_coef": 0.01 if everything or extras == "entropy" else 0.0,
+        "eps_clip_high": 0.28,
+        "eps_clip_c": 1.5 if everything or extras == "dual" else None,
+        "global_batch_size": 4,  # two optimizer steps a rollout, so that the ratio means something
+    }
+    tis = everything or extras == "tis"
+    problem = make_problem(spread=0.4)
+    ours = make_args({"method": {"base": estimator, "tis": tis, "denominator": "trainer"}}, **changes)
+    theirs = make_args(None, loss_type="policy_loss", **changes | {"use_tis": tis})
+    (mine,), (slimes,) = (on_ranks(Layout(), step, args, problem) for args in (ours, theirs))
+    assert all(torch.equal(a, b) for a, b in zip(mine.losses, slimes.losses, strict=True))
+    assert torch.equal(mine.gradient, slimes.gradient)
+    assert mine.gradient.abs().sum() > 0
+    for key in ("loss", "pg_loss", "pg_clipfrac", "ppo_kl", "entropy_loss", "train_rollout_logprob_abs_diff"):
+        assert mine.metrics[key] == slimes.metrics[key]
+    if changes["use_kl_loss"]:
+        assert mine.metrics["kl_loss"] == slimes.metrics["kl_loss"]
+
+
+@needs_slime
+@pytest.mark.parametrize("layout", [Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2)], ids=str)
+def test_off_is_slimes_own_loss_to_the_bit_on_two_ranks(layout: Layout) -> None:
+    problem, jobs = make_problem(spread=0.4), []
+    for estimator in ("grpo", "gspo"):
+        changes = {"advantage_estimator": estimator, "use_kl_loss": True, "global_batch_size": 4}
+        ours = make_args({"method": {"base": estimator, "tis": True, "denominator": "trainer"}}, **changes)
+        theirs = make_args(None, loss_type="policy_loss", use_tis=True, **changes)
+        jobs += [(ours, problem), (theirs, problem)]
+    for results in on_ranks(layout, steps, jobs):
+        for mine, slimes in zip(results[::2], results[1::2], strict=True):
+            assert all(torch.equal(x, y) for x, y in zip(mine.losses, slimes.losses, strict=True))
+            assert torch.equal(mine.gradient, slimes.gradient)
+
+
+LAYOUTS = [Layout(dp=2), Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2), Layout(dp=2, cp=2)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_layout_gives_the_same(layout: Layout) -> None:
+    """Loss, gradient and every metric. Data-parallel ranks each hold one of the single rank's two micro-batches, so
+    that the scope of the micro-batch's quantile is the same, too."""
+    needs_real(layout)
+    names = ("sat-grpo", "sat-gspo", "gspo-tis", "dppo")
+    problem = make_problem()
+    spread = replace(problem, n_microbatches=2 // layout.dp)
+    expected = [one_rank(name, problem, layout.dp) for name in names]
+    for results in on_ranks(layout, steps, [(args_of(name, use_kl_loss=True), spread) for name in names]):
+        for result, one in zip(results, expected, strict=True):
+            assert_same_step(result, one)
+
+
+def needs_real(layout: Layout) -> None:
+    if not fake_slime.is_real() and (layout.cp > 1 or layout.tp > 1):
+        pytest.skip("needs the real slime: its layouts of context- and tensor-parallel ranks")
+
+
+def one_rank(name: str, problem, dp: int) -> Step:
+    """The reference: data-parallel rank r holds responses r, r + dp, ...; so does micro-batch r here."""
+    order = [i for rank in range(dp) for i in range(rank, len(problem.tokens), dp)]
+    return on_ranks(Layout(), step, args_of(name, use_kl_loss=True), reorder(problem, order))[0]
+
+
+def reorder(problem, order: list[int]):
+    lists = (
+        "tokens",
+        "response_lengths",
+        "loss_masks",
+        "rollout_log_probs",
+        "log_probs",
+        "ref_log_probs",
+        "advantages",
+    )
+    return replace(problem, **{name: [getattr(problem, name)[i] for i in order] for name in lists})
+
+
+def assert_same_step(step: Step, expected: Step) -> None:
+    assert step.metrics.keys() == expected.metrics.keys()
+    for key, value in expected.metrics.items():
+        assert step.metrics[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+    torch.testing.assert_close(step.gradient, expected.gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", [Layout(), *LAYOUTS], ids=str)
+def test_the_step_quantile_is_that_of_all_tokens(layout: Layout) -> None:
+    """However the step is cut into micro-batches and ranks: as one micro-batch with all of them."""
+    needs_real(layout)
+    problem = make_problem()
+    jobs, expected = [], []
+    for base in ("grpo", "gspo"):
+        whole = make_args({"method": {"base": base, "sat": True}})
+        (one,) = on_ranks(Layout(), step, whole, replace(problem, n_microbatches=1, log_probs=None))
+        del one.metrics["sat/scope_too_small"]  # not judged where the quantile is given
+        section = {"method": {"base": base, "sat": {"enabled": True, "scope": "step"}}, "take_step_quantile": True}
+        for n_microbatches in (1, 2):
+            jobs.append((make_args(dict(section)), replace(problem, n_microbatches=n_microbatches)))
+            expected.append(one)
+    for results in on_ranks(layout, steps, jobs):
+        for result, one in zip(results, expected, strict=True):
+            assert_same_step(result, one)
+            assert result.metrics["sat/gate_rate"] > 0
+
+
+def true_log_probs(problem) -> list[torch.Tensor]:
+    rows = problem.table.log_softmax(-1)
+    return [
+        rows[t[len(t) - n - 1 : -1], t[len(t) - n :]]
+        for t, n in zip(problem.tokens, problem.response_lengths, strict=True)
+    ]
+
+
+def test_a_missing_step_quantile_is_told() -> None:
+    args = make_args({"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}})
+    with pytest.raises(RuntimeError, match="rollout-data-postprocess-path"):
+        on_ranks(Layout(), step, args, make_problem())
+
+
+def test_recomputing_the_loss_counts_once() -> None:
+    problem = make_problem()
+    (once,) = on_ranks(Layout(), step, args_of("sat-gspo"), problem)
+    (twice,) = on_ranks(Layout(), step, args_of("sat-gspo", recompute_loss_function=True), problem)
+    assert twice.metrics == once.metrics
+    assert torch.equal(twice.gradient, once.gradient)
+
+
+@pytest.mark.parametrize("name", ["sat-grpo", "sat-gspo", "dppo"])
+def test_empty_and_masked_responses(name: str) -> None:
+    """A response without a token, one without an active token, a micro-batch without either."""
+    problem = make_problem(responses=((3, 0), (4, 0), (3, 5), (2, 4)))
+    problem.loss_masks[3] = torch.zeros(4, dtype=torch.int)
+    problem.rollout_log_probs[3][1] = float("nan")
+    (result,) = on_ranks(Layout(), step, args_of(name), problem)
+    assert all(value == value for value in result.metrics.values())
+    assert torch.isfinite(result.gradient).all()
+
+
+def test_metrics_are_exact_over_micro_batches() -> None:
+    problem = make_problem()
+    (result,) = on_ranks(Layout(), step, args_of("sat-grpo"), problem)
+    mask = torch.cat(problem.loss_masks).bool()
+    d = (torch.cat(true_log_probs(problem)) - torch.cat(problem.rollout_log_probs))[mask].abs()
+    assert result.metrics["mismatch/d_pi"] == pytest.approx(float(d.mean()), rel=1e-5)
+    assert result.metrics["mismatch/max"] == pytest.approx(float(d.max()), rel=1e-5)
+    assert result.metrics["mismatch/q50"] == pytest.approx(float(d.kthvalue(-(-len(d) // 2)).values), rel=1e-5)
+    assert result.metrics["sat/q_min"] < result.metrics["sat/q"] < result.metrics["sat/q_max"]
+    assert result.metrics["sat/c_min"] < 0.5
+
+
+def test_facts_of_the_rollout_come_with_every_step() -> None:
+    step_metrics.set_rollout_facts({"lag/mean": 3.0})
+    try:
+        (result,) = on_ranks(Layout(), step, args_of("grpo"), make_problem())
+    finally:
+        step_metrics.set_rollout_facts({})
+    assert result.metrics["lag/mean"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "says"),
+    [
+        ("sat-grpo", "rollout_log_probs", "needs rollout_log_probs"),
+        ("sat-gspo-checkpoint", "log_probs", "keep-old-actor"),
+    ],
+)
+def test_what_the_batch_lacks_is_named(name: str, missing: str, says: str) -> None:
+    problem = replace(make_problem(), **{missing: None})
+    with pytest.raises(ValueError, match=says):
+        on_ranks(Layout(), step, args_of(name), problem)
+
+
+def test_trainer_without_recomputed_log_probs_has_ratio_one() -> None:
+    (result,) = on_ranks(
+        Layout(), step, make_args({"method": {"base": "gspo", "denominator": "trainer"}}), make_problem(log_probs=False)
+    )
+    assert result.metrics["ppo_kl"] == 0.0
+    assert result.metrics["clip/fraction"] == 0.0
+    assert result.gradient.abs().sum() > 0
