@@ -179,6 +179,10 @@ class SlimeRolloutConfig(Section):
     """Restart engines that fail (--use-fault-tolerance). The trainer's own failure ends the run in any case."""
 
     @property
+    def responses_per_iteration(self) -> int:
+        return self.prompts_per_iteration * self.samples_per_prompt
+
+    @property
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
 

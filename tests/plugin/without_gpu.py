@@ -1,0 +1,32 @@
+"""Runs a module that imports slime's argument parser on a machine without a GPU, and without what only a GPU needs.
+
+PYTHONPATH=SLIME:MEGATRON python tests/plugin/without_gpu.py sat_slime.plugin.flags --record FILE ...
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+import warnings
+
+
+def prepare() -> None:
+    """From now on slime.utils.arguments can be imported, and its parser works."""
+    warnings.simplefilter("ignore")  # what is missing here
+    import torch
+    import torch.utils.flop_counter  # before the stand-in for Triton: it asks Triton for a class
+
+    from sat_slime.embedded.sglang_server.absent import stand_in_for
+
+    # Megatron compiles its fusions as it is imported, and Inductor takes the stand-in for Triton.
+    torch.compile = lambda model=None, **_: model if model is not None else lambda function: function
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
+    absent = ("triton", "IPython", "wandb", "sglang_router")
+    stand_in_for("torchvision", *(name for name in absent if importlib.util.find_spec(name) is None))
+
+
+if __name__ == "__main__":
+    module = sys.argv.pop(1)
+    prepare()
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
