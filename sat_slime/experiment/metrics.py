@@ -1,51 +1,17 @@
-"""Files of one JSON object per line: written whole, read even when the last line was torn by a kill."""
+"""What a run's JSON-lines files hold, as rows and as columns."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sat_slime.config.jsonl import keep_rows, read_rows, to_json, write_atomically
 
-def to_json(row: Mapping[str, Any]) -> str:
-    """One line of valid JSON: NaN and infinities, which JSON lacks, become null."""
-    return json.dumps({key: _plain(value) for key, value in row.items()}, ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (str, bool, int)) or value is None:
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    if hasattr(value, "tolist"):  # numpy and torch, scalars and arrays
-        return _plain(value.tolist())
-    return str(value)
-
-
-def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file; a missing file has none. Lines that are not a whole object are left out: a
-    process that was killed can leave its last one torn."""
-    path = Path(path)
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
+__all__ = ["columns", "keep_rows", "once_per_iteration", "read_metrics", "read_rows", "to_json", "write_atomically"]
 
 
 def read_metrics(path: str | Path) -> dict[str, np.ndarray]:
@@ -69,29 +35,3 @@ def once_per_iteration(metrics: Mapping[str, np.ndarray], key: str) -> np.ndarra
         return metrics[key]
     _, first = np.unique(metrics["iteration"], return_index=True)
     return metrics[key][first]
-
-
-def keep_rows(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-    """Rewrite a JSON-lines file with the rows that `keep` accepts, and return them. Atomic: a reader or a kill at any
-    moment finds the old file or the new one."""
-    path = Path(path)
-    if not path.exists():
-        return []
-    rows = [row for row in read_rows(path) if keep(row)]
-    write_atomically(path, "".join(to_json(row) + "\n" for row in rows))
-    return rows
-
-
-def write_atomically(path: str | Path, text: str) -> None:
-    """Write a text file so that it is never seen, nor left, half written."""
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -1,0 +1,86 @@
+"""Files of one JSON object per line: written whole, read even when the last line was torn by a kill."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+
+def to_json(row: Mapping[str, Any]) -> str:
+    """One line of valid JSON: NaN and infinities, which JSON lacks, become null."""
+    return json.dumps({key: _plain(value) for key, value in row.items()}, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (str, bool, int)) or value is None:
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if hasattr(value, "tolist"):  # numpy and torch, scalars and arrays
+        return _plain(value.tolist())
+    return str(value)
+
+
+def read_rows(path: str | Path) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file; a missing file has none. Lines that are not a whole object are left out: a
+    process that was killed can leave its last one torn."""
+    path = Path(path)
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def append_row(path: str | Path, row: Mapping[str, Any]) -> None:
+    """Adds a line, in one write at the end of the file. After a torn line it begins one of its own."""
+    line = (to_json(row) + "\n").encode()
+    with open(path, "ab+") as file:
+        if file.tell() and not _ends_with_newline(file):
+            line = b"\n" + line
+        file.write(line)
+
+
+def _ends_with_newline(file: IO[bytes]) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
+
+
+def keep_rows(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+    """Rewrite a JSON-lines file with the rows that `keep` accepts, and return them. Atomic: a reader or a kill at any
+    moment finds the old file or the new one."""
+    path = Path(path)
+    if not path.exists():
+        return []
+    rows = [row for row in read_rows(path) if keep(row)]
+    write_atomically(path, "".join(to_json(row) + "\n" for row in rows))
+    return rows
+
+
+def write_atomically(path: str | Path, text: str) -> None:
+    """Write a text file so that it is never seen, nor left, half written."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
