@@ -26,7 +26,11 @@ def is_real() -> bool:
 
 
 def install_where_missing() -> None:
-    """Puts the stand-in into sys.modules, unless the real slime can be imported."""
+    """Puts the stand-in into sys.modules, unless the real slime can be imported; makes that importable here."""
+    if is_real() and importlib.util.find_spec("slime.observability") is None:
+        import without_gpu
+
+        without_gpu.prepare()  # in v0.3.1 the reduction of metrics is in the module of the model
     if is_real() or "slime.backends.megatron_utils.loss" in sys.modules:
         return
     for name, contents in MODULES.items():

@@ -6,7 +6,6 @@ parallel ranks, its reduction of the metrics. The table's gradient and the metri
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 from argparse import Namespace
@@ -138,6 +137,23 @@ class Step:
     """(VOCAB, VOCAB) of the table, over all ranks."""
     losses: list[Tensor] = field(default_factory=list)
     """slime's scaled loss of each micro-batch."""
+
+
+def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
+    """One step on a rank; `take_step_quantile` in the plugin's section calls its hook before."""
+    before = None
+    if isinstance(args.sat_slime, dict) and args.sat_slime.pop("take_step_quantile", False):
+        from sat_slime.plugin.step_quantile import postprocess
+
+        def before(args: Namespace, data: dict[str, Any]) -> None:
+            postprocess(args, 0, data)
+
+    return run_step(args, problem, layout, before)
+
+
+def steps(layout: Layout, jobs: list[tuple[Namespace, Problem]]) -> list[Step]:
+    """One step for each (arguments, problem): starting ranks takes longer than they work."""
+    return [step(layout, args, problem) for args, problem in jobs]
 
 
 def run_step(
@@ -296,7 +312,3 @@ def _rank(rank: int, layout: Layout, folder: str, work: Callable[..., Any], argu
     result = work(layout, *arguments)
     torch.save(result, os.path.join(folder, f"{rank}.pt"))
     stop_ranks()
-
-
-def equal_nan(a: float, b: float) -> bool:
-    return a == b or (math.isnan(a) and math.isnan(b))
