@@ -4,6 +4,7 @@ from sat_slime.config.checks import config_errors, config_warnings
 from sat_slime.config.loader import dump_config, load_config
 from sat_slime.config.method import build_method, method_label
 from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.slime_checks import slime_config_errors, slime_config_warnings
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError
 
@@ -17,4 +18,6 @@ __all__ = [
     "dump_config",
     "load_config",
     "method_label",
+    "slime_config_errors",
+    "slime_config_warnings",
 ]

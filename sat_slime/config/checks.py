@@ -69,7 +69,7 @@ def _model(config: EmbeddedConfig) -> Iterator[str]:
     if model.attention_heads % model.kv_heads:
         yield (
             f"model.kv_heads is {model.kv_heads}, which does not divide model.attention_heads "
-            f"{model.attention_heads}: choose one of {_divisors(model.attention_heads)}"
+            f"{model.attention_heads}: choose one of {divisors(model.attention_heads)}"
         )
     if model.head_dim % 2:
         yield f"model.head_dim is {model.head_dim}: rotary embedding turns pairs, so choose an even width"
@@ -87,18 +87,18 @@ def _parallelism(config: EmbeddedConfig) -> Iterator[str]:
         if heads % tensor:
             yield (
                 f"train.tensor_parallel is {tensor}, which does not divide model.{key} {heads}: choose one of "
-                f"{_divisors(heads)}"
+                f"{divisors(heads)}"
             )
     # Without expert parallelism tensor parallelism cuts the experts too.
     if (expert == 1 or not model.is_moe) and model.ffn_size % tensor:
         yield (
             f"train.tensor_parallel is {tensor}, which does not divide model.ffn_size {model.ffn_size}: choose one of "
-            f"{_divisors(model.ffn_size)}"
+            f"{divisors(model.ffn_size)}"
         )
     if config.task.vocab_size % tensor:
         yield (
             f"train.tensor_parallel is {tensor}, which does not divide the vocabulary of {config.task.vocab_size} "
-            f"tokens: choose one of {_divisors(config.task.vocab_size)}"
+            f"tokens: choose one of {divisors(config.task.vocab_size)}"
         )
     if expert == 1:
         return
@@ -107,12 +107,12 @@ def _parallelism(config: EmbeddedConfig) -> Iterator[str]:
     elif model.experts % expert:
         yield (
             f"train.expert_parallel is {expert}, which does not divide model.experts {model.experts}: choose one of "
-            f"{_divisors(model.experts)}"
+            f"{divisors(model.experts)}"
         )
     if train.world_size % expert:
         yield (
             f"train.expert_parallel is {expert}, which does not divide train.data_parallel x train.tensor_parallel = "
-            f"{train.world_size} ranks: choose one of {_divisors(train.world_size)}"
+            f"{train.world_size} ranks: choose one of {divisors(train.world_size)}"
         )
 
 
@@ -195,5 +195,6 @@ def _schedule(config: EmbeddedConfig) -> Iterator[str]:
         )
 
 
-def _divisors(n: int) -> str:
+def divisors(n: int) -> str:
+    """The divisors of `n`, for a message."""
     return ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)

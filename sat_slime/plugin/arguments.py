@@ -15,7 +15,7 @@ from sat_slime.config.method import build_method
 from sat_slime.config.plugin import PluginConfig
 from sat_slime.config.slime_schema import FlagValue, SlimeConfig
 from sat_slime.objective import SAT, Method
-from sat_slime.plugin.flags import KnownFlags, unknown_flags
+from sat_slime.plugin.flags import KnownFlags, recorded_flags, unknown_flags
 
 PLUGIN_FLAGS = {
     "loss-type": "custom_loss",
@@ -107,7 +107,7 @@ def plugin_file(run_dir: Path) -> Path:
 
 def checkpoint_folder(config: SlimeConfig, run_dir: Path) -> Path:
     """Where the run saves, and goes on from."""
-    return Path(config.checkpoint.folder) if config.checkpoint.folder else run_dir / "checkpoints"
+    return Path(config.checkpoint.folder).expanduser() if config.checkpoint.folder else run_dir / "checkpoints"
 
 
 def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
@@ -133,8 +133,12 @@ def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
     return {**env, **cluster.env}
 
 
-def argument_errors(config: SlimeConfig, known: KnownFlags) -> list[str]:
-    """A line for every flag of the run that slime would not take as it is meant, by the setting that it comes from."""
+def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:
+    """A line for every flag of the run that slime would not take as it is meant, by the setting that it comes from.
+
+    known: slime's flags; by itself the recorded ones.
+    """
+    known = known or recorded_flags()
     arguments = slime_arguments(config, run_folder(config))
     errors: list[str] = []
     for name in config.extra_args:

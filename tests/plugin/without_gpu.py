@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import runpy
 import sys
+import types
 import warnings
 
 
@@ -21,7 +22,9 @@ def prepare() -> None:
 
     # Megatron compiles its fusions as it is imported, and Inductor takes the stand-in for Triton.
     torch.compile = lambda model=None, **_: model if model is not None else lambda function: function
+    # SGLang and Megatron ask which GPU they are on.
     torch.cuda.get_device_capability = lambda *_: (9, 0)
+    torch.cuda.get_device_properties = lambda *_: types.SimpleNamespace(major=9, minor=0, total_memory=80 * 2**30)
     absent = ("triton", "IPython", "wandb", "sglang_router")
     stand_in_for("torchvision", *(name for name in absent if importlib.util.find_spec(name) is None))
 

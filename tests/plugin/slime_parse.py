@@ -1,0 +1,67 @@
+"""Parses commands with slime's own parse_args, validation included, on a machine without a GPU.
+
+    PYTHONPATH=SLIME:MEGATRON python tests/plugin/slime_parse.py < COMMANDS > RESULTS
+
+COMMANDS is a JSON list of argument lists. RESULTS ends with a line of JSON: for each, `args` (what slime reads from
+it, as far as JSON can say it), or `error`; `left_over`, its flags that no parser took; and `not_in_full`, those that
+stand in no parser as they are written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from without_gpu import prepare
+
+
+def parse(words: list[str]) -> dict[str, Any]:
+    from slime.utils.arguments import parse_args
+
+    names: set[str] = set()
+    rests: list[set[str]] = []
+    parse_known_args = argparse.ArgumentParser.parse_known_args
+
+    def caught(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+        namespace, rest = parse_known_args(self, *args, **kwargs)
+        names.update(name for action in self._actions for name in action.option_strings)
+        rests.append(set(rest))
+        return namespace, rest
+
+    argparse.ArgumentParser.parse_known_args = caught
+    sys.argv = ["train_async.py", *words]
+    try:
+        values = vars(parse_args())
+        result: dict[str, Any] = {"args": {key: value for key, value in values.items() if _is_plain(value)}}
+    except (Exception, SystemExit) as error:  # argparse has told its own on stderr
+        result = {"error": repr(error)}
+    finally:
+        argparse.ArgumentParser.parse_known_args = parse_known_args
+    flags = {word for word in words if word.startswith("--")}
+    result["left_over"] = sorted(set.intersection(flags, *rests))
+    result["not_in_full"] = sorted(flags - names)
+    return result
+
+
+def _is_plain(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    commands = json.load(sys.stdin)
+    logging.disable(logging.CRITICAL)
+    with contextlib.redirect_stdout(sys.stderr):
+        prepare()
+        results = [parse(words) for words in commands]
+    print(json.dumps(results))
