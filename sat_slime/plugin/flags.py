@@ -109,7 +109,8 @@ def unknown_flags(args: Sequence[str], known: KnownFlags, keys: Mapping[str, str
             errors.append(f"{key}: there is no flag {name} in {known.source}{_nearest(name, known)}")
             continue
         if flag.name in seen and not flag.repeatable:
-            errors.append(f"{key}: {name} is given twice, and slime takes the last: leave one of them out")
+            again = "is given twice" if name == flag.name else f"is {flag.name}, which the command has already"
+            errors.append(f"{key}: {name} {again}, and slime takes the last: leave one of them out")
         seen.add(flag.name)
         errors += [f"{key}: {fault}" for fault in _value_faults(flag, name, values)]
     return errors

@@ -211,6 +211,7 @@ def test_other_flags_of_slime_pass_through_in_their_form(tmp_path):
         ("model.architecture.num-layer=48", ["model.architecture.num-layer:", "did you mean --num-layers?"]),
         ("model.architecture.num-layers=4.5", ["model.architecture.num-layers: --num-layers is '4.5'"]),
         ("model.architecture.lr=1", ["train.lr: --lr is given twice"]),
+        ("extra_args.persistent-save-interval=5", ["extra_args.persistent-save-interval:", "is --save-interval"]),
     ],
 )
 def test_flags_that_slime_would_not_take_as_meant(tmp_path, override, says):
@@ -254,7 +255,7 @@ EVERY_KIND = {
     "dual clip": ["method.clip.dual=3.0", "loss.reduction=token_mean"],
     "off": ["loss.kl_coef=0", "eval.every_n_iterations=0", "checkpoint.every_n_iterations=0", "train.recompute=none"],
     "wandb": ["logging.wandb_project=p", "logging.tensorboard=false"],
-    "extra": ["extra_args.sglang-cuda-graph-bs=[1, 2, 4]", "data.chat_template_args={enable_thinking: false}"],
+    "extra": ["extra_args.rollout-stop=[a, b]", "data.chat_template_args={enable_thinking: false}"],
     "context": ["rollout.context_tokens=34816", "rollout.stop_token_ids=[151643, 151645]", "data.reward=my.rewards.f"],
     "unknown": ["extra_args.use-tiss=true", "extra_args.sglang-mem-fraction=0.5"],
 }
@@ -351,7 +352,7 @@ def test_values_arrive_as_intended(parsed):
     assert (args["dual clip"]["eps_clip_c"], args["dual clip"]["calculate_per_token_loss"]) == (3.0, True)
     assert (args["off"]["use_kl_loss"], args["off"]["eval_interval"], args["off"]["save"]) == (False, None, None)
     assert args["extra"]["apply_chat_template_kwargs"] == {"enable_thinking": False}
-    assert args["extra"]["sglang_cuda_graph_bs"] == [1, 2, 4]
+    assert args["extra"]["rollout_stop"] == ["a", "b"]
     assert (args["context"]["sglang_context_length"], args["context"]["rollout_stop_token_ids"]) == (
         34816,
         [151643, 151645],
@@ -381,7 +382,7 @@ def test_model_files_say_what_slimes_scripts_say(script, file):
         text=True,
         check=True,
     )
-    theirs = printed.stdout.replace("[" + ", ".join("1" * 48) + "]", "[1]*48").split()
+    theirs = printed.stdout.replace("[" + ",".join("1" * 48) + "]", "[1]*48").split()
     config = load_config(ROOT / "configs" / "models" / f"{file}.yaml")
     ours = [argument for argument in slime_arguments(config, Path("/r")) if "architecture" in argument.key]
     assert [_number(word) for argument in ours for word in argument.words()] == [_number(word) for word in theirs]
