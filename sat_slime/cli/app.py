@@ -6,14 +6,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from sat_slime.cli.launch import Ending
+
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
+SLIME = "Runs of slime"
+"""Heading of the options that an embedded run has not."""
 
 app = typer.Typer(
     name="sat-slime",
@@ -52,6 +57,13 @@ def _without_traceback() -> Iterator[None]:
             yield
         except (ConfigError, RunFolderError) as error:
             _complain(str(error).splitlines())
+            raise typer.Exit(BAD_INPUT) from None
+        except RuntimeError as error:
+            from sat_slime.plugin.jobs import JobError
+
+            if not isinstance(error, JobError):
+                raise
+            _complain([str(error)])
             raise typer.Exit(BAD_INPUT) from None
     except KeyboardInterrupt:
         _complain(["interrupted"])
@@ -99,6 +111,33 @@ def launch(
         bool | None,
         typer.Option("--live/--no-live", help="Live view or a line per step; by itself, live on a terminal."),
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ray's dashboard, such as http://10.0.0.1:8265.",
+            rich_help_panel=SLIME,
+        ),
+    ] = None,
+    start_ray: Annotated[
+        bool,
+        typer.Option(
+            "--start-ray", help="Start a Ray on this machine for the run, and end it with it.", rich_help_panel=SLIME
+        ),
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Send the job and return; do not follow it.", rich_help_panel=SLIME)
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="With --dry-run: command, environment and files as JSON.", rich_help_panel=SLIME),
+    ] = False,
+    skip_checks: Annotated[
+        bool,
+        typer.Option(
+            "--skip-checks", help="Check the settings alone, no machine and no cluster.", rich_help_panel=SLIME
+        ),
+    ] = False,
 ) -> None:
     """Run the loop that FILE describes.
 
@@ -107,7 +146,8 @@ def launch(
 
     Options change what the file says; [bold]--set[/] reaches every setting.
     Ctrl-C or SIGTERM once ends cleanly after the iteration, saves, and says
-    how to go on; a second one ends at once.
+    how to go on; a second one ends at once. A run of slime is a job of a Ray
+    cluster: Ctrl-C ends the view, and the job goes on.
 
     [bold]Examples[/]
 
@@ -118,6 +158,8 @@ def launch(
         sat-slime launch configs/embedded/quickstart.yaml --method grpo-tis --dry-run
 
         sat-slime launch runs/quickstart --resume --set pipeline.iterations=400
+
+        sat-slime launch configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8 --detach
     """
     choices = {
         "method": method,
@@ -136,17 +178,86 @@ def launch(
         if resume and overwrite:
             _complain(["--resume goes on with a run and --overwrite deletes it: give one of them"])
             raise typer.Exit(BAD_INPUT)
-        plan = launching.plan_run(file, settings, overrides or [], resume)
+        plan = launching.plan_run(file, settings, overrides or [], resume, dry_run and not skip_checks)
         for warning in plan.warnings:
             Console(stderr=True, soft_wrap=True).print(f"warning: {warning}", style="yellow", markup=False)
-        if dry_run:
-            console.print(launching.describe(plan), markup=False, highlight=False, soft_wrap=True)
-            return
-        ending = launching.launch(plan, overwrite=overwrite, live=live, console=console)
+        if isinstance(plan, launching.Plan):
+            of_slime = {"--address": address, "--start-ray": start_ray, "--detach": detach, "--json": as_json}
+            if given := [option for option, value in {**of_slime, "--skip-checks": skip_checks}.items() if value]:
+                _complain([f"{given[0]} is for runs of slime, and {file} is an embedded run: leave it out"])
+                raise typer.Exit(BAD_INPUT)
+            if dry_run:
+                console.print(launching.describe(plan), markup=False, highlight=False, soft_wrap=True)
+                return
+            ending = launching.launch(plan, overwrite=overwrite, live=live, console=console)
+        else:
+            from sat_slime.cli import jobs, slime
+
+            if dry_run:
+                if not skip_checks:
+                    slime.raise_failed(slime.check_here(plan, address), slime.to_stderr())
+                typer.echo(slime.describe_json(plan) if as_json else slime.describe(plan))
+                return
+            where = jobs.Where(address, start_ray, detach, skip_checks)
+            ending = jobs.launch(plan, where, overwrite, live, console)
+    _finish(ending, console)
+
+
+def _finish(ending: Ending, console: Console) -> NoReturn:
     if ending.error:
         _complain([ending.error])
     console.print(ending.text, markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit({"finished": OK, "interrupted": INTERRUPTED}.get(ending.status, FAILED))
+    codes = {"finished": OK, "detached": OK, "interrupted": INTERRUPTED}
+    raise typer.Exit(codes.get(ending.status, FAILED))
+
+
+RunArgument = Annotated[Path, typer.Argument(help="A run folder, such as runs/my-run.", show_default=False)]
+
+
+@app.command()
+def status(run: RunArgument) -> None:
+    """Say how a run of slime is doing: its job, progress and newest checkpoint.
+
+    sat-slime status runs/my-run
+    """
+    with _without_traceback():
+        from sat_slime.cli.sent import status_lines
+
+        for line in status_lines(run):
+            typer.echo(line)
+
+
+@app.command()
+def logs(
+    run: RunArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends or Ctrl-C.")] = False,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", min=0, help="The last so many lines; all of them by itself.")
+    ] = None,
+) -> None:
+    """Print the log of a run of slime. Ctrl-C ends the printing; the job goes on.
+
+    sat-slime logs runs/my-run -f
+    """
+    with _without_traceback():
+        from sat_slime.cli.sent import follow_log, last_log_lines
+
+        for line in follow_log(run) if follow else last_log_lines(run, lines):
+            typer.echo(line)
+
+
+@app.command()
+def stop(run: RunArgument) -> None:
+    """End the job of a run of slime, and the Ray that was started for it. Nothing else is touched.
+
+    What came after the newest checkpoint is lost; [bold]launch RUN --resume[/] goes on from there.
+    """
+    console = Console()
+    with _without_traceback():
+        from sat_slime.cli.sent import stop as stop_run
+
+        ending = stop_run(run)
+    _finish(ending, console)
 
 
 @app.command()

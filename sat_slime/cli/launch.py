@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -24,10 +24,14 @@ from sat_slime.config import (
     method_label,
 )
 from sat_slime.config.checks import prompt_tokens, responses_per_iteration
+from sat_slime.config.schema import Section
 from sat_slime.experiment.metrics import write_atomically
 from sat_slime.experiment.run_folder import RunFolder, RunFolderError, writable
 from sat_slime.experiment.run_log import RunLog, tracker_error
 from sat_slime.experiment.view import make_view
+
+if TYPE_CHECKING:
+    from sat_slime.cli.slime import SlimePlan
 
 FREE_ON_RESUME = (
     "pipeline.iterations",
@@ -60,15 +64,20 @@ class Ending:
     """How a run ended."""
 
     status: str
-    """finished, interrupted or failed."""
+    """finished, interrupted or failed; of a run that goes on as a job, detached."""
     error: str | None
     """The failure: a line that speaks for itself, and what more there is, such as the end of a log."""
     text: str
     """Where the report is and how to go on."""
 
 
-def plan_run(file: Path, settings: Mapping[str, Any], overrides: Sequence[str], resume: bool) -> Plan:
-    """The run that the command line asks for, checked. Raises ConfigError or RunFolderError."""
+def plan_run(
+    file: Path, settings: Mapping[str, Any], overrides: Sequence[str], resume: bool, look_for_slime: bool = False
+) -> Plan | SlimePlan:
+    """The run that the command line asks for, checked. Raises ConfigError or RunFolderError.
+
+    look_for_slime: of a run of slime, hold its flags against the slime on this machine.
+    """
     folder: Path | None = None
     if file.is_dir():
         folder, file = file, RunFolder.open(file).config
@@ -78,7 +87,9 @@ def plan_run(file: Path, settings: Mapping[str, Any], overrides: Sequence[str], 
         folder = file.parent
     config = load_config(file, overrides, settings)
     if not isinstance(config, EmbeddedConfig):
-        raise ConfigError([f"{file}: runtime is {config.runtime}: only embedded runs are started here"])
+        from sat_slime.cli.slime import plan_slime_run
+
+        return plan_slime_run(config, file, None if "name" in settings else folder, resume, look_for_slime)
     errors = config_errors(config)
     if message := tracker_error(config.logging.wandb_project):
         errors.append(message)
@@ -98,18 +109,8 @@ def _check_resume(config: EmbeddedConfig, path: Path) -> None:
     saved = load_config(folder.config)
     if not isinstance(saved, EmbeddedConfig):
         raise ConfigError([f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"])
-    changed = [
-        f"{key} ({old!r} -> {new!r})"
-        for key, old, new in differences(saved, config)
-        if not any(key == free or key.startswith(f"{free}.") for free in FREE_ON_RESUME)
-    ]
-    if changed:
-        raise ConfigError(
-            [
-                f"{path}: a resumed run keeps its settings, but these differ: {', '.join(changed)}; leave them as they "
-                "were, or start another run with --name X"
-            ]
-        )
+    if error := changed_settings(saved, config, FREE_ON_RESUME):
+        raise ConfigError([f"{path}: {error}"])
     before, after = saved.pipeline.iterations, config.pipeline.iterations
     finished = folder.state().get("status") == "finished"
     if after < before or (finished and after == before):
@@ -117,10 +118,25 @@ def _check_resume(config: EmbeddedConfig, path: Path) -> None:
         raise ConfigError([f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={before * 2}"])
 
 
-def differences(old: EmbeddedConfig, new: EmbeddedConfig) -> list[tuple[str, Any, Any]]:
+def changed_settings(old: Section, new: Section, free: Sequence[str]) -> str | None:
+    """Which settings of a resumed run differ from its saved ones, those in `free` aside, or None."""
+    changed = [
+        f"{key} ({before!r} -> {after!r})"
+        for key, before, after in differences(old, new)
+        if not any(key == one or key.startswith(f"{one}.") for one in free)
+    ]
+    if not changed:
+        return None
+    return (
+        f"a resumed run keeps its settings, but these differ: {', '.join(changed)}; leave them as they were, or start "
+        "another run with --name X"
+    )
+
+
+def differences(old: Section, new: Section) -> list[tuple[str, Any, Any]]:
     """(dotted key, old value, new value) of every setting that differs."""
     before, after = _flat(old.model_dump()), _flat(new.model_dump())
-    return [(key, before[key], after[key]) for key in before if before[key] != after.get(key)]
+    return [(key, before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)]
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -161,7 +177,7 @@ def launch(plan: Plan, *, overwrite: bool, live: bool | None, console: Console) 
         raise ConfigError([f"the embedded runtime needs {', '.join(missing)}: {INSTALL_ENGINES}"])
     if taken := port_error(plan.config):
         raise ConfigError([taken])
-    with _sigterm_as_ctrl_c():
+    with sigterm_as_ctrl_c():
         folder = _claim(plan, overwrite)
         try:
             status, error = _run(plan, folder, live, console)
@@ -174,7 +190,7 @@ def launch(plan: Plan, *, overwrite: bool, live: bool | None, console: Console) 
 
 
 @contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
+def sigterm_as_ctrl_c() -> Iterator[None]:
     """SIGTERM raises KeyboardInterrupt, also where the runtime, which handles both by itself, does not run."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may handle signals

@@ -61,21 +61,29 @@ class RunFolder:
         """
         folder = cls(path)
         with writable(folder.path):
-            if not folder.is_run() and not folder._is_empty():
-                raise RunFolderError(f"{path} exists and is not a run folder: choose another --name")
+            folder.check_new(overwrite)
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.lock()
-            if folder.has_data() and not overwrite:
+            try:
+                folder.check_new(overwrite)
+            except RunFolderError:
                 folder.unlock()
-                raise RunFolderError(
-                    f"{path} holds data of an earlier run: go on with it (--resume), choose another name (--name X), "
-                    "or delete it and start again (--overwrite)"
-                )
+                raise
             folder._clear()
             write_atomically(folder.config, config_text)
             for part in (folder.samples, folder.checkpoints, folder.logs):
                 part.mkdir()
         return folder
+
+    def check_new(self, overwrite: bool = False) -> None:
+        """Raise RunFolderError unless a new run can be made here."""
+        if not self.is_run() and not self._is_empty():
+            raise RunFolderError(f"{self.path} exists and is not a run folder: choose another --name")
+        if self.has_data() and not overwrite:
+            raise RunFolderError(
+                f"{self.path} holds data of an earlier run: go on with it (--resume), choose another name (--name X), "
+                "or delete it and start again (--overwrite)"
+            )
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -151,20 +159,21 @@ class RunFolder:
         states = self.checkpoints.glob("iteration-*[0-9]/state.json")
         return max((json.loads(state.read_text(encoding="utf-8"))["updates"] for state in states), default=0)
 
-    def started(self) -> None:
-        """Note that a run begins or goes on here; the first start is kept."""
+    def started(self, job: str | None = None) -> None:
+        """Note that a run begins or goes on here, in this process or as a cluster's job; the first start is kept."""
         first = self._read_state().get("started")
         now = _now()
-        self._write_state({"status": "running", "started": first or now, "last_started": now, "pid": os.getpid()})
+        by = {"job": job} if job else {"pid": os.getpid()}
+        self._write_state({"status": "running", "started": first or now, "last_started": now, **by})
 
     def ended(self, status: str, error: str | None = None) -> None:
         """Note how the run ended: `finished`, `failed` with its one-line error, or `interrupted`."""
         self._write_state({**self._read_state(), "status": status, "ended": _now(), "error": error})
 
     def state(self) -> dict[str, Any]:
-        """state.json; a run that says it is running and holds no lock was killed, and is called so."""
+        """state.json; a run that says it is running in a process and holds no lock was killed, and is called so."""
         state = self._read_state()
-        if state.get("status") == "running" and not self.is_locked():
+        if state.get("status") == "running" and "job" not in state and not self.is_locked():
             state = {**state, "status": "killed"}
         return state
 

@@ -40,16 +40,22 @@ class View(Protocol):
 
 
 def make_view(
-    title: str, total_steps: int, console: Console | None = None, live: bool | None = None, first_step: int = 0
+    title: str,
+    total_steps: int,
+    console: Console | None = None,
+    live: bool | None = None,
+    first_step: int = 0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> View:
     """The live view on a terminal, plain lines elsewhere; `live` decides where given.
 
-    total_steps: optimizer steps of the whole run. first_step: steps made before this start.
+    total_steps: optimizer steps of the whole run. first_step: steps made before this start. clock: seconds, by which
+    the run's speed is told.
     """
     console = console or Console()
     if live is None:
         live = console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ
-    progress = Progress(title, total_steps, steps=first_step)
+    progress = Progress(title, total_steps, clock, steps=first_step)
     return LiveView(progress, console) if live else PlainView(progress, console)
 
 

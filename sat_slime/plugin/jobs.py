@@ -31,6 +31,10 @@ class JobError(RuntimeError):
     """What Ray's job API refused, in one line with the remedy."""
 
 
+class NoAnswer(JobError):
+    """Nothing listens at the address: its cluster is gone, and its jobs with it, or was never there."""
+
+
 @dataclass(frozen=True)
 class JobState:
     """A job as Ray knows it."""
@@ -150,6 +154,14 @@ def given_address(option: str | None, configured: str | None) -> str | None:
     return option or configured or from_environment
 
 
+def is_this_machine(address: str | None) -> bool:
+    """Whether an address is on the loopback interface; None is."""
+    if address is None:
+        return True
+    host = urlsplit(address if "://" in address else f"//{address}").hostname or ""
+    return host == "localhost" or host.startswith("127.")
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error that says anything."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
@@ -201,8 +213,8 @@ def _url(address: str) -> str:
     return address
 
 
-def _no_answer(address: str) -> JobError:
-    return JobError(
+def _no_answer(address: str) -> NoAnswer:
+    return NoAnswer(
         f"no Ray answers at {address}: start one (ray start --head), name another (--address http://HOST:8265), or "
         "have one started on this machine for this run (--start-ray)"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -67,7 +68,7 @@ def start_ray(gpus: int | None = None, cpus: int | None = None) -> LocalRay:
     try:
         _wait_until_ready(ray, process)
     except BaseException:
-        stop_ray(ray)
+        stop_ray(ray, keep_logs=True)
         raise
     return ray
 
@@ -88,17 +89,26 @@ def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:
         time.sleep(POLL_S)
 
 
-def stop_ray(ray: LocalRay) -> bool:
-    """End it; whether it was still there. A process that is not the one started is left alone."""
-    if not _is_ours(ray):
-        return False
+def stop_ray(ray: LocalRay, keep_logs: bool = False) -> bool:
+    """End it; whether it was still there. A process that is not the one started is left alone.
+
+    keep_logs: leave its folder, for its workers' logs.
+    """
+    was_there = _is_ours(ray)
+    if was_there:
+        _end(ray)
+    if not keep_logs:
+        shutil.rmtree(ray.folder, ignore_errors=True)
+    return was_there
+
+
+def _end(ray: LocalRay) -> None:
     os.kill(ray.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while _is_ours(ray):
         if time.monotonic() > deadline:
             raise JobError(f"the Ray of this run (process {ray.pid}) does not end: see {ray.folder}")
         time.sleep(POLL_S)
-    return True
 
 
 def is_running(ray: LocalRay) -> bool:

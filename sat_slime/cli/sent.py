@@ -1,0 +1,191 @@
+"""Runs that were sent to a cluster: asked after, shown and stopped, from any terminal."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sat_slime.cli.jobs import Show, end, note_end, short
+from sat_slime.cli.launch import Ending
+from sat_slime.cli.slime import saved_iterations
+from sat_slime.config import SlimeConfig, load_config, method_label
+from sat_slime.experiment.metrics import read_rows
+from sat_slime.experiment.run_folder import RunFolder, RunFolderError
+from sat_slime.experiment.view import number
+
+if TYPE_CHECKING:
+    from sat_slime.plugin.jobs import JobServer, JobState
+    from sat_slime.plugin.launcher import JobRecord
+
+
+@dataclass(frozen=True)
+class SentRun:
+    """A run as its folder and its cluster know it."""
+
+    folder: RunFolder
+    config: SlimeConfig
+    record: JobRecord
+    server: JobServer | None
+    """None where no cluster answers any more."""
+    state: JobState | None
+    """None where the cluster does not know the job, or does not answer."""
+
+    @property
+    def goes_on(self) -> bool:
+        return self.state is not None and not self.state.ended
+
+
+def find(path: Path) -> SentRun:
+    """The run in a folder. Raises RunFolderError, ConfigError or JobError."""
+    from sat_slime.plugin.jobs import JobServer, NoAnswer
+    from sat_slime.plugin.launcher import JobRecord
+
+    folder = RunFolder.open(path)
+    config = load_config(folder.config)
+    if not isinstance(config, SlimeConfig):
+        raise RunFolderError(
+            f"{path} is an embedded run, which goes on in the terminal that launched it, and nowhere else"
+        )
+    record = JobRecord.read(path)
+    if record is None:
+        raise RunFolderError(f"{path}: the run was never sent to a cluster: sat-slime launch {path} --resume")
+    try:
+        server = JobServer(record.address)
+    except NoAnswer:
+        return SentRun(folder, config, record, None, None)
+    return SentRun(folder, config, record, server, server.state(record.job))
+
+
+def status_lines(path: Path) -> list[str]:
+    """What is known of a run, a line each."""
+    from sat_slime.plugin.local_ray import is_running
+
+    run = find(path)
+    folder, config, record = run.folder, run.config, run.record
+    noted, saved = _noted(run), saved_iterations(config, folder.path)
+    if run.goes_on and run.state:
+        state = run.state.status.lower()
+    elif run.server is None and noted.get("status") == "running":
+        state = "lost"
+    else:
+        state = str(noted.get("status"))
+    where = f"job {record.job} at {record.address}" + (", which does not answer" if state == "lost" else "")
+    lines = [
+        f"run         {config.name}: {method_label(config.method.model_dump())}, lag {config.pipeline.lag}",
+        f"state       {state} ({where})",
+        f"started     {noted.get('last_started')}" + (f", ended {noted['ended']}" if noted.get("ended") else ""),
+        f"progress    {_progress(run)}",
+        f"checkpoint  {f'after {saved} iterations' if saved else 'none yet'}",
+    ]
+    if noted.get("error") and not run.goes_on:
+        lines.append(f"error       {noted['error']}")
+    if record.ray is not None and not run.goes_on and is_running(record.ray):
+        lines.append(f"Ray         started for this run, and still there: sat-slime stop {short(path)}")
+    return lines
+
+
+def _noted(run: SentRun) -> dict[str, Any]:
+    """state.json, with the end of a job that nobody followed."""
+    noted = run.folder.state()
+    if noted.get("status") == "running" and run.server is not None and not run.goes_on:
+        _catch_up(run)
+        note_end(run.folder, run.record, run.state)
+        noted = run.folder.state()
+    return noted
+
+
+def _progress(run: SentRun) -> str:
+    """The newest optimizer step, from metrics.jsonl where the job writes it, else from its log."""
+    steps = run.config.pipeline.iterations * run.config.pipeline.optimizer_steps_per_rollout
+    rows = read_rows(run.folder.metrics)
+    newest: dict[str, Any] = rows[-1] if rows else {}
+    if not newest:
+        show = Show(run.config)
+        for line in log_lines(run):
+            show.read(line)
+        newest = show.step
+    if not newest:
+        return f"no optimizer step of {steps} yet"
+    parts = [f"step {newest.get('step')} of {steps}"]
+    for label, key in (("reward", "reward/mean"), ("d_pi", "mismatch/d_pi")):
+        if (value := number(newest, key)) == value:
+            parts.append(f"{label} {value:.4g}")
+    return ", ".join(parts)
+
+
+def log_lines(run: SentRun) -> Iterator[str]:
+    """Lines of the newest job's log so far."""
+    from sat_slime.plugin.launcher import JobLog
+
+    _catch_up(run)
+    yield from JobLog(run.folder.log).lines(run.record.job)
+
+
+def last_log_lines(path: Path, count: int | None) -> Iterator[str]:
+    """The last lines of a run's newest log, all of them where no number is given."""
+    lines = log_lines(find(path))
+    yield from lines if count is None else deque(lines, count)
+
+
+def follow_log(path: Path) -> Iterator[str]:
+    """The log of a run's newest job from its beginning to its end, as it grows."""
+    from sat_slime.plugin.launcher import JobLog
+
+    run = find(path)
+    if run.server is None or not run.goes_on:
+        yield from log_lines(run)
+        return
+    with _writing(run) as keep:
+        yield from JobLog(run.folder.log).follow(run.server, run.record.job, keep)
+
+
+def _catch_up(run: SentRun) -> None:
+    """Bring log.txt up to what the cluster has, unless another process is at it."""
+    from sat_slime.plugin.launcher import JobLog
+
+    if run.server is not None and run.state is not None:
+        with _writing(run) as keep:
+            if keep:
+                JobLog(run.folder.log).catch_up(run.record.job, run.server.log(run.record.job))
+
+
+@contextlib.contextmanager
+def _writing(run: SentRun) -> Iterator[bool]:
+    """Whether this process may write log.txt: one at a time does."""
+    try:
+        run.folder.lock()
+    except RunFolderError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        run.folder.unlock()
+
+
+def stop(path: Path) -> Ending:
+    """End a run's job, and the Ray that was started for it; nothing else."""
+    from sat_slime.plugin.local_ray import stop_ray
+
+    run = find(path)
+    folder, record = run.folder, run.record
+    if not run.goes_on:
+        status = _noted(run).get("status")
+        if run.server is None and status == "running":
+            raise RunFolderError(
+                f"{path}: the cluster at {record.address} does not answer: it is gone, or out of reach"
+            )
+        if record.ray is not None:
+            stop_ray(record.ray)
+        return Ending("finished", None, f"{short(path)}: its job {record.job} has ended already ({status})")
+    assert run.server is not None
+    state = run.server.stop(record.job)
+    _catch_up(SentRun(folder, run.config, record, run.server, state))
+    ending = end(folder, record, state)
+    saved = saved_iterations(run.config, folder.path)
+    kept = f"its newest checkpoint is after {saved} iterations" if saved else "it has no checkpoint"
+    return Ending("finished", ending.error, f"{short(path)}: job {record.job} stopped; {kept}\n{ending.text}")

@@ -1,0 +1,183 @@
+"""Runs of slime before they start: settings to a plan, what would be sent, and whether it can work."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from sat_slime.cli.check import Finding
+from sat_slime.cli.launch import changed_settings
+from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
+from sat_slime.experiment.run_folder import RunFolder, RunFolderError
+
+if TYPE_CHECKING:
+    from sat_slime.plugin.arguments import SlimeCommand
+    from sat_slime.plugin.jobs import JobServer
+
+FREE_ON_RESUME = (
+    "pipeline.iterations",
+    "name",
+    "output_dir",
+    "checkpoint.every_n_iterations",
+    "logging",
+    "cluster",
+    "rollout.nodes",
+    "rollout.gpus_per_node",
+    "rollout.gpus_per_engine",
+    "rollout.memory_fraction",
+    "rollout.concurrent_requests",
+    "rollout.fault_tolerance",
+)
+"""Settings, or whole sections, that a resumed run may change: none of them alters what is computed."""
+
+
+@dataclass(frozen=True)
+class SlimePlan:
+    """A run of slime that can be sent."""
+
+    config: SlimeConfig
+    folder: Path
+    """Absolute: the job's processes have other working directories."""
+    resume: bool
+    sent: SlimeCommand
+    warnings: tuple[str, ...]
+
+
+# ----------------------------------------------------------------------------------------------------- planning
+
+
+def plan_slime_run(
+    config: SlimeConfig, file: Path, folder: Path | None, resume: bool, look_for_slime: bool
+) -> SlimePlan:
+    """The run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
+
+    folder: that of an existing run, wherever it was moved to; None: output_dir/name.
+    """
+    from sat_slime.config.slime_checks import slime_config_warnings
+    from sat_slime.plugin.arguments import run_folder, slime_command
+    from sat_slime.plugin.preflight import settings_errors
+
+    folder = run_folder(config) if folder is None else folder.absolute()
+    # As its folder will remember it, for other terminals in other working directories.
+    config = config.model_copy(update={"output_dir": str(folder.parent), "name": folder.name})
+    if errors := settings_errors(config, look_for_slime):
+        raise ConfigError([f"{file}: {error}" for error in errors])
+    if resume:
+        check_resume(config, folder)
+    return SlimePlan(config, folder, resume, slime_command(config, folder), tuple(slime_config_warnings(config)))
+
+
+def check_resume(config: SlimeConfig, path: Path) -> None:
+    """Raise ConfigError or RunFolderError unless the run in `path` can go on with these settings."""
+    if not path.exists():
+        raise RunFolderError(f"there is no run {path} to resume: leave out --resume to start it")
+    saved = load_config(RunFolder.open(path).config)
+    if not isinstance(saved, SlimeConfig):
+        raise ConfigError([f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"])
+    if changed := changed_settings(saved, config, FREE_ON_RESUME):
+        raise ConfigError([f"{path}: {changed}"])
+    if not config.checkpoint.every_n_iterations:
+        raise ConfigError([f"{path}: the run saves no checkpoints to go on from: start another with --name X"])
+    iterations, done = config.pipeline.iterations, saved_iterations(config, path)
+    if done >= iterations:
+        raise ConfigError(
+            [
+                f"{path}: the run is finished after {done} iterations; to go on, name more: --set "
+                f"pipeline.iterations={done * 2}"
+            ]
+        )
+
+
+def saved_iterations(config: SlimeConfig, folder: Path) -> int:
+    """Iterations in the run's newest checkpoint; 0 without one."""
+    from sat_slime.plugin.arguments import checkpoint_folder
+    from sat_slime.plugin.machine import newest_iteration
+
+    newest = newest_iteration(checkpoint_folder(config, folder))
+    return int(newest) + 1 if newest and newest.isdigit() else 0
+
+
+def describe(plan: SlimePlan) -> str:
+    """What would be sent: the command and its environment as a shell takes them, and the files."""
+    config, train, rollout = plan.config, plan.config.train, plan.config.rollout
+    order = f"lag {config.pipeline.lag}" if config.pipeline.lag else "synchronous"
+    steps = config.pipeline.iterations * config.pipeline.optimizer_steps_per_rollout
+    summary = [
+        f"method      {method_label(config.method.model_dump())}, {order}",
+        f"trainer     {train.world_size} GPUs on {train.nodes} node(s): tensor parallel {train.tensor_parallel}, data "
+        f"parallel {train.data_parallel}, expert parallel {train.expert_parallel}",
+        f"engines     {rollout.engines} of {rollout.gpus_per_engine} GPU(s) on {rollout.nodes} node(s)",
+        f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = "
+        f"{rollout.responses_per_iteration} responses of at most {rollout.max_response_tokens:,} tokens",
+        f"length      {config.pipeline.iterations} iterations, {steps} optimizer steps",
+        f"folder      {plan.folder}{' (resumed)' if plan.resume else ''}",
+    ]
+    lines = [f"# {line}" for line in summary]
+    lines += ["", *(f"export {name}={shlex.quote(value)}" for name, value in plan.sent.env.items())]
+    lines += ["", " \\\n    ".join(_by_flag(plan.sent.command))]
+    for path, text in plan.sent.files.items():
+        lines += ["", f"# {path}", *text.rstrip("\n").split("\n")]
+    return "\n".join(lines)
+
+
+def _by_flag(command: Sequence[str]) -> list[str]:
+    """The command in pieces of a flag with its values."""
+    pieces: list[list[str]] = [[]]
+    for word in command:
+        if word.startswith("--"):
+            pieces.append([])
+        pieces[-1].append(word)
+    return [shlex.join(piece) for piece in pieces]
+
+
+def describe_json(plan: SlimePlan) -> str:
+    """The same for programs."""
+    from sat_slime.plugin.arguments import as_json
+
+    return json.dumps(as_json(plan.sent), indent=2)
+
+
+# ----------------------------------------------------------------------------------------------------- checking
+
+
+def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
+    """This machine, where the run would be on it. option: the address that the command line gives."""
+    from sat_slime.plugin import preflight
+    from sat_slime.plugin.jobs import given_address, is_this_machine
+
+    address = given_address(option, plan.config.cluster.address)
+    if is_this_machine(address):
+        findings = preflight.here(plan.config, plan.folder, plan.sent)
+        yield from (Finding(finding.mark, finding.what, finding.detail) for finding in findings)
+    else:
+        yield Finding("WARN", "cluster", f"{address} is checked when the run is launched, and by sat-slime check")
+
+
+def check_cluster(plan: SlimePlan, server: JobServer) -> Iterator[Finding]:
+    """The cluster that the run is for."""
+    from sat_slime.plugin.preflight import cluster_findings
+
+    for finding in cluster_findings(server, plan.config, plan.folder, plan.sent):
+        yield Finding(finding.mark, finding.what, finding.detail)
+
+
+def to_stderr() -> Console:
+    return Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def raise_failed(findings: Iterator[Finding], console: Console) -> None:
+    """Tell the warnings; raise ConfigError with what failed."""
+    failed = []
+    for finding in findings:
+        if finding.mark == "FAIL":
+            failed.append(f"{finding.what}: {finding.detail}")
+        elif finding.mark == "WARN":
+            console.print(f"warning: {finding.what}: {finding.detail}", style="yellow", markup=False, soft_wrap=True)
+    if failed:
+        raise ConfigError(failed)

@@ -1,0 +1,1 @@
+"""Stands for Megatron-LM's checkout."""
