@@ -1,0 +1,185 @@
+"""Hooks in slime's rollout process: each sample as it arrives, each batch and evaluation as they are logged.
+
+slime takes them by --rollout-sample-hook-path (on_sample), --custom-rollout-log-function-path (log_rollout) and
+--custom-eval-rollout-log-function-path (log_eval). docs/slime-hooks.md says what each is for.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sat_slime.plugin import versions
+from sat_slime.plugin.routed_experts import fault, narrow, routed_layers, stand_in, strangers
+from sat_slime.plugin.settings import plugin_config, steps_per_rollout
+from sat_slime.plugin.step_files import StepFile, slime_module
+
+logger = logging.getLogger(__name__)
+
+FAULT = "sat_slime_fault"
+"""Key of a sample's metadata: why it is not trained on."""
+MAX_REJECTED = 0.01
+"""Share of a batch's samples that may be left out; more, of more than one, is no accident."""
+
+_generated = -1
+"""The newest rollout that was generated in this process."""
+
+
+def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, evaluation: bool = False) -> None:
+    """Checks and narrows the routed experts of one of slime's samples, in place. Those of an evaluation are dropped:
+    slime asks for them, and nothing reads them.
+
+    A sample with a fault stays in its batch, since slime counts on its size, but trains nothing: slime masks the loss
+    of a `remove_sample`. Its reward still counts in its prompt's baseline.
+    """
+    if not getattr(args, "use_rollout_routing_replay", False):
+        return
+    hooks = plugin_config(args).hooks
+    if evaluation and hooks.narrow_routed_experts:
+        sample.rollout_routed_experts = None
+    if evaluation:
+        return
+    reason = _narrow(sample, args) if hooks.narrow_routed_experts else None
+    if sample.status == type(sample).Status.ABORTED:  # goes on later
+        return
+    if hooks.check_routed_experts and reason is None:
+        _announce("check_routed_experts")
+        reason = fault(sample.rollout_routed_experts, len(sample.tokens), args)
+    if reason is not None:
+        _leave_out(args, sample, rollout_id, reason)
+
+
+def _narrow(sample: Any, args: Namespace) -> str | None:
+    """Narrows in place; why that cannot be, or None."""
+    _announce("narrow_routed_experts")
+    if sample.rollout_routed_experts is not None:
+        try:
+            sample.rollout_routed_experts = narrow(torch.as_tensor(sample.rollout_routed_experts), args.num_experts)
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, reason: str) -> None:
+    logger.warning("sample %s is left out of training: %s", _name(sample, rollout_id), reason)
+    sample.remove_sample = True
+    sample.rollout_routed_experts = stand_in(len(sample.tokens), args)
+    sample.metadata = {**(sample.metadata or {}), FAULT: reason}
+
+
+def _name(sample: Any, rollout_id: int | None) -> str:
+    source = getattr(sample, "source", None) or (sample.metadata or {}).get("source_name")
+    return f"{sample.index} of rollout {rollout_id}" + (f" ({source})" if source else "")
+
+
+def log_rollout(
+    rollout_id: int,
+    args: Namespace,
+    samples: Sequence[Any],
+    rollout_extra_metrics: dict[str, Any] | None,
+    rollout_time: float,
+) -> bool:
+    """What takes the whole batch: prompts that were routed unlike, samples left out, versions on their way to the
+    trainer. slime's own logging goes on, so it returns False.
+
+    Raises:
+        RuntimeError: too many samples are left out for an accident.
+    """
+    global _generated
+    _generated = rollout_id
+    hooks = plugin_config(args).hooks
+    if hooks.check_routed_experts and getattr(args, "use_rollout_routing_replay", False):
+        for sample in strangers(samples, routed_layers(args)):
+            _leave_out(args, sample, rollout_id, "its prompt was routed unlike in the other responses to it")
+        _count_left_out(samples, rollout_id, rollout_extra_metrics)
+    if versions.are_steps(args, hooks):
+        _announce("version_by_step")
+        if reason := versions.load(samples):
+            logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
+    return False
+
+
+def _count_left_out(samples: Sequence[Any], rollout_id: int, metrics: dict[str, Any] | None) -> None:
+    faults = [sample for sample in samples if FAULT in (sample.metadata or {})]
+    if metrics is not None:
+        metrics["rollout/rejected"] = len(faults)
+    if len(faults) > max(1, MAX_REJECTED * len(samples)):
+        reasons = Counter(sample.metadata[FAULT] for sample in faults)
+        reason, _ = reasons.most_common(1)[0]
+        first = next(sample for sample in faults if sample.metadata[FAULT] == reason)
+        raise RuntimeError(
+            f"rollout {rollout_id}: {len(faults)} of {len(samples)} samples have routed experts that are not of their "
+            f"tokens, first sample {_name(first, rollout_id)}: {reason}"
+        )
+
+
+def log_eval(
+    rollout_id: int, args: Namespace, data: dict[str, dict[str, Any]], extra_metrics: dict[str, Any] | None
+) -> bool:
+    """Tells of each evaluated data set which weights it measured: a line of eval.jsonl, and in slime's trackers
+    `eval/DATASET-weights_step`, and `eval_at_weights/DATASET` over the weights' step. slime's own logging goes on, so
+    it returns False."""
+    config = plugin_config(args)
+    # slime evaluates after the training of a rollout; before the first, train.py evaluates too.
+    trained = rollout_id + 1 if _generated >= rollout_id else rollout_id
+    step = trained * steps_per_rollout(args)
+    slime_step = slime_module("metric_utils").compute_rollout_step(args, rollout_id)
+    known, rows = versions.are_steps(args, config.hooks), []
+    for dataset, result in data.items():
+        rewards, samples = result["rewards"], result.get("samples") or []
+        weights = _weights_step(samples, dataset) if known else None
+        row = {
+            "step": step,
+            "weights_step": weights,
+            "dataset": dataset,
+            "accuracy": sum(rewards) / len(rewards),
+            "n_samples": len(rewards),
+            "rollout_id": rollout_id,
+        }
+        if samples:
+            row["length_mean"] = sum(sample.response_length for sample in samples) / len(samples)
+        rows.append(row)
+        if weights is not None:
+            _announce("version_by_step")
+            _track(args, {f"eval/{dataset}-weights_step": weights, "eval/step": slime_step})
+            _track(args, {f"eval_at_weights/{dataset}": row["accuracy"], "eval_at_weights/step": weights})
+    if config.run_dir is not None:
+        _eval_file(config.run_dir).append(rows)
+    return False
+
+
+@functools.cache
+def _eval_file(run_dir: str) -> StepFile:
+    return StepFile(Path(run_dir) / "eval.jsonl")
+
+
+def _weights_step(samples: Sequence[Any], dataset: str) -> int | None:
+    """The one step of the weights that made all samples, or None."""
+    try:
+        steps = {step for sample in samples for step in versions.steps_of(sample.weight_versions)}
+    except ValueError:
+        steps = set()
+    if len(steps) == 1:
+        return steps.pop()
+    found = f"of steps {sorted(steps)}" if steps else "unknown"
+    logger.warning("evaluation of %s: the measured weights are %s", dataset, found)
+    return None
+
+
+def _track(args: Namespace, metrics: dict[str, Any]) -> None:
+    """To slime's TensorBoard and Weights & Biases, over the one key that ends in /step."""
+    step_key = next(key for key in metrics if key.endswith("/step"))
+    slime_module("logging_utils").log(args, metrics, step_key=step_key)
+
+
+@functools.cache
+def _announce(hook: str) -> None:
+    """Once in a process."""
+    logger.info("sat_slime: hook %s is on (rollout)", hook)

@@ -1,0 +1,127 @@
+"""Routed experts of a response as they arrive in slime's rollout process: checked, and kept in a narrow type.
+
+R3 replays them in the trainer. Rows that do not belong to the response's tokens are replayed without an error, so a
+response is checked before it is trained on: rows, layers, top-k, range, no expert twice, and, within a prompt's
+responses, that the same prompt was routed alike.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NARROW = (torch.uint8, torch.int16)
+"""What routes are kept in: up to 256 experts, and above. Of uint16, torch has neither arange nor a promotion."""
+
+MIN_PROMPT_AGREEMENT = 0.5
+"""Share of experts that two engines must choose alike for the same prompt and weights. Flips by rounding cost a few
+percent; another text's routes agree by chance, top-k / experts, and a little more."""
+MAX_PROMPT_ROWS = 64
+"""Rows of a prompt that are compared."""
+
+
+def narrow_type(experts: int) -> torch.dtype:
+    """Smallest type that holds 0 .. experts - 1, of those that torch computes with."""
+    return torch.uint8 if experts <= 256 else torch.int16
+
+
+def narrow(routes: Tensor, experts: int) -> Tensor:
+    """(rows, layers, top-k) of any integer type -> the same numbers in the narrow type, in memory of their own.
+
+    Raises:
+        ValueError: a number is not in [0, experts).
+    """
+    if routes.dtype == narrow_type(experts):
+        return routes
+    if routes.numel():
+        low, high = (int(bound) for bound in routes.aminmax())
+        if low < 0 or high >= experts:
+            raise ValueError(f"experts {low} to {high}, not in [0, {experts})")
+    return routes.to(narrow_type(experts))
+
+
+def routed_layers(args: Namespace) -> list[int]:
+    """Layers with a router; in the others a row means nothing."""
+    frequency = getattr(args, "moe_layer_freq", 1)
+    if isinstance(frequency, int):
+        return list(range(0, args.num_layers, frequency))
+    return [layer for layer, routed in enumerate(frequency[: args.num_layers]) if routed]
+
+
+def fault(routes: Tensor | None, n_tokens: int, args: Namespace) -> str | None:
+    """What is wrong with a response's routes, in a line, or None.
+
+    Args:
+        routes: (rows, layers, top-k) integers; row t are the experts of token t, prompt included, and the last token
+            has none, since the engine never feeds it.
+        n_tokens: tokens of prompt and response.
+    """
+    if routes is None:
+        return "the engine sent no routed experts"
+    expected = (n_tokens - 1, args.num_layers, args.moe_router_topk)
+    if tuple(routes.shape) != expected:
+        return f"routed experts are {tuple(routes.shape)}; {n_tokens} tokens have {expected}"
+    try:
+        routes = narrow(routes, args.num_experts)
+    except ValueError as error:
+        return str(error)
+    layers = routed_layers(args)
+    if len(layers) < args.num_layers:
+        routes = routes[:, layers]
+    columns = routes.reshape(-1, args.moe_router_topk).T.contiguous()  # a comparison of columns reads memory in order
+    if any(bool((one == other).any()) for one, other in combinations(columns, 2)):
+        return "a token has an expert twice in one layer"
+    return None
+
+
+def stand_in(n_tokens: int, args: Namespace) -> Tensor:
+    """Valid routes for a response that is not trained on: (tokens - 1, layers, top-k), counting up as slime's own
+    padding does, so that its tokens load all experts alike."""
+    shape = (max(n_tokens - 1, 0), args.num_layers, args.moe_router_topk)
+    count = torch.arange(shape[0] * shape[1] * shape[2], dtype=torch.int32)
+    return (count % args.num_experts).to(narrow_type(args.num_experts)).reshape(shape)
+
+
+def strangers(samples: Sequence[Any], layers: Sequence[int]) -> list[Any]:
+    """Those of slime's samples whose prompt was routed unlike in the other responses to it by the same weights: their
+    routes are of another text. Of two that differ, the later one."""
+    alike: dict[tuple[Any, ...], list[Any]] = {}
+    for sample in samples:
+        if sample.rollout_routed_experts is not None and not sample.remove_sample:
+            key = tuple(sample.weight_versions), tuple(sample.tokens[: _prompt_length(sample)])
+            alike.setdefault(key, []).append(sample)
+    return [stranger for group in alike.values() for stranger in _strangers_in(group, layers)]
+
+
+def _strangers_in(group: list[Any], layers: Sequence[int]) -> list[Any]:
+    prompts = [_prompt_rows(sample, layers) for sample in group]
+    for one in prompts:
+        unlike = [sample for sample, other in zip(group, prompts, strict=True) if not _alike(one, other)]
+        if 2 * len(unlike) <= len(group):
+            return unlike
+    return group  # no two of a kind
+
+
+def _prompt_length(sample: Any) -> int:
+    return len(sample.tokens) - sample.response_length
+
+
+def _prompt_rows(sample: Any, layers: Sequence[int]) -> Tensor:
+    """(rows, layers, top-k) of tokens spread over the prompt."""
+    n = min(_prompt_length(sample), len(sample.rollout_routed_experts))
+    rows = torch.arange(0, n, max(1, n // MAX_PROMPT_ROWS))[:MAX_PROMPT_ROWS]
+    return torch.as_tensor(sample.rollout_routed_experts)[rows][:, list(layers)]
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    if not one.numel():
+        return True
+    # The order of a token's experts may differ, so this alone is a bound from below; mostly it is enough, and cheap.
+    if (one == other).float().mean() >= MIN_PROMPT_AGREEMENT:
+        return True
+    return bool((one[..., :, None] == other[..., None, :]).any(-1).float().mean() >= MIN_PROMPT_AGREEMENT)

@@ -1,0 +1,218 @@
+"""The trainer's hooks in slime's own order of a run: its real loop and trainer where slime is, a stand-in else."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from argparse import Namespace
+from types import SimpleNamespace
+
+import pytest
+import slime_trainer_stand_in as stand_in
+from slime_host import REFERENCE, import_slime, make_args, run
+
+from sat_slime.plugin import step_metrics, step_quantile, train_hooks
+
+HOOKS = (
+    "ref_weights_first",
+    "checkpoint_denominator",
+    "version_by_step",
+    "narrow_routed_experts",
+    "check_routed_experts",
+)
+ALL_OFF = dict.fromkeys(HOOKS, False)
+HOSTS = pytest.mark.parametrize(
+    "real", [False, pytest.param(True, marks=pytest.mark.needs_slime)], ids=["stand-in", "slime"]
+)
+INTERVALS = pytest.mark.parametrize("n", [1, 2, 3, 8])
+STARTS = pytest.mark.parametrize("start", [0, 1, 5, 7, 8])
+
+
+def wrongly_scored(recorder):
+    return [batch["rollout"] for batch in recorder.batches if batch["scored_by"][""] != batch["generated_by"]]
+
+
+@HOSTS
+@INTERVALS
+@pytest.mark.parametrize("reference", [False, True], ids=["no reference", "reference"])
+@STARTS
+def test_every_batch_is_scored_by_the_weights_that_generated_it(monkeypatch, n, start, reference, real):
+    args = make_args(n, start + 20, start, reference=reference, hooks={})
+    recorder = run(monkeypatch, args, start, real)
+    assert [batch["rollout"] for batch in recorder.batches] == list(range(start, start + 20))
+    assert wrongly_scored(recorder) == []
+    assert all(batch["trained"] == batch["rollout"] for batch in recorder.batches)
+    if reference:
+        assert {batch["scored_by"]["ref_"] for batch in recorder.batches} == {REFERENCE}
+
+
+@HOSTS
+@INTERVALS
+def test_slime_alone_scores_the_stalest_batch_of_each_cycle_by_other_weights(monkeypatch, n, real):
+    recorder = run(monkeypatch, make_args(n, 20, 0, reference=False, hooks=ALL_OFF), 0, real)
+    wrong = wrongly_scored(recorder)
+    assert wrong == ([] if n == 1 else list(range(n, 20, n)))
+    for batch in recorder.batches:
+        if batch["rollout"] in wrong:
+            assert batch["scored_by"][""] == batch["trained"], "ratio 1 at its first step"
+            assert batch["trained"] - batch["generated_by"] == n
+
+
+@HOSTS
+def test_where_nothing_is_in_flight_at_a_push_the_pushed_weights_score(monkeypatch, real):
+    args = make_args(3, 8, 0, reference=True, hooks={})
+    recorder = run(monkeypatch, args, 0, real, script="train")
+    assert wrongly_scored(recorder) == []
+    assert all(batch["facts"]["lag/max"] == 0 for batch in recorder.batches)
+
+
+@HOSTS
+def test_without_versions_the_batch_after_a_push_counts_as_in_flight(monkeypatch, real):
+    args = make_args(3, 20, 0, reference=True, hooks={"version_by_step": False})
+    assert wrongly_scored(run(monkeypatch, args, 0, real)) == []
+
+
+@HOSTS
+@pytest.mark.parametrize(("hooks", "first"), [(ALL_OFF, REFERENCE), ({}, 5.0)], ids=["slime alone", "hook"])
+def test_a_resumed_run_pushes_its_own_weights_first(monkeypatch, hooks, first, real):
+    args = make_args(2, 9, 5, reference=True, hooks=hooks, keep_old_actor=False, sat_slime={"hooks": hooks})
+    recorder = run(monkeypatch, args, 5, real)
+    assert recorder.pushes[0][1] == recorder.batches[0]["generated_by"] == first
+    assert all(weights > 0 for _, weights in recorder.pushes[1:])
+
+
+@HOSTS
+@INTERVALS
+@STARTS
+@pytest.mark.parametrize("per_rollout", [1, 2])
+def test_versions_are_the_steps_of_the_pushed_weights_and_give_the_lag(monkeypatch, n, start, per_rollout, real):
+    args = make_args(n, start + 10, start, reference=True, hooks={}, global_batch_size=4 // per_rollout)
+    recorder = run(monkeypatch, args, start, real)
+    assert [float(version) for version, _ in recorder.pushes] == [weights for _, weights in recorder.pushes]
+    for batch in recorder.batches:
+        lag = batch["trained"] - batch["generated_by"]
+        assert [batch["facts"][f"lag/{name}"] for name in ("mean", "min", "max")] == [lag] * 3
+
+
+@HOSTS
+def test_a_push_by_disk_keeps_its_own_versions(monkeypatch, real):
+    args = make_args(2, 6, 3, reference=False, hooks={})
+    args.update_weight_transport = "disk"
+    if real:  # the class that pushes by NCCL stands for the one by disk, whose files have no place here
+        trainer, updaters = import_slime(
+            train_hooks.TRAINER, "slime.backends.megatron_utils.update_weight.update_weight_from_distributed"
+        )
+        monkeypatch.setattr(trainer, "UpdateWeightFromDisk", updaters.UpdateWeightFromDistributed)
+    recorder = run(monkeypatch, args, 3, real)
+    assert [version for version, _ in recorder.pushes] == ["1", "2", "3"]
+    assert not any("lag/mean" in batch["facts"] for batch in recorder.batches)
+
+
+@HOSTS
+def test_each_hook_that_is_on_is_told_once(monkeypatch, caplog, real):
+    caplog.set_level(logging.INFO)
+    run(monkeypatch, make_args(2, 3, 0, reference=True, hooks={}, use_rollout_routing_replay=None), 0, real)
+    told = [record.getMessage() for record in caplog.records if "sat_slime: hook" in record.getMessage()]
+    assert [message.split()[2] for message in told] == [
+        "ref_weights_first",
+        "checkpoint_denominator",
+        "version_by_step",
+    ]
+    assert all(" is on: " in message for message in told)
+
+
+@HOSTS
+def test_hooks_that_are_off_say_nothing(monkeypatch, caplog, real):
+    caplog.set_level(logging.INFO)
+    run(monkeypatch, make_args(2, 3, 0, reference=True, hooks=ALL_OFF), 0, real)
+    assert "sat_slime: hook" not in caplog.text
+
+
+def test_an_unknown_slime_is_refused_before_anything_is_hooked(monkeypatch):
+    stand_in.serve_as_slime(monkeypatch, problems=("slime at X is too old", "and odd"))
+    with pytest.raises(RuntimeError) as error:
+        stand_in.Trainer(None, {}).init(make_args(2, 3, 0, reference=True, hooks={}), "actor")
+    assert str(error.value) == "slime at X is too old\nand odd"
+    assert train_hooks._state.actor is None
+
+
+def test_without_a_trainer_there_is_nothing_to_hook_into(monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(train_hooks, "_state", train_hooks._State())
+    train_hooks.install(make_args(2, 3, 0, reference=True, hooks={}))
+    assert "no trainer calls" in caplog.text
+    assert train_hooks._state.actor is None
+
+
+def test_a_critic_gets_no_hooks(monkeypatch):
+    stand_in.serve_as_slime(monkeypatch)
+    critic = stand_in.Trainer(None, {})
+    with pytest.raises(TypeError):  # it goes on to build a model, and has none
+        critic.init(make_args(2, 3, 0, reference=False, hooks={}), "critic")
+    assert train_hooks._state.actor is None
+    assert "train_actor" not in vars(critic)
+
+
+def test_installing_twice_wraps_once(monkeypatch):
+    args = make_args(2, 3, 0, reference=True, hooks={})
+    run(monkeypatch, args, 0, False)
+    actor = train_hooks._state.actor
+    before = dict(vars(actor))
+
+    def init(self):
+        train_hooks.install(args)
+
+    monkeypatch.setattr(train_hooks, "TRAINER", __name__)
+    init(actor)
+    assert vars(actor) == before
+
+
+def test_the_quantile_of_the_step_and_the_metrics_get_what_they_need(monkeypatch):
+    seen = []
+    monkeypatch.setattr(step_metrics, "set_rollout_facts", lambda facts: seen.append(dict(facts)))
+    monkeypatch.setattr(
+        step_quantile, "postprocess", lambda args, rollout_id, data, actor: seen.append((rollout_id, data, actor))
+    )
+    actor = object()
+    facts = {"lag/mean": 3.0}
+    monkeypatch.setattr(train_hooks, "_state", train_hooks._State(actor=actor, facts=facts))
+    data = {}
+    train_hooks.postprocess(Namespace(), 7, data)
+    assert seen == [facts, (7, data, actor)]
+
+
+def test_facts_of_a_batch():
+    train_hooks._state = train_hooks._State(actor=SimpleNamespace(), steps=10)
+    data = {"response_lengths": [4, 8, 6], "raw_reward": [1, 0.0, 0.5], "round_number": [-3, -11, -9]}
+    train_hooks._begin(Namespace(), data)
+    assert train_hooks.lags() == [8, 0, 2]
+    assert train_hooks.rollout_facts() == {
+        "response/length_mean": 6.0,
+        "tokens/response_total": 18.0,
+        "lag/mean": pytest.approx(10 / 3),
+        "lag/min": 0.0,
+        "lag/max": 8.0,
+        "reward/mean": 0.5,
+    }
+    assert "round_number" not in data, "slime would log it as turns"
+
+
+def test_round_numbers_of_a_users_own_are_left_alone():
+    train_hooks._state = train_hooks._State(actor=SimpleNamespace(), steps=10)
+    data = {"response_lengths": [4, 8], "raw_reward": [{"a": 1}, {"a": 0}], "round_number": [0, 2]}
+    train_hooks._begin(Namespace(), data)
+    assert train_hooks.lags() is None
+    assert set(train_hooks.rollout_facts()) == {"response/length_mean", "tokens/response_total"}
+    assert data["round_number"] == [0, 2]
+
+
+@pytest.mark.needs_slime
+def test_the_stand_in_has_the_trainers_methods():
+    (trainer,) = import_slime(train_hooks.TRAINER)
+    for name, method in inspect.getmembers(stand_in.Trainer, inspect.isfunction):
+        if name != "__init__":
+            ours, theirs = (
+                list(inspect.signature(one).parameters)
+                for one in (method, getattr(trainer.MegatronTrainRayActor, name))
+            )
+            assert theirs[: len(ours)] == ours, name
