@@ -166,7 +166,7 @@ class SlimeRolloutConfig(Section):
     temperature: PositiveFloat = 1.0
     """Sampling temperature; the trainer divides its logits by it too."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus of sampling; below 1 the ratio to the engine's policy is not defined on all tokens."""
+    """Nucleus of sampling; below 1 slime has the trainer leave out the tokens that the engine left out."""
     top_k: int = -1
     """Most likely tokens that are sampled from; -1: all."""
     stop_token_ids: list[int] = Field(default_factory=list)

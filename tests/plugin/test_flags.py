@@ -152,11 +152,12 @@ def test_the_recorded_list_is_that_of_the_slime_on_the_path(tmp_path):
     )
     assert result.returncode == 0, result.stderr[-3000:]
 
-    def own(found, version=None):
+    def own(found, version):
         return {
             name: {key: value for key, value in spec.items() if key != "only"}
             for name, spec in found.items()
-            if not name.startswith(("--sglang-", "--router-", "--worker-urls")) and version in spec.get("only", [version])
+            if not name.startswith(("--sglang-", "--router-", "--worker-urls"))
+            and version in spec.get("only", [version])
         }
 
     installed, recorded = json.loads(file.read_text())["flags"], json.loads(RECORDED.read_text())
