@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sat_slime.objective import Method, MetricAccumulator, Surrogate, TokenBatch, mismatch_metrics
 from sat_slime.plugin import step_quantile
+from sat_slime.plugin.patching import wrap_once
 
 _REDUCERS = (
     ("slime.observability.train_metric_utils", "reduce_train_step_metrics"),  # slime after v0.3.1
@@ -96,10 +97,7 @@ def _all_names(names: set[str], group: dist.ProcessGroup | None) -> set[str]:
 
 def install() -> None:
     """Lets slime's reduction of a step carry these metrics too. Once; later calls do nothing. Raises RuntimeError."""
-    module, name = reducer_place()
-    reduction = getattr(module, name)
-    if not getattr(reduction, "of_sat_slime", False):
-        setattr(module, name, _with_ours(reduction))
+    wrap_once(*reducer_place(), _with_ours)
 
 
 @functools.cache
@@ -125,7 +123,6 @@ def reducer_place() -> tuple[ModuleType, str]:
 
 
 def _with_ours(reduction: Callable[..., dict[str, float]]) -> Callable[..., dict[str, float]]:
-    @functools.wraps(reduction)
     def reduce_train_step_metrics(*positional: Any, **keywords: Any) -> dict[str, float]:
         from megatron.core import mpu
 
@@ -134,5 +131,4 @@ def _with_ours(reduction: Callable[..., dict[str, float]]) -> Callable[..., dict
         step_quantile.forget()
         return reduced | ours
 
-    reduce_train_step_metrics.of_sat_slime = True  # type: ignore[attr-defined]
     return reduce_train_step_metrics

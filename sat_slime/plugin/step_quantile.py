@@ -90,7 +90,6 @@ def _forward(args: Namespace, rollout_data: dict[str, Any], actor: Any) -> list[
             "one can be made"
         )
     from slime.backends.megatron_utils.data import get_data_iterator
-    from slime.utils.routing_replay import RoutingReplay
 
     replays = getattr(args, "use_rollout_routing_replay", False)
     if replays:
@@ -99,5 +98,7 @@ def _forward(args: Namespace, rollout_data: dict[str, Any], actor: Any) -> list[
         get_data_iterator(rollout_data), rollout_data["num_microbatches"], store_prefix="training_"
     )
     if replays:
+        from slime.utils.routing_replay import RoutingReplay
+
         RoutingReplay.clear_all_forward()
     return scored.get("training_log_probs", [])

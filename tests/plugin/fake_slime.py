@@ -165,6 +165,10 @@ def reduce_train_step_metrics(
     return {key: float(value / count) for key, value in zip(losses_reduced[0]["keys"], values[1:], strict=True)}
 
 
+def get_data_iterator(rollout_data):
+    return [rollout_data]
+
+
 MODULES = {
     "slime": [],
     "slime.utils": [],
@@ -180,6 +184,7 @@ MODULES = {
         slice_log_prob_with_cp,
         slice_with_cp,
     ],
+    "slime.backends.megatron_utils.data": [get_data_iterator],
     "slime.backends.megatron_utils.loss": [
         get_log_probs_and_entropy,
         get_rollout_top_p_logprob_kwargs,
