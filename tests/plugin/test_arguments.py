@@ -1,5 +1,7 @@
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sat_slime.config import load_config
+from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.plugin import PluginConfig
 from sat_slime.objective.method import PAPER_METHODS
-from sat_slime.plugin.arguments import as_json, flag_errors, slime_arguments, slime_command
+from sat_slime.plugin.arguments import PLUGIN_FLAGS, as_json, flag_errors, slime_arguments, slime_command
 from sat_slime.plugin.flags import recorded_flags, unknown_flags
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +84,13 @@ def test_every_command_calls_the_plugin(tmp_path):
     assert sent["custom-rollout-log-function-path"] == "sat_slime.plugin.rollout_hooks.log_rollout"
     assert sent["custom-eval-rollout-log-function-path"] == "sat_slime.plugin.rollout_hooks.log_eval"
     assert sent["custom-config-path"] == str(tmp_path / "sat_slime.yaml")
+
+
+@pytest.mark.parametrize("path", [value for value in PLUGIN_FLAGS.values() if value.startswith("sat_slime.")])
+def test_what_slime_is_to_call_is_there(path):
+    module, _, function = path.rpartition(".")
+    file = ROOT / f"{module.replace('.', '/')}.py"  # read, not imported: some import slime
+    assert function in {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
 def test_the_plugins_file_reads_back_as_numbers(tmp_path):
@@ -174,6 +183,14 @@ def test_wandb_groups_by_the_runs_name(tmp_path):
     sent = values(paper(tmp_path, "logging.wandb_project=p"), tmp_path)
     # slime puts a random suffix behind a group, and fails where there is none
     assert (sent["wandb-project"], sent["wandb-group"], sent["disable-wandb-random-suffix"]) == ("p", "paper", True)
+
+
+def test_the_example_of_the_documentation_can_start(tmp_path):
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    (example,) = re.findall(r"```yaml\n(extends: \.\./models/.*?)```", text, re.DOTALL)
+    (tmp_path / "x.yaml").write_text(example.replace("../models", str(ROOT / "configs" / "models")))
+    config = load_config(tmp_path / "x.yaml")
+    assert slime_config_errors(config) == flag_errors(config) == []
 
 
 def test_other_flags_of_slime_pass_through_in_their_form(tmp_path):
