@@ -260,16 +260,65 @@ def stop(run: RunArgument) -> None:
     _finish(ending, console)
 
 
+prepare = typer.Typer(no_args_is_help=True, help="Make what a run of slime starts from.")
+app.add_typer(prepare, name="prepare")
+
+
+@prepare.callback()
+def _prepare() -> None:
+    """Make what a run of slime starts from."""
+
+
+@prepare.command("model")
+def prepare_model(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A YAML file of a run or a model, such as configs/models/qwen3-4b.yaml.", show_default=False
+        ),
+    ],
+    hf: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Hugging Face weights; by itself model.hf_checkpoint.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Where to; by itself model.megatron_checkpoint.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of this machine to use.")] = 1,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in launch. Repeatable.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command; run nothing.")] = False,
+) -> None:
+    """Convert Hugging Face weights to Megatron's format, with slime's own tool.
+
+    A checkpoint that is there is never overwritten, and one that broke off is
+    not taken for a whole one.
+
+        sat-slime prepare model configs/models/qwen3-4b.yaml --hf /data/Qwen3-4B-Base --out /data/Qwen3-4B
+    """
+    settings = {"model.hf_checkpoint": hf, "model.megatron_checkpoint": out}
+    with _without_traceback():
+        from sat_slime.cli.prepare import convert_model
+
+        code = convert_model(file, {k: v for k, v in settings.items() if v}, overrides or [], gpus, dry_run)
+    raise typer.Exit(FAILED if code else OK)
+
+
 @app.command()
 def check(
     file: Annotated[Path, typer.Argument(help="A YAML file of a run.", show_default=False)],
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in launch. Repeatable.")
     ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="URL", help="As in launch: the cluster to check.", rich_help_panel=SLIME)
+    ] = None,
 ) -> None:
     """Check a run's settings and this machine, a line each, with the remedy of what fails.
 
     Imports the engines to be sure that they work, which takes some seconds.
+    Of a run of slime, the cluster is checked where one is named, by a small
+    job that uses no GPU.
 
         sat-slime check configs/embedded/quickstart.yaml
     """
@@ -277,7 +326,7 @@ def check(
 
     console = Console(soft_wrap=True, highlight=False)
     failed_config = failed_machine = False
-    for finding in check_all(file, overrides or []):
+    for finding in check_all(file, overrides or [], address):
         console.print(*finding.columns(), sep="  ")
         failed_config |= finding.mark == "FAIL" and finding.of_config
         failed_machine |= finding.mark == "FAIL" and not finding.of_config

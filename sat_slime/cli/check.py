@@ -85,15 +85,17 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def check_all(file: Path, overrides: Sequence[str]) -> Iterator[Finding]:
-    """Every check of a run, one after another."""
+def check_all(file: Path, overrides: Sequence[str], address: str | None = None) -> Iterator[Finding]:
+    """Every check of a run, one after another. address: that of a slime run's cluster."""
     try:
         config = load_config(file, overrides)
     except ConfigError as error:
         yield from (Finding("FAIL", "settings", line, of_config=True) for line in error.errors)
         return
     if not isinstance(config, EmbeddedConfig):
-        yield Finding("FAIL", "settings", f"{file}: runtime is {config.runtime}: only embedded runs are checked here")
+        from sat_slime.cli.slime import check_slime_run
+
+        yield from check_slime_run(config, file, address)
         return
     errors = config_errors(config)
     yield from (Finding("FAIL", "settings", error, of_config=True) for error in errors)

@@ -61,12 +61,12 @@ def plan_slime_run(
     """
     from sat_slime.config.slime_checks import slime_config_warnings
     from sat_slime.plugin.arguments import run_folder, slime_command
-    from sat_slime.plugin.preflight import settings_errors
+    from sat_slime.plugin.preflight import flags_here, settings_errors
 
     folder = run_folder(config) if folder is None else folder.absolute()
     # As its folder will remember it, for other terminals in other working directories.
     config = config.model_copy(update={"output_dir": str(folder.parent), "name": folder.name})
-    if errors := settings_errors(config, look_for_slime):
+    if errors := settings_errors(config, flags_here(config) if look_for_slime else None):
         raise ConfigError([f"{file}: {error}" for error in errors])
     if resume:
         check_resume(config, folder)
@@ -120,13 +120,13 @@ def describe(plan: SlimePlan) -> str:
     ]
     lines = [f"# {line}" for line in summary]
     lines += ["", *(f"export {name}={shlex.quote(value)}" for name, value in plan.sent.env.items())]
-    lines += ["", " \\\n    ".join(_by_flag(plan.sent.command))]
+    lines += ["", " \\\n    ".join(by_flag(plan.sent.command))]
     for path, text in plan.sent.files.items():
         lines += ["", f"# {path}", *text.rstrip("\n").split("\n")]
     return "\n".join(lines)
 
 
-def _by_flag(command: Sequence[str]) -> list[str]:
+def by_flag(command: Sequence[str]) -> list[str]:
     """The command in pieces of a flag with its values."""
     pieces: list[list[str]] = [[]]
     for word in command:
@@ -146,6 +146,34 @@ def describe_json(plan: SlimePlan) -> str:
 # ----------------------------------------------------------------------------------------------------- checking
 
 
+def check_slime_run(config: SlimeConfig, file: Path, option: str | None) -> Iterator[Finding]:
+    """Every check of a run of slime: its settings, then the cluster where one is named, else this machine."""
+    from sat_slime.config.slime_checks import slime_config_warnings
+    from sat_slime.plugin.flags import recorded_flags
+    from sat_slime.plugin.jobs import JobError, JobServer, given_address
+    from sat_slime.plugin.preflight import flags_here, settings_errors
+
+    address = given_address(option, config.cluster.address)
+    known = flags_here(config) if address is None else recorded_flags()
+    errors = settings_errors(config, known)
+    yield from (Finding("FAIL", "settings", error, of_config=True) for error in errors)
+    yield from (Finding("WARN", "settings", line, of_config=True) for line in slime_config_warnings(config))
+    if errors:
+        return  # what is to be sent cannot be told
+    yield Finding("OK", "settings", str(file))
+    yield Finding("OK", "flags", f"all in {known.source}")
+    plan = plan_slime_run(config, file, None, resume=False, look_for_slime=False)
+    if address is None:
+        yield from check_here(plan, None)
+        return
+    try:
+        server = JobServer(address)
+        yield Finding("OK", "cluster", server.address)
+        yield from check_cluster(plan, server)
+    except JobError as error:
+        yield Finding("FAIL", "cluster", str(error))
+
+
 def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
     """This machine, where the run would be on it. option: the address that the command line gives."""
     from sat_slime.plugin import preflight
@@ -153,7 +181,7 @@ def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
 
     address = given_address(option, plan.config.cluster.address)
     if is_this_machine(address):
-        findings = preflight.here(plan.config, plan.folder, plan.sent)
+        findings = preflight.here(plan.config, plan.folder)
         yield from (Finding(finding.mark, finding.what, finding.detail) for finding in findings)
     else:
         yield Finding("WARN", "cluster", f"{address} is checked when the run is launched, and by sat-slime check")

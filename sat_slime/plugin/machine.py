@@ -18,6 +18,8 @@ from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.plugin.arguments import checkpoint_folder
 
 GIB = 2**30
+SCRIPT = "train_async.py"
+"""What tells slime's checkout."""
 BF16, FP32 = 2, 4
 """Bytes of a number."""
 ROWS_READ = 3
@@ -68,8 +70,8 @@ def fail(what: str, detail: str) -> Finding:
 
 def machine_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
     """Every check of this machine, one after another."""
-    yield from _sources(config)
-    yield from _hf_checkpoint(config)
+    yield from source_findings(config, {"cluster.slime_dir": SCRIPT, "cluster.megatron_dir": "megatron/training"})
+    yield from hf_findings(config)
     yield from _megatron_checkpoint(config)
     yield from _data(config)
     yield memory_finding(config, host_memory())
@@ -79,21 +81,20 @@ def machine_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]
 # ---------------------------------------------------------------------------------------------------------- files
 
 
-def _sources(config: SlimeConfig) -> Iterator[Finding]:
-    for key, folder, part in (
-        ("cluster.slime_dir", config.cluster.slime_dir, "train_async.py"),
-        ("cluster.megatron_dir", config.cluster.megatron_dir, "megatron/training"),
-    ):
-        name = key.removeprefix("cluster.").removesuffix("_dir")
-        if not (Path(folder) / part).exists():
-            yield fail(
-                name, f"{key} is {folder}: there is no {part} in it; set it to the checkout, or run in slime's image"
-            )
+def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether the checkouts are there. parts: what must be in the folder of each setting."""
+    for key, part in parts.items():
+        name = key.removeprefix("cluster.")
+        folder = getattr(config.cluster, name)
+        what = name.removesuffix("_dir")
+        if (Path(folder) / part).exists():
+            yield ok(what, folder)
         else:
-            yield ok(name, folder)
+            yield fail(what, f"{key} is {folder}: no {part} is in it; set it to the checkout, or run in slime's image")
 
 
-def _hf_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
+def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
+    """The Hugging Face checkpoint: its files, and the model section against its config.json."""
     what, path = "checkpoint", config.model.hf_checkpoint
     if path is None:
         return  # a setting that is missing is told among the settings
@@ -181,7 +182,7 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
     else:
         yield fail(
             what,
-            f"model.megatron_checkpoint is {path}: no converted checkpoint is there; make it: sat-slime prepare model",
+            f"model.megatron_checkpoint is {path}: no converted checkpoint is there; make it (sat-slime prepare model)",
         )
 
 

@@ -11,20 +11,20 @@ import itertools
 import json
 import os
 import re
-import shutil
-import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sat_slime.config import dump_config
+from sat_slime.config import dump_config, load_config
+from sat_slime.config.slime_checks import slime_config_errors
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.arguments import SlimeCommand, flag_errors
-from sat_slime.plugin.flags import known_flags, recorded_flags
+from sat_slime.plugin.flags import KnownFlags, known_flags
 from sat_slime.plugin.jobs import JobServer
 from sat_slime.plugin.machine import Finding, existing_parent, fail, machine_findings, memory_finding, ok, warn
+from sat_slime.plugin.probe import probe_slime
 from sat_slime.plugin.secrets import secret_names
 
 PROBE_TIMEOUT_S = 300.0
@@ -34,17 +34,14 @@ ANSWER = "SAT_SLIME_PROBE "
 DOTTED_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
 
 
-def settings_errors(config: SlimeConfig, look_for_slime: bool = False) -> list[str]:
-    """Faults of the settings, each in one line.
-
-    look_for_slime: hold the flags against the parser of the slime on this machine, if there is one, which takes some
-    seconds; otherwise against the recorded list.
-    """
-    from sat_slime.config.slime_checks import slime_config_errors
-
-    cluster = config.cluster
-    known = known_flags(cluster.slime_dir, cluster.megatron_dir) if look_for_slime else recorded_flags()
+def settings_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:
+    """Faults of the settings, each in one line. known: slime's flags; by itself the recorded ones."""
     return [*slime_config_errors(config), *secret_errors(config), *flag_errors(config, known)]
+
+
+def flags_here(config: SlimeConfig) -> KnownFlags:
+    """Flags of the slime on this machine, whose parser takes some seconds to ask, else the recorded ones."""
+    return known_flags(config.cluster.slime_dir, config.cluster.megatron_dir)
 
 
 def secret_errors(config: SlimeConfig) -> list[str]:
@@ -77,37 +74,12 @@ def called_functions(command: Sequence[str]) -> list[str]:
 # ----------------------------------------------------------------------------------------------- without a cluster
 
 
-def here(config: SlimeConfig, run_folder: Path, sent: SlimeCommand) -> Iterator[Finding]:
+def here(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
     """This machine, taken for one of those that the run uses."""
     yield from machine_findings(config, run_folder)
-    yield from _slime_here(sent.command[0], sent.env)
-
-
-_LOOK_AT_SLIME = "import json; from sat_slime.plugin.probe import probe_slime; print(json.dumps(probe_slime()))"
-
-
-def _slime_here(python: str, env: Mapping[str, str]) -> Iterator[Finding]:
-    """What the plugin says of the slime that the job's own Python finds."""
-    if shutil.which(python) is None:
-        yield fail("python", f"{python} is not on the PATH of this machine")
-        return
-    try:
-        result = subprocess.run(
-            [python, "-c", _LOOK_AT_SLIME],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_TIMEOUT_S,
-            env={**os.environ, **env},
-        )
-    except subprocess.TimeoutExpired:
-        yield fail("slime", f"its import took more than {PROBE_TIMEOUT_S:.0f} s")
-        return
-    lines = result.stdout.strip().splitlines()
-    if result.returncode or not lines:
-        reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
-        yield fail("plugin", f"sat_slime and slime cannot be imported by {python} ({reason}): install them there")
-        return
-    yield from _slime_findings(json.loads(lines[-1]))
+    package = Path(config.cluster.slime_dir) / "slime"
+    if package.is_dir():  # a checkout that is missing is among the findings already
+        yield from _slime_findings(probe_slime(package))
 
 
 def _slime_findings(problems: Sequence[str]) -> Iterator[Finding]:
@@ -165,16 +137,13 @@ print({ANSWER!r} + json.dumps(report), flush=True)
 
 def on_head_node(config_text: str, folder: str) -> dict[str, Any]:
     """What the probe finds out on the node where slime's driver will run."""
-    from sat_slime.config import load_config
-    from sat_slime.plugin.probe import probe_slime
-
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(config_text)
         file.flush()
         config = load_config(file.name)
     assert isinstance(config, SlimeConfig)
     findings = [(f.mark, f.what, f.detail) for f in machine_findings(config, Path(folder))]
-    known = known_flags(config.cluster.slime_dir, config.cluster.megatron_dir)
+    known = flags_here(config)
     findings += [("FAIL", "flags", error) for error in flag_errors(config, known)] or [("OK", "flags", known.source)]
     return {"findings": findings, "slime": probe_slime(), "wandb_key": _has_wandb_key()}
 
@@ -256,14 +225,15 @@ def _nodes(config: SlimeConfig, nodes: Sequence[Mapping[str, Any]]) -> Iterator[
             continue
         # One cause is behind most failures of a node: the first is told.
         for path, reason in list(node["failures"].items())[:1]:
-            yield fail(
-                "plugin",
-                f"{name} cannot import {path} ({reason}): install it there, or add its folder to cluster.python_path",
-            )
+            missing = re.search(r"No module named '([^'.]+)", reason)
+            remedy = f"install {missing[1]} there" if missing else "mend it there"
+            yield fail("plugin", f"{name} cannot import {path} ({reason}): {remedy}, or set cluster.python_path")
             sound = False
         if not node["sees_folder"]:
             yield fail("run folder", f"{name} does not see it: put output_dir on a disk that all nodes share")
         if node["gpus"]:
+            if (there := int(node["gpus"])) != config.cluster.gpus_per_node:
+                yield warn("GPUs", f"{name} has {there}, but cluster.gpus_per_node is {config.cluster.gpus_per_node}")
             memory = memory_finding(config, node["memory"], name)
             if memory.mark != "OK":
                 yield memory
