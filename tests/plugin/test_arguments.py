@@ -1,3 +1,4 @@
+import argparse
 import ast
 import json
 import os
@@ -10,10 +11,12 @@ import pytest
 import yaml
 
 from sat_slime.config import load_config, slime_config_errors
+from sat_slime.config.method import build_method
 from sat_slime.config.plugin import PluginConfig
 from sat_slime.objective.method import PAPER_METHODS
 from sat_slime.plugin.arguments import PLUGIN_FLAGS, as_json, flag_errors, slime_arguments, slime_command
 from sat_slime.plugin.flags import recorded_flags, unknown_flags
+from sat_slime.plugin.settings import plugin_method
 
 ROOT = Path(__file__).parents[2]
 PAPER = ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml"
@@ -349,6 +352,7 @@ def test_slime_parses_and_validates_the_papers_commands(parsed, method, lag):
     assert args["use_rollout_routing_replay"] == method.endswith("-r3")
     assert args["advantage_estimator"] == ("gspo" if "gspo" in method else "grpo")
     assert args["use_rollout_logprobs"] is True and args["keep_old_actor"] is False and args["use_tis"] is False
+    assert plugin_method(argparse.Namespace(**args)) == build_method(config.method)
 
 
 @pytest.mark.needs_slime_arguments
@@ -357,6 +361,8 @@ def test_slime_parses_every_other_kind_of_command(parsed, kind):
     answer = parsed[0][kind]
     assert "error" not in answer
     assert (answer["left_over"], answer["not_in_full"]) == ([], [])
+    # ... and so does the plugin, which looks at slime's flags beside its own settings
+    assert plugin_method(argparse.Namespace(**answer["args"])) == build_method(parsed[1][kind].method)
 
 
 @pytest.mark.needs_slime_arguments

@@ -78,6 +78,11 @@ def test_the_recorded_list_names_its_commits_and_holds_two_versions():
     assert main.by_name["--sglang-cuda-graph-bs"].values == "+"
 
 
+def test_the_recorded_list_is_part_of_an_installation():
+    settings = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'sat_slime = ["plugin/{RECORDED.name}"]' in settings
+
+
 def test_recording_a_version_leaves_the_others(tmp_path, monkeypatch):
     file = tmp_path / "flags.json"
     old = {"--a": {"values": 1}, "--gone": {"values": 0}}
