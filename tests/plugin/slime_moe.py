@@ -1,0 +1,114 @@
+"""A small MoE model on slime's patched Megatron, whose routers replay what an engine is said to have chosen."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from sat_slime.plugin import routing_check
+from sat_slime.plugin.routed_experts import narrow
+
+
+def without_pinned_memory(put: Any) -> None:
+    """slime's RoutingReplay on a machine without CUDA. `put` is pytest's monkeypatch.setattr, or setattr."""
+    from slime.utils import routing_replay
+
+    class Torch:
+        cuda = SimpleNamespace(current_device=lambda: "cpu")
+
+        def __getattr__(self, name):
+            return getattr(torch, name)
+
+        def empty_like(self, tensor, **_):
+            return torch.empty_like(tensor)
+
+    put(routing_replay, "torch", Torch())
+    accelerator = SimpleNamespace(current_device=lambda: "cpu")
+    if hasattr(routing_replay, "accelerator"):  # newer than v0.3.1
+        put(routing_replay, "accelerator", accelerator)
+
+
+def run(_rank: int, folder: str) -> None:
+    """Writes what the check says of each kind of routes, and the logits, to folder/said.pt."""
+    os.environ |= {"ENABLE_ROUTING_REPLAY": "1", "ROUTING_REPLAY_STAGE": "record"}
+    from sat_slime.config.schema import EmbeddedConfig
+    from sat_slime.embedded import parallel
+    from sat_slime.embedded.model import PackedLayout, build_model, forward_logits
+
+    config = EmbeddedConfig.model_validate(
+        {
+            "model": {
+                "hidden_size": 32,
+                "attention_heads": 4,
+                "kv_heads": 2,
+                "head_dim": 8,
+                "experts": 16,
+                "experts_per_token": 4,
+                "ffn_size": 32,
+                "layers": 3,
+            }
+        }
+    )
+    parallel.initialize(config.train, 0, f"file://{folder}/meet")
+    from slime.backends.megatron_utils import cp_utils
+    from slime.utils import distributed_utils
+    from slime.utils.routing_replay import RoutingReplay
+
+    distributed_utils.init_gloo_group()
+    without_pinned_memory(setattr)
+    torch.manual_seed(0)
+    model = build_model(config.model, config.train, 64)
+    lengths = [120, 80]
+    padding = -sum(lengths) % 64
+    tokens = torch.cat([torch.randint(64, (sum(lengths),)), torch.zeros(padding, dtype=torch.long)])
+    layout = PackedLayout.of([*lengths, padding])
+    routers = RoutingReplay.all_routing_replays
+
+    @torch.no_grad()
+    def forward(stage: str) -> torch.Tensor:
+        os.environ["ROUTING_REPLAY_STAGE"] = stage
+        return forward_logits(model, tokens, layout)
+
+    forward("record")
+    engine = torch.stack([router.top_indices_list[0] for router in routers], 1).int()
+    RoutingReplay.clear_all()
+    samples = list(engine[: sum(lengths)].split(lengths))
+    for parameter in model.parameters():  # some steps later
+        parameter.data += 0.002 * torch.randn_like(parameter)
+
+    def replay(routes: list[torch.Tensor]) -> dict:
+        prepared = cp_utils.prepare_routed_experts_for_routing_replay(
+            routes,
+            list(tokens[: sum(lengths)].split(lengths)),
+            num_experts=16,
+            data_pad_size_multiplier=64,
+            sequence_parallel=False,
+            allgather_cp=False,
+        )
+        RoutingReplay.clear_all()
+        for layer, router in enumerate(routers):
+            router.record(prepared[:, layer])
+        routing_check.begin_rollout()
+        said = {"logits": forward("replay_forward")}
+        try:
+            said |= routing_check.verdict(0, must_have_replayed=True)
+        except RuntimeError as error:
+            said["error"] = str(error)
+        return said
+
+    own = [routes[:-1] for routes in samples]
+    said = {"slime": replay(own)}  # nothing is watched yet
+    routing_check.accept_narrow_routes()
+    routing_check.watch()
+    said["own"] = replay(own)
+    said["narrow"] = replay([narrow(routes, 16) for routes in own])
+    said["next"] = replay([torch.cat([routes[1:], routes[:1]]) for routes in own])
+    said["before"] = replay([torch.cat([routes[:1], routes[:-1]]) for routes in own])
+    said["free"] = {"logits": forward("fallthrough")}
+    routing_check.begin_rollout()
+    forward("fallthrough")
+    said["nothing"] = routing_check.verdict(0, must_have_replayed=False)
+    torch.save(said, f"{folder}/said.pt")
