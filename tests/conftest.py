@@ -1,3 +1,24 @@
+import importlib.util
+
+import pytest
+
+
 def pytest_collection_modifyitems(items):
     """Fast tests first: those that start engines take minutes."""
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+
+
+@pytest.fixture(scope="session")
+def ray_server(tmp_path_factory):
+    """A Ray with a job server on this machine, with eight GPUs on paper; for tests of the mark `engine`."""
+    for module in ("ray", "aiohttp_cors", "opencensus", "prometheus_client"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"needs pip install 'ray[default]': {module} is not installed")
+    from sat_slime.plugin.local_ray import start_ray, stop_ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        # Ray's workers import from where it was started, before PYTHONPATH.
+        patch.chdir(tmp_path_factory.mktemp("ray"))
+        ray = start_ray(gpus=8, cpus=4)
+    yield ray
+    stop_ray(ray)

@@ -48,8 +48,7 @@ def start_ray(gpus: int | None = None, cpus: int | None = None) -> LocalRay:
         *([f"--num-cpus={cpus}"] if cpus is not None else []),
     ]
     environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",  # python3 is this one
+        **own_python_first(),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no cluster: all of Ray's servers then bind to 127.0.0.1
         "RAY_TMPDIR": folder,  # where Ray notes which one is this machine's; another Ray keeps its note
     }
@@ -71,6 +70,11 @@ def start_ray(gpus: int | None = None, cpus: int | None = None) -> LocalRay:
         stop_ray(ray, keep_logs=True)
         raise
     return ray
+
+
+def own_python_first() -> dict[str, str]:
+    """This process's environment, in which `python3` is its own interpreter."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
 def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:

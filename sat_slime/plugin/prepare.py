@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.arguments import environment, run_folder, slime_arguments
+from sat_slime.plugin.local_ray import own_python_first
 from sat_slime.plugin.machine import (
     BF16,
     GIB,
@@ -87,7 +88,7 @@ def conversion_findings(config: SlimeConfig, plan: Conversion, gpus: int) -> Ite
 
 def convert(plan: Conversion) -> int:
     """Run the conversion; its exit code. The output is the tool's own."""
-    code = subprocess.run(plan.command, env={**os.environ, **plan.env}).returncode
+    code = subprocess.run(plan.command, env={**own_python_first(), **plan.env}).returncode
     if code == 0 and newest_iteration(plan.unfinished) is not None:
         if plan.out.exists():
             plan.out.rmdir()  # empty, as was checked

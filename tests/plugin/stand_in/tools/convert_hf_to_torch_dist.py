@@ -1,0 +1,16 @@
+"""Stands for slime's conversion, which needs GPUs: rank 0 writes what Megatron's checkpoint is known by.
+
+FAIL ends it halfway.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+save = Path(sys.argv[sys.argv.index("--save") + 1])
+print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", flush=True)
+if os.environ["RANK"] == "0":
+    (save / "release").mkdir(parents=True)
+    if os.environ.get("FAIL"):
+        sys.exit("halfway")
+    (save / "latest_checkpointed_iteration.txt").write_text("release")
