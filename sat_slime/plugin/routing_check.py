@@ -176,7 +176,7 @@ def verdict(rollout_id: int, *, must_have_replayed: bool) -> dict[str, float]:
     if slots < MIN_SLOTS:
         return {}
     here, later, earlier = (match / slots for match in matches)
-    shares = f"{here:.3f} on their own tokens, {later:.3f} and {earlier:.3f} on the next and the one before"
+    shares = f"{here:.3f} in the rows of their tokens, {later:.3f} in the next rows, {earlier:.3f} in those before"
     if max(later, earlier) > here + MARGIN:
         raise RuntimeError(
             f"rollout {rollout_id}: the replayed experts are off by one token: routers agree with {shares}; the engine "

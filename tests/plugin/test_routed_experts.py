@@ -7,16 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from synthetic_routes import ARGS, make_routes
 
 from sat_slime.plugin.routed_experts import fault, narrow, routed_layers, stand_in, strangers
-
-ARGS = Namespace(num_layers=3, moe_router_topk=4, num_experts=32, moe_layer_freq=1)
-
-
-def make_routes(n_tokens: int, args=ARGS, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    scores = torch.rand(n_tokens - 1, args.num_layers, args.num_experts, generator=generator)
-    return scores.topk(args.moe_router_topk, -1).indices.int()
 
 
 def with_one(value: int, row: int = 5, layer: int = 1, place: int = 2) -> torch.Tensor:
