@@ -79,6 +79,9 @@ class Trainer:
         self.weights_backuper.backup(model_tag)
         self._active_model_tag = model_tag
 
+    def train(self, rollout_id: int, rollout_data_ref: dict[str, Any], external_data: Any = None) -> None:
+        self.train_actor(rollout_id, rollout_data_ref, external_data=external_data)
+
     def train_actor(self, rollout_id: int, rollout_data: dict[str, Any], external_data: Any = None) -> None:
         if "ref" in self.weights_backuper.weights:
             self._switch_model("ref")
@@ -109,7 +112,7 @@ def train_async(args: Any, recorder: Any, actor: Trainer, start: int, steps: int
             current = following
         if rollout_id + 1 < args.num_rollout:
             following = recorder.generate(rollout_id + 1, steps)
-        actor.train_actor(rollout_id, current)
+        actor.train(rollout_id, current)
         if (rollout_id + 1) % args.update_weights_interval == 0:
             current, following = following, None
             actor.update_weights()
@@ -119,5 +122,5 @@ def train(args: Any, recorder: Any, actor: Trainer, start: int, steps: int) -> N
     actor.init(args, "actor", with_ref=args.use_kl_loss)
     actor.update_weights()
     for rollout_id in range(start, args.num_rollout):
-        actor.train_actor(rollout_id, recorder.generate(rollout_id, steps))
+        actor.train(rollout_id, recorder.generate(rollout_id, steps))
         actor.update_weights()

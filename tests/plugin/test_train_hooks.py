@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from argparse import Namespace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -216,3 +218,55 @@ def test_the_stand_in_has_the_trainers_methods():
                 for one in (method, getattr(trainer.MegatronTrainRayActor, name))
             )
             assert theirs[: len(ours)] == ours, name
+
+
+def _facts_of_rank(layout):
+    from megatron.core import mpu
+    from slime.utils import distributed_utils
+
+    distributed_utils.init_gloo_group()
+    train_hooks._state = train_hooks._State(actor=SimpleNamespace(), steps=10)
+    mine = [[10, 2], [9]][mpu.get_data_parallel_rank()]
+    train_hooks._begin(Namespace(), {"response_lengths": [4] * len(mine), "round_number": [-1 - made for made in mine]})
+    facts = train_hooks.rollout_facts()
+    unknown = {"response_lengths": [4]} | ({"round_number": [-1]} if mpu.get_data_parallel_rank() else {})
+    train_hooks._begin(Namespace(), unknown)
+    return facts, train_hooks.rollout_facts()
+
+
+@pytest.mark.needs_slime
+def test_facts_are_those_of_all_ranks_and_the_same_on_each():
+    from slime_step import Layout, on_ranks
+
+    for facts, unknown in on_ranks(Layout(tp=2, dp=2), _facts_of_rank):
+        assert facts == {
+            "response/length_mean": 4.0,
+            "tokens/response_total": 12.0,
+            "lag/mean": 3.0,
+            "lag/min": 0.0,
+            "lag/max": 8.0,
+        }
+        assert "lag/mean" not in unknown, "a rank without versions makes the lag unknown on all"
+
+
+@pytest.mark.engine
+def test_hooks_take_effect_in_a_ray_actor(monkeypatch):
+    """Ray calls copies of a class's methods, made when the worker loads it: what is patched in the class is not run."""
+    ray = pytest.importorskip("ray")
+    here = Path(__file__).parent
+    search = [str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(search))
+    import slime_ray_actor
+
+    from sat_slime.embedded.cluster import local_ray
+
+    args = make_args(2, 6, 5, reference=True, hooks={})
+    with local_ray():
+        actor = ray.remote(slime_ray_actor.RayTrainer).remote(args, 5)
+        ray.get(actor.init.remote(args, "actor", with_ref=True))
+        ray.get(actor.update_weights.remote())
+        ray.get(actor.train.remote(5, ray.get(actor.generate.remote(5))))
+        ray.get(actor.update_weights.remote())
+        pushes, facts = ray.get([actor.pushes.remote(), actor.facts.remote()])
+    assert pushes == [("5", 5.0), ("6", 6.0)]
+    assert facts["lag/max"] == 0
