@@ -34,7 +34,9 @@ def slime_module(name: str) -> Any:
     """One of slime's modules of logging and metrics, which moved after v0.3.1."""
     try:
         return importlib.import_module(f"slime.observability.{name}")
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("slime"):
+            raise
         return importlib.import_module(f"slime.utils.{name}")
 
 

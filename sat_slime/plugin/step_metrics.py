@@ -83,7 +83,9 @@ def drain(group: dist.ProcessGroup | None) -> dict[str, float]:
             checkpoint_log_probs=columns.get("checkpoint"),
             group=group,
         )
-    return metrics | _facts
+    facts = dict(_facts)
+    _facts.update({key: value + 1 for key, value in _facts.items() if key.startswith("lag/")})  # if the batch has more
+    return metrics | facts
 
 
 def _all_names(names: set[str], group: dist.ProcessGroup | None) -> set[str]:

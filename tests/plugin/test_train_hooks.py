@@ -183,6 +183,15 @@ def test_the_quantile_of_the_step_and_the_metrics_get_what_they_need(monkeypatch
     assert seen == [facts, (7, data, actor)]
 
 
+def test_each_further_step_on_a_batch_is_one_further_from_its_weights():
+    step_metrics.set_rollout_facts({"lag/mean": 3.5, "lag/max": 8.0, "reward/mean": 0.5})
+    steps = [step_metrics.drain(None) for _ in range(3)]
+    assert [step["lag/mean"] for step in steps] == [3.5, 4.5, 5.5]
+    assert [step["lag/max"] for step in steps] == [8.0, 9.0, 10.0]
+    assert [step["reward/mean"] for step in steps] == [0.5] * 3
+    step_metrics.set_rollout_facts({})
+
+
 def test_facts_of_a_batch():
     train_hooks._state = train_hooks._State(actor=SimpleNamespace(), steps=10)
     data = {"response_lengths": [4, 8, 6], "raw_reward": [1, 0.0, 0.5], "round_number": [-3, -11, -9]}
