@@ -242,8 +242,11 @@ def logs(
     with _without_traceback():
         from sat_slime.cli.sent import follow_log, last_log_lines
 
-        for line in follow_log(run) if follow else last_log_lines(run, lines):
-            typer.echo(line)
+        try:
+            for line in follow_log(run) if follow else last_log_lines(run, lines):
+                typer.echo(line)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
 
 
 @app.command()

@@ -263,6 +263,8 @@ def end(folder: RunFolder, record: JobRecord, state: JobState | None) -> Ending:
         stop_ray(record.ray, keep_logs=status == "failed")
     shown = short(folder.path)
     lines = [f"{'finished; its log is' if status == 'finished' else 'more in'} {short(folder.log)}"]
+    if status == "failed" and record.ray is not None:
+        lines.append(f"Ray's own logs are in {record.ray.folder}")
     if status != "finished":
         lines.append(f"go on with: sat-slime launch {shown} --resume")
     if folder.metrics.exists():

@@ -24,6 +24,7 @@ ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 CONNECT_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 60.0
 """Ray gives a job a few seconds after SIGTERM, then kills it."""
+SUBMISSIONS = 4
 POLL_S = 0.5
 
 
@@ -71,10 +72,15 @@ class JobServer:
         """Start `command` on the head node as `job`, an id not used before."""
         settings = dict(runtime_env or {})
         settings["env_vars"] = {**settings.get("env_vars", {}), **env}
-        with _told(self.address):
-            self._client.submit_job(
-                entrypoint=shlex.join(command), submission_id=job, runtime_env=settings, metadata=dict(metadata or {})
-            )
+        values = {"submission_id": job, "runtime_env": settings, "metadata": dict(metadata or {})}
+        for attempt in range(SUBMISSIONS):
+            try:
+                self._client.submit_job(entrypoint=shlex.join(command), **values)
+                return
+            except (RuntimeError, OSError) as error:
+                # Of a cluster that has just come up: Ray itself waits some seconds each time.
+                if "No available agent" not in str(error) or attempt == SUBMISSIONS - 1:
+                    raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
 
     def state(self, job: str) -> JobState | None:
         """None for a job that this cluster does not know, for instance since it was started again."""

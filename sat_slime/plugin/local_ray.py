@@ -38,11 +38,12 @@ def start_ray(gpus: int | None = None, cpus: int | None = None) -> LocalRay:
     gpus, cpus: what it offers; None: all there are. Raises JobError when it does not come up.
     """
     folder = tempfile.mkdtemp(prefix="sat_slime-")
-    port, client_port = _free_ports(2)
+    port, agent_port, client_port = _free_ports(3)
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address=127.0.0.1", "--port=0", f"--ray-client-server-port={client_port}"),
         *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
+        f"--dashboard-agent-listen-port={agent_port}",  # where a second Ray would lack it, no job could be sent
         f"--temp-dir={folder}/ray",
         *([f"--num-gpus={gpus}"] if gpus is not None else []),
         *([f"--num-cpus={cpus}"] if cpus is not None else []),

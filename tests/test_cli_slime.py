@@ -1,0 +1,373 @@
+"""Runs of slime through the command: its plans on any machine, its jobs on a real Ray with a stand-in for slime."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from sat_slime.cli import app
+from sat_slime.plugin.jobs import JobServer
+from sat_slime.plugin.local_ray import LocalRay, is_running
+
+ROOT = Path(__file__).parents[1]
+PAPER = ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml"
+DENSE = ROOT / "configs" / "models" / "qwen3-4b.yaml"
+STAND_IN = Path(__file__).parent / "plugin" / "stand_in"
+COMMAND = [sys.executable, "-c", "from sat_slime.cli import main; main()"]
+SECRETS = {"WANDB_API_KEY": "wandb-0123456789abcdef", "HF_TOKEN": "hf_0123456789abcdef"}
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def sat_slime(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "300"})
+
+
+def settings(*pairs):
+    return [word for pair in pairs for word in ("--set", pair)]
+
+
+# ---------------------------------------------------------------------------------------------------------- plans
+
+
+def plan(*arguments, file=PAPER):
+    result = sat_slime("launch", file, *arguments, "--dry-run", "--skip-checks", "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def flag(sent, name):
+    return sent["command"][sent["command"].index(name) + 1]
+
+
+def test_a_plan_as_json_is_all_there_is_on_stdout(tmp_path):
+    sent = plan(
+        "--base", "gspo", "--sat", "--r3", "--lag", "8", "--name", "a", *settings(f"output_dir={tmp_path}/runs")
+    )
+    assert set(sent) == {"command", "env", "files"}
+    assert sent["command"][1].endswith("/train_async.py")
+    assert (flag(sent, "--advantage-estimator"), flag(sent, "--update-weights-interval")) == ("gspo", "8")
+    assert "--use-rollout-routing-replay" in sent["command"]
+    (path,) = sent["files"]
+    assert path == flag(sent, "--custom-config-path") == f"{tmp_path}/runs/a/sat_slime.yaml"
+    assert yaml.safe_load(sent["files"][path])["sat_slime"]["method"]["sat"]["enabled"] is True
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_method_by_name_is_the_one_by_switches():
+    assert plan("--method", "sat-gspo-r3") == plan("--base", "gspo", "--sat", "--r3", "--no-tis")
+
+
+def test_a_plan_for_people_says_the_same(tmp_path):
+    result = sat_slime("launch", PAPER, "--dry-run", "--skip-checks")
+    assert result.exit_code == 0
+    sent = plan()
+    words = result.stdout.replace(" \\\n", " ").splitlines()
+    assert [line for line in words if line.startswith("python3 ")] == [
+        line for line in words if "train_async.py" in line
+    ]
+    for name, value in sent["env"].items():
+        assert f"export {name}={value}" in result.stdout
+    for text in sent["files"].values():
+        assert text in result.stdout
+    assert "# method      GSPO, lag 8" in result.stdout
+
+
+def test_secrets_of_the_environment_are_in_no_plan(monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    result = sat_slime("launch", PAPER, "--dry-run", "--skip-checks", *settings("logging.wandb_project=p"))
+    assert result.exit_code == 0 and "--use-wandb" in result.stdout
+    assert not any(value in result.output for value in SECRETS.values())
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (settings("trian.lr=1"), "unknown key 'trian.lr'; did you mean 'train.lr'?"),
+        (["--method", "sat-gsp"], "did you mean 'sat-gspo'"),
+        (["--sat", *settings("method.denominator=trainer")], "method: "),
+        (["--tis", *settings("method.denominator=rollout")], "method: "),
+        (settings("extra_args.sglang-mem-fraction=0.5"), "there is no flag --sglang-mem-fraction"),
+        (settings("extra_args.lr=1"), "extra_args.lr: --lr follows from train.lr: set that, and leave this out"),
+        (settings("cluster.env.WANDB_API_KEY=wandb-0123456789abcdef"), "cluster.env.WANDB_API_KEY is a secret"),
+        (["--resume"], "there is no run"),
+    ],
+)
+def test_bad_settings_are_a_line_and_exit_code_2(tmp_path, arguments, told):
+    place = settings(f"output_dir={tmp_path}/runs")
+    result = sat_slime("launch", PAPER, *place, *arguments, "--dry-run", "--skip-checks")
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    errors = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+    assert len(errors) == 1 and errors[0].startswith("error: ") and told in errors[0], errors
+    assert "0123456789abcdef" not in result.output
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["--r3"], "method.r3 is true, but model.architecture has no num-experts"),
+        (
+            settings("train.gpus_per_node=6", "train.tensor_parallel=4"),
+            "train.nodes x train.gpus_per_node is 6 GPUs, which train.tensor_parallel 4 x",
+        ),
+        (settings("rollout.max_response_tokens=40000"), "rollout.max_response_tokens 40000 and a prompt is more than"),
+    ],
+)
+def test_bad_settings_of_a_dense_model(arguments, told):
+    needed = settings("data.prompts=x.jsonl", "data.reward=math", "eval.every_n_iterations=0")
+    result = sat_slime("launch", DENSE, *needed, *arguments, "--dry-run", "--skip-checks")
+    assert result.exit_code == 2
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert told in line
+
+
+def test_a_machine_without_the_checkpoint(tmp_path):
+    result = sat_slime("launch", PAPER, "--dry-run", *settings(f"model.hf_checkpoint={tmp_path}/none"))
+    assert result.exit_code == 2 and result.stdout == ""
+    assert f"error: checkpoint: model.hf_checkpoint is {tmp_path}/none: there is no such folder" in result.stderr
+
+
+def test_a_slime_that_is_too_old(tmp_path):
+    for file in ("train_async.py", "slime/backends/megatron_utils/actor.py", "slime/ray/rollout.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text("")
+    result = sat_slime("launch", PAPER, "--dry-run", *settings(f"cluster.slime_dir={tmp_path}"))
+    assert result.exit_code == 2
+    assert f"error: slime: slime at {tmp_path}/slime is too old" in result.stderr
+
+
+def test_no_ray(tmp_path):
+    result = sat_slime("launch", PAPER, "--address", "http://127.0.0.1:1", *settings(f"output_dir={tmp_path}"))
+    assert result.exit_code == 2
+    assert "error: no Ray answers at http://127.0.0.1:1: start one" in result.stderr
+    assert not (tmp_path / "paper").exists()
+
+
+def test_a_remote_cluster_is_not_taken_for_this_machine():
+    result = sat_slime("launch", PAPER, "--dry-run", "--address", "http://10.0.0.1:8265")
+    assert result.exit_code == 0
+    assert "warning: cluster: http://10.0.0.1:8265 is checked when the run is launched" in result.stderr
+
+
+@pytest.mark.parametrize("option", [["--detach"], ["--json"], ["--start-ray"], ["--skip-checks"], ["--address", "x"]])
+def test_options_that_an_embedded_run_has_not(option):
+    result = sat_slime("launch", ROOT / "configs" / "embedded" / "tiny.yaml", *option)
+    assert result.exit_code == 2
+    assert f"{option[0]} is for runs of slime" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "stop"])
+def test_folders_that_hold_no_job(command, tmp_path):
+    assert "is not a run folder" in sat_slime(command, tmp_path).stderr
+    (tmp_path / "config.yaml").write_text(f"extends: {ROOT}/configs/embedded/tiny.yaml\n")
+    (tmp_path / "state.json").write_text("{}")
+    result = sat_slime(command, tmp_path)
+    assert result.exit_code == 2 and "is an embedded run" in result.stderr
+
+
+def test_check_lists_what_it_found(tmp_path):
+    result = sat_slime("check", PAPER, *settings(f"output_dir={tmp_path}"))
+    assert result.exit_code == 1
+    assert "OK    settings" in result.stdout and "FAIL  checkpoint" in result.stdout
+    bad = sat_slime("check", PAPER, *settings("train.gpus_per_node=6"))
+    assert bad.exit_code == 2 and "FAIL  settings" in bad.stdout
+
+
+# ----------------------------------------------------------------------------------------------------------- jobs
+
+
+@pytest.fixture
+def file(tmp_path, ray_server):
+    """A run of eight iterations with a checkpoint every second one."""
+    path = tmp_path / "run.yaml"
+    values = {
+        "extends": str(DENSE),
+        "name": "run",
+        "data": {"prompts": "data.jsonl", "reward": "math"},
+        "pipeline": {"iterations": 8, "lag": 1},
+        "rollout": {"prompts_per_iteration": 4, "samples_per_prompt": 4, "max_prompt_tokens": 128},
+        "train": {"tensor_parallel": 4, "max_tokens_per_gpu": 16384},
+        "eval": {"every_n_iterations": 4, "prompts": {"aime24": "data.jsonl"}},
+        "checkpoint": {"every_n_iterations": 2},
+        "cluster": {
+            "address": ray_server.address,
+            "slime_dir": str(STAND_IN),
+            "megatron_dir": str(STAND_IN),
+            "env": {"WAIT_FOR": str(tmp_path / "go")},
+        },
+    }
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def launch(file, *arguments):
+    return sat_slime("launch", file, "--skip-checks", *arguments)
+
+
+def state(folder):
+    return json.loads((Path(folder) / "state.json").read_text())
+
+
+def waits(before):
+    return settings(f'cluster.env.WAIT_BEFORE="{before}"')
+
+
+def wait_for_line(folder, text):
+    """Until the run's job has written a line with `text`."""
+    job = json.loads((Path(folder) / "job.json").read_text())
+    assert any(text in piece for piece in JobServer(job["address"]).follow(job["job"]))
+
+
+@pytest.mark.engine
+def test_a_run_from_start_to_end(file, tmp_path, monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    result = launch(file)
+    assert result.exit_code == 0, result.output
+    run = tmp_path / "runs" / "run"
+    assert "step 1/8  reward 0.100  d_pi 0.0120  lag 1" in result.stdout
+    assert "step 8/8" in result.stdout and "eval after iteration 4: aime24 0.250" in result.stdout
+    assert state(run)["status"] == "finished"
+    assert {"config.yaml", "job.json", "log.txt", "sat_slime.yaml"} <= {path.name for path in run.iterdir()}
+    job = json.loads((run / "job.json").read_text())
+    log = (run / "log.txt").read_text()
+    assert log.startswith(f"--- job {job['job']}\n") and "step 7: {" in log
+    assert (
+        sat_slime("logs", "runs/run", "-n", "1").stdout
+        == log.splitlines()[-1].replace("\x1b[36m", "").replace("\x1b[0m", "") + "\n"
+    )
+    shown = sat_slime("status", run).stdout
+    assert "state       finished" in shown and "step 8 of 8, reward 0.8, d_pi 0.012" in shown
+    assert "checkpoint  after 8 iterations" in shown
+    again = launch(file)
+    assert again.exit_code == 2 and all(word in again.stderr for word in ("--resume", "--name", "--overwrite"))
+    done = launch(run, "--resume")
+    assert done.exit_code == 2 and "finished after 8 iterations; to go on, name more" in done.stderr
+    assert "has ended already (finished)" in sat_slime("stop", run).stdout
+    texts = [path.read_text() for path in run.rglob("*") if path.is_file()]
+    assert not any(value in text for value in SECRETS.values() for text in [*texts, result.output, shown])
+
+
+@pytest.mark.engine
+def test_a_failure_has_its_exit_code_and_last_lines_and_goes_on(file, tmp_path):
+    run = tmp_path / "runs" / "run"
+    result = launch(file, *settings('cluster.env.FAIL_AT="5"'))
+    assert result.exit_code == 1
+    first, second, *rest = result.stderr.splitlines()
+    job = json.loads((run / "job.json").read_text())["job"]
+    assert (
+        first == f"error: job {job} failed with exit code 1; last in its log: RuntimeError: CUDA out of memory, or so"
+    )
+    assert second == "Its log ends with:" and rest[-1] == "    RuntimeError: CUDA out of memory, or so"
+    assert "go on with: sat-slime launch runs/run --resume" in result.stdout
+    assert state(run)["error"] == first.removeprefix("error: ")
+    assert "error       job" in sat_slime("status", run).stdout
+    changed = launch(run, "--resume", *settings("train.lr=1e-3"))
+    assert changed.exit_code == 2 and "train.lr" in changed.stderr
+    (run / "metrics.jsonl").write_text('{"step": 4}\n{"step": 5}\n')
+    resumed = launch("runs/run", "--resume", *settings("cluster.env.FAIL_AT=never"))
+    assert resumed.exit_code == 0, resumed.output
+    assert "starts at rollout 4" in (run / "log.txt").read_text()
+    assert "step 5/8" in resumed.stdout and "step 4/8" not in resumed.stdout
+    assert (run / "metrics.jsonl").read_text() == '{"step": 4}\n'  # step 5 came after the checkpoint
+    assert json.loads((run / "job.json").read_text())["earlier"] == [job]
+    assert state(run)["status"] == "finished"
+
+
+@pytest.mark.engine
+def test_detached_runs_side_by_side(file, tmp_path):
+    for name in ("a", "b"):
+        result = launch(file, "--detach", "--name", name, *waits(before=3))
+        assert result.exit_code == 0, result.output
+        assert f"follow it with: sat-slime logs runs/{name} -f" in result.stdout
+        wait_for_line(f"runs/{name}", "waits before rollout 3")
+    shown = sat_slime("status", "runs/a").stdout
+    assert "state       running (job a-" in shown and "step 3 of 8" in shown and "after 2 iterations" in shown
+    for arguments in (["--overwrite"], ["--resume"]):
+        refused = launch(file, "--name", "a", *waits(before=3), *arguments)
+        assert refused.exit_code == 2 and "is running: follow it (sat-slime logs runs/a -f)" in refused.stderr
+    stopped = sat_slime("stop", "runs/a")
+    assert stopped.exit_code == 0, stopped.output
+    assert "stopped; its newest checkpoint is after 2 iterations" in stopped.stdout
+    assert "state       interrupted" in sat_slime("status", "runs/a").stdout
+    assert "state       running (job b-" in sat_slime("status", "runs/b").stdout
+    (tmp_path / "go").touch()
+    assert any("step 7: " in line for line in sat_slime("logs", "runs/b", "-f").stdout.splitlines())
+    assert "state       finished" in sat_slime("status", "runs/b").stdout
+    resumed = launch("runs/a", "--resume")
+    assert resumed.exit_code == 0 and "step 3/8" in resumed.stdout and "step 8/8" in resumed.stdout
+
+
+@pytest.mark.engine
+def test_ctrl_c_ends_the_view_and_not_the_job(file, tmp_path):
+    command = [*COMMAND, "launch", str(file), "--skip-checks", *waits(before=3)]
+    environment = {**os.environ, "COLUMNS": "300"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as launching:
+        assert any("step 3/8" in line for line in launching.stdout)
+        launching.send_signal(signal.SIGINT)
+        rest = launching.stdout.read()
+    assert launching.returncode == 130
+    with subprocess.Popen([*COMMAND, "logs", "runs/run", "-f"], stdout=subprocess.PIPE, text=True) as following:
+        assert any("waits before rollout 3" in line for line in following.stdout)
+        following.send_signal(signal.SIGINT)
+    assert following.returncode == 130
+    assert "the job goes on" in rest and "sat-slime stop runs/run" in rest
+    assert "state       running" in sat_slime("status", "runs/run").stdout
+    (tmp_path / "go").touch()
+    followed = sat_slime("logs", "runs/run", "-f")
+    assert followed.exit_code == 0 and "step 7: " in followed.stdout
+    assert "state       finished" in sat_slime("status", "runs/run").stdout
+    log = (tmp_path / "runs" / "run" / "log.txt").read_text()
+    assert log.count("step 2: ") == log.count("step 7: ") == 1
+
+
+@pytest.mark.engine
+def test_a_run_whose_cluster_is_gone_goes_on_in_another(file, tmp_path):
+    assert launch(file, "--detach", *settings('cluster.env.FAIL_AT="3"')).exit_code == 0
+    run = tmp_path / "runs" / "run"
+    assert "RuntimeError" in sat_slime("logs", run, "-f").stdout
+    job = json.loads((run / "job.json").read_text())
+    (run / "job.json").write_text(json.dumps({**job, "address": "http://127.0.0.1:1"}))
+    shown = sat_slime("status", run).stdout
+    assert "state       lost" in shown and "which does not answer" in shown and "step 3 of 8" in shown
+    stopped = sat_slime("stop", run)
+    assert stopped.exit_code == 2 and "the cluster at http://127.0.0.1:1 does not answer" in stopped.stderr
+    resumed = launch(run, "--resume", "--detach", *settings('cluster.env.FAIL_AT="never"'))
+    assert resumed.exit_code == 0, resumed.output
+    assert "step 7: " in sat_slime("logs", run, "-f").stdout
+
+
+@pytest.mark.engine
+def test_a_ray_of_the_runs_own_ends_with_it(file, tmp_path):
+    own = settings("cluster.address=null")
+    try:
+        result = launch(file, "--start-ray", *own)
+        assert result.exit_code == 0, result.output
+        ray = LocalRay(**json.loads((tmp_path / "runs" / "run" / "job.json").read_text())["ray"])
+        assert not is_running(ray) and not Path(ray.folder).exists()
+        assert JobServer(yaml.safe_load(file.read_text())["cluster"]["address"])  # the other Ray is there still
+    finally:
+        sat_slime("stop", "runs/run")
+
+
+@pytest.mark.engine
+def test_checks_of_a_cluster_come_before_the_run(file, tmp_path):
+    result = sat_slime("launch", file)
+    assert result.exit_code == 2
+    assert "error: checkpoint: model.hf_checkpoint is" in result.stderr
+    assert "error: data: data.prompts is data.jsonl: there is no such file" in result.stderr
+    assert not (tmp_path / "runs").exists()
