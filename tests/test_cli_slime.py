@@ -1,5 +1,6 @@
 """Runs of slime through the command: its plans on any machine, its jobs on a real Ray with a stand-in for slime."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -371,3 +372,38 @@ def test_checks_of_a_cluster_come_before_the_run(file, tmp_path):
     assert "error: checkpoint: model.hf_checkpoint is" in result.stderr
     assert "error: data: data.prompts is data.jsonl: there is no such file" in result.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def slime_checkout(folder):
+    """A checkout with the real slime's package, and the stand-in for what it does on GPUs."""
+    spec = importlib.util.find_spec("slime.backends")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("needs the real slime: slime.backends is not importable")
+    folder.mkdir()
+    (folder / "slime").symlink_to(Path(next(iter(spec.submodule_search_locations))).parent)
+    (folder / "train_async.py").symlink_to(STAND_IN / "train_async.py")
+    return folder
+
+
+@pytest.mark.engine
+def test_a_cluster_with_the_real_slime_passes_the_checks(file, tmp_path):
+    slime = slime_checkout(tmp_path / "slime")
+    hf, release = tmp_path / "hf", tmp_path / "megatron" / "release"
+    for folder in (hf, release):
+        folder.mkdir(parents=True)
+    (release.parent / "latest_checkpointed_iteration.txt").write_text("release")
+    (hf / "config.json").write_text('{"num_hidden_layers": 36}')
+    for name in ("tokenizer.json", "model.safetensors"):
+        (hf / name).write_text("")
+    (tmp_path / "data.jsonl").write_text('{"prompt": "1+1", "label": "2"}\n')
+    places = settings(
+        f"cluster.slime_dir={slime}",
+        f"model.hf_checkpoint={hf}",
+        f"model.megatron_checkpoint={release.parent}",
+        f"data.prompts={tmp_path}/data.jsonl",
+        f"eval.prompts.aime24={tmp_path}/data.jsonl",
+        "checkpoint.optimizer=false",
+    )
+    result = sat_slime("launch", file, *places)
+    assert result.exit_code == 0, result.output
+    assert "step 8/8" in result.stdout
