@@ -305,3 +305,18 @@ def _real_loop(monkeypatch: Any, args: Namespace, recorder: Recorder, actor: Any
     }.items():
         setattr(module, name, value)
     return lambda: module.train(args)
+
+
+def facts_of_rank(layout: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """The facts of a batch on this rank, and of one in which data-parallel rank 0 knows no versions."""
+    from megatron.core import mpu
+    from slime.utils import distributed_utils
+
+    distributed_utils.init_gloo_group()
+    train_hooks._state = train_hooks._State(actor=types.SimpleNamespace(), steps=10)
+    mine = [[10, 2], [9]][mpu.get_data_parallel_rank()]
+    train_hooks._begin(Namespace(), {"response_lengths": [4] * len(mine), "round_number": [-1 - made for made in mine]})
+    facts = train_hooks.rollout_facts()
+    unknown = {"response_lengths": [4]} | ({"round_number": [-1]} if mpu.get_data_parallel_rank() else {})
+    train_hooks._begin(Namespace(), unknown)
+    return facts, train_hooks.rollout_facts()

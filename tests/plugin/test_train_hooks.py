@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import slime_trainer_stand_in as stand_in
-from slime_host import REFERENCE, import_slime, make_args, run
+from slime_host import REFERENCE, facts_of_rank, import_slime, make_args, run
 
 from sat_slime.plugin import step_metrics, step_quantile, train_hooks
 
@@ -229,25 +229,11 @@ def test_the_stand_in_has_the_trainers_methods():
             assert theirs[: len(ours)] == ours, name
 
 
-def _facts_of_rank(layout):
-    from megatron.core import mpu
-    from slime.utils import distributed_utils
-
-    distributed_utils.init_gloo_group()
-    train_hooks._state = train_hooks._State(actor=SimpleNamespace(), steps=10)
-    mine = [[10, 2], [9]][mpu.get_data_parallel_rank()]
-    train_hooks._begin(Namespace(), {"response_lengths": [4] * len(mine), "round_number": [-1 - made for made in mine]})
-    facts = train_hooks.rollout_facts()
-    unknown = {"response_lengths": [4]} | ({"round_number": [-1]} if mpu.get_data_parallel_rank() else {})
-    train_hooks._begin(Namespace(), unknown)
-    return facts, train_hooks.rollout_facts()
-
-
 @pytest.mark.needs_slime
 def test_facts_are_those_of_all_ranks_and_the_same_on_each():
     from slime_step import Layout, on_ranks
 
-    for facts, unknown in on_ranks(Layout(tp=2, dp=2), _facts_of_rank):
+    for facts, unknown in on_ranks(Layout(tp=2, dp=2), facts_of_rank):
         assert facts == {
             "response/length_mean": 4.0,
             "tokens/response_total": 12.0,
