@@ -114,7 +114,7 @@ def test_a_push_by_disk_keeps_its_own_versions(monkeypatch, real):
 def test_each_hook_that_is_on_is_told_once(monkeypatch, caplog, real):
     caplog.set_level(logging.INFO)
     run(monkeypatch, make_args(2, 3, 0, reference=True, hooks={}, use_rollout_routing_replay=None), 0, real)
-    told = [record.getMessage() for record in caplog.records if "sat_slime: hook" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if record.name == train_hooks.__name__]
     assert [message.split()[2] for message in told] == [
         "ref_weights_first",
         "checkpoint_denominator",
