@@ -46,7 +46,7 @@ class Recorder:
         self.batches.append(batch)
         data = {"response_lengths": [3], "num_microbatches": [1] * steps, "raw_reward": [1.0], "batch": batch}
         data |= {"global_batch_sizes": [1] * steps}
-        sample = types.SimpleNamespace(metadata={}, weight_versions=[self.version])
+        sample = types.SimpleNamespace(metadata={}, weight_versions=[self.version], rollout_routed_experts=None)
         rollout_hooks.log_rollout(rollout_id, self.args, [sample], {}, 0.0)
         if "round_number" in sample.metadata:  # slime's _convert_samples_to_train_data
             data["round_number"] = [sample.metadata["round_number"]]
@@ -95,6 +95,8 @@ def make_args(n: int, rollouts: int, start: int, *, reference: bool, hooks: dict
         "custom_megatron_init_path": "sat_slime.plugin.train_hooks.install",
         "loss_type": "custom_loss",
         "eval_interval": None,
+        "num_layers": 1,
+        "moe_layer_freq": 1,
         "distributed_timeout_minutes": 1,
     }
     for name, value in (settings | other).items():

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 import slime_trainer_stand_in as stand_in
+import torch
 from slime_host import REFERENCE, facts_of_rank, import_slime, make_args, run
 
-from sat_slime.plugin import step_metrics, step_quantile, train_hooks
+from sat_slime.plugin import routing_check, step_metrics, step_quantile, train_hooks
 
 HOOKS = (
     "ref_weights_first",
@@ -136,6 +137,47 @@ def test_an_unknown_slime_is_refused_before_anything_is_hooked(monkeypatch):
         stand_in.Trainer(None, {}).init(make_args(2, 3, 0, reference=True, hooks={}), "actor")
     assert str(error.value) == "slime at X is too old\nand odd"
     assert train_hooks._state.actor is None
+
+
+def replaying(monkeypatch, *, before_training: bool, during: bool):
+    """A run under R3 whose routers agree with the replay in 600 of 1,000 experts, more at each batch."""
+    monkeypatch.setattr(routing_check, "watch", lambda: None)
+    monkeypatch.setattr(routing_check, "accept_narrow_routes", lambda: None)
+    replayed = []
+
+    def replay():
+        replayed.append(len(replayed))
+        routing_check._agreement._sums = torch.tensor([600 + replayed[-1], 0, 0, 1000])
+
+    class R3Trainer(stand_in.Trainer):
+        def train_actor(self, rollout_id, rollout_data, external_data=None):
+            if before_training:
+                replay()
+                train_hooks.postprocess(self.args, rollout_id, rollout_data)
+            if during:
+                replay()
+            super().train_actor(rollout_id, rollout_data, external_data)
+
+    monkeypatch.setattr(stand_in, "Trainer", R3Trainer)
+    monkeypatch.setattr(step_quantile, "postprocess", lambda *_, **__: None)
+    args = make_args(2, 3, 0, reference=False, hooks={}, use_rollout_routing_replay=True)
+    args.sat_slime = {"method": {"denominator": "checkpoint", "r3": True}}
+    return run(monkeypatch, args, 0, False)
+
+
+def test_the_agreement_of_a_batch_is_known_before_it_is_trained_on(monkeypatch):
+    recorder = replaying(monkeypatch, before_training=True, during=False)
+    assert [batch["facts"]["routing/agreement"] for batch in recorder.batches] == [0.6, 0.601, 0.602]
+
+
+def test_without_a_pass_before_training_the_next_batch_tells_the_agreement(monkeypatch):
+    recorder = replaying(monkeypatch, before_training=False, during=True)
+    assert [batch["facts"].get("routing/agreement") for batch in recorder.batches] == [None, 0.6, 0.601]
+
+
+def test_r3_without_a_replay_ends_the_run(monkeypatch):
+    with pytest.raises(RuntimeError, match="no router replayed anything"):
+        replaying(monkeypatch, before_training=False, during=False)
 
 
 def test_without_a_trainer_there_is_nothing_to_hook_into(monkeypatch, caplog):
