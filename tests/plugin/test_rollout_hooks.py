@@ -186,6 +186,27 @@ def test_an_aborted_response_is_not_judged(sample_class):
 
 
 @pytest.mark.needs_slime
+def test_a_recorded_answer_of_sglang_has_no_fault():
+    from slime.utils.types import Sample
+
+    recorded = json.loads((Path(__file__).parents[1] / "rollout/recorded_response.json").read_text())
+    meta = recorded["response"]["meta_info"]
+    args = make_args(num_layers=2, moe_router_topk=2, num_experts=8)
+    sample = Sample(index=0, tokens=list(recorded["request"]["input_ids"]))
+    sample.append_response_tokens(
+        args,
+        tokens=[entry[1] for entry in meta["output_token_logprobs"]],
+        log_probs=[entry[0] for entry in meta["output_token_logprobs"]],
+        meta_info=meta,
+    )
+    on_sample(args, sample, rollout_id=5, evaluation=False)
+    assert not sample.remove_sample
+    assert sample.rollout_routed_experts.dtype == torch.uint8
+    log_rollout(5, args, [sample], {}, 1.0)
+    assert sample.metadata["round_number"] == -1 - int(meta["weight_version"])
+
+
+@pytest.mark.needs_slime
 def test_slime_calls_the_hook_on_every_sample_of_a_nested_rollout():
     from slime.rollout.sample_hooks import apply_rollout_sample_hooks, set_current_rollout_id
     from slime.utils.types import Sample
