@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from sat_slime.plugin import versions
+from sat_slime.plugin import reward, versions
 from sat_slime.plugin.routed_experts import fault, narrow, routed_layers, stand_in, strangers
 from sat_slime.plugin.settings import plugin_config, steps_per_rollout
 from sat_slime.plugin.step_files import StepFile, slime_module
@@ -87,7 +87,7 @@ def log_rollout(
     rollout_time: float,
 ) -> bool:
     """What takes the whole batch: prompts that were routed unlike, samples left out, versions on their way to the
-    trainer. slime's own logging goes on, so it returns False.
+    trainer; also what the verifier counted. slime's own logging goes on, so it returns False.
 
     Raises:
         RuntimeError: too many samples are left out for an accident.
@@ -103,6 +103,8 @@ def log_rollout(
         _announce("version_by_step")
         if reason := versions.load(samples):
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
+    if verified := reward.drain_metrics():
+        _track(args, {**verified, "rollout/step": slime_module("metric_utils").compute_rollout_step(args, rollout_id)})
     return False
 
 

@@ -1,0 +1,94 @@
+"""The verifier as slime's reward: --custom-rm-path sat_slime.plugin.reward.default, or another mode's name.
+
+A key `sat_slime_verifier` of slime's --custom-config-path file sets the number of worker processes and the limits:
+
+    sat_slime_verifier: {workers: 8, cpu_s: 3.0, wall_s: 30.0, memory_mb: 1024}
+
+slime calls this in the event loop of a background thread, where signals cannot be had; the worker processes need none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import dataclasses
+import difflib
+import os
+import threading
+from argparse import Namespace
+from typing import Any
+
+from sat_slime.rollout.reward import Limits, Mode, VerifierPool
+
+KEY = "sat_slime_verifier"
+_MAX_WORKERS = 8
+
+_lock = threading.Lock()
+_pool: VerifierPool | None = None
+
+
+async def default(args: Namespace, sample: Any, **kwargs: Any) -> Any:
+    """1.0 or 0.0; of a list of samples, as slime asks for with --group-rm, a list."""
+    return await _rewards(args, sample, "default")
+
+
+async def prime_math(args: Namespace, sample: Any, **kwargs: Any) -> Any:
+    """As `default`, with PRIME's verdicts."""
+    return await _rewards(args, sample, "prime_math")
+
+
+async def math_dapo(args: Namespace, sample: Any, **kwargs: Any) -> Any:
+    """As `default`, with DAPO's verdicts, 0.0 where those are -1."""
+    return await _rewards(args, sample, "math_dapo")
+
+
+async def strict_integer(args: Namespace, sample: Any, **kwargs: Any) -> Any:
+    """As `default`, for labels that are integers: the answer has to be written as one."""
+    return await _rewards(args, sample, "strict_integer")
+
+
+def drain_metrics() -> dict[str, float]:
+    """The pool's counts since the last call, as `rollout/verifier_NAME`; empty where nothing was verified."""
+    counts = {} if _pool is None else _pool.drain_metrics()
+    if not counts.get("verdicts"):
+        return {}
+    return {f"rollout/verifier_{name}": value for name, value in counts.items()}
+
+
+async def _rewards(args: Namespace, sample: Any, mode: Mode) -> Any:
+    pool = _the_pool(args)
+    if isinstance(sample, list):
+        return list(await asyncio.gather(*(_reward(pool, one, mode) for one in sample)))
+    return await _reward(pool, sample, mode)
+
+
+async def _reward(pool: VerifierPool, sample: Any, mode: Mode) -> float:
+    if sample.label is None:
+        raise ValueError(f"sample {sample.index} has no label: name its column with slime's --label-key")
+    return (await pool.verify_async(sample.response, str(sample.label), mode)).reward
+
+
+def _the_pool(args: Namespace) -> VerifierPool:
+    """The pool of this process, made by the first call."""
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = _new_pool(getattr(args, KEY, None) or {})
+            atexit.register(_pool.close)
+        return _pool
+
+
+def _new_pool(settings: dict[str, Any]) -> VerifierPool:
+    """Raises ValueError: an unknown setting, or a value that cannot be."""
+    known = ["workers", *(field.name for field in dataclasses.fields(Limits))]
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+            raise ValueError(f"{KEY}.{name} in --custom-config-path is no setting: {hint}")
+    limits = dict(settings)
+    workers = limits.pop("workers", max(1, min(_MAX_WORKERS, (os.cpu_count() or 2) // 2)))
+    try:
+        return VerifierPool(workers, Limits(**limits))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{KEY} in --custom-config-path: {error}") from error

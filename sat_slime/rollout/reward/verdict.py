@@ -1,0 +1,35 @@
+"""What a verification ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Mode = Literal["default", "prime_math", "math_dapo", "strict_integer"]
+"""How answers are extracted and compared; docs/reward.md."""
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+CORRECT = ("text", "number", "symbolic")
+"""Reasons of reward 1: equal as texts, as exact numbers, or as parsed mathematics."""
+WRONG = ("different", "no_answer", "too_long", "too_large", "unevaluated", "unparsed", "unparsed_label")
+"""Reasons of reward 0 that the comparison found. `too_large`: its numbers would not fit; `unevaluated`: it holds a
+sum, an integral or the like, which nothing works out; docs/reward.md."""
+KILLED = ("timeout", "memory", "forbidden", "crash")
+"""Reasons of reward 0 for which the worker was ended: over a limit, or doing what mathematics does not need."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The reward of one response."""
+
+    reward: float
+    """1.0 or 0.0."""
+    extracted: str | None
+    """The answer that was compared; None: none was found, or the worker was ended."""
+    reason: str
+    """One of CORRECT, WRONG, KILLED."""
+
+
+def verdict(extracted: str | None, reason: str) -> Verdict:
+    """The reward follows from the reason."""
+    return Verdict(float(reason in CORRECT), extracted, reason)

@@ -1,0 +1,92 @@
+r"""Answers and labels of every kind, with the verdicts that the default mode gives: pairs (label, answer)."""
+
+EQUAL = {
+    "integer": [
+        ("34", "34"), ("025", "25"), ("25", "025"), ("-3", "−3"), ("1234", "1,234"), ("1{,}234", "1234"), ("5", "5.0"),
+        ("5", r"\sqrt{25}"), ("5", "10/2"), ("5", "x = 5"), ("x=5", "5"), ("2^{10}", "1024"), ("1024", "2^{10}"),
+        ("5000000", "5 million"), (r"\binom{5}{2}", "10"), ("6", "3!"), ("1011_2", "1011_{2}"), ("1011_2", "1011"),
+        ("10^{20}", "100000000000000000000"),
+    ],
+    "unit": [
+        ("5", r"5 \text{ cm}"), ("5", "5 cm"), ("90", r"90^\circ"), ("5", r"\$5"), ("17", r"17\text{ people}"),
+        (r"10\text{ units}", "10"), ("12 degrees", "12"),
+    ],
+    "fraction": [
+        ("1/2", "0.5"), (r"\frac{1}{2}", r"\frac12"), (r"-\frac{1}{2}", r"\frac{-1}{2}"), (r"-\frac{1}{2}", "-0.5"),
+        (r"\frac{7}{2}", r"3\frac{1}{2}"), (r"\frac{7}{2}", "3 1/2"), ("1/3", "0.3333"), ("0.1", "1/10"),
+        (r"\frac{2}{4}", r"\frac{1}{2}"), (r"\dfrac{8}{3}", r"\tfrac83"),
+    ],
+    "decimal": [
+        (r"1.6\times 10^{-19}", "1.6e-19"), (r"5 \times 10^{6}", "5,000,000"), (".5", "0.50"), ("3.14159", "3.1416"),
+    ],
+    "percentage": [
+        ("50%", "50"), ("50%", "0.5"), (r"50\%", r"\frac12"), ("0.5", r"50\%"), (r"\frac13", r"33\frac{1}{3}\%"),
+        ("10", r"10\%"), ("50%", r"50\text{ percent}"),
+    ],
+    "root and constant": [
+        (r"\frac{\sqrt{3}}{3}", r"\frac{1}{\sqrt{3}}"), (r"\frac{\sqrt{3}}{3}", "0.57735"), (r"2\sqrt{2}", r"\sqrt{8}"),
+        (r"2\pi", r"\pi \cdot 2"), (r"\sqrt[3]{2}", r"2^{1/3}"), ("1+2i", "2i+1"), (r"\log_2 8", "3"),
+        (r"\frac{\sqrt{3}}{3}", r"\frac{\sqrt{3}}{3} \approx 0.577"),
+    ],
+    "expression": [
+        (r"\frac{n(n+1)}{2}", r"\frac{n^2+n}{2}"), ("(x-2)(x+2)", "x^2-4"), (r"\sin^2 x", r"1-\cos^2 x"),
+        (r"a \sqrt{2}", r"\sqrt{2} a"), (r"\frac{a}{b}", "a/b"), ("f(x) = x^2", "x^2"),
+    ],
+    "equation": [
+        ("y = 2x + 1", "y = 1 + 2x"), ("y=2x+1", "2x+1"), ("x + y = 2", "y + x = 2"), ("x+y=2", "2 = x+y"),
+        ("x^2+y^2=1", "y^2 = 1 - x^2"), ("x - y + z + 2 = 0", "x + z - y = -2"),
+    ],
+    "interval": [
+        ("(1, 2]", "(1,2]"), (r"[0, \infty)", r"\left[0,\infty\right)"), (r"(\frac12, 3)", "(0.5, 3)"),
+        (r"(-\infty, 2) \cup (3, \infty)", r"(-\infty,2)\cup(3,\infty)"), ("[1,2]", r"1 \le x \le 2"),
+        (r"x \in [1,2]", "[1, 2]"),
+    ],
+    "inequality": [("x > 3", "3 < x"), (r"x \geq 3", r"[3, \infty)"), (r"x \leq -1", r"-1 \ge x")],
+    "tuple and list": [
+        ("(1,2)", r"\left(1, 2\right)"), ("1,2", "(1, 2)"), ("(x,y)=(1,2)", "(1,2)"), ("x=1, y=2", "y=2, x=1"),
+        (r"1, 2, \text{ and } 3", "1,2,3"), (r"x = 1 \text{ or } x = 2", "x=1, x=2"), ("4, .1, 2", "4, 0.1, 2"),
+    ],
+    "set": [
+        (r"\{1,2,3\}", r"\{3,2,1\}"), (r"\{1,2\}", "1, 2"), ("1, 2", r"\{2,1\}"), (r"\left\{ 1, 2 \right\}", r"\{1,2\}"),
+        (r"3 \pm \sqrt{2}", r"3 + \sqrt{2}, 3 - \sqrt{2}"), (r"\emptyset", r"\emptyset"),
+    ],
+    "matrix": [
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 1 \\ 2 \end{bmatrix}"),
+        (r"\begin{pmatrix}1&\frac12\\2&3\end{pmatrix}", r"\begin{pmatrix}1&0.5\\2&3\end{pmatrix}"),
+    ],
+    "text": [
+        (r"\text{odd}", "odd"), ("A", "(A)"), ("A", r"\text{A}"), ("yes", "Yes."), (r"\text{even}", r"\textbf{Even}"),
+        ("E", r"\mathrm{E}"), ("f'", "f'"), ("11:30", "11:30"), ("3:4", "3:4"),
+    ],
+}  # fmt: skip
+
+DIFFERENT = {
+    "integer": [
+        ("2", "200"), ("9999", "10000"), ("5", "5.0000001"), ("5", "4.9999999"), ("5", "0.05"), ("5", r"5 \pm 1"),
+        ("0", r"\frac{1}{10^{30}}"), ("0", "None"), ("0", "False"), ("1", "True"), ("7", "0x7"), ("5", "x"), ("5", "nan"),
+        ("34", "34, 35"), ("34", ""), ("1", "(1, 1)"), ("5 million", "5"), ("5", "5 million"), ("1011_2", "1011_3"),
+        ("1011_2", "11"), ("55", r"\sum_{k=1}^{10} k"), ("8", "1e1"), ("5", r"\frac{5.0000001}{1}"),
+    ],
+    "percentage": [("1", "100%"), ("10", r"1000\%"), ("50%", "5000")],
+    "fraction": [("1/3", "0.33"), ("1/3", "0.3334"), ("1/2", "1/2, 1/3"), ("1/2", "-1/2")],
+    "decimal": [("3.14", "3.14159"), ("10^{-20}", r"2 \times 10^{-20}")],
+    "root and constant": [(r"\sqrt{2}", "1.41"), (r"\infty", r"-\infty"), (r"2\pi", "6")],
+    "expression": [("x^2", "x^3"), ("x", "|x|"), ("x^2+2x+1", "x^3+2x+1")],
+    "equation": [("y=0", "x=0"), ("x+y=2", "2"), ("x+y=2", "x+y=3"), ("x + y - z + 2 = 0", "5x - 7y + 11z + 4 = 0")],
+    "interval": [("(1,2]", "[1,2]"), ("(1,2]", "(1,2)"), ("[1,2]", "1,2")],
+    "inequality": [("x>3", r"x\ge 3"), ("x>3", "x<3")],
+    "tuple and list": [("(1,2)", "(2,1)"), ("1,2", "2,1"), ("1,2", "1,2,3"), (r"\sqrt{67},-\sqrt{85}", r"\sqrt{67}")],
+    "set": [(r"\{1,2\}", r"\{1,3\}"), (r"\{1,2\}", "(1,2)")],
+    "matrix": [
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\end{pmatrix}"),
+    ],
+    "text": [("odd", "even"), ("A", "B"), ("A", "AB"), ("odd", r"\text{oddd}"), ("3:4", "4:3")],
+}  # fmt: skip
+
+
+def rows(table):
+    return [(kind, label, answer) for kind, pairs in table.items() for label, answer in pairs]
+
+
+LABELS = sorted({label for table in (EQUAL, DIFFERENT) for _, label, _ in rows(table)})

@@ -1,0 +1,87 @@
+"""The modes beside the default: what they accept as their models do, and where they differ on purpose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+
+from sat_slime.rollout.reward.modes import judge
+
+PAIRS = Path(__file__).parent / "equivalence_pairs"
+
+
+@pytest.mark.parametrize(("name", "expected"), [("hendrycks_equivalence", 16), ("nemo_skills_math_equal", 27)])
+def test_prime_math_gives_the_verdicts_of_prime(name, expected):
+    """16 of 16 and 27 of 30 are what verl's prime_math gets, run on the same pairs."""
+    pairs = json.loads((PAIRS / f"{name}.json").read_text())
+    hits = [judge(f"\\boxed{{{p['pred']}}}", p["gold"], "prime_math").reward == p["expected"] for p in pairs]
+    assert sum(hits) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "reward"),
+    [
+        ("200", "2", 1.0),
+        ("10000", "9999", 1.0),
+        ("0.33335", "1/3", 1.0),
+        ("6.28", r"2\pi", 1.0),
+        ("x + y = 2", "x + y = 2", 0.0),
+        ("1,2", "(1,2)", 1.0),
+        ("2,1", "1,2", 0.0),
+        ("101_2", "101_3", 1.0),
+        ("3", "4", 0.0),
+    ],
+)
+def test_prime_math_keeps_primes_tolerances(answer, label, reward):
+    assert judge(f"\\boxed{{{answer}}}", label, "prime_math").reward == reward
+
+
+@pytest.mark.parametrize(
+    ("response", "label", "reward"),
+    [
+        ("Answer: 34", "34", 1.0),
+        ("Answer: $34$", "34", 1.0),
+        ("answer: \\boxed{34}", "34", 1.0),
+        ("Answer: x = 34", "34", 1.0),
+        ("Answer: 34.0", "34", 0.0),
+        ("Answer: 34" + " " * 300, "34", 0.0),
+        ("\\boxed{34}", "34", 0.0),
+        ("Answer: 1,234", "1234", 1.0),
+        ("Answer: 25", "025", 1.0),
+        ("Answer: \\frac12", "\\frac{1}{2}", 1.0),
+        ("Answer: \\frac{1}{2}", "1/2", 0.0),
+        ("Answer: 5 cm", "5", 1.0),
+        ("", "5", 0.0),
+    ],
+)
+def test_math_dapo(response, label, reward):
+    assert judge(response, label, "math_dapo").reward == reward
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "reason"),
+    [
+        ("34", "34", "number"),
+        ("034", "34", "number"),
+        ("+34", "034", "number"),
+        ("1,234", "1234", "number"),
+        ("$34$", "34", "number"),
+        ("35", "34", "different"),
+        ("34.0", "34", "unparsed"),
+        ("68/2", "34", "unparsed"),
+        ("34%", "34", "unparsed"),
+        ("34 cm", "34", "unparsed"),
+        ("٣٤", "34", "unparsed"),
+        ("34", "34.5", "unparsed_label"),
+    ],
+)
+def test_strict_integer(answer, label, reason):
+    assert judge(f"\\boxed{{{answer}}}", label, "strict_integer").reason == reason
+
+
+def test_a_box_around_the_label_is_taken_off():
+    assert judge("\\boxed{34}", "\\boxed{34}", "strict_integer").reward == 1.0
