@@ -243,7 +243,7 @@ def logs(
         from sat_slime.cli.sent import follow_log, last_log_lines
 
         try:
-            for line in follow_log(run) if follow else last_log_lines(run, lines):
+            for line in (follow_log if follow else last_log_lines)(run, lines):
                 typer.echo(line)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

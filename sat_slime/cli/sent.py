@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -131,16 +132,17 @@ def last_log_lines(path: Path, count: int | None) -> Iterator[str]:
     yield from lines if count is None else deque(lines, count)
 
 
-def follow_log(path: Path) -> Iterator[str]:
-    """The log of a run's newest job from its beginning to its end, as it grows."""
+def follow_log(path: Path, count: int | None = None) -> Iterator[str]:
+    """The log of a run's newest job as it grows, until the job ends; of what is there the last `count` lines."""
     from sat_slime.plugin.launcher import JobLog
 
     run = find(path)
     if run.server is None or not run.goes_on:
-        yield from log_lines(run)
+        yield from last_log_lines(path, count)
         return
+    skipped = 0 if count is None else max(0, sum(1 for _ in log_lines(run)) - count)
     with _writing(run) as keep:
-        yield from JobLog(run.folder.log).follow(run.server, run.record.job, keep)
+        yield from itertools.islice(JobLog(run.folder.log).follow(run.server, run.record.job, keep), skipped, None)
 
 
 def _catch_up(run: SentRun) -> None:

@@ -92,7 +92,9 @@ class JobServer:
             raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
         except OSError as error:
             raise _no_answer(self.address) from error
-        return JobState(str(getattr(info.status, "value", info.status)), info.driver_exit_code, info.message or "")
+        return JobState(
+            str(getattr(info.status, "value", info.status)), getattr(info, "driver_exit_code", None), info.message or ""
+        )
 
     def wait(self, job: str, timeout_s: float) -> JobState | None:
         """The job's state when it has ended, or after `timeout_s`."""

@@ -276,7 +276,6 @@ def weight_copies(config: SlimeConfig) -> int:
     copies = 1 + (config.loss.kl_coef > 0)
     if build_method(config.method).denominator == "checkpoint":
         copies += 2 if config.pipeline.lag <= 1 else 1
-        copies += config.hooks.checkpoint_denominator and config.pipeline.lag > 1
     return copies
 
 

@@ -1,10 +1,15 @@
+import importlib.util
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
+from sat_slime.config import load_config
 from sat_slime.plugin import machine, prepare
 
 ROOT = Path(__file__).parents[2]
@@ -104,3 +109,28 @@ def test_a_file_without_a_model(tmp_path):
     assert "give --hf FOLDER" in result.stderr and "give --out FOLDER" in result.stderr
     embedded = CliRunner().invoke(app, ["prepare", "model", str(ROOT / "configs" / "embedded" / "tiny.yaml")])
     assert embedded.exit_code == 2
+
+
+PARSED_BY_THE_REAL_TOOL = """
+import runpy, sys
+sys.path.insert(0, {tests!r})
+import without_gpu
+without_gpu.prepare()
+tool = runpy.run_path(sys.argv[0])
+arguments = tool["get_args"]()
+print("read:", arguments.num_layers, arguments.num_experts, arguments.pipeline_model_parallel_size, arguments.save)
+"""
+
+
+@pytest.mark.needs_slime_arguments
+@pytest.mark.parametrize("file, read", [("qwen3-4b", "36 None 4"), ("qwen3-30b-a3b", "48 128 4")])
+def test_slimes_own_tool_reads_the_command(file, read, tmp_path):
+    checkout = Path(next(iter(importlib.util.find_spec("slime").submodule_search_locations))).parent
+    config = load_config(ROOT / "configs" / "models" / f"{file}.yaml", [f"cluster.slime_dir={checkout}"])
+    plan = prepare.plan_conversion(config, gpus=4)
+    words = plan.command[plan.command.index(f"{checkout}/{prepare.TOOL}") :]
+    program = PARSED_BY_THE_REAL_TOOL.format(tests=str(Path(__file__).parent))
+    program = f"import sys; sys.argv = {words!r}\n{program}"
+    environment = {**os.environ, "WORLD_SIZE": "4"}
+    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert f"read: {read} {plan.unfinished}" in result.stdout, result.stderr[-2000:]

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# From a bare node of eight GPUs to a running job. On the node, then in the container, in a checkout of this project:
+#
+#   docker run --rm -it --gpus all --ipc=host --shm-size=16g --ulimit memlock=-1 --ulimit stack=67108864 \
+#       -v /data:/data slimerl/slime:latest /bin/bash
+#   ./scripts/slime-node.sh                                     Qwen3-4B-Base on DAPO-Math-17k, SAT-GSPO, lag 8
+#   ./scripts/slime-node.sh --no-sat --name gspo                arguments go to `sat-slime launch`
+#   MODEL=Qwen/Qwen3-30B-A3B-Base FILE=configs/paper/qwen3-30b-a3b.yaml ./scripts/slime-node.sh --method sat-gspo-r3
+#
+# Everything lands in ROOT (/data); what is there already is kept. WANDB_API_KEY and HF_TOKEN are used where they are
+# exported. Other jobs on the node are left alone: a Ray is started for this run, and ends with it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+root=${ROOT:-/data}
+model=${MODEL:-Qwen/Qwen3-4B-Base}
+file=${FILE:-configs/models/qwen3-4b.yaml}
+hf=$root/${model##*/}
+megatron=${hf}_torch_dist
+prompts=${PROMPTS:-$root/dapo-math-17k/dapo-math-17k.jsonl}
+problems=${PROBLEMS:-$root/aime-2024/aime-2024.jsonl}
+
+fail() {
+    echo "slime-node: $*" >&2
+    exit 1
+}
+
+gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
+((gpus >= 8)) || fail "this machine has $gpus NVIDIA GPUs, eight are needed: for fewer, launch with --set train.gpus_per_node and rollout.gpus_per_node"
+python3 -c 'import slime.backends, megatron.core' 2>/dev/null || fail "slime and Megatron cannot be imported: run this in slime's image"
+
+echo "slime-node: installing sat-slime"
+python3 -m pip install --quiet --no-deps -e .
+python3 -m pip install --quiet "pydantic>=2.7" "pyyaml>=6" "typer>=0.12" "rich>=13.7" "matplotlib>=3.8"
+
+echo "slime-node: downloading what is missing to $root"
+[[ -f $hf/config.json ]] || hf download "$model" --local-dir "$hf"
+[[ -f $prompts ]] || hf download --repo-type dataset zhuzilin/dapo-math-17k --local-dir "$root/dapo-math-17k"
+[[ -f $problems ]] || hf download --repo-type dataset zhuzilin/aime-2024 --local-dir "$root/aime-2024"
+
+if [[ ! -f $megatron/latest_checkpointed_iteration.txt ]]; then
+    echo "slime-node: converting the weights"
+    sat-slime prepare model "$file" --hf "$hf" --out "$megatron" --gpus 8
+fi
+
+# The last of two equal options counts, so that arguments win.
+exec sat-slime launch "$file" --method sat-gspo --lag 8 --start-ray \
+    --set output_dir="$root/runs" \
+    --set model.hf_checkpoint="$hf" --set model.megatron_checkpoint="$megatron" \
+    --set data.prompts="$prompts" --set data.reward=math --set eval.prompts="{aime24: $problems}" \
+    "$@"
