@@ -26,7 +26,7 @@ class HooksConfig(Section):
     """Number the weights that are pushed by their optimizer steps, so that lag and evaluation are attributed by the
     version that came back with each response."""
     narrow_routed_experts: bool = True
-    """Keep routed experts in the smallest unsigned type, from the moment they arrive (slime issue 2384)."""
+    """Keep routed experts in one byte each from the moment they arrive, in two above 256 experts (slime issue 2384)."""
     check_routed_experts: bool = True
     """Refuse replayed experts that do not belong to the tokens trained: length, layers, range, off by one."""
 
