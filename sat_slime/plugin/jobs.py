@@ -71,13 +71,13 @@ class JobServer:
     ) -> None:
         """Start `command` on the head node as `job`, an id not used before."""
         settings = dict(runtime_env or {})
-        settings["env_vars"] = {**settings.get("env_vars", {}), **env}
+        settings["env_vars"] = {**(settings.get("env_vars") or {}), **env}
         values = {"submission_id": job, "runtime_env": settings, "metadata": dict(metadata or {})}
         for attempt in range(SUBMISSIONS):
             try:
                 self._client.submit_job(entrypoint=shlex.join(command), **values)
                 return
-            except (RuntimeError, OSError) as error:
+            except (RuntimeError, OSError, ValueError, TypeError) as error:
                 # Of a cluster that has just come up: Ray itself waits some seconds each time.
                 if "No available agent" not in str(error) or attempt == SUBMISSIONS - 1:
                     raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
@@ -180,7 +180,7 @@ def _client(address: str | None) -> Any:
     if token and not address.startswith("http"):
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # read at Ray's import: its own protocol takes no header
     try:
-        from ray.exceptions import AuthenticationError
+        from ray.exceptions import AuthenticationError, RayError
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
         raise JobError(f"Ray cannot be imported ({first_line(error)}): pip install 'sat-slime[slime]'") from error
@@ -193,7 +193,7 @@ def _client(address: str | None) -> Any:
             f"the Ray at {address} wants an authentication token: put that of the cluster into ~/.ray/auth_token or "
             "RAY_AUTH_TOKEN"
         ) from error
-    except (RuntimeError, ValueError, OSError) as error:
+    except (RuntimeError, ValueError, OSError, RayError) as error:
         raise _no_answer(address) from error
 
 
@@ -253,7 +253,9 @@ def _without(names: Sequence[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _told(address: str, *more: type[BaseException]) -> Iterator[None]:
     """Turns what Ray's client raises into a JobError."""
-    kinds: tuple[type[BaseException], ...] = (RuntimeError, OSError, *more)
+    from ray.exceptions import RayError
+
+    kinds: tuple[type[BaseException], ...] = (RuntimeError, OSError, RayError, *more)
     try:
         yield
     except kinds as error:
