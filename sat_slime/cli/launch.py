@@ -25,6 +25,7 @@ from sat_slime.config import (
 )
 from sat_slime.config.checks import prompt_tokens, responses_per_iteration
 from sat_slime.config.schema import Section
+from sat_slime.experiment.collapse import CollapseWatch
 from sat_slime.experiment.metrics import write_atomically
 from sat_slime.experiment.run_folder import RunFolder, RunFolderError, writable
 from sat_slime.experiment.run_log import RunLog, tracker_error
@@ -39,6 +40,7 @@ FREE_ON_RESUME = (
     "output_dir",
     "cache_dir",
     "checkpoint",
+    "collapse",
     "logging",
     "rollout.startup_timeout_s",
     "rollout.request_timeout_s",
@@ -236,6 +238,10 @@ def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> 
                 tensorboard=config.logging.tensorboard,
                 wandb_project=config.logging.wandb_project,
                 config=config.model_dump(mode="json"),
+                watch=CollapseWatch(
+                    max(1, pipeline.lag * pipeline.optimizer_steps_per_rollout), config.eval.every_n_iterations > 0
+                ),
+                stop_on_collapse=config.collapse.stop,
             )
             log.message(f"{title}, in {folder.path}")
             runtime.run(config, folder.path.resolve(), log, resume=plan.resume)

@@ -307,6 +307,13 @@ class DiagnoseConfig(Section):
     Every step when the method's denominator is `checkpoint`."""
 
 
+class CollapseConfig(Section):
+    """The collapse rule (docs/report.md), which is watched in every run: one that meets it says so in its log."""
+
+    stop: bool = False
+    """End such a run after the iteration, with a checkpoint; it counts as finished."""
+
+
 class LoggingConfig(Section):
     """Where metrics go besides metrics.jsonl."""
 
@@ -353,5 +360,7 @@ class EmbeddedConfig(Section):
     """Checkpoints."""
     diagnose: DiagnoseConfig = DiagnoseConfig()
     """Extra measurements."""
+    collapse: CollapseConfig = CollapseConfig()
+    """What a collapse leads to."""
     logging: LoggingConfig = LoggingConfig()
     """Trackers and samples."""

@@ -37,6 +37,7 @@ class RunLog(Protocol):
     def status(self, **fields: Any) -> None: ...
     def message(self, text: str, level: str = "info") -> None: ...
     def rewind(self, step: int) -> None: ...
+    def stop_reason(self) -> str | None: ...
 
 
 @dataclass
@@ -210,6 +211,9 @@ class Pipeline:
         saved = self.iteration
         self.interruption.looping = True
         while self.iteration < total and not self.interruption.asked:
+            if reason := self.log.stop_reason():
+                self.log.message(f"ending after iteration {self.iteration} of {total}: {reason}", "warning")
+                break
             self.seconds = dict.fromkeys(("wait", "train", "sync"), 0.0)
             started = time.monotonic()
             batch = self._collect(ahead or self._launch(self.iteration))

@@ -16,6 +16,7 @@ import yaml
 
 from sat_slime.config.method import method_label
 from sat_slime.experiment import figures
+from sat_slime.experiment.collapse import judge
 from sat_slime.experiment.drawing import Columns, RunData, save, smooth, window_of
 from sat_slime.experiment.metrics import columns, once_per_iteration, read_metrics, read_rows, write_atomically
 from sat_slime.experiment.page import PAGE, STYLE
@@ -250,6 +251,8 @@ def findings(run: Run) -> Iterator[str]:
         best, last = float(np.nanmax(smoothed)), float(smoothed[-1])
         if last < 0.6 * best and best - last > 0.1:
             yield f"The training reward fell from {best:.3f} at its best to {last:.3f} at the end."
+    if sentence := judge(metrics, run.data.evals, run.data.period).sentence():
+        yield f"{sentence[0].upper()}{sentence[1:]}."
     lag = section(run.config, "pipeline").get("lag")
     if lag and "lag/max" in metrics and run.steps > 2 * run.data.period and np.nanmax(metrics["lag/max"]) < lag:
         yield f"The realized lag never exceeded {np.nanmax(metrics['lag/max']):g}, though pipeline.lag is {lag}."

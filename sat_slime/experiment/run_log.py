@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from sat_slime.experiment.metrics import keep_rows, to_json
+from sat_slime.experiment.collapse import CollapseWatch
+from sat_slime.experiment.metrics import keep_rows, read_rows, to_json
 from sat_slime.experiment.run_folder import RunFolder
 from sat_slime.experiment.view import View
 
@@ -40,20 +41,27 @@ class RunLog:
         tensorboard: bool = False,
         wandb_project: str | None = None,
         config: Mapping[str, Any] | None = None,
+        watch: CollapseWatch | None = None,
+        stop_on_collapse: bool = False,
     ):
+        """watch: the collapse rule, fed here; what it says joins the metrics and the messages."""
         self._folder = folder
         self._view = view
         self._lock = threading.RLock()
         self._files: dict[Path, IO[str]] = {}
+        self._watch, self._stop_on_collapse, self._told = watch, stop_on_collapse, False
         self._tensorboard = _TensorBoard(folder.tensorboard) if tensorboard else None
         self._wandb = _wandb_run(wandb_project, folder, config or {}) if wandb_project else None
 
     def step(self, metrics: Mapping[str, Any]) -> None:
         """One optimizer step: a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
         metrics = _numbers(metrics)
+        if self._watch is not None:
+            metrics |= self._watch.step(metrics)
         self._record(self._folder.metrics, metrics)
         self._track(metrics)
         self._view.step(metrics)
+        self._tell_collapse()
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
         """One evaluation (step, weights_step, accuracy, n_samples): a line of eval.jsonl."""
@@ -61,6 +69,21 @@ class RunLog:
         self._record(self._folder.eval, metrics)
         self._track({"step": metrics.get("step", 0)} | {f"eval/{k}": v for k, v in metrics.items() if k != "step"})
         self._view.eval(metrics)
+        if self._watch is not None:
+            self._watch.evaluation(metrics)
+        self._tell_collapse()
+
+    def stop_reason(self) -> str | None:
+        """Why the run is to end after this iteration, or None."""
+        watch = self._watch
+        return f"{watch.sentence()} (collapse.stop)" if watch and watch.met and self._stop_on_collapse else None
+
+    def _tell_collapse(self) -> None:
+        """A warning, once each time that the rule begins to hold."""
+        watch = self._watch
+        if watch and watch.met and not self._told:
+            self.message(watch.sentence(), "warning")
+        self._told = bool(watch and watch.met)
 
     def histogram(self, row: Mapping[str, Any]) -> None:
         """A histogram of |d| (step, lag, q, and objective.mismatch_histogram's keys): a line of histograms.jsonl."""
@@ -93,6 +116,10 @@ class RunLog:
             kept = keep_rows(self._folder.metrics, lambda row: row.get("step", 0) <= step)
             for path in (self._folder.eval, self._folder.histograms):
                 keep_rows(path, lambda row: row.get("step", 0) <= step)
+            if self._watch is not None:
+                self._watch = CollapseWatch(self._watch.period, self._watch.by_accuracy)
+                self._watch.replay(kept, read_rows(self._folder.eval))
+                self._told = self._watch.met
             last = max((row["iteration"] for row in kept if row.get("iteration") is not None), default=-1)
             for path in self._folder.samples.glob("*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > last:

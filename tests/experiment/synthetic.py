@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sat_slime.config import EmbeddedConfig, dump_config
+from sat_slime.config.method import method_switches
 from sat_slime.experiment.metrics import to_json
+from sat_slime.objective import PAPER_METHODS
 
 CONFIG = """\
 runtime: embedded
@@ -87,6 +91,107 @@ def histogram_row(step: int, lag: int = 8, seed: int = 0) -> dict[str, Any]:
         "edges": edges.tolist(),
         "counts": counts.tolist(),
     }
+
+
+METHODS = tuple(method.name for method in PAPER_METHODS)
+STEPS = 200
+
+
+def effect(method: str, lag: int, seed: int) -> tuple[float, float]:
+    """(final accuracy, factor on d_pi) that a made-up method has; no method's is that of a real one."""
+    random = np.random.default_rng([seed, lag, METHODS.index(method) if method in METHODS else 99])
+    accuracy = 0.84 - 0.006 * lag + (0.03 if method.startswith("sat-") and lag > 1 else 0) + 0.012 * random.normal()
+    scale = (0.6 if method.endswith("-r3") else 1.0) * (0.8 if method.startswith("sat-") else 1.0)
+    return accuracy, scale * (1 + 0.05 * random.normal())
+
+
+def write_cell(
+    folder: Path,
+    method: str,
+    lag: int,
+    seed: int,
+    steps: int = STEPS,
+    state: str | None = None,
+    collapses: bool = False,
+) -> Path:
+    """A run folder with the resolved config of a cell; `state` is its status."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = EmbeddedConfig.model_validate(
+        {
+            "name": folder.name,
+            "seed": seed,
+            "method": method_switches(method),
+            "pipeline": {"lag": lag, "iterations": STEPS},
+        }
+    )
+    (folder / "config.yaml").write_text(dump_config(config))
+    accuracy, scale = effect(method, lag, seed)
+    rows, evals, histograms = [], [], []
+    for step in range(0, steps + 1):
+        fallen = max(0.0, (step - 100) / 60) if collapses else 0.0
+        score = (0.24 + (accuracy - 0.24) * (1 - np.exp(-step / 50))) * max(0.15, 1 - fallen)
+        if step % 10 == 0:
+            weights = step if step == STEPS else lag * (step // lag)
+            noise = 0.01 * np.random.default_rng([seed, step]).normal()
+            evals.append({"step": step, "weights_step": weights, "accuracy": score + noise, "n_samples": 256})
+        if step == 0:
+            continue
+        row = step_metrics(step, lag, seed)
+        for key in [key for key in row if key.startswith("mismatch/q") or key in ("mismatch/d_pi", "sat/q")]:
+            row[key] *= scale * (1 + 6 * min(fallen, 1.0))
+        row |= {"mismatch/k3_kl": row["mismatch/d_pi"] ** 2, "reward/mean": score + row["reward/mean"] - 0.6}
+        row |= {"routing/flip_rate": 0.01 + 0.01 * row["lag/mean"]} if not method.endswith("-r3") else {}
+        if not method.startswith("sat-"):
+            row = {key: value for key, value in row.items() if not key.startswith("sat/")}
+        rows.append(row)
+        if step % 5 == 0:
+            histogram = histogram_row(step, lag, seed)
+            histograms.append(histogram if method.startswith("sat-") else histogram | {"q": None})
+    for name, lines in (("metrics", rows), ("eval", evals), ("histograms", histograms)):
+        (folder / f"{name}.jsonl").write_text("".join(to_json(line) + "\n" for line in lines))
+    if state:
+        (folder / "state.json").write_text(json.dumps({"status": state, "error": "engine 0 died <often>"}))
+    return folder
+
+
+def write_grid(folder: Path, methods: tuple[str, ...] = METHODS, seeds: tuple[int, ...] = (0, 1, 2)) -> Path:
+    """A grid at lags 1 and 8: gspo at lag 8 collapses with seed 1, grpo-tis at lag 8 fails with seed 2, dppo at lag 1
+    was not run with seed 1, sat-gspo has one seed at lag 1."""
+    (folder / "runs").mkdir(parents=True)
+    names = ", ".join(methods)
+    (folder / "grid.yaml").write_text(f"methods: [{names}]\nlags: [1, 8]\nseeds: {list(seeds)}\n")
+    for method in methods:
+        for lag in (1, 8):
+            for seed in seeds:
+                cell = (method, lag, seed)
+                if cell == ("dppo", 1, 1) or (method == "sat-gspo" and lag == 1 and seed > 0):
+                    continue
+                fails = cell == ("grpo-tis", 8, 2)
+                path = folder / "runs" / f"{method}-lag{lag}-seed{seed}"
+                collapses = cell == ("gspo", 8, 1)
+                write_cell(path, *cell, 90 if fails else STEPS, "failed" if fails else "finished", collapses)
+    return folder
+
+
+def write_slime_log(path: Path, seed: int = 0, steps: int = 60) -> Path:
+    """What slime hands its trackers, by slime's names, one optimizer step per rollout, an evaluation every fifth."""
+    lines: list[dict[str, Any]] = []
+    for step in range(steps):
+        row = step_metrics(step + 1, 8, seed)
+        lines.append({"rollout/step": step, "rollout/raw_reward": row["reward/mean"]})
+        lines.append(
+            {
+                "train/step": step,
+                "train/loss": 0.1,
+                "train/pg_clipfrac": row["clip/fraction"],
+                "train/train_rollout_logprob_abs_diff": row["mismatch/d_pi"],
+                "train/grad_norm": 0.3,
+            }
+        )
+        if (step + 1) % 5 == 0:
+            lines.append({"eval/step": step, "eval/aime24": 0.2 + 0.001 * step, "eval/aime24-truncated_ratio": 0.5})
+    path.write_text("".join(to_json(line) + "\n" for line in lines))
+    return path
 
 
 def write_run(folder: Path, steps: int = 200, lag: int = 8, state: str | None = None) -> Path:

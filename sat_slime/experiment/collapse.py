@@ -1,0 +1,223 @@
+"""The collapse rule, the same for every run, after it and while it goes on.
+
+A run **has collapsed** where, at an evaluation, both hold:
+
+- **score**: the mean of the newest 3 evaluations lies at least a third below the best such mean so far, and at least
+  3 standard errors of the two;
+- **mismatch**: at some step since that best, d_pi was out of its low band: its mean over the newest 16 steps or more (a
+  whole number of lag cycles) was at least three times the lowest mean that it has held over 32 steps or more, or at
+  least 0.15 nats, for a run that never had a low level.
+
+Where it holds at the last evaluation the run is marked as collapsed, from the evaluation on since when it has held;
+where it held and no longer does, as recovered. A run without evaluations is judged by its training reward, in blocks
+of 16 steps or more. What the rule cannot see (too few evaluations, no d_pi) it does not mark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+SCORES = 3
+"""Evaluations of which a mean is taken: one bad evaluation is no collapse."""
+SCORE_LOSS = 1 / 3
+"""Share of the best score that is lost."""
+SCORE_ERRORS = 3.0
+"""Standard errors that the loss exceeds, where the number of samples is known."""
+MISMATCH_RISE = 3.0
+"""d_pi over its lowest level: the paper's run at lag 8 leaves its band of 0.01 nats above 0.03. Baselines that learn on
+undisturbed were seen to vary by a factor of two."""
+MISMATCH_CEILING = 0.15
+"""Nats: no level of d_pi from here on counts as low. Ten times what the paper shows of runs that do not collapse."""
+KL_RISE = MISMATCH_RISE**2
+"""The KL grows as the square of d."""
+LEVEL_STEPS, FLOOR_STEPS = 16, 32
+"""Fewest steps that a level and the lowest level are means over."""
+
+
+class Band:
+    """The low band of a quantity that cycles with the lag, and when it was first left."""
+
+    def __init__(self, period: int, rise: float, ceiling: float = math.inf):
+        """period: steps of a lag cycle. rise: factor over the lowest level, and ceiling: level, at which it ends."""
+        self._level = _whole_cycles(LEVEL_STEPS, period)
+        self._floor_steps = _whole_cycles(FLOOR_STEPS, period)
+        self._newest: deque[float] = deque(maxlen=self._floor_steps)
+        self._skip = period  # the first cycle begins with a batch of lag 0
+        self._limit, self._ceiling = rise, ceiling
+        self.floor = math.inf
+        self.departed: int | None = None
+        """First step out of the band."""
+        self.outside = False
+        """Whether the newest level is out of it."""
+
+    def add(self, step: int, value: float) -> float:
+        """The newest level over the lowest one; NaN until that is known."""
+        if not math.isfinite(value):
+            return math.nan
+        if self._skip > 0:
+            self._skip -= 1
+            return math.nan
+        self._newest.append(value)
+        if len(self._newest) < self._floor_steps:
+            return math.nan
+        newest = list(self._newest)
+        self.floor = min(self.floor, sum(newest) / len(newest))
+        level = sum(newest[-self._level :]) / self._level
+        rise = level / self.floor if self.floor > 0 else math.nan
+        self.outside = rise >= self._limit or level >= self._ceiling
+        if self.outside and self.departed is None:
+            self.departed = step
+        return rise
+
+
+def _whole_cycles(steps: int, period: int) -> int:
+    return period * -(-steps // period)
+
+
+def first_departure(
+    steps: np.ndarray, values: np.ndarray, period: int, rise: float, ceiling: float = math.inf
+) -> int | None:
+    """First step at which `values` left their low band."""
+    band = Band(period, rise, ceiling)
+    for step, value in zip(steps, values, strict=True):
+        band.add(int(step), float(value))
+    return band.departed
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean of SCORES evaluations."""
+
+    step: int
+    """Of the newest of them."""
+    mean: float
+    samples: float
+    """Of all of them; NaN where unknown."""
+
+    def error(self) -> float:
+        """Standard error of a share of successes; 0 where it is unknown, so that the loss alone decides."""
+        inside = 0 <= self.mean <= 1 and self.samples > 0
+        return math.sqrt(self.mean * (1 - self.mean) / self.samples) if inside else 0.0
+
+
+@dataclass
+class CollapseWatch:
+    """The rule over a history that grows. Feed it the rows of metrics.jsonl and eval.jsonl in the order written."""
+
+    period: int = 1
+    """Steps of a lag cycle."""
+    by_accuracy: bool = True
+    """Whether the run evaluates; else its training reward is the score."""
+    band: Band = field(init=False)
+    best: Score | None = field(init=False, default=None)
+    newest: Score | None = field(init=False, default=None)
+    rise: float = field(init=False, default=math.nan)
+    """d_pi's newest level over its lowest."""
+    rise_since_best: float = field(init=False, default=math.nan)
+    """The highest since the best score."""
+    outside_since_best: bool = field(init=False, default=False)
+    """Whether d_pi was out of its band since then."""
+    score_fell: bool = field(init=False, default=False)
+    """Whether the score's half of the rule holds now."""
+    since: int | None = field(init=False, default=None)
+    """Evaluation from which on the whole rule has held; None while it does not."""
+    ever: int | None = field(init=False, default=None)
+    """First evaluation at which it held."""
+    _scores: deque[tuple[float, float]] = field(init=False, default_factory=lambda: deque(maxlen=SCORES))
+    _rewards: list[float] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.band = Band(self.period, MISMATCH_RISE, MISMATCH_CEILING)
+
+    def step(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """Takes an optimizer step; what it adds to the step's metrics."""
+        step = int(row.get("step", 0))
+        self.rise = self.band.add(step, _number(row.get("mismatch/d_pi")))
+        if self.rise == self.rise:
+            self.rise_since_best = max(self.rise, self.rise_since_best if self.rise_since_best > 0 else 0.0)
+            self.outside_since_best |= self.band.outside
+        if not self.by_accuracy:
+            reward = _number(row.get("reward/mean"))
+            self._rewards += [reward] if reward == reward else []
+            if len(self._rewards) == _whole_cycles(LEVEL_STEPS, self.period):
+                self._add_score(step, sum(self._rewards) / len(self._rewards), math.nan)
+                self._rewards.clear()
+        known = {"collapse/mismatch_rise": self.rise, "collapse/score_loss": self.score_loss}
+        return {name: value for name, value in known.items() if value == value} | {"collapse/met": float(self.met)}
+
+    def evaluation(self, row: Mapping[str, Any]) -> None:
+        """Takes an evaluation."""
+        accuracy = _number(row.get("accuracy"))
+        if self.by_accuracy and accuracy == accuracy:
+            self._add_score(int(row.get("step", 0)), accuracy, _number(row.get("n_samples")))
+
+    def _add_score(self, step: int, score: float, samples: float) -> None:
+        self._scores.append((score, samples))
+        if len(self._scores) < SCORES:
+            return
+        mean = sum(value for value, _ in self._scores) / SCORES
+        self.newest = Score(step, mean, sum(count for _, count in self._scores))
+        if self.best is None or mean >= self.best.mean:
+            self.best, self.rise_since_best, self.outside_since_best = self.newest, self.rise, self.band.outside
+        loss = self.best.mean - mean
+        noise = SCORE_ERRORS * math.hypot(self.best.error(), self.newest.error())
+        self.score_fell = loss >= SCORE_LOSS * self.best.mean and loss > noise
+        if self.score_fell and self.outside_since_best:
+            self.since = step if self.since is None else self.since
+            self.ever = step if self.ever is None else self.ever
+        else:
+            self.since = None
+
+    def replay(self, steps: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]) -> None:
+        """Takes the rows of metrics.jsonl and eval.jsonl, merged by step."""
+        tagged = [(row, self.step) for row in steps] + [(row, self.evaluation) for row in evaluations]
+        dated = [(row, take) for row, take in tagged if math.isfinite(_number(row.get("step")))]
+        # an evaluation comes after the step that it follows; sorted keeps the order of equal steps
+        for row, take in sorted(dated, key=lambda one: float(one[0]["step"])):
+            take(row)
+
+    @property
+    def met(self) -> bool:
+        """Whether the rule holds now."""
+        return self.since is not None
+
+    @property
+    def score_loss(self) -> float:
+        """Share of the best score that is lost now; NaN until scores are known."""
+        if self.best is None or self.newest is None or self.best.mean <= 0:
+            return math.nan
+        return 1 - self.newest.mean / self.best.mean
+
+    def sentence(self) -> str:
+        """What holds now, in words; empty while the rule does not."""
+        if not self.met or self.best is None or self.newest is None:
+            return ""
+        what = "accuracy" if self.by_accuracy else "training reward"
+        return (
+            f"the run meets the collapse rule since step {self.since}: {what} fell from {self.best.mean:.3f} (mean of "
+            f"{SCORES}, to step {self.best.step}) to {self.newest.mean:.3f}, and d_pi left its low band "
+            f"({self.rise_since_best:.1f} times its lowest level, {self.band.floor:.4f} nats)"
+        )
+
+
+def judge(metrics: Mapping[str, np.ndarray], evals: Mapping[str, np.ndarray], period: int) -> CollapseWatch:
+    """The rule over a whole run, from the columns of its metrics.jsonl and eval.jsonl."""
+    watch = CollapseWatch(max(1, period), by_accuracy="accuracy" in evals)
+    chosen = ("step", "mismatch/d_pi", "reward/mean", "accuracy", "n_samples")
+    watch.replay(*(_rows(columns, chosen) for columns in (metrics, evals)))
+    return watch
+
+
+def _rows(columns: Mapping[str, np.ndarray], keys: Sequence[str]) -> list[dict[str, float]]:
+    known = [key for key in keys if key in columns]
+    return [dict(zip(known, row, strict=True)) for row in zip(*(columns[key].tolist() for key in known), strict=True)]
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float, np.floating)) else math.nan
