@@ -215,12 +215,89 @@ RunArgument = Annotated[Path, typer.Argument(help="A run folder, such as runs/my
 
 
 @app.command()
-def status(run: RunArgument) -> None:
-    """Say how a run of slime is doing: its job, progress and newest checkpoint.
+def grid(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A YAML file of a grid; to go on with one, its folder will do.", show_default=False),
+    ],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CELLS", help="METHOD, METHOD@LAG or @LAG, such as [bold]'sat-*@8'[/]. Repeatable."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="SEEDS", help="Some of the grid's seeds, such as [bold]0,1[/].")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting of all runs. Repeatable.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the grid and of its folder.")] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Start failed cells again, from their checkpoints.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost; start nothing.")] = False,
+    live: Annotated[
+        bool | None,
+        typer.Option("--live/--no-live", help="Live table or a line per event; by itself, live on a terminal."),
+    ] = None,
+) -> None:
+    """Run methods x lags x seeds, each a run of its own.
+
+    All about the grid goes to [bold]grids/NAME/[/]. Given again, the command
+    goes on where it was, whatever ended it: finished cells stay as they are, a
+    half-run one goes on from its checkpoint. Ctrl-C once ends the running
+    cells after their iteration and a checkpoint; twice, at once.
+
+    [bold]Examples[/]
+
+        sat-slime grid configs/grid/embedded.yaml --dry-run
+
+        sat-slime grid configs/grid/embedded.yaml --only gspo --only sat-gspo@8 --seeds 0
+
+        sat-slime status grids/embedded --follow
+    """
+    console = Console()
+    with _without_traceback():
+        from sat_slime.cli import grid as grids
+
+        numbers = [text.strip() for text in (seeds or "").split(",") if text.strip()]
+        if not all(number.isdigit() for number in numbers):
+            _complain([f"--seeds {seeds}: expected numbers with commas between, such as 0,1"])
+            raise typer.Exit(BAD_INPUT)
+        plan = grids.plan_grid(file, name, only or [], [int(number) for number in numbers], overrides or [])
+        for warning in plan.warnings:
+            Console(stderr=True, soft_wrap=True).print(f"warning: {warning}", style="yellow", markup=False)
+        if dry_run:
+            console.print(grids.describe(plan, retry_failed), soft_wrap=True)
+            return
+        ending = grids.run_grid(plan, retry_failed, live, console)
+    console.print(ending.text, markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit({"finished": OK, "interrupted": INTERRUPTED}.get(ending.status, FAILED))
+
+
+@app.command()
+def status(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run folder, such as runs/my-run, or a grid's, such as grids/my-grid.", show_default=False
+        ),
+    ],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Of a grid: go on until it ends or Ctrl-C.")] = False,
+) -> None:
+    """Say how a run of slime is doing: its job, progress and newest checkpoint. Of a grid: all its cells.
 
     sat-slime status runs/my-run
+
+    sat-slime status grids/my-grid --follow
     """
     with _without_traceback():
+        from sat_slime.experiment.grid_state import GridFolder
+
+        if GridFolder(run).is_grid():
+            from sat_slime.cli.grid import show_status
+
+            show_status(GridFolder(run), follow, Console())
+            return
         from sat_slime.cli.sent import status_lines
 
         for line in status_lines(run):

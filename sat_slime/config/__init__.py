@@ -1,7 +1,8 @@
 """The run as typed data: YAML in, one resolved file out."""
 
 from sat_slime.config.checks import config_errors, config_warnings
-from sat_slime.config.loader import dump_config, load_config
+from sat_slime.config.grid_schema import GridConfig
+from sat_slime.config.loader import dump_config, load_config, load_grid
 from sat_slime.config.method import build_method, method_label
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.config.slime_checks import slime_config_errors, slime_config_warnings
@@ -11,12 +12,14 @@ from sat_slime.config.source import ConfigError
 __all__ = [
     "ConfigError",
     "EmbeddedConfig",
+    "GridConfig",
     "SlimeConfig",
     "build_method",
     "config_errors",
     "config_warnings",
     "dump_config",
     "load_config",
+    "load_grid",
     "method_label",
     "slime_config_errors",
     "slime_config_warnings",

@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.method import expand_shorthands
 from sat_slime.config.schema import EmbeddedConfig, Section
 from sat_slime.config.slime_schema import SlimeConfig
@@ -34,17 +35,43 @@ def load_config(
     Raises ConfigError with one line for every fault found. What needs several sections is config_errors, for a slime
     run slime_config_errors.
     """
+    sources = _layers(path)
+    sources += [_setting(key, value) for key, value in (settings or {}).items()]
+    sources += [_override(text) for text in overrides]
+    return _validate(_laid({}, str(path), sources))
+
+
+def vary(
+    config: RunConfig, layers: Sequence[tuple[str, Mapping[str, Any]]], overrides: Sequence[str] = ()
+) -> RunConfig:
+    """`config` with layers of settings over it, each with the place that is said where a fault is found. Their keys may
+    be sections or dotted. overrides: as of load_config, laid on last. Raises ConfigError."""
+    sources = [_setting(key, value, place) for place, settings in layers for key, value in settings.items()]
+    sources += [_override(text) for text in overrides]
+    return _validate(_laid(config.model_dump(mode="json"), config.name, sources))
+
+
+def _laid(values: dict[str, Any], place: str, sources: Sequence[Source]) -> Source:
+    merged = Source(values, {(): place})
+    for source in sources:
+        source.values = expand_shorthands(source)
+        merged.update(source)
+    return merged
+
+
+def load_grid(path: str | Path, settings: Mapping[str, Any] | None = None) -> GridConfig:
+    """Read a grid from a YAML file. settings: dotted key to value, laid over it. Raises ConfigError."""
+    merged = Source({}, {(): str(path)})
+    for layer in [*_layers(path), *(_setting(key, value) for key, value in (settings or {}).items())]:
+        merged.update(layer)
+    return _validate_as(GridConfig, merged)
+
+
+def _layers(path: str | Path) -> list[Source]:
     try:
-        layers = read_layers(path)
+        return read_layers(path)
     except FileNotFoundError as error:
         raise ConfigError([str(error)]) from None
-    layers += [_setting(key, value) for key, value in (settings or {}).items()]
-    layers += [_override(text) for text in overrides]
-    merged = Source({}, {(): str(path)})
-    for layer in layers:
-        layer.values = expand_shorthands(layer)
-        merged.update(layer)
-    return _validate(merged)
 
 
 def read_section(model: type[SectionT], values: Any, place: str) -> SectionT:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from sat_slime.experiment.lock import FolderLock
 from sat_slime.experiment.metrics import write_atomically
 
 
@@ -48,8 +48,7 @@ class RunFolder:
         self.logs = self.path / "logs"
         self.wandb_id = self.path / "wandb_id.txt"
         self.state_file = self.path / "state.json"
-        self._lock_file = self.path / ".lock"
-        self._lock: IO[str] | None = None
+        self._lock = FolderLock(self.path / ".lock")
 
     @classmethod
     def create(cls, path: str | Path, config_text: str, overwrite: bool = False) -> RunFolder:
@@ -95,7 +94,7 @@ class RunFolder:
 
     def is_run(self) -> bool:
         """Whether this looks like a run: its resolved config beside its lock, its state or its metrics."""
-        marks = (self._lock_file, self.state_file, self.metrics)
+        marks = (self._lock.path, self.state_file, self.metrics)
         return self.config.is_file() and any(mark.exists() for mark in marks)
 
     def has_data(self) -> bool:
@@ -106,11 +105,15 @@ class RunFolder:
     def _is_empty(self) -> bool:
         if not self.path.exists():
             return True
-        return self.path.is_dir() and all(entry == self._lock_file for entry in self.path.iterdir())
+        return self.path.is_dir() and all(self._is_ours(entry) for entry in self.path.iterdir())
+
+    def _is_ours(self, entry: Path) -> bool:
+        """The lock, or what a kill left of a file that was being written."""
+        return entry == self._lock.path or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
 
     def _clear(self) -> None:
         for entry in self.path.iterdir():
-            if entry == self._lock_file:
+            if entry == self._lock.path:
                 continue
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
@@ -119,40 +122,16 @@ class RunFolder:
 
     def lock(self) -> None:
         """Claim the folder for this process until `unlock` or its end. Raises RunFolderError when another has it."""
-        # The kernel drops the lock with its process, however that ends, so there is no stale one to clean up.
-        file = open(self._lock_file, "a+", encoding="utf-8")  # noqa: SIM115 - held while the run goes on
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            file.close()
-            raise RunFolderError(
-                f"{self.path} is in use by process {holder}: wait until it ends or choose another --name"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        self._lock = file
+        if holder := self._lock.take():
+            raise RunFolderError(f"{self.path} is in use by {holder}: wait until it ends or choose another --name")
 
     def unlock(self) -> None:
         """Give the folder free."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        self._lock.release()
 
     def is_locked(self) -> bool:
         """Whether a living process, this one included, works on the folder."""
-        if self._lock is not None:
-            return True
-        try:
-            with open(self._lock_file, encoding="utf-8") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return False
+        return self._lock.is_held()
 
     def saved_updates(self) -> int:
         """Optimizer updates in the newest whole checkpoint, where a resumed run goes on; 0 without one."""

@@ -1,0 +1,30 @@
+"""`python -m sat_slime.cli.tied PID ARGUMENTS`: the command `sat-slime`, ended as by SIGTERM when process PID ends.
+
+A cell of a grid is started so: a grid that is killed leaves nothing running, and its cells have saved what they did.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def tie_to(parent: int) -> None:
+    """SIGTERM for this process once its parent is gone; exits at once if it is already. On Linux; elsewhere the
+    process outlives its parent."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it went before the kernel knew
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    tie_to(int(sys.argv[1]))
+    del sys.argv[1]
+    from sat_slime.cli import main
+
+    main()

@@ -1,0 +1,82 @@
+"""What a grid consists of: its cells, which of them are meant, and the run of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sat_slime.config import ConfigError, GridConfig, build_method
+from sat_slime.config.grid_schema import matches
+from sat_slime.config.loader import RunConfig, vary
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method at one lag with one seed."""
+
+    method: str
+    lag: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-lag{self.lag}-seed{self.seed}"
+
+
+def plan_cells(grid: GridConfig) -> list[Cell]:
+    """Every cell, in the order in which they run: a grid that is ended early has whole seeds, comparable throughout."""
+    return [Cell(method, lag, seed) for seed in grid.seeds for method in grid.methods for lag in grid.lags]
+
+
+def select_cells(grid: GridConfig, only: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+    """The cells that METHOD, METHOD@LAG or @LAG and the seeds choose; all where none is given. Raises ConfigError."""
+    errors = []
+    for selector in only:
+        try:
+            if not any(matches(selector, method, lag) for method in grid.methods for lag in grid.lags):
+                errors.append(
+                    f"--only {selector}: no cell of the grid; its methods are {', '.join(grid.methods)}, its lags "
+                    f"{_listed(grid.lags)}"
+                )
+        except ValueError as error:
+            errors.append(f"--only {error}")
+    if unknown := [seed for seed in seeds if seed not in grid.seeds]:
+        errors.append(
+            f"--seeds {_listed(unknown)}: the grid's seeds are {_listed(grid.seeds)}; more of them belong into its file"
+        )
+    if errors:
+        raise ConfigError(errors)
+    return [
+        cell
+        for cell in plan_cells(grid)
+        if (not seeds or cell.seed in seeds) and (not only or any(matches(one, cell.method, cell.lag) for one in only))
+    ]
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def cell_config(grid: GridConfig, place: Path, run: RunConfig, cell: Cell, runs: Path) -> RunConfig:
+    """The run of a cell. Raises ConfigError.
+
+    place: the grid's file, for messages. run: what all cells are variants of. runs: the folder that is to hold the run
+    folders.
+    """
+    layers: list[tuple[str, dict[str, Any]]] = [
+        (f"{place}: methods, lags and seeds", {"method": cell.method, "pipeline.lag": cell.lag}),
+        (f"{place}: seed_keys", dict.fromkeys(grid.seed_keys, cell.seed)),
+        *((f"{place}: overrides", dict(values)) for values in grid.overrides_of(cell.method, cell.lag)),
+    ]
+    config = vary(run, [*layers, (str(place), {"name": cell.name, "output_dir": str(runs)})])
+    named = build_method(config.method).name
+    if (named, config.pipeline.lag, config.seed) != (cell.method, cell.lag, cell.seed):
+        raise ConfigError(
+            [
+                f"{place}: overrides make the run of {cell.name} one of {named} at lag {config.pipeline.lag} with seed "
+                f"{config.seed}: leave the method's switches, pipeline.lag and seed to methods, lags and seeds"
+            ]
+        )
+    return config
