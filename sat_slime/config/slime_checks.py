@@ -211,11 +211,14 @@ def _context(config: SlimeConfig) -> Iterator[str]:
                 f"rollout.end_at_context is true with rollout.max_prompt_tokens {prompt or 'unset'}: SGLang would cut "
                 f"prompts that fill the context of {context} tokens ({where}): set rollout.max_prompt_tokens below it"
             )
-        return
     limits = {"rollout.max_response_tokens": rollout.max_response_tokens}
     if config.eval.every_n_iterations and config.eval.max_response_tokens:
         limits["eval.max_response_tokens"] = config.eval.max_response_tokens
     for key, response in limits.items():
+        if rollout.end_at_context:  # the prompt's share is cut off at the end; more than the context is a mistake
+            if response > context:
+                yield f"{key} is {response}, more than the whole context of {context} tokens ({where}): lower it"
+            continue
         # Without a limit the shortest of prompts has a token.
         needed = response + (prompt or 1)
         if needed > context:

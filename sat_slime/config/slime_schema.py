@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from sat_slime.config.plugin import HooksConfig
 from sat_slime.config.schema import (
@@ -39,6 +39,14 @@ def _check_flags(flags: dict[str, Any]) -> dict[str, Any]:
 # Any: pydantic would report each alternative of a FlagValue as a fault of its own.
 Flags = Annotated[dict[str, Any], AfterValidator(_check_flags)]
 """FlagValues of slime's, Megatron's or SGLang's flags, by their full names without the leading dashes."""
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+EnvironmentValue = Annotated[str, BeforeValidator(_as_text)]
+"""Text; a number stands for its digits."""
 
 
 class SlimeModelConfig(Section):
@@ -299,7 +307,7 @@ class ClusterConfig(Section):
     """Further folders that Python looks into, for instance that of this package where it is not installed."""
     nvlink: bool = True
     """GPUs of a node are linked by NVLink (NCCL_NVLS_ENABLE)."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, EnvironmentValue] = Field(default_factory=dict)
     """Further environment variables of the job. No secrets: they are shown and saved."""
     runtime_env: dict[str, Any] = Field(default_factory=dict)
     """Further settings of Ray's runtime environment, such as `working_dir`."""

@@ -103,6 +103,7 @@ def test_other_layouts_that_can_start(overrides):
             ["= 18048", "16384 tokens (rollout.context_tokens)"],
         ),
         (["rollout.max_prompt_tokens=null"], ["rollout.end_at_context is true", "rollout.max_prompt_tokens unset"]),
+        (["rollout.max_response_tokens=40000"], ["rollout.max_response_tokens is 40000", "whole context of 32768"]),
         (["rollout.max_prompt_tokens=32768"], ["rollout.max_prompt_tokens 32768", "cut"]),
     ],
 )

@@ -93,7 +93,7 @@ def test_unknown_key_names_line_and_nearest(tmp_path):
         ("rollout: {memory_fraction: 1.0}", "x.yaml:2: rollout.memory_fraction is 1.0"),
         ("rollout: {samples_per_prompt: 1}", "x.yaml:2: rollout.samples_per_prompt is 1"),
         ("train: {recompute: all}", "x.yaml:2: train.recompute is 'all': it must be one of none, selective, full"),
-        ("cluster: {env: {A: 1}}", "x.yaml:2: cluster.env.A is 1: it must be text; put it in quotes"),
+        ("cluster: {env: {A: [1]}}", "x.yaml:2: cluster.env.A is [1]: it must be text; put it in quotes"),
         ("pipeline: {lag: yes}", "x.yaml:2: pipeline.lag is true: it is not a yes-or-no setting"),
     ],
 )
