@@ -1,0 +1,106 @@
+"""The verifier as slime calls it: through its own dispatch where slime is, with the same arguments else."""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+
+from sat_slime.plugin import reward
+
+
+@pytest.fixture(autouse=True, scope="module")
+def pool_ends():
+    yield
+    if reward._pool is not None:
+        reward._pool.close()
+
+
+@pytest.fixture
+def fresh_pool(monkeypatch):
+    monkeypatch.setattr(reward, "_pool", None)
+    yield
+    if reward._pool is not None:
+        reward._pool.close()
+
+
+def sample(response: str, label, index: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(response=response, label=label, index=index, metadata={}, custom_rm_path=None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "response", "label", "wanted"),
+    [
+        ("default", "\\boxed{\\frac12}", "0.5", 1.0),
+        ("default", "\\boxed{200}", "2", 0.0),
+        ("default", "\\boxed{34}", 34, 1.0),
+        ("prime_math", "\\boxed{200}", "2", 1.0),
+        ("math_dapo", "\\boxed{34}", "34", 0.0),
+        ("math_dapo", "Answer: 34", "34", 1.0),
+        ("strict_integer", "Answer: 34.0", "34", 0.0),
+    ],
+)
+def test_a_reward_by_each_mode(mode, response, label, wanted):
+    assert asyncio.run(getattr(reward, mode)(Namespace(), sample(response, label))) == wanted
+
+
+def test_a_list_of_samples_gives_a_list_of_rewards():
+    samples = [sample(f"Answer: {i}", "3", i) for i in range(5)]
+    assert asyncio.run(reward.default(Namespace(), samples, evaluation=False)) == [0.0, 0.0, 0.0, 1.0, 0.0]
+
+
+def test_a_sample_without_label_is_an_error_with_its_remedy():
+    with pytest.raises(ValueError, match="sample 7 has no label: name its column with slime's --label-key"):
+        asyncio.run(reward.default(Namespace(), sample("5", None, 7)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"worker": 3}, "sat_slime_verifier.worker .* did you mean workers"),
+        ({"memory_mb": 5}, "memory_mb is 5"),
+        ({"cpu_s": "1"}, "sat_slime_verifier in --custom-config-path"),
+        ({"workers": 0}, "workers is 0"),
+    ],
+)
+def test_wrong_settings_are_told(fresh_pool, settings, message):
+    with pytest.raises(ValueError, match=message):
+        asyncio.run(reward.default(Namespace(sat_slime_verifier=settings), sample("5", "5")))
+
+
+def test_settings_reach_the_pool_and_counts_reach_the_metrics(fresh_pool):
+    assert reward.drain_metrics() == {}
+    args = Namespace(sat_slime_verifier={"workers": 1, "cpu_s": 0.3})
+    assert asyncio.run(reward.default(args, sample(r"\boxed{\exp(\exp(\exp(100)))}", r"\sqrt{2}"))) == 0.0
+    assert asyncio.run(reward.default(args, sample("Answer: 5", "5"))) == 1.0
+    assert (len(reward._pool._threads), reward._pool.limits.cpu_s) == (1, 0.3)
+    metrics = reward.drain_metrics()
+    assert (metrics["rollout/verifier_verdicts"], metrics["rollout/verifier_timeouts"]) == (2.0, 1.0)
+    assert reward.drain_metrics() == {}
+
+
+@pytest.mark.needs_slime
+def test_slime_finds_and_calls_it():
+    pytest.importorskip("pylatexenc", reason="slime's rules import it")
+    from slime.rollout.rm_hub import async_rm, batched_async_rm
+    from slime.utils.types import Sample
+
+    args = Namespace(custom_rm_path="sat_slime.plugin.reward.default", rm_type=None)
+    samples = [Sample(index=i, response=f"so \\boxed{{{i}}}", label="1") for i in range(3)]
+    assert asyncio.run(async_rm(args, samples[1])) == 1.0
+    assert asyncio.run(batched_async_rm(args, samples)) == [0.0, 1.0, 0.0]
+
+
+@pytest.mark.needs_slime
+def test_slimes_rules_agree_where_they_are_the_same():
+    """slime's `dapo` is -1 where this is 0."""
+    pytest.importorskip("pylatexenc", reason="slime's rules import it")
+    from slime.rollout.rm_hub.math_dapo_utils import compute_score
+
+    for response, label in [("Answer: 34", "34"), ("Answer: \\boxed{25}", "025"), ("Answer: 3 cm", "3"), ("34", "34")]:
+        theirs = compute_score(response, label)["score"]
+        assert asyncio.run(reward.math_dapo(Namespace(), sample(response, label))) == (theirs + 1) / 2
