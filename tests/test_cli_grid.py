@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,7 @@ def test_a_grid_may_grow_but_not_change(told):
         ({"settings": {"model": {"kv_heads": 3}}}, [], "model.kv_heads is 3"),
         ({"seed_keys": ["sed"]}, [], "unknown key 'sed'; did you mean 'seed'?"),
         ({"parallel": 2, "settings": {"rollout.base_port": 2000}}, [], "leave rollout.base_port unset"),
+        ({}, ["--skip-checks"], "--skip-checks is for runs of slime"),
         ({}, ["--only", "grpo"], "--only grpo: no cell of the grid; its methods are gspo, sat-gspo, its lags 1, 2"),
         ({}, ["--seeds", "2"], "--seeds 2: the grid's seeds are 0, 1"),
         ({}, ["--seeds", "a"], "expected numbers with commas between"),
@@ -282,8 +284,10 @@ def test_status_of_a_grid(told):
     sat_slime_grid("grid.yaml")
     result = CliRunner().invoke(app, ["status", "grids/small"], env={"COLUMNS": "250"})
     assert result.exit_code == 0, result.output
-    lines = {line.split()[0]: line for line in result.stdout.splitlines() if line.strip()}
-    assert "2/6" in lines[CELLS[0]] and "failed" in lines[CELLS[0]] and "the engine broke" in lines[CELLS[0]]
+    assert f"{CELLS[0]}: the engine broke; 2 attempts" in result.stdout
+    table = result.stdout.partition(f"{CELLS[0]}:")[0]
+    lines = {line.split()[0]: line for line in table.splitlines() if line.strip()}
+    assert "2/6" in lines[CELLS[0]] and "failed" in lines[CELLS[0]]
     assert "6/6" in lines[CELLS[1]] and "finished" in lines[CELLS[1]] and "0.0100" in lines[CELLS[1]]
     assert "3/6" in lines[CELLS[2]] and "interrupted" in lines[CELLS[2]]
     assert "planned" in lines[CELLS[3]] and "/6" not in lines[CELLS[3]]
@@ -305,3 +309,76 @@ def test_a_folder_of_something_else_is_left_alone(told):
     result = sat_slime_grid("grid.yaml")
     assert result.exit_code == 2 and "is not a grid folder: choose another --name" in result.stderr
     assert sat_slime_grid("grids").exit_code == 2
+
+
+# -------------------------------------------------------------------------------------------------- runs of slime
+
+SLIME = ROOT / "tests" / "plugin" / "stand_in"
+
+
+@pytest.fixture
+def slime_run(monkeypatch, tmp_path):
+    """A run of slime at the paper's sizes, with checkpoints every second of eight iterations, and a grid of it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    values = {
+        "extends": str(ROOT / "configs/models/qwen3-4b.yaml"),
+        "data": {"prompts": "data.jsonl", "reward": "math"},
+        "pipeline": {"iterations": 8},
+        "rollout": {"prompts_per_iteration": 4, "samples_per_prompt": 4, "max_prompt_tokens": 128},
+        "train": {"tensor_parallel": 4, "max_tokens_per_gpu": 16384},
+        "eval": {"every_n_iterations": 0},
+        "checkpoint": {"every_n_iterations": 2},
+        "cluster": {"slime_dir": str(SLIME), "megatron_dir": str(SLIME)},
+    }
+    Path("run.yaml").write_text(yaml.safe_dump(values))
+    grid = {"name": "small", "run": "run.yaml", "methods": ["gspo", "sat-gspo"], "lags": [1], "seeds": [7]}
+    Path("grid.yaml").write_text(yaml.safe_dump(grid | {"cost": {"start_s": 0, "seconds_per_iteration": 450}}))
+    return tmp_path
+
+
+def test_slime_runs_cost_gpu_hours(slime_run):
+    result = sat_slime_grid("grid.yaml", "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "2 h 00 min left: 2 cells of 1 h 00 min" in result.stdout
+    assert "16 GPU-hours, 8.0 a cell on 8 GPUs" in result.stdout
+
+
+def test_the_command_of_a_slime_cell_depends_on_its_job(slime_run):
+    plan = grids.plan_grid(Path("grid.yaml"), None, [], [], [])
+    cells = grids.Cells(plan, ["--skip-checks"])
+    state = grids.CellState(plan.wanted[0])
+    plan.folder.cells.mkdir(parents=True)
+    first = cells.command(state)[-4:]
+    assert first == ["launch", "grids/small/cells/gspo-lag1-seed7.yaml", "--no-live", "--skip-checks"]
+    run = grids.RunFolder.create("grids/small/runs/gspo-lag1-seed7", Path(first[1]).read_text())
+    run.unlock()
+    run.started("a-job")
+    assert cells.command(state)[-3:] == ["logs", str(run.path), "--follow"]
+    run.ended("failed", "no GPU")
+    assert cells.command(state)[-4:] == first
+    (run.path / "checkpoints").mkdir(exist_ok=True)
+    (run.path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
+    assert cells.command(state)[-4:] == ["launch", str(run.path), "--resume", "--no-live", "--skip-checks"][-4:]
+
+
+@pytest.mark.engine
+def test_a_killed_grid_of_slime_runs_takes_up_the_job_that_goes_on(slime_run, ray_server):
+    wait = ["--set", f"cluster.env.WAIT_FOR={slime_run}/go", "--set", 'cluster.env.WAIT_BEFORE="3"']
+    arguments = ["grid.yaml", "--skip-checks", "--address", ray_server.address, *wait]
+    program = [sys.executable, "-c", "from sat_slime.cli import main; main()", "grid", *arguments]
+    run = Path("grids/small/runs/gspo-lag1-seed7")
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
+        deadline = time.monotonic() + 120
+        while not ((run / "log.txt").exists() and "waits before rollout 3" in (run / "log.txt").read_text()):
+            assert grid.poll() is None and time.monotonic() < deadline, grid.stdout.read()
+            time.sleep(0.05)
+        grid.kill()
+    job = json.loads((run / "job.json").read_text())
+    (slime_run / "go").touch()
+    result = sat_slime_grid(*arguments)
+    assert result.exit_code == 0, result.output
+    assert json.loads((run / "job.json").read_text()) == job  # the same, followed to its end
+    assert {row["state"] for row in rows().values()} == {"finished"}
+    assert (run / "log.txt").read_text().count("step 7: ") == 1

@@ -239,6 +239,12 @@ def grid(
         bool | None,
         typer.Option("--live/--no-live", help="Live table or a line per event; by itself, live on a terminal."),
     ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="URL", help="As in launch: Ray's dashboard.", rich_help_panel=SLIME)
+    ] = None,
+    skip_checks: Annotated[
+        bool, typer.Option("--skip-checks", help="As in launch: check the settings alone.", rich_help_panel=SLIME)
+    ] = False,
 ) -> None:
     """Run methods x lags x seeds, each a run of its own.
 
@@ -269,7 +275,8 @@ def grid(
         if dry_run:
             console.print(grids.describe(plan, retry_failed), soft_wrap=True)
             return
-        ending = grids.run_grid(plan, retry_failed, live, console)
+        options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
+        ending = grids.run_grid(plan, retry_failed, options, live, console)
     console.print(ending.text, markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit({"finished": OK, "interrupted": INTERRUPTED}.get(ending.status, FAILED))
 

@@ -40,6 +40,8 @@ from sat_slime.experiment.view import duration
 
 COMMAND = (sys.executable, "-m", "sat_slime.cli.tied")
 """What runs a cell, with the grid's process and the arguments of `sat-slime` behind it."""
+PLAIN_WIDTH = 120
+"""Columns of the table where there is no terminal."""
 FOLLOW_S = 2.0
 """Seconds between looks at a grid that another process runs."""
 
@@ -223,19 +225,21 @@ def _cost_lines(plan: GridPlan, ahead: Outlook) -> list[str]:
 class Cells:
     """What runs a cell: `sat-slime launch`, or, of a job that goes on already, `sat-slime logs`."""
 
-    def __init__(self, plan: GridPlan):
+    def __init__(self, plan: GridPlan, options: Sequence[str] = ()):
+        """options: further ones of `sat-slime launch`, of runs of slime."""
         self.plan = plan
+        self.options = options
 
     def command(self, state: CellState) -> list[str]:
         config, run = self.plan.configs[state.cell], self.plan.folder.run_folder(state)
         if isinstance(config, SlimeConfig) and run.state().get("status") == "running":
             arguments = ["logs", str(run.path), "--follow"]
         elif run.has_data() or (isinstance(config, SlimeConfig) and slime.saved_iterations(config, run.path)):
-            arguments = ["launch", str(run.path), "--resume", "--no-live"]
+            arguments = ["launch", str(run.path), "--resume", "--no-live", *self.options]
         else:
             file = self.plan.folder.cells / f"{state.cell.name}.yaml"
             write_atomically(file, dump_config(config))
-            arguments = ["launch", str(file), "--no-live"]
+            arguments = ["launch", str(file), "--no-live", *self.options]
         return [*COMMAND, str(os.getpid()), *arguments]
 
     def settle(self, state: CellState) -> None:
@@ -257,8 +261,15 @@ class GridEnding:
     text: str
 
 
-def run_grid(plan: GridPlan, retry_failed: bool, live: bool | None, console: Console) -> GridEnding:
-    """Run the chosen cells to their end, or until Ctrl-C. Raises ConfigError or RunFolderError when it cannot start."""
+def run_grid(
+    plan: GridPlan, retry_failed: bool, options: Sequence[str], live: bool | None, console: Console
+) -> GridEnding:
+    """Run the chosen cells to their end, or until Ctrl-C. Raises ConfigError or RunFolderError when it cannot start.
+
+    options: further ones of `sat-slime launch`, of runs of slime.
+    """
+    if isinstance(plan.run, EmbeddedConfig) and options:
+        raise ConfigError([f"{options[0]} is for runs of slime, and these are embedded runs: leave it out"])
     if isinstance(plan.run, EmbeddedConfig) and (missing := launching.missing_engines()):
         raise ConfigError([f"the embedded runtime needs {', '.join(missing)}: {launching.INSTALL_ENGINES}"])
     folder = plan.folder
@@ -273,11 +284,18 @@ def run_grid(plan: GridPlan, retry_failed: bool, live: bool | None, console: Con
             write_atomically(folder.run, dump_config(plan.run))
             folder.save(states)
             write_atomically(folder.config, dump_config(plan.grid))
-        _run(plan, states, retry_failed, live, console)
+        _run(plan, states, retry_failed, Cells(plan, options), live, console)
     return _ending(plan, states)
 
 
-def _run(plan: GridPlan, states: Sequence[CellState], retry_failed: bool, live: bool | None, console: Console) -> None:
+def _run(
+    plan: GridPlan,
+    states: Sequence[CellState],
+    retry_failed: bool,
+    cells: Cells,
+    live: bool | None,
+    console: Console,
+) -> None:
     chosen = set(plan.wanted)
     queue = []
     for state in states:
@@ -299,7 +317,7 @@ def _run(plan: GridPlan, states: Sequence[CellState], retry_failed: bool, live: 
         live = console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ
     with LiveGridView(sight, console) if live else PlainGridView(sight, console) as view:
         view.message(f"{sight.name}, in {plan.folder.path}: {sight.headline()}")
-        GridRun(plan.folder, states, queue, Cells(plan), view, plan.grid.parallel, plan.grid.retries).run()
+        GridRun(plan.folder, states, queue, cells, view, plan.grid.parallel, plan.grid.retries).run()
 
 
 def _ending(plan: GridPlan, states: Sequence[CellState]) -> GridEnding:
@@ -343,7 +361,7 @@ def show_status(folder: GridFolder, follow: bool, console: Console) -> None:
         return Group(Text(f"{of_now.name}, {running}"), Text(of_now.headline()), Text(""), of_now.table(rows))
 
     if not follow:
-        console.print(sight())
+        (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(sight())
         return
     with Live(sight(), console=console, auto_refresh=False) as live:
         while folder.is_running():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -64,34 +65,32 @@ class GridSight:
             kept = sorted(shown, key=lambda s: (URGENCY[s.state], newest[id(s)]))[: max(1, rows)]
             kept_ids = {id(state) for state in kept}
             shown = [state for state in shown if id(state) in kept_ids]
-        table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-        for heading in ("cell", "state", "step", "reward", "d_pi", "accuracy", "time", "left"):
-            right = heading not in ("cell", "state")
-            table.add_column(heading, justify="right" if right else "left", no_wrap=True)
-        table.add_column("remark", overflow="ellipsis", no_wrap=True)
+        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+        for heading in ("cell", "state", "step", "reward", "d_pi", "eval", "time"):
+            table.add_column(heading, justify="left" if heading in ("cell", "state") else "right", no_wrap=True)
         for state in shown:
             table.add_row(*self._row(state, left))
-        if len(shown) == len(self.states):
-            return table
-        return Group(table, Text(f"and {len(self.states) - len(shown)} more", style="dim"))
+        remarks = [(state.cell.name, remark(state, self.reader.of(state))) for state in shown]
+        lines: list[RenderableType] = [Text(f"{cell}: {text}") for cell, text in remarks if text]
+        if len(shown) < len(self.states):
+            lines.insert(0, Text(f"and {len(self.states) - len(shown)} more", style="dim"))
+        return Group(table, *([Text(""), *lines] if lines else []))
 
     def _row(self, state: CellState, left: Mapping[Cell, float]) -> list[RenderableType]:
         progress = self.reader.of(state)
-        begun = state.state != "planned"
-        minutes = state.minutes
-        if state.state == "running" and state.started:
-            minutes += max(0.0, time.time() - state.started) / 60
-        rest = left.get(state.cell)
+        rest = left.get(state.cell, math.nan)
+        if state.state == "running" and rest == rest:
+            clock = f"{duration(60 * rest)} left"
+        else:
+            clock = duration(60 * state.minutes) if state.minutes else ""
         return [
             state.cell.name,
             Text(state.state, style=STYLES[state.state]),
-            f"{progress.step}/{self.sizes[state.cell].steps}" if begun else "",
+            f"{progress.step}/{self.sizes[state.cell].steps}" if state.state != "planned" else "",
             _shown(progress.reward, ".3f"),
             _shown(progress.d_pi, ".4f"),
             _shown(progress.accuracy, ".3f"),
-            duration(60 * minutes) if minutes else "",
-            duration(60 * rest) if rest is not None and begun else "",
-            Text(remark(state, progress)),
+            clock,
         ]
 
 
@@ -182,7 +181,8 @@ class LiveGridView:
             self._paint()
 
     def _paint(self) -> None:
-        rows = max(3, self._console.height - OTHER_LINES)
+        remarks = sum(bool(remark(state, self._sight.reader.of(state))) for state in self._sight.states)
+        rows = max(3, self._console.height - OTHER_LINES - min(remarks, self._console.height // 3))
         head = Text.from_markup(f"[bold]{escape(self._sight.name)}[/]  {self._sight.headline()}")
         lines = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._messages]
         self._live.update(Group(head, Text(""), self._sight.table(rows), Text(""), *lines), refresh=True)
