@@ -51,7 +51,7 @@ class GridSight:
         """`12 of 78 finished, 1 running, 65 planned; 2 h 40 min left`."""
         chosen = set(self.wanted)
         counts = Counter(state.state for state in self.states if state.cell in chosen)
-        others = ", ".join(f"{counts[one]} {one}" for one in STATES if one != "finished" and counts[one])
+        others = ", ".join(f"{counts[one]} {one}" for one in URGENCY if one != "finished" and counts[one])
         line = f"{counts['finished']} of {len(self.wanted)} finished" + (f", {others}" if others else "")
         left = self.look_ahead().minutes_left
         return line + (f"; {duration(60 * left)} left" if left > 0 else "")
@@ -65,7 +65,7 @@ class GridSight:
             kept = sorted(shown, key=lambda s: (URGENCY[s.state], newest[id(s)]))[: max(1, rows)]
             kept_ids = {id(state) for state in kept}
             shown = [state for state in shown if id(state) in kept_ids]
-        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+        table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
         for heading in ("cell", "state", "step", "reward", "d_pi", "eval", "time"):
             table.add_column(heading, justify="left" if heading in ("cell", "state") else "right", no_wrap=True)
         for state in shown:
