@@ -18,6 +18,7 @@ def pool_ends():
     yield
     if reward._pool is not None:
         reward._pool.close()
+        reward._pool = None
 
 
 @pytest.fixture
