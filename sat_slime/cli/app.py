@@ -454,16 +454,39 @@ def _kind(value: object) -> str:
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder, such as runs/quickstart.", show_default=False)],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_OR_GRID...",
+            help="Run folders, grids, or files of slime's metrics; see docs/report.md.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where a comparison goes; by itself into the grid, else [bold]report/[/]."),
+    ] = None,
+    figure: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Of a comparison, draw this figure alone. Repeatable."),
+    ] = None,
 ) -> None:
-    """Write report.html and figures/ of a run: finished, going on, failed or killed.
+    """Write report.html and figures of a run, of several, or of a grid, whatever there is of them.
 
-    sat-slime report runs/quickstart
+    One run: what happened in it. Several, or a grid: the paper's table beside
+    ours, what differs beyond noise, all curves, and what they do not show.
+
+        sat-slime report runs/quickstart
+
+        sat-slime report grids/embedded
+
+        sat-slime report runs/gspo-lag8-seed* runs/sat-gspo-lag8-seed* --out comparison
     """
     with _without_traceback():
-        from sat_slime.experiment.report import write_report
+        from sat_slime.experiment.grid_report import write_reports
 
-        typer.echo(write_report(run))
+        for written in write_reports(paths, out, figure or []):
+            typer.echo(written)
 
 
 @app.command()

@@ -142,9 +142,8 @@ def collect(paths: Sequence[str | Path]) -> Collection:
 
 
 def is_grid(path: str | Path) -> bool:
-    """Whether a folder is of a grid: a grid.yaml, or runs/ and no run of its own."""
-    path = Path(path)
-    return (path / "grid.yaml").is_file() or ((path / "runs").is_dir() and not (path / "metrics.jsonl").exists())
+    """Whether a folder is of a grid."""
+    return (Path(path) / "grid.yaml").is_file()
 
 
 def _add(found: Collection, cell: Cell) -> None:
@@ -185,7 +184,7 @@ def load_cell(path: Path) -> Cell:
         return _of_file(path)
     if not (path / "metrics.jsonl").exists() and not RunFolder(path).is_run():
         raise RunFolderError(
-            f"{path} is no run, grid or file of metrics: a run folder has config.yaml or metrics.jsonl, a grid runs/"
+            f"{path} is no run, grid or file of metrics: a run has config.yaml or metrics.jsonl, a grid grid.yaml"
         )
     folder = RunFolder(path)
     state = folder.state()

@@ -12,7 +12,8 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from sat_slime.experiment.drawing import STYLE, WIDTH, Drawing, Table
+from sat_slime.experiment.drawing import STYLE, Drawing, Table
+from sat_slime.experiment.grid_drawing import WIDTH
 from sat_slime.objective import SAT, TokenBatch, named_method, policy_surrogate
 from sat_slime.objective.clip import clipped_surrogate
 from sat_slime.objective.trust_region import contracted_ends
@@ -62,12 +63,12 @@ def regions(slopes: np.ndarray) -> np.ndarray:
 
 PANELS = (
     ("PPO", lambda: by_method("ppo"), "PPO: outward updates stop at 1 ± 0.2"),
-    ("DPPO", lambda: by_method("dppo"), f"DPPO-TV, δ = 0.001, on a token with μ = {MU}: they stop at 1 ± δ/μ"),
-    ("SAT, c = 0.6", with_fixed_factor, f"SAT with a factor of {FIXED_FACTOR}, as in the paper: 1 ± 0.12"),
+    ("DPPO", lambda: by_method("dppo"), f"DPPO-TV on a token of μ = {MU}: they stop at 1 ± δ/μ"),
+    ("SAT, c = 0.6", with_fixed_factor, f"SAT with factor {FIXED_FACTOR}, as in the paper: 1 ± 0.12"),
     (
         "SAT",
         lambda: by_method("sat-grpo", QUANTILE),
-        f"SAT at q = {QUANTILE}: beyond |d| = q the radius is 0.2 / (1 + (d/q)²)",
+        f"SAT at q = {QUANTILE}: radius 0.2 / (1 + (d/q)²) beyond q",
     ),
 )
 """(name, slopes, title)."""
@@ -82,7 +83,7 @@ def draw_geometry() -> Drawing:
         for axes, panel in zip(figure.subplots(len(PANELS), 1, sharex=True), PANELS, strict=True):
             _panel(axes, table, *panel)
         axes.set_xlabel("ratio r = π / μ of the sampled token")
-        names = ("gradient kept", "stopped, as by PPO", "stopped, where PPO would not")
+        names = ("kept", "stopped, as by PPO", "stopped newly")
         patches = [
             Patch(facecolor=c, edgecolor="#555555", hatch=h, label=n)
             for c, h, n in zip(_FACES, _HATCHES, names, strict=True)

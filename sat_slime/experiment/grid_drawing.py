@@ -20,7 +20,6 @@ from sat_slime.experiment.drawing import (
     SKY,
     STYLE,
     VERMILION,
-    WIDTH,
     Drawing,
     Table,
     smooth,
@@ -33,6 +32,8 @@ KEY = (
     "Colour and dash tell the stabilizer (black solid: none, orange dotted: TIS, blue dashed: SAT, green dash-dotted: "
     "DPPO), the marker the ratio (circle: token, square: sequence), a filled marker R3."
 )
+WIDTH = 5.2
+"""Inches: text of 10 points is then 9 pixels high across a phone."""
 MARKS = 6
 """Markers on a line."""
 
@@ -145,5 +146,7 @@ def column_of(
         if legend and handles:
             rows = -(-len(handles) // 3)
             figure.set_size_inches(WIDTH, height * len(filled) + 0.4 + 0.21 * rows)
-            figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=3, handlelength=3.4)
+            figure.legend(
+                handles.values(), handles.keys(), loc="outside upper left", ncols=3, handlelength=2.5, columnspacing=1.0
+            )
         return Drawing(figure, table)

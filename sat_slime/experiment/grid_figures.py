@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from sat_slime.experiment.cells import Cell, label_of
 from sat_slime.experiment.collapse import KL_RISE, MISMATCH_CEILING, MISMATCH_RISE, first_departure
 from sat_slime.experiment.comparison import Comparison, score_curve
-from sat_slime.experiment.drawing import GREY, STYLE, WIDTH, Drawing, Table, smooth
-from sat_slime.experiment.grid_drawing import column_of, draw_seeds, metric_curve, style_of
+from sat_slime.experiment.drawing import GREY, STYLE, Drawing, Table, smooth
+from sat_slime.experiment.grid_drawing import WIDTH, column_of, draw_seeds, metric_curve, style_of
 from sat_slime.experiment.paper_numbers import MAIN_TABLE
 
 
@@ -43,7 +43,7 @@ def draw_scores(comparison: Comparison) -> Drawing | None:
             _our_dots(right, table, comparison, methods, lag)
             left.set_yticks(range(len(methods)), [label_of(method) for method in methods])
             left.set_ylim(-0.6, len(methods) - 0.4)
-            left.set_title(f"{lag_name(lag)}: paper, one seed")
+            left.set_title(f"{lag_name(lag)}: paper")
             right.set_title(f"{lag_name(lag)}: ours")
         grid[-1, 0].set_xlabel("best AIME24, %")
         grid[-1, 1].set_xlabel("best held-out accuracy, %")
@@ -196,6 +196,6 @@ def _departure_panel(comparison: Comparison, lag: int | None, key: str, label: s
         table |= {f"{column}: step": steps, column: values}
         table[f"{column}: departed at"] = np.array([departure_of(cell, key) or np.nan])
     axes.set_yscale("log", nonpositive="mask")
-    axes.set_title(f"{lag_name(lag)}: {left} of {len(runs)} runs left their low band (grey: those that did not)")
+    axes.set_title(f"{lag_name(lag)}: {left} of {len(runs)} runs left their low band")
     axes.set_ylabel(label)
     return True

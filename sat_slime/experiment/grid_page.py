@@ -8,18 +8,25 @@ STYLE = (
 body { max-width: 68rem; }
 section { margin-top: 2.6rem; }
 section > p, figure p { margin: 0 0 .7rem; color: var(--dim); font-size: .95rem; }
-figure img { max-width: 46rem; }
+figure img { max-width: 40rem; }
 th.group { text-align: center; color: var(--ink); font-weight: 600; border-left: 1px solid var(--rule); }
-th:first-child { position: sticky; left: 0; background: var(--paper); min-width: 7.5rem; }
+th:first-child { position: sticky; left: 0; background: var(--paper); }
+th[scope=row] { min-width: 10.5rem; }
 tr.head th { color: var(--dim); font-weight: 400; }
 tr.part th { text-align: left; font-weight: 600; padding-top: .8rem; }
 table { font-size: .85rem; }
-td:last-child { white-space: normal; }
+td { white-space: pre-line; }
+td + td { white-space: pre; }
+td:last-child { white-space: pre-line; }
 .files { font-size: .85rem; margin: .4rem 0 0; overflow-wrap: anywhere; }
 code { font-size: .92em; }
 nav { columns: 14rem auto; font-size: .92rem; margin: 1.4rem 0 0; }
 nav a { display: block; }
-@media (max-width: 40rem) { th:first-child { max-width: 7.5rem; } body { padding: 1.2rem .8rem 3rem; } }
+@media (max-width: 40rem) {
+  th[scope=row] { min-width: 6.5rem; max-width: 7.5rem; }
+  body { padding: 1.2rem .8rem 3rem; }
+  table { font-size: .8rem; }
+}
 @media print { figure, table { break-inside: avoid; } }
 """
 )

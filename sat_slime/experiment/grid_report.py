@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sat_slime.experiment import collapse
+from sat_slime.experiment import collapse, report
 from sat_slime.experiment.cells import collect, is_grid
 from sat_slime.experiment.comparison import Comparison
 from sat_slime.experiment.drawing import Drawing, save
@@ -22,7 +22,7 @@ from sat_slime.experiment.grid_tables import Sheet, difference_table, main_table
 from sat_slime.experiment.limits import limits, ours_label, summary
 from sat_slime.experiment.metrics import write_atomically
 from sat_slime.experiment.paper_numbers import SOURCE
-from sat_slime.experiment.run_folder import RunFolderError, writable
+from sat_slime.experiment.run_folder import RunFolder, RunFolderError, writable
 from sat_slime.experiment.sat_figures import draw_parts, draw_sat
 from sat_slime.experiment.statistics import TEST
 from sat_slime.experiment.tail import draw_tail, gate_table, lag_table
@@ -70,17 +70,17 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     yield Figure(
         "departure",
         "Mismatch and KL: who leaves the low band, and when",
-        "Every run, those that broke off too. The marker and its label stand at the first step at which the level "
-        f"reached {collapse.MISMATCH_RISE:g} times its lowest (d_pi; or {collapse.MISMATCH_CEILING:g} nats), "
-        f"{collapse.KL_RISE:g} times (KL).",
+        "Every run, those that broke off too; grey lines stay in their band. The marker and its label stand at the "
+        f"first step at which the level reached {collapse.MISMATCH_RISE:g} times its lowest (d_pi; or "
+        f"{collapse.MISMATCH_CEILING:g} nats), {collapse.KL_RISE:g} times (KL).",
         partial(draw_departure, comparison),
     )
     yield Figure(
         "geometry",
         "Update geometry",
-        "Drawn from the objective's own functions, no data: where the gradient of a sampled token acts. SAT's radius "
-        "depends on the token's d and the batch's q; the third panel holds the factor fixed as the paper's figure "
-        "does.",
+        "Drawn from the objective's own functions, no data: where the gradient of a sampled token acts. DPPO's δ is "
+        "0.001. SAT's radius depends on the token's d and the batch's q; the third panel holds the factor fixed as "
+        "the paper's figure does.",
         draw_geometry,
     )
     for lag in collection.lags:
@@ -112,7 +112,7 @@ def tables(comparison: Comparison) -> Iterator[Sheet]:
     """All tables but the list of runs."""
     ours = ours_label(comparison.collection)
     for lag in comparison.collection.lags:
-        yield main_table(comparison, lag, ours)
+        yield main_table(comparison, lag, ours, explain=lag == comparison.collection.lags[0])
     if (differences := difference_table(comparison)) is not None:
         yield differences
 
@@ -168,6 +168,14 @@ def write_grid_report(
             return [folder / "figures" / f"{figure.name}.png" for figure, _ in drawn]
         write_atomically(folder / "report.html", _page(comparison, paths, folder, every))
     return [folder / "report.html"]
+
+
+def write_reports(paths: Sequence[str | Path], out: str | Path | None, only: Sequence[str]) -> list[Path]:
+    """A single run's own report, where `paths` is one run folder and nothing of a comparison is asked for; else that of
+    all of them together. Raises RunFolderError."""
+    if len(paths) == 1 and out is None and not only and RunFolder(paths[0]).is_run():
+        return [report.write_report(paths[0])]
+    return write_grid_report(paths, out, only)
 
 
 def _folder(paths: Sequence[str | Path], out: str | Path | None) -> Path:

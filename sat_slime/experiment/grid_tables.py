@@ -74,8 +74,8 @@ def _plain(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------ main table
 
 
-def main_table(comparison: Comparison, lag: int | None, ours: str) -> Sheet:
-    """The paper's Table 1 and ours beside it, at one lag."""
+def main_table(comparison: Comparison, lag: int | None, ours: str, explain: bool = True) -> Sheet:
+    """The paper's Table 1 and ours beside it, at one lag. explain: with how it is read."""
     from_best = {quantity: comparison.against_best(lag, quantity) for quantity in ("best", "late", "d_pi")}
     rows = [["before training", f"{BASE_MODEL_SCORE:.2f}", "", _initial(comparison), "", "", ""]]
     numbers: list[list[Any]] = [_NUMBER_HEAD]
@@ -98,6 +98,16 @@ def main_table(comparison: Comparison, lag: int | None, ours: str) -> Sheet:
     return Sheet(
         f"main_{lag_name(lag).replace(' ', '_')}",
         f"Best score and mismatch, {lag_name(lag)}",
+        _how_to_read(tested) if explain else "Read as the table above.",
+        ["method", "AIME24, %", "d_pi", "best, %", "late, %", "d_pi", "runs"],
+        rows,
+        [(PAPER_LABEL, 2), (ours, 4)],
+        numbers,
+    )
+
+
+def _how_to_read(tested: bool) -> str:
+    return (
         "Two experiments side by side, never one scale: AIME24 of a 30B model, and our own task. Score: best "
         "evaluation of a run, in brackets its step; ‡ later collapse (the paper's own mark; in ours the rule below, "
         "with the number of seeds). Ours: mean over seeds [95 % interval, Student's t]; late: mean of the last "
@@ -106,11 +116,7 @@ def main_table(comparison: Comparison, lag: int | None, ours: str) -> Sheet:
             "Bold: best mean of a column; ≈: within noise of it; ?: fewer than two seeds in common with it."
             if tested
             else "No seeds to tell differences by."
-        ),
-        ["method", "AIME24, %", "d_pi", "best, %", "late, %", "d_pi", "runs"],
-        rows,
-        [(PAPER_LABEL, 2), (ours, 4)],
-        numbers,
+        )
     )
 
 
@@ -205,8 +211,8 @@ def _difference_row(contrast: Contrast) -> list[str]:
     return [
         contrast.label,
         contrast.lag,
-        DASH if math.isnan(contrast.paper_best) else f"{contrast.paper_best:+.2f}",
-        DASH if math.isnan(contrast.paper_d_pi) else f"{contrast.paper_d_pi:+.4f}",
+        DASH if math.isnan(contrast.paper_best) else _minus(f"{contrast.paper_best:+.2f}"),
+        DASH if math.isnan(contrast.paper_d_pi) else _minus(f"{contrast.paper_d_pi:+.4f}"),
         difference_text(contrast.best, PERCENT, 1),
         difference_text(contrast.late, PERCENT, 1),
         difference_text(contrast.d_pi, NATS, 4),
@@ -222,14 +228,18 @@ def _difference_numbers(contrast: Contrast) -> list[Any]:
 
 
 def difference_text(one: Difference, scale: float, digits: int) -> str:
-    """Mean, interval and verdict in words."""
+    """Mean, interval and, on a line of its own, the verdict in words."""
     if not one.n:
         return DASH
     mean = f"{scale * one.mean:+.{digits}f}"
     if one.n == 1:
-        return f"{mean}, one seed"
-    text = f"{mean} [{scale * one.low:+.{digits}f}, {scale * one.high:+.{digits}f}], {one.verdict}"
+        return f"{_minus(mean)}\none seed"
+    text = f"{_minus(f'{mean} [{scale * one.low:+.{digits}f}, {scale * one.high:+.{digits}f}]')}\n{one.verdict}"
     return Strong(text) if one.verdict == "beyond noise" else text
+
+
+def _minus(number: str) -> str:
+    return number.replace("-", "−")
 
 
 # ------------------------------------------------------------------------------------------------------ runs

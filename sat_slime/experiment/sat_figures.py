@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from sat_slime.experiment.cells import label_of
 from sat_slime.experiment.comparison import Comparison, late_mean
-from sat_slime.experiment.drawing import BLACK, BLUE, ORANGE, STYLE, VERMILION, WIDTH, Drawing, Table
-from sat_slime.experiment.grid_drawing import aligned, column_of, marks, metric_curve, seed_mean, style_of
+from sat_slime.experiment.drawing import BLACK, BLUE, ORANGE, STYLE, VERMILION, Drawing, Table
+from sat_slime.experiment.grid_drawing import WIDTH, aligned, column_of, marks, metric_curve, seed_mean, style_of
 from sat_slime.experiment.grid_figures import lag_name
 
 SAT_METRICS = (
@@ -94,8 +94,8 @@ def draw_parts(comparison: Comparison) -> Drawing | None:
             table[f"{lag_name(lag)}: routed otherwise, %"] = flips
             left.set_yticks(range(len(methods)), [label_of(method) for method in methods])
             left.set_title(f"{lag_name(lag)}: mismatch")
-            right.set_title("expert set differs")
-        grid[-1, 0].set_xlabel("nats, mean |·| over tokens")
+            right.set_title("other experts")
+        grid[-1, 0].set_xlabel("nats, mean over tokens")
         grid[-1, 1].set_xlabel("% of tokens (R3 off)")
         figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
         return Drawing(figure, table)
