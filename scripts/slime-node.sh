@@ -31,7 +31,8 @@ python3 -c 'import slime.backends, megatron.core' 2>/dev/null || fail "slime and
 
 echo "slime-node: installing sat-slime"
 python3 -m pip install --quiet --no-deps -e .
-python3 -m pip install --quiet "pydantic>=2.7" "pyyaml>=6" "typer>=0.12" "rich>=13.7" "matplotlib>=3.8"
+python3 -m pip install --quiet "pydantic>=2.7" "pyyaml>=6" "typer>=0.12" "rich>=13.7" "matplotlib>=3.8" \
+    "math-verify[antlr4_13_2]>=0.9,<0.10"
 
 echo "slime-node: downloading what is missing to $root"
 [[ -f $hf/config.json ]] || hf download "$model" --local-dir "$hf"
@@ -47,5 +48,5 @@ fi
 exec sat-slime launch "$file" --method sat-gspo --lag 8 --start-ray \
     --set output_dir="$root/runs" \
     --set model.hf_checkpoint="$hf" --set model.megatron_checkpoint="$megatron" \
-    --set data.prompts="$prompts" --set data.reward=math --set eval.prompts="{aime24: $problems}" \
+    --set data.prompts="$prompts" --set data.reward=sat_slime.plugin.reward.prime_math --set eval.prompts="{aime24: $problems}" \
     "$@"

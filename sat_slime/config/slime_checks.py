@@ -205,12 +205,11 @@ def _context(config: SlimeConfig) -> Iterator[str]:
         return
     where = "rollout.context_tokens" if rollout.context_tokens else "model.max_positions"
     prompt = rollout.max_prompt_tokens
-    if rollout.end_at_context:
-        if prompt is None or prompt >= context:
-            yield (
-                f"rollout.end_at_context is true with rollout.max_prompt_tokens {prompt or 'unset'}: SGLang would cut "
-                f"prompts that fill the context of {context} tokens ({where}): set rollout.max_prompt_tokens below it"
-            )
+    if rollout.end_at_context and (prompt is None or prompt >= context):
+        yield (
+            f"rollout.end_at_context is true with rollout.max_prompt_tokens {prompt or 'unset'}: SGLang would cut "
+            f"prompts that fill the context of {context} tokens ({where}): set rollout.max_prompt_tokens below it"
+        )
     limits = {"rollout.max_response_tokens": rollout.max_response_tokens}
     if config.eval.every_n_iterations and config.eval.max_response_tokens:
         limits["eval.max_response_tokens"] = config.eval.max_response_tokens

@@ -154,9 +154,7 @@ def _sat(
     return held.values, held.cut.bool(), metrics | {"sat/q": q, "sat/c_min": c_min} | means
 
 
-def _dual_clip(
-    dual: float, batch: TokenBatch, values: Tensor, advantages: Tensor
-) -> tuple[Tensor, dict[str, Tensor]]:
+def _dual_clip(dual: float, batch: TokenBatch, values: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """max(S, dual A) where A < 0: bounds what a token with a huge ratio and a negative advantage can weigh."""
     bound = dual * advantages
     held = torch.where(advantages < 0, torch.maximum(values, bound), values)

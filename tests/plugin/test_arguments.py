@@ -177,9 +177,9 @@ def test_evaluation_names_its_sets_and_can_be_off(tmp_path):
 
 
 def test_a_reward_is_a_rule_of_slime_or_a_function(tmp_path):
-    assert values(paper(tmp_path), tmp_path)["rm-type"] == "math"
-    sent = values(paper(tmp_path, "data.reward=my.rewards.score"), tmp_path)
-    assert sent["custom-rm-path"] == "my.rewards.score" and "rm-type" not in sent
+    assert values(paper(tmp_path, "data.reward=math"), tmp_path)["rm-type"] == "math"
+    sent = values(paper(tmp_path), tmp_path)
+    assert sent["custom-rm-path"] == "sat_slime.plugin.reward.prime_math" and "rm-type" not in sent
 
 
 def test_wandb_groups_by_the_runs_name(tmp_path):

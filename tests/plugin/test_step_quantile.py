@@ -60,7 +60,7 @@ def test_a_pass_of_our_own_where_slime_makes_none(denominator: str) -> None:
     mask = torch.cat(problem.loss_masks).bool()
     assert q == tail_quantile((torch.cat(now) - torch.cat(below))[mask], 0.9)
 
-    with pytest.raises(RuntimeError, match="train_hooks.install"):
+    with pytest.raises(RuntimeError, match=r"train_hooks\.install"):
         on_ranks(Layout(), take, args, data, None)
 
 
