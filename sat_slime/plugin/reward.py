@@ -13,12 +13,18 @@ import asyncio
 import atexit
 import dataclasses
 import difflib
+import importlib.util
 import os
 import threading
 from argparse import Namespace
 from typing import Any
 
 from sat_slime.rollout.reward import Limits, Mode, VerifierPool
+
+# The workers import these; a launcher that tries this import on every node wants to know beforehand.
+for _name in ("math_verify", "latex2sympy2_extended"):
+    if importlib.util.find_spec(_name) is None:
+        raise ModuleNotFoundError(f"No module named '{_name}': pip install 'sat-slime[reward]'", name=_name)
 
 KEY = "sat_slime_verifier"
 _MAX_WORKERS = 8
