@@ -48,6 +48,7 @@ PAGE = """<!doctype html>
 <section id="limits"><h2>What the figures do not show</h2><ul>{limits}</ul></section>
 <section id="rules"><h2>Rules and tests</h2><p>{test}</p><pre>{rule}</pre>
 <p>Paper: {source}.</p><p>This page again: <code>{command}</code></p></section>
+{runs}
 </body>
 </html>
 """

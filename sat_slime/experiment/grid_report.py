@@ -94,8 +94,8 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     yield Figure(
         "tail",
         "Tail of |d| by realized lag",
-        "d = log π − log μ of single tokens, from the histograms of all runs. The realized lag is that of the batch, "
-        "and cycles from 1 to the configured one.",
+        "d = log π − log μ of single tokens, from the histograms of all runs at the highest lag. The realized lag is "
+        "that of the batch, and cycles from 1 to the configured one.",
         partial(draw_tail, collection),
     )
     yield Figure(
@@ -132,9 +132,9 @@ def tail_tables(comparison: Comparison) -> Iterator[Sheet]:
         yield Sheet(
             "lag_d_gate",
             "Realized lag x |d| x gate rate",
-            "SAT-GRPO with and without R3 pooled: the share of a lag's tokens in a range of |d| (nats), and for how "
-            "many of those the gate is open. From the histograms and q of each step: exact but for the bin that "
-            "holds q.",
+            "SAT-GRPO with and without R3 at the highest lag, pooled: the share of a lag's tokens in a range of |d| "
+            "(nats), and for how many of those the gate is open. From the histograms and q of each step: exact but "
+            "for the bin that holds q.",
             rows[0],
             rows[1:],
         )
@@ -199,8 +199,8 @@ def _page(comparison: Comparison, paths: Sequence[str | Path], folder: Path, eve
         body += _figure(figure, folder, command, contents)
         if figure.name == "tail":
             body += [_sheet(sheet, folder, contents) for sheet in tail_tables(comparison)]
-    body.append(_sheet(run_table(comparison), folder, contents))
     contents += [("limits", "What the figures do not show"), ("rules", "Rules and tests")]
+    runs = _sheet(run_table(comparison), folder, contents)
     name = Path(paths[0]).resolve().name
     return PAGE.format(
         style=STYLE,
@@ -210,6 +210,7 @@ def _page(comparison: Comparison, paths: Sequence[str | Path], folder: Path, eve
         contents="".join(f'<a href="#{html.escape(to)}">{html.escape(text)}</a>' for to, text in contents),
         body="\n".join(body),
         limits="".join(f"<li>{html.escape(sentence)}</li>" for sentence in limits(comparison)),
+        runs=runs,
         test=html.escape(f"Differences: {TEST}."),
         rule=html.escape(str(collapse.__doc__).strip()),
         source=html.escape(SOURCE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +42,13 @@ class Pool:
     """Of them those above the q of their step; within the bin that holds q they are taken as even in log |d|."""
 
 
+def stalest(collection: Collection) -> list[Cell]:
+    """Runs at the highest configured lag, which meet every realized lag: those of a lower one learn otherwise, and
+    together with them a lag would differ from another by more than the lag."""
+    lags = [lag for lag in collection.lags if lag is not None]
+    return [cell for cell in collection.cells if not lags or cell.lag == max(lags)]
+
+
 def pool(cells: Sequence[Cell]) -> dict[int, Pool]:
     """{realized lag: histograms added up over steps and runs}."""
     pools: dict[int, Pool] = {}
@@ -75,15 +83,16 @@ def draw_tail(collection: Collection) -> Drawing | None:
     """Histogram of |d|, and the share of the tokens above it, a line per realized lag; with and without R3."""
     panels = []
     for replayed, name in ((False, "without R3"), (True, "with R3")):
-        cells = [cell for cell in collection.cells if cell.method.endswith("-r3") == replayed]
+        cells = [cell for cell in stalest(collection) if cell.method.endswith("-r3") == replayed]
         pools = pool(cells)
         for kind in ("histogram", "tail"):
-            panels.append(partial(_panel, pools, kind, f"{name}, {len(cells)} runs pooled: {kind}"))
+            panels.append(partial(_panel, pools, kind, f"{len(cells)} run{'s' * (len(cells) != 1)} {name}: {kind}"))
     return column_of(panels, "|d| = |log π − log μ| of a token, nats", integer_x=False)
 
 
 def _panel(pools: dict[int, Pool], kind: str, title: str, axes: Axes, table: Table) -> bool:
-    lags = sorted(pools)
+    # lag 0 is the first batch alone, of weights that no training has touched
+    lags = [lag for lag in pools if lag > 0] or list(pools)
     if len(lags) > len(_LINES):  # the ends and what lies evenly between them
         lags = [lags[round(i * (len(lags) - 1) / (len(_LINES) - 1))] for i in range(len(_LINES))]
     for lag, (colour, dash) in zip(lags, _LINES, strict=False):
@@ -111,10 +120,11 @@ Rows = list[list[str]]
 
 
 def lag_table(collection: Collection) -> Rows:
-    """Realized lag x |d| x gate rate of every SAT method: means over the steps of that lag and the runs."""
-    rows = [["method", "realized lag", "steps", *(name for _, name in MEASURES)]]
-    for method in (name for name in collection.methods if name.startswith("sat-")):
-        cells = [cell for cell in collection.cells if cell.method == method and "lag/mean" in cell.data.metrics]
+    """Lag, realized lag, |d| and gate of every SAT method: means over the steps of that realized lag and the runs."""
+    rows = [["method", "lag", "realized", "steps", *(name for _, name in MEASURES)]]
+    sat = [name for name in collection.methods if name.startswith("sat-")]
+    for method, configured in itertools.product(sat, collection.lags):
+        cells = [cell for cell in collection.of(method, configured, whole=False) if "lag/mean" in cell.data.metrics]
         lags = [np.round(cell.data.metrics["lag/mean"]) for cell in cells]
         for lag in sorted({float(one) for values in lags for one in values[np.isfinite(values)]}):
             chosen = [(cell.data.metrics, values == lag) for cell, values in zip(cells, lags, strict=True)]
@@ -125,14 +135,16 @@ def lag_table(collection: Collection) -> Rows:
                 percent = key in ("sat/gate_rate", "sat/newly_clipped")
                 numbers.append("–" if not len(found) else f"{found.mean():.2%}" if percent else f"{found.mean():.4f}")
             steps = sum(int(at.sum()) for _, at in chosen)
-            rows.append([label_of(method), f"{lag:g}", str(steps), *numbers])
+            rows.append(
+                [label_of(method), "–" if configured is None else str(configured), f"{lag:g}", str(steps), *numbers]
+            )
     return rows if len(rows) > 1 else []
 
 
 def gate_table(collection: Collection) -> Rows:
     """Of each realized lag the share of tokens by |d|, and in how many of them the gate is open. Methods with a token
     ratio alone: under the sequence ratio the gate looks at the response's d, not at the token's."""
-    cells = [cell for cell in collection.cells if cell.method in ("sat-grpo", "sat-grpo-r3")]
+    cells = [cell for cell in stalest(collection) if cell.method in ("sat-grpo", "sat-grpo-r3")]
     names = [f"|d| below {BOUNDS[0]:.2g}"]
     names += [f"to {high:.2g}" for high in BOUNDS[1:]] + [f"above {BOUNDS[-1]:.2g}"]
     rows = [["realized lag", "tokens", *names]]

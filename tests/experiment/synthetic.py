@@ -150,7 +150,9 @@ def write_cell(
     for name, lines in (("metrics", rows), ("eval", evals), ("histograms", histograms)):
         (folder / f"{name}.jsonl").write_text("".join(to_json(line) + "\n" for line in lines))
     if state:
-        (folder / "state.json").write_text(json.dumps({"status": state, "error": "engine 0 died <often>"}))
+        (folder / "state.json").write_text(
+            json.dumps({"status": state, "error": "engine 0 died <often>" if state == "failed" else None})
+        )
     return folder
 
 

@@ -196,10 +196,10 @@ def test_gate_opens_above_q_alone(comparison):
 
 def test_lag_tables(comparison):
     rows = lag_table(comparison.collection)
-    assert rows[0][:3] == ["method", "realized lag", "steps"]
-    lags = {row[1] for row in rows[1:] if row[0] == "SAT-GRPO"}
-    assert lags == {str(lag) for lag in range(9)}
-    assert sum(int(row[2]) for row in rows[1:] if row[0] == "SAT-GRPO") == 6 * 200
+    assert rows[0][:4] == ["method", "lag", "realized", "steps"]
+    at_8 = [row for row in rows[1:] if row[:2] == ["SAT-GRPO", "8"]]
+    assert [row[2] for row in at_8] == [str(lag) for lag in range(9)]
+    assert sum(int(row[3]) for row in at_8) == 3 * 200
     shares = [float(cell.split("%")[0]) for cell in gate_table(comparison.collection)[1][2:]]
     assert sum(shares) == pytest.approx(100, abs=0.1)
 
