@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -51,6 +52,7 @@ def start_ray(gpus: int | None = None, cpus: int | None = None) -> LocalRay:
     environment = {
         **own_python_first(),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no cluster: all of Ray's servers then bind to 127.0.0.1
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # ends at SIGTERM, where newer Rays wait up to 30 s
         "RAY_TMPDIR": folder,  # where Ray notes which one is this machine's; another Ray keeps its note
     }
     environment.pop("RAY_ADDRESS", None)
@@ -131,11 +133,16 @@ def _is_ours(ray: LocalRay) -> bool:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Ports of which none is in use. Above those of Ray's workers and below those that the kernel gives to connections,
+    since Ray binds some of them only seconds later."""
+    free: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        free.append(port)
+        if len(free) == count:
+            return free
+    raise JobError("no free port between 20000 and 32000 on this machine: end what holds them")
