@@ -19,6 +19,7 @@ def ray_server(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         # Ray's workers import from where it was started, before PYTHONPATH.
         patch.chdir(tmp_path_factory.mktemp("ray"))
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # with none visible Ray refuses those on paper
         ray = start_ray(gpus=8, cpus=4)
     yield ray
     stop_ray(ray)
