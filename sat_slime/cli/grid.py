@@ -154,15 +154,11 @@ def _changed(saved: RunConfig, config: RunConfig) -> str | None:
         return f"it has begun as a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"
     free = launching.FREE_ON_RESUME if isinstance(config, EmbeddedConfig) else slime.FREE_ON_RESUME
     kept_free = [key for key in free if key != "pipeline.iterations"]  # cells of a grid are equally long
-    changed = [
-        f"{key} ({before!r} -> {after!r})"
-        for key, before, after in launching.differences(saved, config)
-        if not any(key == one or key.startswith(f"{one}.") for one in kept_free)
-    ]
+    changed = launching.changes(saved, config, kept_free)
     if not changed:
         return None
     return (
-        f"a grid keeps its settings, but these differ from those of cells that have begun: {', '.join(changed)}; leave "
+        f"a grid keeps its settings, but these differ from those of cells that have begun: {changed}; leave "
         "them as they were, or start another grid with --name X"
     )
 

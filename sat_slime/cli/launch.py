@@ -122,16 +122,21 @@ def _check_resume(config: EmbeddedConfig, path: Path) -> None:
 
 def changed_settings(old: Section, new: Section, free: Sequence[str]) -> str | None:
     """Which settings of a resumed run differ from its saved ones, those in `free` aside, or None."""
-    changed = [
-        f"{key} ({before!r} -> {after!r})"
-        for key, before, after in differences(old, new)
-        if not any(key == one or key.startswith(f"{one}.") for one in free)
-    ]
+    changed = changes(old, new, free)
     if not changed:
         return None
     return (
-        f"a resumed run keeps its settings, but these differ: {', '.join(changed)}; leave them as they were, or start "
-        "another run with --name X"
+        f"a resumed run keeps its settings, but these differ: {changed}; leave them as they were, or start another run "
+        "with --name X"
+    )
+
+
+def changes(old: Section, new: Section, free: Sequence[str]) -> str:
+    """Settings that differ, `key (old -> new)` after one another, without those in `free` and below."""
+    return ", ".join(
+        f"{key} ({before!r} -> {after!r})"
+        for key, before, after in differences(old, new)
+        if not any(key == one or key.startswith(f"{one}.") for one in free)
     )
 
 

@@ -152,11 +152,16 @@ def _lengths(config: EmbeddedConfig) -> Iterator[str]:
 def _batch(config: EmbeddedConfig) -> Iterator[str]:
     responses = responses_per_iteration(config)
     steps, ranks = config.pipeline.optimizer_steps_per_rollout, config.train.data_parallel
+    yield from uneven_batch(responses, steps, ranks, f"train.data_parallel {ranks}")
+
+
+def uneven_batch(responses: int, steps: int, ranks: int, ranks_told: str) -> Iterator[str]:
+    """The fault of a batch that optimizer steps and data-parallel ranks cannot share evenly."""
     if responses % (steps * ranks):
         yield (
             f"rollout.prompts_per_iteration x rollout.samples_per_prompt is {responses} responses, which do not divide "
-            f"evenly into pipeline.optimizer_steps_per_rollout {steps} x train.data_parallel {ranks}: make it a "
-            f"multiple of {steps * ranks}"
+            f"evenly into pipeline.optimizer_steps_per_rollout {steps} x {ranks_told}: make it a multiple of "
+            f"{steps * ranks}"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sat_slime.config.checks import divisors
+from sat_slime.config.checks import divisors, uneven_batch
 from sat_slime.config.method import build_method
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.objective import SAT, check_method
@@ -191,12 +191,7 @@ def _engines_fit_nodes(first_gpu: int, gpus: int, per_engine: int, node: int) ->
 def _batch(config: SlimeConfig) -> Iterator[str]:
     responses, steps = config.rollout.responses_per_iteration, config.pipeline.optimizer_steps_per_rollout
     ranks = max(config.train.data_parallel, 1)
-    if responses % (steps * ranks):
-        yield (
-            f"rollout.prompts_per_iteration x rollout.samples_per_prompt is {responses} responses, which do not divide "
-            f"evenly into pipeline.optimizer_steps_per_rollout {steps} x {ranks} data-parallel ranks: make it a "
-            f"multiple of {steps * ranks}"
-        )
+    yield from uneven_batch(responses, steps, ranks, f"{ranks} data-parallel ranks")
 
 
 def _context(config: SlimeConfig) -> Iterator[str]:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from sat_slime.experiment.cells import Cell, Collection, label_of
-from sat_slime.experiment.paper_numbers import MAIN_TABLE
+from sat_slime.experiment.paper_numbers import paper_cell
 from sat_slime.experiment.statistics import Difference, Estimate, holm, mean_interval, paired_difference
 
 Scores = dict[int, float]
@@ -231,7 +231,7 @@ Entry = tuple[str, str, tuple[dict[str, Scores], ...], tuple[float, float]]
 
 
 def _paper_difference(a: tuple[str, int | None], b: tuple[str, int | None]) -> tuple[float, float]:
-    one, other = MAIN_TABLE.get(a), MAIN_TABLE.get(b)  # type: ignore[arg-type]
+    one, other = paper_cell(*a), paper_cell(*b)
     if one is None or other is None:
         return math.nan, math.nan
     return one.score - other.score, one.d_pi - other.d_pi

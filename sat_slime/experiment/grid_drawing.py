@@ -38,19 +38,30 @@ MARKS = 6
 """Markers on a line."""
 
 
+_PLAIN, _SAT, _TIS = (BLACK, "-"), (BLUE, "--"), (ORANGE, ":")
+_GATE, _PENALTY = (SKY, (0, (6, 1))), (VERMILION, (0, (1, 1, 4, 1)))
+_BASES: dict[str, tuple[tuple[str, Any], str]] = {
+    "grpo": (_PLAIN, "o"),
+    "gspo": (_PLAIN, "s"),
+    "ppo": (_PLAIN, "v"),
+    "dppo": ((GREEN, "-."), "^"),
+    "icepop": (_GATE, "D"),
+    "kpop": (_GATE, "P"),
+    "seqclip": (_GATE, "s"),
+    "spo": (_PENALTY, "o"),
+    "drpo": (_PENALTY, "D"),
+}
+"""Colour with dash, and marker, of each base."""
+
+
 def style_of(method: str) -> dict[str, Any]:
     """How a method is drawn: dash and colour by stabilizer, marker by ratio, filled with R3."""
-    colour, dash = BLACK, "-"
     base = method.removeprefix("sat-").split("-")[0]
+    (colour, dash), marker = _BASES.get(base, (_PLAIN, "o"))
     if method.startswith("sat-"):
-        colour, dash = BLUE, "--"
+        colour, dash = _SAT
     elif "-tis" in method:
-        colour, dash = ORANGE, ":"
-    elif base == "dppo":
-        colour, dash = GREEN, "-."
-    elif base not in ("grpo", "gspo"):
-        colour, dash = (VERMILION, (0, (1, 1, 4, 1))) if len(base) % 2 else (SKY, (0, (6, 1)))  # type: ignore[assignment]
-    marker = {"gspo": "s", "seqclip": "s", "dppo": "^", "ppo": "v", "icepop": "D", "kpop": "P"}.get(base, "o")
+        colour, dash = _TIS
     filled = method.endswith("-r3")
     return {
         "color": colour,

@@ -16,7 +16,7 @@ from sat_slime.experiment.collapse import KL_RISE, MISMATCH_CEILING, MISMATCH_RI
 from sat_slime.experiment.comparison import Comparison, score_curve
 from sat_slime.experiment.drawing import GREY, STYLE, Drawing, Table, smooth
 from sat_slime.experiment.grid_drawing import WIDTH, column_of, draw_seeds, metric_curve, style_of
-from sat_slime.experiment.paper_numbers import MAIN_TABLE
+from sat_slime.experiment.paper_numbers import paper_cell
 
 
 def lag_name(lag: int | None) -> str:
@@ -51,7 +51,7 @@ def draw_scores(comparison: Comparison) -> Drawing | None:
 
 
 def _paper_dots(axes: Axes, table: Table, methods: Sequence[str], lag: int | None) -> None:
-    cells = [MAIN_TABLE.get((method, lag)) for method in methods]  # type: ignore[arg-type]
+    cells = [paper_cell(method, lag) for method in methods]
     for place, cell in enumerate(cells):
         if cell is not None:
             style = style_of(cell.method) | {"linestyle": "", "markersize": 6}

@@ -1,5 +1,6 @@
 """The frame of a comparison's report.html."""
 
+from sat_slime.experiment.page import HEAD
 from sat_slime.experiment.page import STYLE as RUN_STYLE
 
 STYLE = (
@@ -31,17 +32,9 @@ nav a { display: block; }
 """
 )
 
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title} · sat-slime</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p class="subtitle">{subtitle}</p>
+PAGE = (
+    HEAD
+    + """<p class="subtitle">{subtitle}</p>
 <div class="summary">{summary}</div>
 <nav>{contents}</nav>
 {body}
@@ -52,3 +45,4 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
+)

@@ -13,7 +13,7 @@ from typing import Any
 from sat_slime.experiment.cells import Cell, label_of
 from sat_slime.experiment.comparison import Comparison, Contrast, Summary
 from sat_slime.experiment.grid_figures import departure_of, lag_name
-from sat_slime.experiment.paper_numbers import BASE_MODEL_SCORE, MAIN_TABLE, PAPER_LABEL, PaperCell
+from sat_slime.experiment.paper_numbers import BASE_MODEL_SCORE, PAPER_LABEL, PaperCell, paper_cell
 from sat_slime.experiment.statistics import Difference, Estimate
 
 DASH = "–"
@@ -80,7 +80,7 @@ def main_table(comparison: Comparison, lag: int | None, ours: str, explain: bool
     rows = [["before training", f"{BASE_MODEL_SCORE:.2f}", "", _initial(comparison), "", "", ""]]
     numbers: list[list[Any]] = [_NUMBER_HEAD]
     for method in comparison.collection.methods:
-        one, paper = comparison.summary(method, lag), MAIN_TABLE.get((method, lag))  # type: ignore[arg-type]
+        one, paper = comparison.summary(method, lag), paper_cell(method, lag)
         runs = f"{one.n}" + (f" (+{one.incomplete} not whole)" if one.incomplete else "")
         rows.append(
             [

@@ -31,7 +31,7 @@ pre { overflow-x: auto; font-size: .82rem; line-height: 1.45; border: 1px solid 
   padding: .8rem; }
 """
 
-PAGE = """<!doctype html>
+HEAD = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -41,7 +41,12 @@ PAGE = """<!doctype html>
 </head>
 <body>
 <h1>{title}</h1>
-<p class="subtitle">{subtitle}<span class="status">{status}</span></p>
+"""
+"""Top of every page."""
+
+PAGE = (
+    HEAD
+    + """<p class="subtitle">{subtitle}<span class="status">{status}</span></p>
 <section class="summary">{summary}</section>
 {warnings}
 {table}
@@ -50,3 +55,4 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
+)

@@ -65,6 +65,12 @@ _CELLS = [
 MAIN_TABLE: dict[tuple[str, int], PaperCell] = {(cell.method, cell.lag): cell for cell in _CELLS}
 """Table 1 by (method, lag). The appendix's tables (app-exp-gspo, -r3, -tis, -dppo) repeat its scores."""
 
+
+def paper_cell(method: str, lag: int | None) -> PaperCell | None:
+    """A cell of Table 1; None for what the paper did not run."""
+    return None if lag is None else MAIN_TABLE.get((method, lag))
+
+
 TRAILING_D_PI: dict[tuple[str, int], float] = {
     ("grpo", 1): 0.0102,
     ("dppo", 1): 0.0103,
