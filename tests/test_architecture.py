@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "rollout": {"objective"},
     "embedded": {"objective", "config", "rollout"},
     "plugin": {"objective", "config", "rollout"},
-    "experiment": {"config", "objective"},
+    "experiment": {"config", "objective", "rollout"},
     "cli": {"objective", "config", "experiment"},
 }
 ALSO_INSIDE_FUNCTIONS = {"cli": {"embedded", "plugin"}}

@@ -1,0 +1,199 @@
+"""Token dumps: the tokens of one optimizer step with all that its loss read, one safetensors file each.
+
+`RUN/dumps/000017.safetensors` is the batch of iteration 17; with several optimizer steps per rollout the later ones are
+`000017-2.safetensors` and so on. R responses stand in batch order, their N tokens in a row.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+SCHEMA = "sat_slime.tokens/1"
+"""In every file's metadata. A reader that knows another number of it refuses the file."""
+FOLDER = "dumps"
+"""In a run folder."""
+
+RESPONSE_COLUMNS = {"lengths": np.int64, "prompt_index": np.int64, "rewards": np.float32}
+"""(R,) each: response tokens; number of the prompt in its batch; reward."""
+TOKEN_COLUMNS = {
+    "tokens": np.int32,
+    "mask": np.bool_,
+    "log_probs": np.float32,
+    "rollout_log_probs": np.float32,
+    "advantages": np.float32,
+    "versions": np.int32,
+    "entropy": np.float32,
+}
+"""(N,) each: token id; active; log pi of the weights at the start of the step; log mu; advantage; optimizer updates of
+the weights that generated the token; entropy of pi in nats."""
+
+_NAME = re.compile(r"(\d{6,})(?:-(\d+))?\.safetensors")
+
+
+class DumpError(ValueError):
+    """A file that is no whole token dump; the message names it and what is wrong."""
+
+
+@dataclass(frozen=True)
+class TokenDump:
+    """One optimizer step's tokens. Arrays of RESPONSE_COLUMNS and TOKEN_COLUMNS, and what else was measured."""
+
+    iteration: int
+    """Rollout batches trained, this one included."""
+    step: int
+    """Optimizer updates made, this step included."""
+    updates: int
+    """Optimizer updates of the weights in training: those before this step."""
+    method: str
+    """Name of the method that trained."""
+    temperature: float
+    """Sampling temperature; all log-probs are of softmax(logits / temperature)."""
+
+    lengths: np.ndarray
+    prompt_index: np.ndarray
+    rewards: np.ndarray
+    tokens: np.ndarray
+    mask: np.ndarray
+    log_probs: np.ndarray
+    rollout_log_probs: np.ndarray
+    advantages: np.ndarray
+    versions: np.ndarray
+    entropy: np.ndarray
+
+    more: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """(N, ...) further columns by name, where measured; docs/run-folder.md lists them."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Further facts of the run."""
+
+
+_FACTS = {"iteration": int, "step": int, "updates": int, "method": str, "temperature": float}
+
+
+def dump_path(run: Path, iteration: int, part: int = 0) -> Path:
+    """Where the dump of an iteration lies; part: which of its optimizer steps, from 0."""
+    name = f"{iteration:06d}" + (f"-{part + 1}" if part else "")
+    return run / FOLDER / f"{name}.safetensors"
+
+
+def dump_paths(run: Path) -> list[Path]:
+    """The dumps of a run folder in the order of their steps; none where it has none."""
+    return [path for _, path in sorted(_numbered(run))]
+
+
+def forget_dumps(run: Path, after: int) -> None:
+    """Removes the dumps of iterations beyond `after`: a resumed run writes them again."""
+    for (iteration, _), path in _numbered(run):
+        if iteration > after:
+            path.unlink()
+
+
+def _numbered(run: Path) -> Iterator[tuple[tuple[int, int], Path]]:
+    """((iteration, part), path) of each dump."""
+    for path in (run / FOLDER).glob("*.safetensors"):
+        if match := _NAME.fullmatch(path.name):
+            yield (int(match[1]), int(match[2] or 1)), path
+
+
+def write_dump(path: Path, dump: TokenDump) -> None:
+    """Writes a file that is there whole or not at all.
+
+    Raises:
+        ValueError: a column has not the length that `lengths` tells.
+        OSError: it cannot be written.
+    """
+    arrays = {name: np.ascontiguousarray(getattr(dump, name), kind) for name, kind in _columns().items()}
+    arrays |= {name: np.ascontiguousarray(values) for name, values in dump.more.items()}
+    if wrong := _wrong_shapes(arrays):
+        raise ValueError(wrong)
+    facts = {name: str(getattr(dump, name)) for name in _FACTS}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    try:
+        save_file(arrays, part, metadata={**dump.metadata, "schema": SCHEMA, **facts})
+        os.replace(part, path)
+    except SafetensorError as error:
+        raise OSError(f"{path} cannot be written: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_dump(path: Path) -> TokenDump:
+    """A dump, checked: nothing in the file is trusted or run.
+
+    Raises:
+        DumpError: the file is missing, torn, of another kind, or its columns contradict each other.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = dict(file.metadata() or {})
+            _check_schema(path, metadata)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+    except (SafetensorError, OSError, TypeError, KeyError) as error:  # of a data type that numpy lacks: the last two
+        raise DumpError(f"{path} is no whole safetensors file: {error}") from error
+    for name, kind in _columns().items():
+        if name not in arrays:
+            raise DumpError(f"{path} lacks the column {name} of {SCHEMA}")
+        arrays[name] = _as_kind(path, name, arrays[name], kind)
+    if wrong := _wrong_shapes(arrays):
+        raise DumpError(f"{path}: {wrong}")
+    for name in ("log_probs", "rollout_log_probs", "advantages"):
+        if not np.isfinite(arrays[name][arrays["mask"]]).all():
+            raise DumpError(f"{path}: {name} has values that are no finite numbers on active tokens")
+    more = {name: values for name, values in arrays.items() if name not in _columns()}
+    columns = {name: arrays[name] for name in _columns()}
+    rest = {key: value for key, value in metadata.items() if key not in _FACTS and key != "schema"}
+    return TokenDump(**_facts(path, metadata), **columns, more=more, metadata=rest)
+
+
+def _columns() -> dict[str, Any]:
+    return {**RESPONSE_COLUMNS, **TOKEN_COLUMNS}
+
+
+def _check_schema(path: Path, metadata: Mapping[str, str]) -> None:
+    found = metadata.get("schema")
+    if found != SCHEMA:
+        what = f"has schema {found!r:.60}" if found else "names no schema"
+        raise DumpError(f"{path} is no token dump that can be read here: it {what}, expected is {SCHEMA!r}")
+
+
+def _as_kind(path: Path, name: str, values: np.ndarray, kind: Any) -> np.ndarray:
+    """A column in its data type; other integers and floats of the same kind are taken, and 0 and 1 for a mask."""
+    wanted = np.dtype(kind).kind
+    if values.dtype.kind == wanted or (wanted == "i" and values.dtype.kind == "u"):
+        return values.astype(kind, copy=False)
+    if wanted == "b" and values.dtype.kind in "ui" and np.isin(values, (0, 1)).all():
+        return values.astype(kind)
+    raise DumpError(f"{path}: {name} is of type {values.dtype}, expected is {np.dtype(kind)}")
+
+
+def _wrong_shapes(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """What contradicts `lengths`, in words."""
+    lengths = arrays["lengths"]
+    if lengths.ndim != 1 or (lengths < 0).any():
+        return f"lengths of shape {lengths.shape} are not one number of tokens, 0 or more, for each response"
+    responses, tokens = len(lengths), int(lengths.sum())
+    for name, values in arrays.items():
+        wanted = responses if name in RESPONSE_COLUMNS else tokens
+        one_dimensional = name in RESPONSE_COLUMNS or name in TOKEN_COLUMNS
+        if values.shape[:1] != (wanted,) or (one_dimensional and values.ndim != 1):
+            return f"{name} has shape {values.shape}, but lengths tell {responses} responses of {tokens} tokens"
+    return None
+
+
+def _facts(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for name, kind in _FACTS.items():
+        try:
+            facts[name] = kind(metadata[name])
+        except (KeyError, ValueError) as error:
+            raise DumpError(f"{path}: {name} is {metadata.get(name)!r:.60}, not of type {kind.__name__}") from error
+    return facts

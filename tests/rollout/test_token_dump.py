@@ -1,0 +1,173 @@
+"""Token dumps: what is written is read back, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from sat_slime.rollout.token_dump import (
+    RESPONSE_COLUMNS,
+    TOKEN_COLUMNS,
+    DumpError,
+    TokenDump,
+    dump_path,
+    dump_paths,
+    forget_dumps,
+    read_dump,
+    write_dump,
+)
+
+
+def make_dump(**changes) -> TokenDump:
+    """Three responses of 2, 0 and 3 tokens."""
+    rng = np.random.default_rng(0)
+    n = 5
+    fields = {
+        "iteration": 17,
+        "step": 17,
+        "updates": 16,
+        "method": "sat-gspo-r3",
+        "temperature": 0.95,
+        "lengths": np.array([2, 0, 3]),
+        "prompt_index": np.array([0, 0, 1]),
+        "rewards": np.array([1, 0, 1], np.float32),
+        "tokens": np.arange(n, dtype=np.int32),
+        "mask": np.array([True, True, True, False, True]),
+        "log_probs": -rng.random(n, np.float32),
+        "rollout_log_probs": -rng.random(n, np.float32),
+        "advantages": rng.random(n, np.float32),
+        "versions": np.full(n, 8, np.int32),
+        "entropy": rng.random(n, np.float32),
+        "more": {"expert_flips": np.zeros((n, 2), np.uint8), "tv": rng.random(n, np.float32)},
+        "metadata": {"trainer_dtype": "float32"},
+    }
+    return TokenDump(**{**fields, **changes})
+
+
+@pytest.fixture
+def path(tmp_path):
+    return dump_path(tmp_path, 17)
+
+
+def edit(path, changed=(), removed=(), **metadata) -> None:
+    """Writes a dump again with other arrays or metadata; a value of None removes the key."""
+    facts = {"schema": "sat_slime.tokens/1", "iteration": "17", "step": "17", "updates": "16", "method": "grpo"}
+    facts = {**facts, "temperature": "1.0", **metadata}
+    arrays = {k: v for k, v in {**load_file(path), **dict(changed)}.items() if k not in removed}
+    save_file(arrays, path, metadata={k: v for k, v in facts.items() if v is not None})
+
+
+def test_reading_gives_what_was_written(path):
+    dump = make_dump()
+    write_dump(path, dump)
+    found = read_dump(path)
+    for name, kind in {**RESPONSE_COLUMNS, **TOKEN_COLUMNS}.items():
+        assert getattr(found, name).dtype == kind, name
+        np.testing.assert_array_equal(getattr(found, name), getattr(dump, name), err_msg=name)
+    assert found.more.keys() == dump.more.keys()
+    for name, values in dump.more.items():
+        assert found.more[name].dtype == values.dtype
+        np.testing.assert_array_equal(found.more[name], values)
+    facts = ("iteration", "step", "updates", "method", "temperature", "metadata")
+    assert [getattr(found, name) for name in facts] == [getattr(dump, name) for name in facts]
+    assert [file.name for file in path.parent.iterdir()] == ["000017.safetensors"]
+
+
+def test_a_batch_without_responses_is_a_dump(path):
+    empty = {name: np.zeros(0, kind) for name, kind in {**RESPONSE_COLUMNS, **TOKEN_COLUMNS}.items()}
+    write_dump(path, make_dump(**empty, more={}))
+    assert len(read_dump(path).tokens) == 0
+
+
+def test_files_are_found_in_the_order_of_their_steps(tmp_path):
+    wanted = [dump_path(tmp_path, i, part) for i, part in ((9, 0), (9, 1), (9, 10), (10, 0), (1234567, 0))]
+    for path in reversed(wanted):
+        write_dump(path, make_dump())
+    (tmp_path / "dumps" / "000011.safetensors.part").write_text("torn")
+    (tmp_path / "dumps" / "other.safetensors").write_text("")
+    assert dump_paths(tmp_path) == wanted
+    assert dump_paths(tmp_path / "nowhere") == []
+    forget_dumps(tmp_path, after=9)
+    assert dump_paths(tmp_path) == wanted[:3]
+
+
+@pytest.mark.parametrize("kept", [0, 7, 300, -1])
+def test_a_torn_file_is_named(path, kept):
+    write_dump(path, make_dump())
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(DumpError, match=r"000017\.safetensors is no whole safetensors file"):
+        read_dump(path)
+
+
+def test_a_missing_or_foreign_file_is_named(tmp_path, path):
+    with pytest.raises(DumpError, match="000017"):
+        read_dump(path)
+    (tmp_path / "x.safetensors").write_bytes(b"\x80\x04" + bytes(range(200)))
+    with pytest.raises(DumpError, match="no whole safetensors file"):
+        read_dump(tmp_path / "x.safetensors")
+    save_file({"weight": np.zeros(3)}, tmp_path / "x.safetensors")
+    with pytest.raises(DumpError, match="names no schema"):
+        read_dump(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"schema": "sat_slime.tokens/2"}, "has schema 'sat_slime.tokens/2', expected is 'sat_slime.tokens/1'"),
+        ({"updates": "many"}, "updates is 'many', not of type int"),
+        ({"temperature": None}, "temperature is None"),
+        ({"removed": ["entropy"]}, "lacks the column entropy"),
+        ({"changed": {"tokens": np.zeros(5, np.float32)}}, "tokens is of type float32"),
+        ({"changed": {"mask": np.full(5, 2, np.uint8)}}, "mask is of type uint8"),
+        ({"changed": {"log_probs": np.zeros(4, np.float32)}}, r"log_probs has shape \(4,\), but lengths tell 3"),
+        ({"changed": {"tv": np.zeros((1, 5), np.float32)}}, r"tv has shape \(1, 5\)"),
+        ({"changed": {"entropy": np.zeros((5, 2), np.float32)}}, r"entropy has shape \(5, 2\)"),
+        ({"changed": {"lengths": np.array([6, -1, 0])}}, "lengths of shape"),
+        ({"changed": {"log_probs": np.full(5, np.nan, np.float32)}}, "log_probs has values that are no finite"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(path, changes, told):
+    write_dump(path, make_dump())
+    edit(path, **changes)
+    with pytest.raises(DumpError, match=f"000017.*{told}"):
+        read_dump(path)
+
+
+def test_types_of_the_same_kind_are_taken(path):
+    write_dump(path, make_dump())
+    mask, versions = np.array([1, 1, 1, 0, 1], np.uint8), np.full(5, 8, np.int64)
+    edit(path, changed={"mask": mask, "versions": versions})
+    found = read_dump(path)
+    assert found.mask.dtype == bool and found.mask.tolist() == [True, True, True, False, True]
+    assert found.versions.dtype == np.int32 and (found.versions == 8).all()
+
+
+def test_an_inactive_token_may_hold_anything(path):
+    dump = make_dump()
+    log_probs = np.where(dump.mask, dump.log_probs, np.nan)
+    write_dump(path, dataclasses.replace(dump, log_probs=log_probs))
+    assert np.isnan(read_dump(path).log_probs).sum() == 1
+
+
+def test_a_wrong_column_is_not_written(path):
+    with pytest.raises(ValueError, match="entropy has shape"):
+        write_dump(path, make_dump(entropy=np.zeros(3, np.float32)))
+    assert not path.exists()
+
+
+def test_a_failed_write_leaves_the_old_file(path, monkeypatch):
+    write_dump(path, make_dump())
+    before = path.read_bytes()
+
+    def fail(arrays, part, metadata):
+        part.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sat_slime.rollout.token_dump.save_file", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_dump(path, make_dump(step=18))
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
