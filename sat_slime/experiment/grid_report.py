@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from sat_slime.experiment import collapse, report
 from sat_slime.experiment.cells import collect, is_grid
 from sat_slime.experiment.comparison import Comparison
-from sat_slime.experiment.drawing import Drawing, save
+from sat_slime.experiment.drawing import save
 from sat_slime.experiment.geometry import draw_geometry
 from sat_slime.experiment.grid_drawing import KEY
 from sat_slime.experiment.grid_figures import draw_departure, draw_drift, draw_learning, draw_scores, lag_name
 from sat_slime.experiment.grid_page import PAGE, STYLE
-from sat_slime.experiment.grid_tables import Sheet, difference_table, main_table, run_table
+from sat_slime.experiment.grid_tables import difference_table, main_table, run_table
 from sat_slime.experiment.limits import limits, ours_label, summary
 from sat_slime.experiment.metrics import write_atomically
+from sat_slime.experiment.page_parts import Figure, Sheet, figure_html, sheet_html
 from sat_slime.experiment.paper_numbers import SOURCE
 from sat_slime.experiment.run_folder import RunFolder, RunFolderError, writable
 from sat_slime.experiment.sat_figures import draw_parts, draw_sat
 from sat_slime.experiment.statistics import TEST
 from sat_slime.experiment.tail import draw_tail, gate_table, lag_table
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of the page."""
-
-    name: str
-    heading: str
-    sentence: str
-    draw: Callable[[], Drawing | None]
 
 
 def figures(comparison: Comparison) -> Iterator[Figure]:
@@ -194,13 +183,13 @@ def _page(comparison: Comparison, paths: Sequence[str | Path], folder: Path, eve
     contents: list[tuple[str, str]] = []
     body: list[str] = []
     for sheet in tables(comparison):
-        body.append(_sheet(sheet, folder, contents))
+        body.append(sheet_html(sheet, folder, contents))
     for figure in every:
-        body += _figure(figure, folder, command, contents)
+        body.append(figure_html(figure, folder, contents, f"{command} --figure {figure.name}"))
         if figure.name == "tail":
-            body += [_sheet(sheet, folder, contents) for sheet in tail_tables(comparison)]
+            body += [sheet_html(sheet, folder, contents) for sheet in tail_tables(comparison)]
     contents += [("limits", "What the figures do not show"), ("rules", "Rules and tests")]
-    runs = _sheet(run_table(comparison), folder, contents)
+    runs = sheet_html(run_table(comparison), folder, contents)
     name = Path(paths[0]).resolve().name
     return PAGE.format(
         style=STYLE,
@@ -216,31 +205,3 @@ def _page(comparison: Comparison, paths: Sequence[str | Path], folder: Path, eve
         source=html.escape(SOURCE),
         command=html.escape(command),
     )
-
-
-def _sheet(sheet: Sheet, folder: Path, contents: list[tuple[str, str]]) -> str:
-    sheet.save(folder / "tables")
-    contents.append((sheet.name, sheet.heading))
-    return (
-        f'<section id="{html.escape(sheet.name)}"><h2>{html.escape(sheet.heading)}</h2>'
-        f'<p>{html.escape(sheet.sentence)}</p><div class="wide">{sheet.as_html()}</div>'
-        f'<p class="files"><a href="tables/{html.escape(sheet.name)}.csv">numbers</a></p></section>'
-    )
-
-
-def _figure(figure: Figure, folder: Path, command: str, contents: list[tuple[str, str]]) -> Iterator[str]:
-    drawing = figure.draw()
-    if drawing is None:
-        return
-    picture = base64.b64encode(save(drawing, folder / "figures", figure.name)).decode()
-    name, heading = html.escape(figure.name), html.escape(figure.heading)
-    contents.append((figure.name, figure.heading))
-    files = " · ".join(f'<a href="figures/{name}.{kind}">{text}</a>' for kind, text in _FILES)
-    yield (
-        f'<figure id="{name}"><h2>{heading}</h2><p>{html.escape(figure.sentence)}</p>'
-        f'<img alt="{heading}" src="data:image/svg+xml;base64,{picture}"><figcaption>{files}</figcaption>'
-        f'<p class="files"><code>{html.escape(command)} --figure {name}</code></p></figure>'
-    )
-
-
-_FILES = (("csv", "numbers"), ("png", "PNG"), ("svg", "SVG"))

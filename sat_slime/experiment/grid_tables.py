@@ -2,73 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import html
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from sat_slime.experiment.cells import Cell, label_of
 from sat_slime.experiment.comparison import Comparison, Contrast, Summary
 from sat_slime.experiment.grid_figures import departure_of, lag_name
+from sat_slime.experiment.page_parts import Heading, Sheet, Strong
 from sat_slime.experiment.paper_numbers import BASE_MODEL_SCORE, PAPER_LABEL, PaperCell, paper_cell
 from sat_slime.experiment.statistics import Difference, Estimate
 
 DASH = "–"
 PERCENT, NATS = 100.0, 1.0
-
-
-class Strong(str):
-    """Text that stands out."""
-
-
-class Heading(str):
-    """First cell of a row that heads those below it."""
-
-
-@dataclass
-class Sheet:
-    """A table."""
-
-    name: str
-    heading: str
-    sentence: str
-    head: list[str]
-    rows: list[list[str]]
-    groups: list[tuple[str, int]] = field(default_factory=list)
-    """(heading, columns) above the columns after the first."""
-    numbers: list[list[Any]] | None = None
-    """Rows of the CSV, its head first; the text where there are none."""
-
-    def save(self, folder: Path) -> None:
-        """NAME.csv."""
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / f"{self.name}.csv", "w", newline="", encoding="utf-8") as file:
-            rows = self.numbers or [self.head, *self.rows]
-            csv.writer(file).writerows([[_plain(value) for value in row] for row in rows])
-
-    def as_html(self) -> str:
-        """The table itself; every text in it is escaped."""
-        top = "".join(f'<th colspan="{width}" class="group">{html.escape(text)}</th>' for text, width in self.groups)
-        head = "".join(f"<th>{html.escape(text)}</th>" for text in self.head)
-        body = "".join(_html_row(row) for row in self.rows)
-        return f"<table>{f'<tr><th></th>{top}</tr>' if top else ''}<tr class='head'>{head}</tr>{body}</table>"
-
-
-def _html_row(row: Sequence[str]) -> str:
-    if isinstance(row[0], Heading):
-        return f'<tr class="part"><th colspan="{len(row)}">{html.escape(row[0])}</th></tr>'
-    cells = (f"<strong>{html.escape(c)}</strong>" if isinstance(c, Strong) else html.escape(c) for c in row[1:])
-    return f'<tr><th scope="row">{html.escape(row[0])}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return f"{value:.10g}" if math.isfinite(value) else ""
-    # a name that begins like a formula is text to a spreadsheet too
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "@", "\t") else value
 
 
 # ------------------------------------------------------------------------------------------------ main table
