@@ -1,0 +1,216 @@
+"""What an evaluation measured: graded responses in, numbers out. Every runtime and `sat-slime eval` call `summary`.
+
+An evaluation asks each of P problems `samples` times, and does so `repeats` times: N = samples x repeats responses a
+problem. docs/evaluation.md says what each number is an estimate of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Z95 = 1.959964
+"""Two-sided 95 % of the normal distribution."""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """The graded responses of an evaluation."""
+
+    rewards: np.ndarray
+    """(P, N)."""
+    lengths: np.ndarray | None = None
+    """(P, N) response tokens."""
+    truncated: np.ndarray | None = None
+    """(P, N) bool: the response was cut at the longest length."""
+    reasons: Sequence[str] | None = None
+    """P x N reasons of the verifier, a problem's in a row; see rollout.reward.verdict."""
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether rewards are right or wrong, without which there is no pass@k."""
+        return bool(np.isin(self.rewards, (0.0, 1.0)).all())
+
+
+def summary(graded: Graded, k: Sequence[int] = (), repeats: int = 1) -> dict[str, Any]:
+    """The numbers of an evaluation, by their names in eval.jsonl (docs/run-folder.md).
+
+    Args:
+        k: for each of them avg@k and pass@k.
+        repeats: evaluations that N is made of, in a row for each problem; accuracy_by_run has one number each.
+
+    Raises:
+        ValueError: nothing was measured, or some k, or `repeats`, does not fit N.
+    """
+    rewards = np.asarray(graded.rewards, np.float64)
+    if rewards.ndim != 2 or not rewards.size:
+        raise ValueError(f"rewards of shape {rewards.shape}: an evaluation has at least one problem and one sample")
+    problems, samples = rewards.shape
+    if samples % repeats:
+        raise ValueError(f"{samples} samples a problem are not {repeats} evaluations of equal size")
+    means = rewards.mean(1)
+    row: dict[str, Any] = {
+        "accuracy": float(rewards.mean()),
+        "accuracy_by_problem": means.tolist(),
+        "n_problems": problems,
+        "n_samples": rewards.size,
+    }
+    if repeats > 1:
+        row["accuracy_by_run"] = rewards.reshape(problems, repeats, -1).mean((0, 2)).tolist()
+    binary = graded.is_binary
+    row |= _named("accuracy", interval_over_problems(means, samples, binary))
+    row |= _named("accuracy", interval_over_samples(rewards, binary), "_samples")
+    for size in k:
+        row |= _at_k(rewards, size, binary)
+    if graded.lengths is not None:
+        row["length_mean"] = float(np.mean(graded.lengths))
+    if graded.truncated is not None:
+        row["truncated"] = float(np.mean(graded.truncated))
+    if graded.reasons is not None:
+        row |= {f"reasons/{reason}": count for reason, count in sorted(Counter(graded.reasons).items())}
+    return row
+
+
+def measured_weights(versions: Iterable[int | None]) -> int | None:
+    """The one version of the weights that made all responses; None where they are several, or unknown."""
+    found = set(versions)
+    return found.pop() if len(found) == 1 else None
+
+
+def pass_at_k(correct: np.ndarray, samples: int, k: int) -> np.ndarray:
+    """The probability that one of k responses is right, unbiased: 1 - C(n - c, k) / C(n, k) of c right ones among n.
+
+    Args:
+        correct: (P,) right responses to each problem.
+        samples: n responses to each.
+
+    Raises:
+        ValueError: k is below 1 or above n.
+    """
+    if not 1 <= k <= samples:
+        raise ValueError(f"k is {k}, and a problem has {samples} samples: k is from 1 to that number")
+    return np.array([1 - math.comb(samples - int(c), k) / math.comb(samples, k) for c in correct])
+
+
+def interval_over_problems(values: np.ndarray, samples: int, binary: bool = True) -> tuple[float, float] | None:
+    """95 % interval for the mean over all problems of this kind, of which these are a draw, each with fresh samples.
+
+    Wilson's score interval of p, at the sample size n' = p (1 - p) / V that the variance V of the mean of problems
+    stands for, with Student's t of P - 1 degrees. V comes from the spread of the problems' values, so it holds both
+    the choice of problems and the sampling of responses; it is taken as if one more problem were there, half of it
+    always right and half never: of few problems a rare kind is easily missing. n' is at most P x N, and P where all
+    values are 0, or all 1.
+
+    Args:
+        values: (P,) estimate of each problem, in [0, 1] if `binary`.
+        samples: N.
+        binary: False: values of any size, and the plain t interval.
+
+    Returns:
+        None with fewer than two problems.
+    """
+    problems = len(values)
+    if problems < 2:
+        return None
+    t = _student(problems - 1)
+    mean, squares = float(values.mean()), float(((values - values.mean()) ** 2).sum())
+    if not binary:
+        return _plain(mean, squares / (problems - 1) / problems, t)
+    spread = mean * (1 - mean)
+    if spread <= 0:
+        return _wilson(mean, problems, t)
+    squares += mean**2 / 2 + (1 - mean) ** 2 / 2
+    return _wilson(mean, min(problems * samples, spread / (squares / problems / problems)), t)
+
+
+def interval_over_samples(rewards: np.ndarray, binary: bool = True) -> tuple[float, float] | None:
+    """95 % interval for the mean over these very problems, of which only the responses are a draw.
+
+    Wilson's score interval at the sample size n' = p (1 - p) / V, where V adds up the variances of the problems, of c
+    right responses (c + 1/2) (N - c + 1/2) / (N (N + 1)): unbiased at even odds and above it elsewhere, so that no
+    problem is taken for certain after N responses. n' is at least P x N, which is right where all are equally hard.
+
+    Args:
+        rewards: (P, N).
+        binary: False: rewards of any size, and the plain normal interval.
+
+    Returns:
+        None with one sample a problem of rewards that are not binary.
+    """
+    problems, samples = rewards.shape
+    mean = float(rewards.mean())
+    if not binary:
+        if samples < 2:
+            return None
+        return _plain(mean, float(rewards.var(1, ddof=1).sum()) / (samples * problems**2), Z95)
+    correct = rewards.sum(1)
+    variances = (correct + 0.5) * (samples - correct + 0.5) / (samples * (samples + 1))
+    variance = float(variances.sum()) / (samples * problems**2)
+    return _wilson(mean, max(rewards.size, mean * (1 - mean) / variance), Z95)
+
+
+def problem_table(graded: Graded) -> list[dict[str, Any]]:
+    """A row for each problem: accuracy, samples, correct (where right and wrong is all there is), and truncated,
+    length_mean, reasons where known."""
+    rewards = graded.rewards
+    rows = []
+    for i, values in enumerate(rewards):
+        row: dict[str, Any] = {"accuracy": float(values.mean()), "samples": len(values)}
+        if graded.is_binary:
+            row["correct"] = int(values.sum())
+        if graded.truncated is not None:
+            row["truncated"] = int(graded.truncated[i].sum())
+        if graded.lengths is not None:
+            row["length_mean"] = float(graded.lengths[i].mean())
+        if graded.reasons is not None:
+            row["reasons"] = dict(Counter(graded.reasons[i * len(values) : (i + 1) * len(values)]))
+        rows.append(row)
+    return rows
+
+
+def _at_k(rewards: np.ndarray, k: int, binary: bool) -> dict[str, float]:
+    """avg@k is the mean whatever k is; what k decides is how far one evaluation of k samples a problem scatters."""
+    problems, samples = rewards.shape
+    if not 1 <= k <= samples:
+        raise ValueError(f"k is {k}, and a problem has {samples} samples: k is from 1 to that number")
+    row = {f"avg@{k}": float(rewards.mean())}
+    if samples > 1:
+        row[f"avg@{k}/se"] = math.sqrt(float(rewards.var(1, ddof=1).sum()) / k) / problems
+    if binary:
+        passed = pass_at_k(rewards.sum(1), samples, k)
+        row[f"pass@{k}"] = float(passed.mean())
+        row |= _named(f"pass@{k}", interval_over_problems(passed, samples))
+    return row
+
+
+def _named(name: str, interval: tuple[float, float] | None, suffix: str = "") -> dict[str, float]:
+    return {} if interval is None else {f"{name}/low{suffix}": interval[0], f"{name}/high{suffix}": interval[1]}
+
+
+def _wilson(p: float, n: float, quantile: float) -> tuple[float, float]:
+    """Wilson's score interval of a rate p among n."""
+    shrink = quantile**2 / n
+    center = (p + shrink / 2) / (1 + shrink)
+    half = quantile / (1 + shrink) * math.sqrt(p * (1 - p) / n + shrink / (4 * n))
+    return max(0.0, min(p, center - half)), min(1.0, max(p, center + half))
+
+
+def _plain(mean: float, variance: float, quantile: float) -> tuple[float, float]:
+    half = quantile * math.sqrt(variance)
+    return mean - half, mean + half
+
+
+def _student(degrees: int) -> float:
+    """Two-sided 95 % of Student's t by its expansion about the normal: to 1 % from 3 degrees, 3 % at 2, 24 % at 1."""
+    z, v = Z95, degrees
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
