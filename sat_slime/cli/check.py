@@ -77,6 +77,16 @@ def _is_installed(engine: Engine) -> bool:
     return importlib.util.find_spec(engine.module.partition(".")[0]) is not None
 
 
+def verifier_error(config: EmbeddedConfig) -> str | None:
+    """Why the configured verifier cannot be used, or None."""
+    if config.verifier.mode == "exact" or importlib.util.find_spec("math_verify") is not None:
+        return None
+    return (
+        f"verifier.mode is {config.verifier.mode}, but math-verify is not installed: pip install 'sat-slime[reward]', "
+        "or set verifier.mode to exact"
+    )
+
+
 def installed_version(package: str) -> str | None:
     """The version of an installed distribution."""
     try:
@@ -103,6 +113,8 @@ def check_all(file: Path, overrides: Sequence[str], address: str | None = None) 
     if not errors:
         yield Finding("OK", "settings", str(file))
     yield from (_engine(engine) for engine in ENGINES)
+    if lacking := verifier_error(config):
+        yield Finding("FAIL", "math-verify", lacking)
     yield from _trackers(config)
     yield _folder(config)
     yield _cache(config)

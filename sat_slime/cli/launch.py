@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from sat_slime.cli.check import missing_engines, port_error
+from sat_slime.cli.check import missing_engines, port_error, verifier_error
 from sat_slime.config import (
     ConfigError,
     EmbeddedConfig,
@@ -42,6 +42,7 @@ FREE_ON_RESUME = (
     "checkpoint",
     "collapse",
     "logging",
+    "verifier.workers",
     "rollout.startup_timeout_s",
     "rollout.request_timeout_s",
     "rollout.max_restarts",
@@ -182,8 +183,8 @@ def launch(plan: Plan, *, overwrite: bool, live: bool | None, console: Console) 
     """Run the plan to its end, whatever that is. Raises RunFolderError or ConfigError when it cannot start."""
     if missing := missing_engines():
         raise ConfigError([f"the embedded runtime needs {', '.join(missing)}: {INSTALL_ENGINES}"])
-    if taken := port_error(plan.config):
-        raise ConfigError([taken])
+    if error := port_error(plan.config) or verifier_error(plan.config):
+        raise ConfigError([error])
     with sigterm_as_ctrl_c():
         folder = _claim(plan, overwrite)
         try:

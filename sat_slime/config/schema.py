@@ -276,7 +276,29 @@ class TrainConfig(Section):
         return self.tensor_parallel * self.data_parallel
 
 
-class EvalConfig(Section):
+class ScoresConfig(Section):
+    """What an evaluation reports of the responses to a problem (docs/evaluation.md)."""
+
+    repeats: PositiveInt = 1
+    """Whole evaluations made of the same weights; accuracy is over all of them, accuracy_by_run has each."""
+    k: list[PositiveInt] | None = None
+    """Sample counts for which avg@k and pass@k are reported, from all samples of all repeats. Unset: the samples of one
+    repeat."""
+
+    def sizes(self, samples: int) -> list[int]:
+        """The k of an evaluation of `samples` a problem and repeat."""
+        return [samples] if self.k is None else self.k
+
+    def check(self, samples: int) -> None:
+        """Raises ValueError: a k for which there are not enough samples."""
+        if self.k and max(self.k) > samples * self.repeats:
+            raise ValueError(
+                f"k has {max(self.k)}, more than samples_per_problem {samples} x repeats {self.repeats}: raise one of "
+                "these or leave it out"
+            )
+
+
+class EvalConfig(ScoresConfig):
     """Evaluation on held-out problems, with the weights that the servers hold."""
 
     every_n_iterations: NonNegativeInt = 16
@@ -284,9 +306,34 @@ class EvalConfig(Section):
     problems: PositiveInt = 64
     """Held-out problems, no two of them the same."""
     samples_per_problem: PositiveInt = 4
-    """Samples per problem; accuracy is their mean."""
+    """Samples per problem and repeat."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature; 0 is greedy."""
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> EvalConfig:
+        self.check(self.samples_per_problem)
+        return self
+
+
+class VerifierLimits(Section):
+    """The processes that verify responses, and what one verdict may cost them (docs/reward.md)."""
+
+    workers: PositiveInt | None = None
+    """Worker processes; unset: half as many as cores, at most 8."""
+    cpu_s: PositiveFloat = 3.0
+    """CPU seconds of a verdict; what takes more has reward 0."""
+    wall_s: PositiveFloat = 30.0
+    """Seconds of waiting for a verdict, before its worker is killed."""
+    memory_mb: Annotated[int, Field(ge=256)] = 1024
+    """Address space of a worker, in MiB."""
+
+
+class VerifierConfig(VerifierLimits):
+    """What rewards a response: the task's own exact check, or the verifier of mathematics, in processes of its own."""
+
+    mode: Literal["exact", "strict_integer", "default", "prime_math", "math_dapo"] = "exact"
+    """exact: one comparison, without processes; the others are modes of the verifier, which give the same rewards."""
 
 
 class CheckpointConfig(Section):
@@ -356,6 +403,8 @@ class EmbeddedConfig(Section):
     """Training on Megatron."""
     eval: EvalConfig = EvalConfig()
     """Evaluation."""
+    verifier: VerifierConfig = VerifierConfig()
+    """What rewards a response."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints."""
     diagnose: DiagnoseConfig = DiagnoseConfig()

@@ -12,6 +12,7 @@ import numpy as np
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.task import Problem
+from sat_slime.rollout.reward import Verdict
 from sat_slime.rollout.types import GenerationRequest, Response
 
 # Streams of random numbers: under one seed they never overlap.
@@ -46,14 +47,25 @@ class RolloutBatch:
     """Seconds from the first request sent to the last response received."""
     faults: dict[str, int] = field(default_factory=dict)
     """Counts of rejected and resent responses and of server restarts."""
+    verdicts: list[Verdict] = field(default_factory=list)
+    """Of the responses, in their order, once they are graded."""
+    verifier: dict[str, float] = field(default_factory=dict)
+    """What the verifier counted while it graded them; empty where the task's own check does."""
 
     @property
     def rewards(self) -> np.ndarray:
         """(problems, samples) rewards."""
-        group = len(self.responses) // len(self.problems)
-        return np.array(
-            [task.reward(self.problems[i // group], r.output_ids) for i, r in enumerate(self.responses)], np.float32
-        ).reshape(len(self.problems), group)
+        return np.array([verdict.reward for verdict in self.verdicts], np.float32).reshape(len(self.problems), -1)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(problems, samples) response tokens."""
+        return np.array([len(r.output_ids) for r in self.responses]).reshape(len(self.problems), -1)
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """(problems, samples) bool: cut at the longest length."""
+        return np.array([r.output_ids[-1] != task.EOS for r in self.responses]).reshape(len(self.problems), -1)
 
     def samples(self) -> list[TrainSample]:
         """Responses with their group-normalized advantages."""
@@ -61,17 +73,17 @@ class RolloutBatch:
         return [TrainSample(r, float(a)) for r, a in zip(self.responses, advantages, strict=True)]
 
     def metrics(self) -> dict[str, float]:
-        """reward/*, response/*, tokens/* and rollout/* of the run folder."""
-        rewards = self.rewards
-        lengths = np.array([len(r.output_ids) for r in self.responses])
+        """reward/*, response/*, tokens/*, rollout/* and verifier/* of the run folder."""
+        rewards, lengths = self.rewards, self.lengths
         return {
             "reward/mean": float(rewards.mean()),
             "reward/flat_groups": float((rewards.min(1) == rewards.max(1)).mean()),
             "response/length_mean": float(lengths.mean()),
             "response/length_max": int(lengths.max()),
-            "response/truncated": float(np.mean([r.output_ids[-1] != task.EOS for r in self.responses])),
+            "response/truncated": float(self.truncated.mean()),
             "tokens/response_total": int(lengths.sum()),
             **{f"rollout/{name}": count for name, count in self.faults.items()},
+            **{f"verifier/{name}": count for name, count in self.verifier.items()},
         }
 
 
@@ -101,9 +113,8 @@ def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem
         config.task, config.eval.problems, np.random.default_rng([config.seed, _EVALUATION_PROBLEMS])
     )
     rng = np.random.default_rng([config.seed, _EVALUATION, step])
-    return problems, _requests(
-        config, f"eval-{step}", problems, config.eval.samples_per_problem, config.eval.temperature, rng
-    )
+    samples = config.eval.samples_per_problem * config.eval.repeats
+    return problems, _requests(config, f"eval-{step}", problems, samples, config.eval.temperature, rng)
 
 
 def _requests(config, prefix, problems, samples, temperature, rng) -> list[GenerationRequest]:

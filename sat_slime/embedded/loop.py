@@ -23,6 +23,7 @@ from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint, task
 from sat_slime.embedded.batch import RolloutBatch, StepResult, evaluation_requests, training_requests
 from sat_slime.embedded.cluster import ActorFailure, EngineGroup, TrainerGroup, local_ray, warm_up_model
+from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.initial_model import cached_model, is_model
 from sat_slime.embedded.recording import evaluation_row, histogram_row, sample_rows, step_row
 
@@ -134,12 +135,14 @@ class Pipeline:
         self.log.status(phase="starting", engine="starting")
         self.trainer = TrainerGroup(self.config, self.scratch, self.log_dir)
         self.engines = EngineGroup(self.config, self.initial, self.log_dir)
+        self.grader = Grader(self.config.verifier)
         try:
             ready = self._restore(saved) if saved else self._begin()
             self._loop(ready)
         finally:
             self.log.status(phase="stopping")
             self._stop_engines()
+            self.grader.close()
 
     def _stop_engines(self) -> None:
         try:
@@ -199,7 +202,7 @@ class Pipeline:
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
         self.engines.update_weights(self._weights_folder(self.versions[-1]), self.versions[-1])
         batch = checkpoint.read_batch(saved, self.config)
-        return Flight(batch.iteration, batch.problems, [], batch) if batch else None
+        return Flight(batch.iteration, batch.problems, [], self.grader.grade(batch)) if batch else None
 
     # ------------------------------------------------------------------------------------------------- loop
 
@@ -261,7 +264,8 @@ class Pipeline:
         if flight.batch is None:
             self.log.status(phase="waiting for the rollout")
             with self._timing("wait"):
-                flight.batch = self.engines.collect(flight.futures, flight.iteration, flight.problems)
+                generated = self.engines.collect(flight.futures, flight.iteration, flight.problems)
+            flight.batch = self.grader.grade(generated)
             self.log.status(engine="ready")
             self._tell_faults(flight.batch)
         return flight.batch
@@ -308,9 +312,9 @@ class Pipeline:
             return
         self.log.status(phase="evaluating")
         problems, requests = evaluation_requests(self.config, self.updates)
-        futures = self.engines.generate(requests, self.config.eval.samples_per_problem)
-        batch = self.engines.collect(futures, self.iteration, problems)
-        self.log.eval(evaluation_row(batch, self.updates, self.iteration))
+        futures = self.engines.generate(requests, len(requests) // len(problems))
+        batch = self.grader.grade(self.engines.collect(futures, self.iteration, problems))
+        self.log.eval(evaluation_row(batch, self.config.eval, self.updates, self.iteration))
 
     def _save(self, ahead: Flight | None) -> None:
         """A checkpoint between two iterations, with the batch in flight once it is complete."""

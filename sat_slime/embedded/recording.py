@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from sat_slime.config.schema import EvalConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.batch import RolloutBatch, StepResult
+from sat_slime.rollout.evaluation import Graded, measured_weights, summary
 
 
 def step_row(batch: RolloutBatch, result: StepResult, iteration: int, seconds: dict[str, float]) -> dict[str, Any]:
@@ -44,17 +46,14 @@ def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:
     ]
 
 
-def evaluation_row(batch: RolloutBatch, step: int, iteration: int) -> dict[str, Any]:
+def evaluation_row(batch: RolloutBatch, scores: EvalConfig, step: int, iteration: int) -> dict[str, Any]:
     """One line of eval.jsonl. `weights_step` is of the weights that answered, which may lag `step`."""
-    rewards = batch.rewards
+    graded = Graded(batch.rewards, batch.lengths, batch.truncated, [verdict.reason for verdict in batch.verdicts])
     return {
         "step": step,
         "iteration": iteration,
-        "weights_step": min(response.weight_version for response in batch.responses),
-        "accuracy": float(rewards.mean()),
-        "accuracy_by_problem": rewards.mean(1).tolist(),
-        "n_problems": len(batch.problems),
-        "n_samples": rewards.size,
-        "length_mean": sum(len(response.output_ids) for response in batch.responses) / rewards.size,
+        "weights_step": measured_weights(response.weight_version for response in batch.responses),
+        **summary(graded, scores.sizes(scores.samples_per_problem), scores.repeats),
+        **{f"verifier/{name}": count for name, count in batch.verifier.items()},
         "time/eval": batch.seconds,
     }

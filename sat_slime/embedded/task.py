@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sat_slime.config.schema import TaskConfig
+from sat_slime.rollout.reward.verdict import Verdict
+from sat_slime.rollout.reward.verdict import verdict as make_verdict
 
 ALPHABET = "0123456789,=$ "
 VOCAB_SIZE = TaskConfig.vocab_size
@@ -35,6 +37,10 @@ class Problem:
     @property
     def prompt_ids(self) -> tuple[int, ...]:
         return encode(self.prompt)
+
+    @property
+    def label(self) -> str:
+        return str(sum(self.digits))
 
     @property
     def partial_sums(self) -> np.ndarray:
@@ -78,12 +84,25 @@ def evaluation_problems(task: TaskConfig, count: int, rng: np.random.Generator) 
     return list(problems)
 
 
-def reward(problem: Problem, output_ids) -> float:
-    """1.0 iff the response ends with `$` right after the exact sum in two digits, as a number of its own."""
+def answer(output_ids) -> str | None:
+    """The last number of a response that ends: two digits, right before `$`, as a number of their own."""
     text = decode(output_ids)
-    if not text.endswith("$"):
-        return 0.0
-    return float(text[:-1].split(",")[-1] == f"{sum(problem.digits):02d}")
+    last = text.removesuffix("$").split(",")[-1]
+    return last if text.endswith("$") and len(last) == 2 and last.isdigit() else None
+
+
+def verdict(problem: Problem, output_ids) -> Verdict:
+    """Reward 1.0 iff the last number is the exact sum, as the verifier of mathematics would tell it."""
+    found = answer(output_ids)
+    if found is None:
+        return make_verdict(None, "no_answer")
+    return make_verdict(found, "number" if int(found) == sum(problem.digits) else "different")
+
+
+def wording(output_ids) -> str:
+    """A response as the verifier of mathematics reads it; empty where there is no answer."""
+    found = answer(output_ids)
+    return "" if found is None else f"{decode(output_ids)}\nAnswer: {int(found)}"
 
 
 def demonstration(problem: Problem, rng: np.random.Generator, error_rate: float, direct: bool) -> str:

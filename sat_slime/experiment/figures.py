@@ -31,6 +31,7 @@ from sat_slime.experiment.drawing import (
     steps_of,
     window_of,
 )
+from sat_slime.experiment.metrics import largest_k
 
 HistogramRow = Mapping[str, Any]
 
@@ -52,10 +53,15 @@ def _eval_panel(data: RunData, axes: Axes, table: Table) -> bool:
     accuracy = data.evals["accuracy"]
     steps = data.evals.get("step", np.arange(len(accuracy)))
     samples = data.evals.get("n_samples", np.full_like(accuracy, np.nan))
-    error = np.nan_to_num(np.sqrt(np.clip(accuracy * (1 - accuracy), 0, None) / samples))
-    axes.errorbar(steps, accuracy, yerr=error, color=GREEN, marker="o", ms=4, capsize=2, label="accuracy")
+    bars, told = np.nan_to_num(np.sqrt(np.clip(accuracy * (1 - accuracy), 0, None) / samples)), "one standard error"
+    if has(data.evals, "accuracy/low_samples"):
+        ends = np.stack([accuracy - data.evals["accuracy/low_samples"], data.evals["accuracy/high_samples"] - accuracy])
+        bars, told = np.nan_to_num(ends), "95 % interval"
+    axes.errorbar(steps, accuracy, yerr=bars, color=GREEN, marker="o", ms=4, capsize=2, label="accuracy")
+    if (k := largest_k(data.evals)) > 1:
+        axes.plot(steps, data.evals[f"pass@{k}"], color=ORANGE, linestyle="--", marker="s", ms=3, label=f"pass@{k}")
     axes.axhline(accuracy[0], color=BLACK, linestyle=":", linewidth=1, label=f"before training ({accuracy[0]:.3f})")
-    return finish(axes, "held-out accuracy (bars: one standard error of the samples)", "accuracy", zero=False)
+    return finish(axes, f"held-out accuracy (bars: {told} of the samples)", "accuracy", zero=False)
 
 
 def draw_mismatch(data: RunData) -> Drawing | None:

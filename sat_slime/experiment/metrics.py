@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,16 @@ import numpy as np
 
 from sat_slime.config.jsonl import keep_rows, read_rows, to_json, write_atomically
 
-__all__ = ["columns", "keep_rows", "once_per_iteration", "read_metrics", "read_rows", "to_json", "write_atomically"]
+__all__ = [
+    "columns",
+    "keep_rows",
+    "largest_k",
+    "once_per_iteration",
+    "read_metrics",
+    "read_rows",
+    "to_json",
+    "write_atomically",
+]
 
 
 def read_metrics(path: str | Path) -> dict[str, np.ndarray]:
@@ -35,3 +44,9 @@ def once_per_iteration(metrics: Mapping[str, np.ndarray], key: str) -> np.ndarra
         return metrics[key]
     _, first = np.unique(metrics["iteration"], return_index=True)
     return metrics[key][first]
+
+
+def largest_k(metrics: Iterable[str]) -> int:
+    """The largest k of the keys pass@k; 0 where there is none."""
+    sizes = (key.partition("@")[2] for key in metrics if key.startswith("pass@"))
+    return max((int(size) for size in sizes if size.isdigit()), default=0)

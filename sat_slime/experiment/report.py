@@ -18,7 +18,14 @@ from sat_slime.config.method import method_label
 from sat_slime.experiment import figures
 from sat_slime.experiment.collapse import judge
 from sat_slime.experiment.drawing import Columns, RunData, save, smooth, window_of
-from sat_slime.experiment.metrics import columns, once_per_iteration, read_metrics, read_rows, write_atomically
+from sat_slime.experiment.metrics import (
+    columns,
+    largest_k,
+    once_per_iteration,
+    read_metrics,
+    read_rows,
+    write_atomically,
+)
 from sat_slime.experiment.page import PAGE, STYLE
 from sat_slime.experiment.run_folder import RunFolder
 from sat_slime.experiment.view import duration
@@ -191,11 +198,27 @@ def summary(run: Run) -> Iterator[str]:
         else:
             ends_at = f"from {accuracy[0]:.3f} to {accuracy[-1]:.3f}"
             yield f"Held-out accuracy went {ends_at} ({len(accuracy)} evaluations{samples})."
+        if told := _last_evaluation(evals):
+            yield told
     if "tokens/response_total" in metrics:
         tokens = float(np.nansum(once_per_iteration(metrics, "tokens/response_total")))
         seconds = float(np.nansum(once_per_iteration(metrics, "time/step"))) if "time/step" in metrics else math.nan
         speed = f" in {duration(seconds)}: {tokens / seconds:,.0f} tokens/s" if seconds > 0 else ""
         yield f"{tokens:,.0f} response tokens trained{speed}."
+
+
+def _last_evaluation(evals: Columns) -> str | None:
+    """Intervals and pass@k of the last evaluation, where its row has them."""
+    last = {key: float(values[-1]) for key, values in evals.items() if math.isfinite(values[-1])}
+    if "accuracy/low_samples" not in last:
+        return None
+    told = f"At the last evaluation 95 % intervals were {last['accuracy/low_samples']:.3f} to "
+    told += f"{last['accuracy/high_samples']:.3f} for these problems"
+    if "accuracy/low" in last:
+        told += f", {last['accuracy/low']:.3f} to {last['accuracy/high']:.3f} for all of their kind"
+    if (k := largest_k(last)) > 1:
+        told += f"; pass@{k} was {last[f'pass@{k}']:.3f}"
+    return f"{told}."
 
 
 def _ending(run: Run) -> str:

@@ -19,6 +19,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sat_slime.experiment.metrics import largest_k
+
 SPARKS = "▁▂▃▄▅▆▇█"
 RECENT_ITERATIONS = 32
 """Iterations over which the view averages its speed."""
@@ -76,6 +78,8 @@ class Progress:
     times: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=RECENT_ITERATIONS))
     """(seconds of the clock, steps made, response tokens of the batch) at the ends of the newest iterations."""
     evals: list[float] = field(default_factory=list)
+    eval_interval: tuple[float, float] = (math.nan, math.nan)
+    """95 %, of the newest, by its samples."""
     messages: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=SHOWN_MESSAGES))
 
     def add_step(self, metrics: Mapping[str, Any]) -> None:
@@ -92,6 +96,7 @@ class Progress:
     def add_eval(self, metrics: Mapping[str, Any]) -> None:
         if (accuracy := number(metrics, "accuracy")) == accuracy:
             self.evals.append(accuracy)
+            self.eval_interval = number(metrics, "accuracy/low_samples"), number(metrics, "accuracy/high_samples")
 
     @property
     def seconds_per_step(self) -> float:
@@ -130,8 +135,7 @@ class PlainView:
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
         self.progress.add_eval(metrics)
-        accuracy, samples = number(metrics, "accuracy"), metrics.get("n_samples", "?")
-        self._print(f"eval at step {metrics.get('step', '?')}: accuracy {accuracy:.3f} ({samples} samples)")
+        self._print(eval_line(metrics))
 
     def status(self, fields: Mapping[str, Any]) -> None:
         phase = fields.get("phase")
@@ -177,6 +181,18 @@ def step_line(progress: Progress) -> str:
         parts.append(f"{progress.seconds_per_step:.2f} s/step")
         parts.append(f"left {duration(progress.seconds_left)}")
     return "  ".join(parts)
+
+
+def eval_line(metrics: Mapping[str, Any]) -> str:
+    """An evaluation in one line: the 95 % interval is that of the samples, the problems being the same each time."""
+    accuracy, samples = number(metrics, "accuracy"), metrics.get("n_samples", "?")
+    low, high = number(metrics, "accuracy/low_samples"), number(metrics, "accuracy/high_samples")
+    interval = f" [{low:.3f}, {high:.3f}]" if low == low else ""
+    line = f"eval at step {metrics.get('step', '?')}: accuracy {accuracy:.3f}{interval} ({samples} samples)"
+    if (k := largest_k(metrics)) > 1:
+        line += f", pass@{k} {number(metrics, f'pass@{k}'):.3f}"
+    weights = metrics.get("weights_step")
+    return line if weights in (None, metrics.get("step")) else f"{line}, of the weights of step {weights}"
 
 
 class LiveView:
@@ -235,6 +251,8 @@ def render(progress: Progress) -> RenderableType:
         table.add_column(ratio=ratio, no_wrap=True)
     spark = sparkline(list(progress.rewards)[-SPARKLINE_STEPS:])
     evals = " → ".join(f"{value:.3f}" for value in dict.fromkeys((*progress.evals[:1], *progress.evals[-1:])))
+    if evals and progress.eval_interval[0] == progress.eval_interval[0]:
+        evals += "  [dim]{:.3f} to {:.3f}[/]".format(*progress.eval_interval)
     least, most = shown(metrics, "lag/min", "g"), shown(metrics, "lag/max", "g")
     table.add_row("reward", f"[bold]{shown(metrics, 'reward/mean', '.3f')}[/] [cyan]{spark}[/]", "eval", evals or "–")
     table.add_row(

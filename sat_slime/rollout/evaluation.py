@@ -123,7 +123,7 @@ def interval_over_problems(values: np.ndarray, samples: int, binary: bool = True
         return _plain(mean, squares / (problems - 1) / problems, t)
     spread = mean * (1 - mean)
     if spread <= 0:
-        return _wilson(mean, problems, t)
+        return _wilson(mean, problems, Z95)
     squares += mean**2 / 2 + (1 - mean) ** 2 / 2
     return _wilson(mean, min(problems * samples, spread / (squares / problems / problems)), t)
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.schema import EmbeddedConfig, EvalConfig, VerifierConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.batch import RolloutBatch, evaluation_requests, group_advantages, training_requests
+from sat_slime.embedded.grading import Grader
+from sat_slime.embedded.recording import evaluation_row
 from sat_slime.rollout.types import Response
 
 CONFIG = EmbeddedConfig(rollout={"prompts_per_iteration": 3, "samples_per_prompt": 4})
@@ -55,7 +57,8 @@ def make_batch(answers: list[str], version: int = 0) -> RolloutBatch:
                 weight_version=version,
             )
         )
-    return RolloutBatch(0, problems, responses, seconds=1.5, faults={"rejected": 2})
+    batch = RolloutBatch(0, problems, responses, seconds=1.5, faults={"rejected": 2})
+    return Grader(VerifierConfig()).grade(batch)
 
 
 def test_metrics_of_a_batch():
@@ -71,3 +74,27 @@ def test_metrics_of_a_batch():
     assert metrics["rollout/rejected"] == 2
     advantages = [sample.advantage for sample in batch.samples()]
     assert advantages[0] == advantages[3] > 0 > advantages[1] and not any(advantages[4:])
+
+
+def test_the_row_of_an_evaluation():
+    problems, _ = training_requests(CONFIG, 0)
+    right = f"{sum(problems[0].digits):02d}$"
+    batch = make_batch([right, right, "98$", right] + ["98$"] * 7 + ["11,22,33"], version=6)
+    scores = EvalConfig(samples_per_problem=2, repeats=2, k=[1, 2, 4])
+    row = evaluation_row(batch, scores, step=8, iteration=8)
+    assert (row["step"], row["weights_step"], row["time/eval"]) == (8, 6, 1.5)
+    assert row["accuracy"] == row["avg@2"] == row["pass@1"] == pytest.approx(3 / 12)
+    assert row["pass@2"] == row["pass@4"] == pytest.approx(1 / 3)
+    assert row["accuracy_by_run"] == pytest.approx([2 / 6, 1 / 6])
+    assert row["accuracy/low"] < row["accuracy"] < row["accuracy/high"]
+    assert (row["n_problems"], row["n_samples"]) == (3, 12)
+    assert (row["reasons/number"], row["reasons/different"], row["reasons/no_answer"]) == (3, 8, 1)
+    assert row["truncated"] == pytest.approx(1 / 12)
+    assert not any(key.startswith("verifier/") for key in row)
+    assert "pass@2" in evaluation_row(batch, EvalConfig(samples_per_problem=2, repeats=2), 8, 8), "k unset: 2"
+
+
+def test_repeats_ask_so_often():
+    config = CONFIG.model_copy(update={"eval": EvalConfig(problems=5, samples_per_problem=2, repeats=3)})
+    _, requests = evaluation_requests(config, 0)
+    assert len(requests) == 5 * 6 and len({request.seed for request in requests}) == 30

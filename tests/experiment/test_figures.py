@@ -55,6 +55,18 @@ def test_saved_figure_has_its_numbers_beside_it(tmp_path):
     assert rows[0]["mismatch/policy"] == "" and rows[3]["mismatch/policy"] != ""
 
 
+def test_an_evaluation_shows_its_interval_and_pass_at_the_largest_k():
+    scores = {"accuracy": 0.5, "accuracy/low_samples": 0.4, "accuracy/high_samples": 0.7, "pass@1": 0.5, "pass@8": 0.8}
+    evals = columns([{"step": step, "n_samples": 64, **scores} for step in (0, 16)])
+    drawing = figures.draw_learning(RunData(columns([step_metrics(1), step_metrics(2)]), evals))
+    axes = drawing.figure.axes[-1]
+    assert "95 % interval" in axes.get_title(loc="left") + axes.get_title()
+    assert "pass@8" in [text.get_text() for text in axes.get_legend().get_texts()]
+    (bars,) = (container for container in axes.containers if container.has_yerr)
+    ends = bars.lines[2][0].get_segments()
+    assert [end[:, 1].tolist() for end in ends] == [[0.4, 0.7], [0.4, 0.7]]
+
+
 def test_smoothing_over_a_whole_period_flattens_a_sawtooth():
     sawtooth = np.tile(np.arange(1.0, 9.0), 10)
     inner = smooth(sawtooth, 8)[8:-8]

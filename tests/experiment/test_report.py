@@ -104,3 +104,14 @@ def test_a_run_cut_off_after_its_last_step_does_not_ask_for_more(tmp_path):
     folder = write_run(tmp_path / "run", 200, state='{"status": "interrupted"}')
     sentence = next(summary(load_run(folder)))
     assert sentence.endswith("was interrupted, after its last step.")
+
+
+def test_the_last_evaluation_with_its_intervals(tmp_path):
+    folder = write_run(tmp_path / "run", 40)
+    scores = {"accuracy": 0.5, "accuracy/low_samples": 0.41, "accuracy/high_samples": 0.59, "pass@4": 0.7}
+    row = {"step": 40, "weights_step": 40, "n_samples": 128, "accuracy/low": 0.3, "accuracy/high": 0.7, **scores}
+    told = "At the last evaluation 95 % intervals were 0.410 to 0.590 for these problems"
+    assert not any("95 %" in line for line in summary(load_run(folder)))
+    with (folder / "eval.jsonl").open("a") as file:
+        file.write(to_json(row) + "\n")
+    assert f"{told}, 0.300 to 0.700 for all of their kind; pass@4 was 0.700." in summary(load_run(folder))

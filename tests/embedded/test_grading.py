@@ -1,0 +1,83 @@
+"""The running sums graded by their own check and by the verifier: the same rewards for the same responses."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+
+from sat_slime.config.schema import TaskConfig, VerifierConfig
+from sat_slime.embedded import task
+from sat_slime.embedded.batch import RolloutBatch
+from sat_slime.embedded.grading import Grader
+from sat_slime.rollout.types import Response
+
+needs_verifier = pytest.mark.skipif(
+    importlib.util.find_spec("math_verify") is None, reason="needs pip install 'sat-slime[reward]'"
+)
+
+
+def response(output_ids, problem: task.Problem) -> Response:
+    length = len(output_ids)
+    return Response("r", problem.prompt_ids, tuple(output_ids), np.zeros(length, np.float32), None, "stop", 3)
+
+
+def written(problem: task.Problem, rng: np.random.Generator) -> tuple[int, ...]:
+    """A response: a demonstration, one with a slip, one in which a character is another, or noise."""
+    kind = rng.integers(4)
+    text = task.demonstration(problem, rng, error_rate=0.3 if kind == 1 else 0.0, direct=bool(rng.integers(2)))
+    tokens = list(task.encode(text))
+    if kind == 2:
+        tokens[rng.integers(len(tokens))] = int(rng.integers(task.VOCAB_SIZE))
+    if kind == 3:
+        tokens = [*rng.integers(0, task.VOCAB_SIZE, rng.integers(1, 12)).tolist(), task.EOS]
+    return tuple(tokens)
+
+
+def make_batch(problems: int = 200, samples: int = 8, seed: int = 0) -> RolloutBatch:
+    rng = np.random.default_rng(seed)
+    drawn = task.training_problems(TaskConfig(), problems, rng)
+    responses = [response(written(problem, rng), problem) for problem in drawn for _ in range(samples)]
+    return RolloutBatch(0, drawn, responses)
+
+
+@needs_verifier
+@pytest.mark.parametrize("mode", ["strict_integer", "default", "prime_math", "math_dapo"])
+def test_every_mode_of_the_verifier_gives_the_rewards_of_the_tasks_own_check(mode):
+    batch = make_batch(problems=100)
+    exact = Grader(VerifierConfig()).grade(batch)
+    grader = Grader(VerifierConfig(mode=mode, workers=1))
+    try:
+        verified = grader.grade(batch)
+    finally:
+        grader.close()
+    np.testing.assert_array_equal(verified.rewards, exact.rewards)
+    assert 0.2 < exact.rewards.mean() < 0.9
+    if mode != "prime_math":  # PRIME compares what is not there, too
+        none = [verdict.reason == "no_answer" for verdict in exact.verdicts]
+        assert none == [verdict.reason == "no_answer" for verdict in verified.verdicts] and 0 < sum(none) < len(none)
+
+
+@needs_verifier
+def test_what_the_verifier_counted_is_in_the_metrics_of_the_batch():
+    batch = make_batch(problems=2)
+    grader = Grader(VerifierConfig(mode="strict_integer", workers=1))
+    try:
+        metrics = grader.grade(batch).metrics()
+        again = grader.grade(batch).metrics()
+    finally:
+        grader.close()
+    assert metrics["verifier/verdicts"] == again["verifier/verdicts"] == 16
+    assert metrics["verifier/correct"] == 16 * metrics["reward/mean"]
+    assert metrics["verifier/timeouts"] == metrics["verifier/kills"] == 0
+
+
+def test_the_own_check_starts_no_process_and_says_why():
+    problem = task.Problem((3, 5, 2, 4), 8)
+    answers = ["08,10,14$", "14$", "08,10,15$", "14", "014$", "1 4$", "$", "08,10,14"]
+    batch = RolloutBatch(0, [problem], [response(task.encode(text), problem) for text in answers])
+    graded = Grader(VerifierConfig()).grade(batch)
+    assert [verdict.reason for verdict in graded.verdicts] == ["number"] * 2 + ["different"] + ["no_answer"] * 5
+    assert graded.rewards.tolist() == [[1, 1, 0, 0, 0, 0, 0, 0]]
+    assert graded.verifier == {}
