@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import model_validator
 
 from sat_slime.config.method import method_switches
-from sat_slime.config.schema import MethodConfig, Section
+from sat_slime.config.schema import MethodConfig, ScoresConfig, Section
 
 
 class HooksConfig(Section):
@@ -29,6 +29,11 @@ class HooksConfig(Section):
     """Keep routed experts in one byte each from the moment they arrive, in two above 256 experts (slime issue 2384)."""
     check_routed_experts: bool = True
     """Refuse replayed experts that do not belong to the tokens trained: length, layers, range, off by one."""
+    evaluate_first: bool = True
+    """Evaluate the initial weights, which slime's train_async.py does not; its train.py does, and `sat-slime launch`
+    leaves this out there."""
+    evaluate_last: bool = True
+    """Evaluate the final weights: push them after the last iteration and evaluate, where slime would not."""
 
 
 class PluginConfig(Section):
@@ -38,6 +43,8 @@ class PluginConfig(Section):
     """What is optimized: a section as in every configuration here, or a name such as `sat-gspo-r3`."""
     hooks: HooksConfig = HooksConfig()
     """Hooks into slime."""
+    eval: ScoresConfig = ScoresConfig()
+    """What is reported of an evaluation."""
     run_dir: str | None = None
     """Run folder for metrics.jsonl and eval.jsonl; unset: slime's own trackers alone."""
 

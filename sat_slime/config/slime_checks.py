@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sat_slime.config.checks import divisors, uneven_batch
 from sat_slime.config.method import build_method
+from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.objective import SAT, check_method
 
@@ -36,6 +37,7 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
         *_sampling(config),
         *_schedule(config),
         *_checkpoints(config),
+        *_verifier(config),
     ]
 
 
@@ -289,11 +291,25 @@ def _schedule(config: SlimeConfig) -> Iterator[str]:
             f"eval.every_n_iterations is {evaluation}, no multiple of pipeline.lag {lag}: evaluations measure the "
             f"weights of the last broadcast, some the same twice; a multiple of {lag} measures new ones each time"
         )
-    if evaluation and iterations % evaluation:
+    if evaluation and iterations % evaluation and not config.hooks.evaluate_last:
         yield (
             f"pipeline.iterations is {iterations}, no multiple of eval.every_n_iterations {evaluation}: the last "
-            f"{iterations % evaluation} iterations are not evaluated"
+            f"{iterations % evaluation} iterations are not evaluated; set hooks.evaluate_last to true"
         )
+
+
+def _verifier(config: SlimeConfig) -> Iterator[str]:
+    changed = ", ".join(f"verifier.{name}" for name in sorted(config.verifier.model_fields_set))
+    if config.verifier != VerifierLimits() and not uses_verifier(config):
+        yield (
+            f"{changed} has no effect with data.reward {config.data.reward}: the verifier is that of "
+            "sat_slime.plugin.reward.default and its other modes"
+        )
+
+
+def uses_verifier(config: SlimeConfig) -> bool:
+    """Whether this package's verifier rewards the responses."""
+    return bool(config.data.reward and config.data.reward.startswith("sat_slime.plugin.reward."))
 
 
 def _checkpoints(config: SlimeConfig) -> Iterator[str]:

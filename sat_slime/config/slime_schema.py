@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sat_slime.config.plugin import HooksConfig
 from sat_slime.config.schema import (
@@ -19,7 +19,9 @@ from sat_slime.config.schema import (
     PipelineConfig,
     PositiveFloat,
     PositiveInt,
+    ScoresConfig,
     Section,
+    VerifierLimits,
 )
 
 FlagValue = bool | int | float | str | list[int | float | str]
@@ -252,16 +254,16 @@ class SlimeTrainConfig(Section):
         return self.world_size // (self.tensor_parallel * self.pipeline_parallel * self.context_parallel)
 
 
-class SlimeEvalConfig(Section):
+class SlimeEvalConfig(ScoresConfig):
     """Evaluation, with the weights that the engines hold."""
 
     every_n_iterations: NonNegativeInt = 20
-    """Iterations between evaluations; 0: none. slime has none before the first and none after the last iteration of an
-    asynchronous run."""
+    """Iterations between evaluations, besides one before the first iteration and one after the last
+    (hooks.evaluate_first, hooks.evaluate_last); 0: none at all."""
     prompts: dict[str, str] = Field(default_factory=dict)
     """Name and file of each set, in the training prompts' format."""
     samples_per_problem: PositiveInt = 1
-    """Samples per problem; accuracy is their mean."""
+    """Samples per problem and repeat."""
     max_response_tokens: PositiveInt | None = None
     """Longest response, in tokens; unset: the rollout's."""
     temperature: NonNegativeFloat | None = None
@@ -270,6 +272,11 @@ class SlimeEvalConfig(Section):
     """Nucleus; unset: the rollout's."""
     top_k: int | None = None
     """Most likely tokens that are sampled from; unset: the rollout's."""
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> SlimeEvalConfig:
+        self.check(self.samples_per_problem)
+        return self
 
 
 class SlimeCheckpointConfig(Section):
@@ -334,6 +341,8 @@ class SlimeConfig(Section):
     """The model."""
     data: DataConfig = DataConfig()
     """Prompts and reward."""
+    verifier: VerifierLimits = VerifierLimits()
+    """Limits of this package's verifier, for a data.reward of sat_slime.plugin.reward."""
     rollout: SlimeRolloutConfig = SlimeRolloutConfig()
     """Generation on SGLang."""
     train: SlimeTrainConfig = SlimeTrainConfig()

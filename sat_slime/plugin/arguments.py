@@ -13,6 +13,8 @@ import yaml
 
 from sat_slime.config.method import build_method
 from sat_slime.config.plugin import PluginConfig
+from sat_slime.config.schema import ScoresConfig
+from sat_slime.config.slime_checks import uses_verifier
 from sat_slime.config.slime_schema import FlagValue, SlimeConfig
 from sat_slime.objective import SAT, Method
 from sat_slime.plugin.flags import KnownFlags, recorded_flags, unknown_flags
@@ -112,8 +114,15 @@ def checkpoint_folder(config: SlimeConfig, run_dir: Path) -> Path:
 
 def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
     """The plugin's settings as slime reads them, with yaml.safe_load: a float has a point, or it would be text."""
-    settings = PluginConfig(method=config.method, hooks=config.hooks, run_dir=str(run_dir))
-    return yaml.safe_dump({"sat_slime": settings.model_dump(mode="json")}, sort_keys=False)
+    hooks = config.hooks
+    if not config.pipeline.lag:  # train.py evaluates the initial weights by itself
+        hooks = hooks.model_copy(update={"evaluate_first": False})
+    scores = ScoresConfig(repeats=config.eval.repeats, k=config.eval.k)
+    settings = PluginConfig(method=config.method, hooks=hooks, eval=scores, run_dir=str(run_dir))
+    sections = {"sat_slime": settings.model_dump(mode="json")}
+    if uses_verifier(config):
+        sections["sat_slime_verifier"] = config.verifier.model_dump(mode="json", exclude_none=True)
+    return yaml.safe_dump(sections, sort_keys=False)
 
 
 def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
@@ -253,7 +262,8 @@ def _eval(config: SlimeConfig) -> Part:
         return
     yield "eval-interval", evaluation.every_n_iterations, "eval.every_n_iterations"
     yield "eval-prompt-data", [word for pair in evaluation.prompts.items() for word in pair], "eval.prompts"
-    yield "n-samples-per-eval-prompt", evaluation.samples_per_problem, "eval.samples_per_problem"
+    samples = evaluation.samples_per_problem * evaluation.repeats
+    yield "n-samples-per-eval-prompt", samples, "eval.samples_per_problem"
     yield "eval-max-response-len", evaluation.max_response_tokens, "eval.max_response_tokens"
     yield "eval-temperature", evaluation.temperature, "eval.temperature"
     yield "eval-top-p", evaluation.top_p, "eval.top_p"

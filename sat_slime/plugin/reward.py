@@ -27,6 +27,8 @@ for _name in ("math_verify", "latex2sympy2_extended"):
         raise ModuleNotFoundError(f"No module named '{_name}': pip install 'sat-slime[reward]'", name=_name)
 
 KEY = "sat_slime_verifier"
+VERDICT = "sat_slime_verdict"
+"""Key of a sample's metadata: the reason of its verdict."""
 _MAX_WORKERS = 8
 
 _lock = threading.Lock()
@@ -53,12 +55,12 @@ async def strict_integer(args: Namespace, sample: Any, **kwargs: Any) -> Any:
     return await _rewards(args, sample, "strict_integer")
 
 
-def drain_metrics() -> dict[str, float]:
-    """The pool's counts since the last call, as `rollout/verifier_NAME`; empty where nothing was verified."""
+def drain_metrics(prefix: str = "rollout") -> dict[str, float]:
+    """The pool's counts since the last call, as `PREFIX/verifier_NAME`; empty where nothing was verified."""
     counts = {} if _pool is None else _pool.drain_metrics()
     if not counts.get("verdicts"):
         return {}
-    return {f"rollout/verifier_{name}": value for name, value in counts.items()}
+    return {f"{prefix}/verifier_{name}": value for name, value in counts.items()}
 
 
 async def _rewards(args: Namespace, sample: Any, mode: Mode) -> Any:
@@ -71,7 +73,9 @@ async def _rewards(args: Namespace, sample: Any, mode: Mode) -> Any:
 async def _reward(pool: VerifierPool, sample: Any, mode: Mode) -> float:
     if sample.label is None:
         raise ValueError(f"sample {sample.index} has no label: name its column with slime's --label-key")
-    return (await pool.verify_async(sample.response, str(sample.label), mode)).reward
+    found = await pool.verify_async(sample.response, str(sample.label), mode)
+    sample.metadata = {**(sample.metadata or {}), VERDICT: found.reason}
+    return found.reward
 
 
 def _the_pool(args: Namespace) -> VerifierPool:

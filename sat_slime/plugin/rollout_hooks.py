@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from sat_slime.plugin import reward, versions
 from sat_slime.plugin.routed_experts import fault, narrow, routed_layers, stand_in, strangers
 from sat_slime.plugin.settings import plugin_config, steps_per_rollout
 from sat_slime.plugin.step_files import StepFile, slime_module
+from sat_slime.rollout.evaluation import Graded, summary
 
 logger = logging.getLogger(__name__)
 
@@ -125,36 +127,64 @@ def _count_left_out(samples: Sequence[Any], rollout_id: int, metrics: dict[str, 
 def log_eval(
     rollout_id: int, args: Namespace, data: dict[str, dict[str, Any]], extra_metrics: dict[str, Any] | None
 ) -> bool:
-    """Tells of each evaluated data set which weights it measured: a line of eval.jsonl, and in slime's trackers
-    `eval/DATASET-weights_step`, and `eval_at_weights/DATASET` over the weights' step. slime's own logging goes on, so
-    it returns False."""
+    """Tells of each evaluated data set what it measured, of which weights: a line of eval.jsonl, and in slime's
+    trackers `eval/DATASET/...`, `eval/DATASET-weights_step`, and `eval_at_weights/DATASET` over the weights' step.
+    slime's own logging goes on, so it returns False."""
     config = plugin_config(args)
     # slime evaluates after the training of a rollout; before the first, train.py evaluates too.
     trained = rollout_id + 1 if _generated >= rollout_id else rollout_id
     step = trained * steps_per_rollout(args)
-    slime_step = slime_module("metric_utils").compute_rollout_step(args, rollout_id)
+    slime_step = {"eval/step": slime_module("metric_utils").compute_rollout_step(args, rollout_id)}
     known, rows = versions.are_steps(args, config.hooks), []
     for dataset, result in data.items():
-        rewards, samples = result["rewards"], result.get("samples") or []
+        samples = result.get("samples") or []
         weights = _weights_step(samples, dataset) if known else None
-        row = {
-            "step": step,
-            "weights_step": weights,
-            "dataset": dataset,
-            "accuracy": sum(rewards) / len(rewards),
-            "n_samples": len(rewards),
-            "rollout_id": rollout_id,
-        }
-        if samples:
-            row["length_mean"] = sum(sample.response_length for sample in samples) / len(samples)
-        rows.append(row)
+        scores = _scores(args, dataset, result)
+        rows.append({"step": step, "weights_step": weights, "dataset": dataset, **scores, "rollout_id": rollout_id})
+        tracked = {f"eval/{dataset}/{key}": value for key, value in scores.items() if _is_tracked(key)}
         if weights is not None:
             _announce("version_by_step")
-            _track(args, {f"eval/{dataset}-weights_step": weights, "eval/step": slime_step})
-            _track(args, {f"eval_at_weights/{dataset}": row["accuracy"], "eval_at_weights/step": weights})
+            tracked |= {f"eval/{dataset}-weights_step": weights}
+            _track(args, {f"eval_at_weights/{dataset}": scores["accuracy"], "eval_at_weights/step": weights})
+        if tracked:
+            _track(args, tracked | slime_step)
+    if verified := reward.drain_metrics("eval"):
+        _track(args, verified | slime_step)
     if config.run_dir is not None:
         _eval_file(config.run_dir).append(rows)
     return False
+
+
+def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, Any]:
+    """What one data set's responses say. slime has a problem's samples in a row."""
+    scores, rewards = plugin_config(args).eval, result["rewards"]
+    named = {one.name: one.n_samples_per_eval_prompt for one in getattr(args, "eval_datasets", None) or []}
+    samples = named.get(dataset) or getattr(args, "n_samples_per_eval_prompt", None) or 1
+    if len(rewards) % samples or samples % scores.repeats:
+        logger.warning(
+            "evaluation of %s: %d rewards are not %d samples a problem in %d repeats, so that only their mean is known",
+            *(dataset, len(rewards), samples, scores.repeats),
+        )
+        return {"accuracy": sum(rewards) / len(rewards), "n_samples": len(rewards)}
+    answers = result.get("samples") or []
+    reasons = [(sample.metadata or {}).get(reward.VERDICT) for sample in answers]
+
+    def by_problem(values: Sequence[Any]) -> np.ndarray | None:
+        return np.array(values).reshape(-1, samples) if len(values) == len(rewards) else None
+
+    graded = Graded(
+        np.array(rewards, np.float64).reshape(-1, samples),
+        by_problem([sample.response_length for sample in answers]),
+        by_problem(result.get("truncated") or []),
+        reasons if reasons and None not in reasons else None,
+    )
+    sizes = [k for k in scores.sizes(samples // scores.repeats) if k <= samples]
+    return summary(graded, sizes, scores.repeats)
+
+
+def _is_tracked(key: str) -> bool:
+    """The mean of all, lengths and cuts slime has under names of its own."""
+    return key.startswith(("accuracy/", "avg@", "pass@", "reasons/"))
 
 
 @functools.cache

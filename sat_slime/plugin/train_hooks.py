@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from sat_slime.config.plugin import HooksConfig
-from sat_slime.plugin import routing_check, step_metrics, step_quantile, versions
+from sat_slime.plugin import evaluations, routing_check, step_metrics, step_quantile, versions
 from sat_slime.plugin.old_actor import OldActorBackuper
 from sat_slime.plugin.patching import wrap_once
 from sat_slime.plugin.probe import probe_slime
@@ -44,6 +44,8 @@ class _State:
     """Optimizer steps that the weights have had, those before a resume included."""
     pushed: int | None = None
     """Those of the weights that the engines were last sent, where versions are steps."""
+    has_pushed: bool = False
+    evaluates_last: bool = False
     facts: dict[str, float] = field(default_factory=dict)
     lags: list[int] | None = None
     routing: dict[str, float] = field(default_factory=dict)
@@ -80,8 +82,9 @@ def install(args: Namespace) -> None:
     _follow_steps(names)
     _wrap_training(args)
     _wrap_loading(args, hooks, tell)
+    evaluates_first, _state.evaluates_last = _evaluates(args, hooks, tell)
+    _follow_pushes(args, names, versions.are_steps(args, hooks), evaluates_first)
     if versions.are_steps(args, hooks):
-        _number_pushes(names)
         tell("version_by_step", "versions of weights are their optimizer steps")
     elif hooks.version_by_step:
         tell("version_by_step", "left out: a push by disk needs consecutive versions; lag stays unknown", is_on=False)
@@ -166,6 +169,8 @@ def _wrap_training(args: Namespace) -> None:
             if _checks_routes(args) and "routing/agreement" not in _state.routing:
                 # No forward pass before training replayed: the next batch reports what this one showed.
                 _state.late_routing = routing_check.verdict(rollout_id, must_have_replayed=True)
+            if _state.evaluates_last and rollout_id == args.num_rollout - 1:
+                evaluations.after_last(_state.actor, args, rollout_id)
             return trained
 
         return train_actor
@@ -200,19 +205,37 @@ def _wrap_loading(args: Namespace, hooks: HooksConfig, tell: Callable[..., None]
     wrap_once(actor, "load_other_checkpoint", around)
 
 
-def _number_pushes(names: dict[str, Any]) -> None:
-    """slime adds one to the version at the begin of a push."""
+def _follow_pushes(args: Namespace, names: dict[str, Any], numbers: bool, evaluates_first: bool) -> None:
+    """numbers: a push carries the steps of its weights; slime adds one to the version at its begin."""
 
     def around(push: Callable[[Any], None]) -> Callable[[Any], None]:
         def update_weights(updater: Any) -> None:
-            updater.weight_version = _state.steps - 1
+            if numbers:
+                updater.weight_version = _state.steps - 1
             push(updater)
-            _state.pushed = _state.steps
+            if numbers:
+                _state.pushed = _state.steps
+            is_first, _state.has_pushed = not _state.has_pushed, True
+            if evaluates_first and is_first and _state.steps == 0:
+                evaluations.before_first(_state.actor, args)
 
         return update_weights
 
     for name in ("UpdateWeightFromDistributed", "UpdateWeightFromTensor"):
         wrap_once(names[name], "update_weights", around)
+
+
+def _evaluates(args: Namespace, hooks: HooksConfig, tell: Callable[..., None]) -> tuple[bool, bool]:
+    """Whether the initial weights are to be evaluated, and the final ones."""
+    if getattr(args, "eval_interval", None) is None:
+        return False, False
+    wanted = {"evaluate_first": hooks.evaluate_first, "evaluate_last": hooks.evaluate_last}
+    possible = evaluations.can_push(args)
+    for hook in [hook for hook, is_on in wanted.items() if is_on]:
+        which = "initial" if hook == "evaluate_first" else "final"
+        left_out = "left out: slime's driver has a part in a push, or engines share GPUs with the trainer"
+        tell(hook, f"the {which} weights are evaluated" if possible else left_out, is_on=possible)
+    return possible and hooks.evaluate_first, possible and hooks.evaluate_last
 
 
 def _begin(args: Namespace, rollout_data: dict[str, Any]) -> None:

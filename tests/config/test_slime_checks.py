@@ -172,7 +172,11 @@ def test_a_run_without_oddities_has_no_warning():
         (["method.base=ppo"], ["method.base is ppo", "grpo"]),
         (["pipeline.iterations=8"], ["pipeline.iterations is 8", "pipeline.lag 8"]),
         (["eval.every_n_iterations=34"], ["eval.every_n_iterations is 34, no multiple of pipeline.lag 8"]),
-        (["eval.every_n_iterations=40"], ["no multiple of eval.every_n_iterations 40", "last 24 iterations"]),
+        (
+            ["eval.every_n_iterations=40", "hooks.evaluate_last=false"],
+            ["no multiple of eval.every_n_iterations 40", "last 24 iterations", "set hooks.evaluate_last to true"],
+        ),
+        (["data.reward=math", "verifier.workers=4"], ["verifier.workers has no effect with data.reward math"]),
         (["checkpoint.every_n_iterations=20"], ["checkpoint.every_n_iterations is 20, no multiple of pipeline.lag 8"]),
         (["checkpoint.every_n_iterations=0"], ["checkpoint.every_n_iterations is 0"]),
         (["checkpoint.optimizer=false"], ["checkpoint.optimizer is false"]),

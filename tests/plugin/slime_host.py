@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from sat_slime.plugin import rollout_hooks, train_hooks
+from sat_slime.plugin import evaluations, rollout_hooks, train_hooks
 
 REFERENCE = -1.0
 """The reference model's number."""
@@ -51,6 +51,10 @@ class Recorder:
         if "round_number" in sample.metadata:  # slime's _convert_samples_to_train_data
             data["round_number"] = [sample.metadata["round_number"]]
         return data
+
+    def evaluate(self, rollout_id: int) -> None:
+        """What slime's rollout manager does, up to the version that each response has."""
+        self.evaluations.append((rollout_id, self.version))
 
     def score(self, prefix: str, data: dict[str, Any]) -> None:
         data["batch"]["scored_by"][prefix] = self.model.item()
@@ -107,6 +111,9 @@ def make_args(n: int, rollouts: int, start: int, *, reference: bool, hooks: dict
 def run(monkeypatch: Any, args: Namespace, start: int, real: bool, script: str = "train_async") -> Recorder:
     """A whole run, with every hook that `args` asks for, in the order of slime's script."""
     monkeypatch.setattr(train_hooks, "_state", train_hooks._State())
+    monkeypatch.setattr(
+        evaluations, "_evaluate", lambda actor, rollout_id: actor.rollout_manager.eval.remote(rollout_id)
+    )
     steps = args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size
     recorder = Recorder(args, torch.tensor(float(start * steps)))
     saved = recorder.model.item()
@@ -120,6 +127,7 @@ def run(monkeypatch: Any, args: Namespace, start: int, real: bool, script: str =
         monkeypatch.setattr(stand_in, "initialize_model_and_optimizer", lambda *_: (None, None, None, start - 1))
         monkeypatch.setattr(stand_in.UpdateWeightFromDistributed, "update_weights", stand_in.push)
         actor = stand_in.Trainer(recorder, {"actor": saved, "reference": REFERENCE})
+        actor.rollout_manager = types.SimpleNamespace(eval=_remote(recorder.evaluate))
         loop = lambda: getattr(stand_in, script)(args, recorder, actor, start, steps)  # noqa: E731
     loop()
     return recorder
@@ -265,7 +273,9 @@ def _real_actor(monkeypatch: Any, args: Namespace, recorder: Recorder, start: in
     actor._rank = 0
     actor._get_rollout_data = lambda data: data
     actor.rollout_manager = types.SimpleNamespace(
-        get_updatable_engines_and_lock=_remote(lambda: engines), clear_updatable_num_new_engines=_remote(_nothing)
+        get_updatable_engines_and_lock=_remote(lambda: engines),
+        clear_updatable_num_new_engines=_remote(_nothing),
+        eval=_remote(recorder.evaluate),
     )
     return actor
 
@@ -295,7 +305,7 @@ def _real_loop(monkeypatch: Any, args: Namespace, recorder: Recorder, actor: Any
     )
     manager = types.SimpleNamespace(
         generate=_remote(lambda rollout_id: recorder.generate(rollout_id, steps)),
-        eval=_remote(lambda rollout_id: recorder.evaluations.append((rollout_id, recorder.version))),
+        eval=_remote(recorder.evaluate),
         dispose=_remote(_nothing),
     )
     for name, value in {

@@ -116,11 +116,17 @@ def train_async(args: Any, recorder: Any, actor: Trainer, start: int, steps: int
         if (rollout_id + 1) % args.update_weights_interval == 0:
             current, following = following, None
             actor.update_weights()
+        if args.eval_interval and (rollout_id + 1) % args.eval_interval == 0:
+            recorder.evaluate(rollout_id)
 
 
 def train(args: Any, recorder: Any, actor: Trainer, start: int, steps: int) -> None:
     actor.init(args, "actor", with_ref=args.use_kl_loss)
     actor.update_weights()
     for rollout_id in range(start, args.num_rollout):
+        if args.eval_interval and rollout_id == 0 and not args.skip_eval_before_train:
+            recorder.evaluate(rollout_id)
         actor.train(rollout_id, recorder.generate(rollout_id, steps))
         actor.update_weights()
+        if args.eval_interval and (rollout_id + 1) % args.eval_interval == 0:
+            recorder.evaluate(rollout_id)

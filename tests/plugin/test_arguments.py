@@ -13,6 +13,7 @@ import yaml
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method import build_method
 from sat_slime.config.plugin import PluginConfig
+from sat_slime.config.schema import ScoresConfig
 from sat_slime.objective.method import PAPER_METHODS
 from sat_slime.plugin.arguments import PLUGIN_FLAGS, as_json, flag_errors, slime_arguments, slime_command
 from sat_slime.plugin.flags import recorded_flags, unknown_flags
@@ -102,7 +103,34 @@ def test_the_plugins_file_reads_back_as_numbers(tmp_path):
     assert path == str(tmp_path / "paper" / "sat_slime.yaml")
     settings = PluginConfig.model_validate(yaml.safe_load(text)["sat_slime"])
     assert yaml.safe_load(text)["sat_slime"]["method"]["dppo"]["delta"] == 1e-6
-    assert settings == PluginConfig(method=config.method, hooks=config.hooks, run_dir=str(tmp_path / "paper"))
+    expected = PluginConfig(method=config.method, hooks=config.hooks, run_dir=str(tmp_path / "paper"))
+    assert settings == expected.model_copy(update={"eval": ScoresConfig(k=config.eval.k)})
+
+
+def plugin_file(config):
+    (text,) = slime_command(config).files.values()
+    return yaml.safe_load(text)
+
+
+def test_repeats_are_asked_for_as_samples_and_told_to_the_plugin(tmp_path):
+    config = paper(tmp_path, "eval.repeats=4", "eval.k=[1, 8, 64]")
+    assert values(config, tmp_path)["n-samples-per-eval-prompt"] == 64
+    assert plugin_file(config)["sat_slime"]["eval"] == {"repeats": 4, "k": [1, 8, 64]}
+
+
+@pytest.mark.parametrize("lag, evaluates", [(0, False), (1, True), (8, True)])
+def test_only_where_slime_does_not_evaluate_the_initial_weights_does_the_hook(tmp_path, lag, evaluates):
+    hooks = plugin_file(paper(tmp_path, lag=lag))["sat_slime"]["hooks"]
+    assert hooks["evaluate_first"] is evaluates and hooks["evaluate_last"] is True
+    off = plugin_file(paper(tmp_path, "hooks.evaluate_first=false", lag=lag))
+    assert off["sat_slime"]["hooks"]["evaluate_first"] is False
+
+
+def test_limits_of_the_verifier_are_sent_where_it_is_the_reward(tmp_path):
+    limits = plugin_file(paper(tmp_path, "verifier.workers=16", "verifier.cpu_s=1.5"))["sat_slime_verifier"]
+    assert limits == {"workers": 16, "cpu_s": 1.5, "wall_s": 30.0, "memory_mb": 1024}
+    assert "workers" not in plugin_file(paper(tmp_path))["sat_slime_verifier"], "the pool's own choice"
+    assert "sat_slime_verifier" not in plugin_file(paper(tmp_path, "data.reward=math"))
 
 
 def test_zeros_are_sent_and_what_is_off_is_not(tmp_path):

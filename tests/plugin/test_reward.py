@@ -10,7 +10,9 @@ import pytest
 
 pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
 
+from sat_slime.config.schema import VerifierLimits
 from sat_slime.plugin import reward
+from sat_slime.rollout.reward import Limits
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -47,6 +49,24 @@ def sample(response: str, label, index: int = 0) -> SimpleNamespace:
 )
 def test_a_reward_by_each_mode(mode, response, label, wanted):
     assert asyncio.run(getattr(reward, mode)(Namespace(), sample(response, label))) == wanted
+
+
+def test_a_sample_remembers_why():
+    one = sample("so it is 5", "6")
+    one.metadata = {"rm_type": "math"}
+    asyncio.run(reward.default(Namespace(), one))
+    assert one.metadata == {"rm_type": "math", reward.VERDICT: "different"}
+
+
+def test_limits_of_the_pool_are_those_that_a_configuration_has_by_default():
+    limits, config = Limits(), VerifierLimits()
+    assert (limits.cpu_s, limits.wall_s, limits.memory_mb) == (config.cpu_s, config.wall_s, config.memory_mb)
+
+
+def test_the_pool_takes_what_a_configuration_sends():
+    config = VerifierLimits(workers=3, cpu_s=1.5, wall_s=20, memory_mb=512)
+    with reward._new_pool(config.model_dump(mode="json", exclude_none=True)) as pool:
+        assert len(pool._threads) == 3 and pool.limits == Limits(cpu_s=1.5, wall_s=20, memory_mb=512)
 
 
 def test_a_list_of_samples_gives_a_list_of_rewards():

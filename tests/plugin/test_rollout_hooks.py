@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from slime_host import import_slime
@@ -25,6 +26,7 @@ from sat_slime.config.jsonl import read_rows
 from sat_slime.plugin import rollout_hooks, versions
 from sat_slime.plugin.rollout_hooks import log_eval, log_rollout, on_sample
 from sat_slime.plugin.routed_experts import fault
+from sat_slime.rollout.evaluation import Graded, summary
 
 
 @dataclass
@@ -365,10 +367,44 @@ def test_an_evaluation_is_that_of_the_weights_it_measured(sample_class, tmp_path
         "n_samples": 4,
         "length_mean": 13.0,
     }
-    assert tracked[:2] == [
-        ("eval/step", {"eval/aime-weights_step": 0, "eval/step": 4}),
-        ("eval_at_weights/step", {"eval_at_weights/aime": 0.25, "eval_at_weights/step": 0}),
-    ]
+    assert tracked[0] == ("eval_at_weights/step", {"eval_at_weights/aime": 0.25, "eval_at_weights/step": 0})
+    key, metrics = tracked[1]
+    assert key == "eval/step" and (metrics["eval/aime-weights_step"], metrics["eval/step"]) == (0, 4)
+
+
+def test_the_scores_of_an_evaluation_are_those_of_every_runtime(sample_class, tmp_path, tracked):
+    args = make_args(
+        sat_slime={"run_dir": str(tmp_path), "eval": {"k": [1, 2, 4], "repeats": 2}},
+        use_rollout_routing_replay=False,
+        eval_datasets=[SimpleNamespace(name="aime", n_samples_per_eval_prompt=4)],
+        n_samples_per_eval_prompt=16,
+    )
+    rewards = [1.0, 1.0, 0.0, 1.0] + [0.0] * 4 + [0.0, 1.0, 0.0, 0.0]
+    data = evaluated(sample_class, "8", rewards)
+    data["truncated"] = [False] * 11 + [True]
+    for sample, reward in zip(data["samples"], rewards, strict=True):
+        sample.metadata = {"sat_slime_verdict": "number" if reward else "no_answer"}
+    log_eval(9, args, {"aime": data}, None)
+    (row,) = read_rows(tmp_path / "eval.jsonl")
+    lengths = np.array([sample.response_length for sample in data["samples"]]).reshape(3, 4)
+    reasons = [sample.metadata["sat_slime_verdict"] for sample in data["samples"]]
+    graded = Graded(np.array(rewards).reshape(3, 4), lengths, np.array(data["truncated"]).reshape(3, 4), reasons)
+    expected = summary(graded, [1, 2, 4], repeats=2)
+    assert {key: row[key] for key in expected} == expected
+    assert row["accuracy_by_run"] == pytest.approx([3 / 6, 1 / 6]) and row["pass@4"] == pytest.approx(2 / 3)
+    shown = {key: value for _, metrics in tracked for key, value in metrics.items()}
+    assert shown["eval/aime/pass@4"] == row["pass@4"] and shown["eval/aime/reasons/no_answer"] == 8
+    assert "eval/aime/accuracy" not in shown, "slime logs it as eval/aime"
+
+
+def test_responses_that_no_problems_share_evenly_have_their_mean_alone(sample_class, tmp_path, tracked, caplog):
+    args = make_args(
+        sat_slime={"run_dir": str(tmp_path)}, use_rollout_routing_replay=False, n_samples_per_eval_prompt=3
+    )
+    log_eval(4, args, {"aime": evaluated(sample_class, "0")}, None)
+    (row,) = read_rows(tmp_path / "eval.jsonl")
+    assert (row["accuracy"], row["n_samples"], row["weights_step"]) == (0.25, 4, 0)
+    assert "accuracy/low" not in row and "4 rewards are not 3 samples a problem" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -383,7 +419,7 @@ def test_weights_that_are_not_known_for_sure_are_not_claimed(sample_class, tmp_p
     data["samples"][-1].weight_versions = [version.split()[-1]]
     log_eval(4, args, {"aime": data}, None)
     assert read_rows(tmp_path / "eval.jsonl")[0]["weights_step"] is None
-    assert tracked == []
+    assert not any("weights" in key for _, metrics in tracked for key in metrics)
 
 
 def test_an_evaluation_before_the_first_step_is_of_step_0(sample_class, tmp_path, tracked):

@@ -14,7 +14,7 @@ import slime_trainer_stand_in as stand_in
 import torch
 from slime_host import REFERENCE, facts_of_rank, import_slime, make_args, run
 
-from sat_slime.plugin import routing_check, step_metrics, step_quantile, train_hooks
+from sat_slime.plugin import evaluations, routing_check, step_metrics, step_quantile, train_hooks
 
 HOOKS = (
     "ref_weights_first",
@@ -22,6 +22,8 @@ HOOKS = (
     "version_by_step",
     "narrow_routed_experts",
     "check_routed_experts",
+    "evaluate_first",
+    "evaluate_last",
 )
 ALL_OFF = dict.fromkeys(HOOKS, False)
 HOSTS = pytest.mark.parametrize(
@@ -33,6 +35,64 @@ STARTS = pytest.mark.parametrize("start", [0, 1, 5, 7, 8])
 
 def wrongly_scored(recorder):
     return [batch["rollout"] for batch in recorder.batches if batch["scored_by"][""] != batch["generated_by"]]
+
+
+# (rollout, steps of the weights) of every evaluation; driver and trainer together evaluate none twice.
+@HOSTS
+@pytest.mark.parametrize(
+    ("n", "every", "rollouts", "start", "expected"),
+    [
+        (8, 5, 20, 0, [(0, 0), (4, 0), (9, 8), (14, 8), (19, 20)]),  # due at the last, with weights pushed for it
+        (8, 5, 18, 0, [(0, 0), (4, 0), (9, 8), (14, 8), (17, 18)]),
+        (1, 5, 12, 0, [(0, 0), (4, 5), (9, 10), (11, 12)]),
+        (4, 4, 8, 0, [(0, 0), (3, 4), (7, 8)]),  # slime's own last one is of the final weights
+        (8, 5, 18, 8, [(9, 8), (14, 8), (17, 18)]),  # a resumed run had its first
+    ],
+)
+def test_the_initial_and_the_final_weights_are_evaluated(monkeypatch, n, every, rollouts, start, expected, real):
+    args = make_args(n, rollouts, start, reference=True, hooks={}, eval_interval=every)
+    recorder = run(monkeypatch, args, start, real)
+    assert [(rollout, int(version)) for rollout, version in recorder.evaluations] == expected
+    assert all(int(version) == weights for version, weights in recorder.pushes)
+
+
+@HOSTS
+def test_train_py_evaluates_the_initial_weights_by_itself(monkeypatch, real):
+    args = make_args(1, 7, 0, reference=False, hooks={"evaluate_first": False}, eval_interval=3)
+    recorder = run(monkeypatch, args, 0, real, "train")
+    assert [(rollout, int(version)) for rollout, version in recorder.evaluations] == [(0, 0), (2, 3), (5, 6), (6, 7)]
+
+
+@HOSTS
+@pytest.mark.parametrize(
+    ("hooks", "other"),
+    [
+        ({"evaluate_first": False, "evaluate_last": False}, {}),
+        ({}, {"update_weight_transport": "disk"}),
+        ({}, {"offload_rollout": True}),
+        ({"evaluate_last": False}, {"skip_eval_before_train": True}),
+    ],
+)
+def test_evaluations_that_are_not_wanted_or_cannot_be_are_left_out(monkeypatch, caplog, hooks, other, real):
+    caplog.set_level(logging.INFO)
+    args = make_args(8, 12, 0, reference=False, hooks=hooks, eval_interval=5, **other)
+    if other.get("update_weight_transport") == "disk" and real:
+        pytest.skip("slime's own push by disk needs its files")
+    recorder = run(monkeypatch, args, 0, real)
+    assert [rollout for rollout, _ in recorder.evaluations] == [4, 9]
+    assert ("hook evaluate_last is off: left out" in caplog.text) == ("evaluate_last" not in hooks)
+
+
+def test_a_last_evaluation_that_fails_does_not_cost_the_last_checkpoint(monkeypatch, caplog):
+    def fail(rollout_id):
+        raise RuntimeError(f"no engine at {rollout_id}")
+
+    actor = SimpleNamespace(_rank=0, update_weights=lambda: None)
+    monkeypatch.setattr(evaluations, "_evaluate", lambda actor, rollout_id: fail(rollout_id))
+    evaluations.after_last(actor, Namespace(eval_interval=5, update_weights_interval=8), 11)
+    assert "the final weights were not evaluated" in caplog.text and "no engine at 11" in caplog.text
+    with pytest.raises(RuntimeError, match="no engine at 0"):
+        evaluations.before_first(actor, Namespace(start_rollout_id=None))
 
 
 @HOSTS
