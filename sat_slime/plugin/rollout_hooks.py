@@ -167,7 +167,8 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
         )
         return {"accuracy": sum(rewards) / len(rewards), "n_samples": len(rewards)}
     answers = result.get("samples") or []
-    reasons = [(sample.metadata or {}).get(reward.VERDICT) for sample in answers]
+    told = ((sample.metadata or {}).get(reward.VERDICT) for sample in answers)
+    reasons = [reason for reason in told if reason is not None]
 
     def by_problem(values: Sequence[Any]) -> np.ndarray | None:
         return np.array(values).reshape(-1, samples) if len(values) == len(rewards) else None
@@ -176,7 +177,7 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
         np.array(rewards, np.float64).reshape(-1, samples),
         by_problem([sample.response_length for sample in answers]),
         by_problem(result.get("truncated") or []),
-        reasons if reasons and None not in reasons else None,
+        reasons if len(reasons) == len(rewards) else None,
     )
     sizes = [k for k in scores.sizes(samples // scores.repeats) if k <= samples]
     return summary(graded, sizes, scores.repeats)
