@@ -4,6 +4,7 @@ answers at once."""
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -487,6 +488,67 @@ def report(
 
         for written in write_reports(paths, out, figure or []):
             typer.echo(written)
+
+
+@app.command()
+def replay(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="DUMP...", help="Dumps, folders of them, or run folders.", show_default=False),
+    ],
+    methods: Annotated[
+        str, typer.Option(metavar="NAMES", help="Methods with commas between them, or [bold]all[/].")
+    ] = "all",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the methods that read it, such as [bold]sat.alpha=0.95[/]; a list of values replays "
+            "each. Repeatable.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where page, figures and tables go.")] = Path("replay"),
+    microbatch_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Micro-batches of up to N response tokens, instead of the dump's own."),
+    ] = None,
+    microbatch_responses: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Micro-batches of N responses, instead of the dump's own."),
+    ] = None,
+    token_mean: Annotated[
+        bool, typer.Option("--token-mean", help="Weigh tokens alike in the cosines, not responses.")
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads; by itself, one per core.", show_default=False)
+    ] = None,
+) -> None:
+    """What would every method have done to these tokens? No GPU, no slime, no run.
+
+    DUMP is a file of slime's [bold]--save-debug-train-data[/], a folder of them, the
+    folder of [bold]--dump-details[/], or a run folder with dumps/. For each method: which
+    tokens it clips, masks or re-weights, how many it leaves, and how its gradient
+    points beside the others'. A file that cannot be read is skipped and named,
+    and the exit code is then 1.
+
+    [bold]Examples[/]
+
+        sat-slime replay runs/my-run
+
+        sat-slime replay dump/train_data --methods gspo,sat-gspo --out gspo-replay
+
+        sat-slime replay runs/my-run --methods sat-gspo --set 'sat.alpha=[0.8,0.9,0.95]'
+    """
+    with _without_traceback():
+        from sat_slime.cli import replay as replaying
+        from sat_slime.experiment.replay.batch import Layout
+
+        layout = Layout(microbatch_tokens, microbatch_responses)
+        command = ["sat-slime", *sys.argv[1:]]
+        console = Console(soft_wrap=True)
+        whole = replaying.run(paths, methods, overrides or [], out, layout, token_mean, threads, command, console)
+    raise typer.Exit(OK if whole else FAILED)
 
 
 @app.command()

@@ -1,0 +1,106 @@
+"""What a dump gives of one optimizer step, and how its responses fall into micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+TOKENS_PER_MICROBATCH = 32_768
+"""Where nothing else is known: the paper's cap."""
+
+
+class DumpFault(ValueError):
+    """A file that cannot be replayed. The message says what is wrong and what helps, without the file's name."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Micro-batches that were asked for: consecutive responses, so many of them or up to so many response tokens. With
+    neither, those of the dump itself."""
+
+    tokens: int | None = None
+    responses: int | None = None
+
+    @property
+    def given(self) -> bool:
+        return self.tokens is not None or self.responses is not None
+
+
+@dataclass(frozen=True, eq=False)
+class StepBatch:
+    """One optimizer step: R responses, their N tokens in a row, micro-batch after micro-batch.
+
+    Raises:
+        DumpFault: columns of different lengths, or no numbers where a token is active.
+    """
+
+    name: str
+    log_probs: Tensor
+    """(N,) float32 log pi, the trainer's at the start of the step."""
+    rollout_log_probs: Tensor
+    """(N,) float32 log mu."""
+    advantages: Tensor
+    """(N,) float32."""
+    mask: Tensor
+    """(N,) bool, active tokens."""
+    lengths: Tensor
+    """(R,) int64 tokens of each response."""
+    microbatches: list[int] | None = None
+    """Responses of each micro-batch, sum R; None where the dump does not say."""
+    order: Tensor | None = None
+    """(R,) int64: the responses in the order in which they were sampled, prompt after prompt; None: as they stand."""
+    checkpoint_log_probs: Tensor | None = None
+    """(N,) log pi_l, the trainer's under the generating weights."""
+    proximal_log_probs: Tensor | None = None
+    """(N,) the trainer's before the first optimizer step on this rollout, where that is not log_probs."""
+    lag: float | None = None
+    """Mean over active tokens of the optimizer updates between the generating weights and the trained ones."""
+
+    def __post_init__(self) -> None:
+        tokens = int(self.lengths.sum())
+        for name in ("log_probs", "rollout_log_probs", "advantages", "mask", *OPTIONAL):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            if values.shape != (tokens,):
+                raise DumpFault(f"{name} has {values.numel()} values for the {tokens} tokens of its responses")
+            if name != "mask" and not bool(torch.isfinite(values).all()):
+                bad = int((~torch.isfinite(values) & self.mask).sum())
+                if bad:
+                    raise DumpFault(f"{name} is no finite number on {bad} active tokens")
+
+    def arranged(self, layout: Layout, tokens: int) -> StepBatch:
+        """With micro-batches: those of `layout`, else the dump's, else consecutive responses of up to `tokens`."""
+        if layout.given:
+            return replace(self, microbatches=cut(self.lengths, layout.tokens, layout.responses))
+        return self if self.microbatches is not None else replace(self, microbatches=cut(self.lengths, tokens))
+
+
+OPTIONAL = ("checkpoint_log_probs", "proximal_log_probs")
+
+
+def cut(lengths: Tensor, tokens: int | None = None, responses: int | None = None) -> list[int]:
+    """Consecutive responses in micro-batches: `responses` of them each, or as many as fit `tokens` tokens; a longer
+    response stands alone."""
+    n = len(lengths)
+    if responses is not None:
+        return [min(responses, n - start) for start in range(0, n, responses)]
+    assert tokens is not None
+    sizes: list[int] = []
+    room = 0
+    for length in lengths.tolist():
+        if sizes and length <= room:
+            sizes[-1] += 1
+            room -= length
+        else:
+            sizes.append(1)
+            room = tokens - length
+    return sizes
+
+
+def in_a_row(responses: Sequence[Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
+    """(N,) the values of the responses one after the other."""
+    return torch.cat([values.reshape(-1).to(dtype) for values in responses]) if responses else torch.zeros(0).to(dtype)
