@@ -14,7 +14,8 @@ from sat_slime.experiment.replay.batch import Layout
 from sat_slime.experiment.replay.page import check_out, write_page
 from sat_slime.experiment.replay.run import Replay, StepRow, replay
 from sat_slime.experiment.replay.selection import choose
-from sat_slime.experiment.replay.tables import methods_table
+from sat_slime.experiment.replay.statistics import GROUPS
+from sat_slime.experiment.replay.tables import methods_table, percent
 
 
 def run(
@@ -51,15 +52,16 @@ def run(
 
 
 def _table(sheet: Sheet) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("% of the tokens with an advantage")
+    table = Table(box=None, pad_edge=False, header_style="dim", title_style="dim", title_justify="left")
+    table.title = "percent of the tokens with an advantage; cosine with the unclipped gradient"
+    table.add_column("method", no_wrap=True)
     for name in ("clipped A>0", "clipped A<0", "masked", "re-weighted", "effective", "cosine"):
         table.add_column(name, justify="right")
     assert sheet.numbers is not None
     for text, numbers in zip(sheet.rows, sheet.numbers[1:], strict=True):
-        masked = sum(numbers[2 + 4 * group + 2] for group in range(4)) / max(numbers[1], 1)
-        label = text[0] + (f" (= {text[-1]})" if len(text[-1]) > 1 else "")
-        table.add_row(label, text[1], text[2], f"{100 * masked:.1f}", text[7], text[9], text[11])
+        values = dict(zip(sheet.numbers[0], numbers, strict=True))
+        masked = sum(values[f"masked, {group}"] for group in GROUPS) / max(values["tokens"], 1)
+        table.add_row(text[0], text[1], text[2], percent(masked), text[7], text[9], text[11])
     return table
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from sat_slime.experiment.drawing import BLACK, BLUE, GREY, ORANGE, SKY, STYLE, VERMILION, WIDTH, Drawing, Table, finish
+from sat_slime.experiment.drawing import BLACK, BLUE, GREY, ORANGE, SKY, STYLE, VERMILION, WIDTH, Drawing, Table
 from sat_slime.experiment.page_parts import Figure
 from sat_slime.experiment.replay.gradient import CLIPPED, MASKED
 from sat_slime.experiment.replay.run import Replay
@@ -46,10 +47,10 @@ def figures(result: Replay) -> Iterator[Figure]:
     )
     yield Figure(
         "scope",
-        "Gate rate against the scope of the quantile",
-        "SAT's gate opens on the tokens above the quantile of |d| over the scope. With few responses in it, the "
-        "sequence ratio ties: all tokens of a response share one d, and the largest response holds more of the tokens "
-        "than the tail may. Grouped: responses to a prompt stand together, as they are sampled.",
+        "SAT against the scope of its quantile",
+        "The gate opens on the tokens above the quantile of |d| over the scope, at most the grey line's share. With "
+        "few responses in it the sequence ratio ties: all tokens of a response share one d, and the stalest one holds "
+        "more of the tokens than the tail may. Grouped: responses to a prompt stand together, as they are sampled.",
         partial(draw_scope, result),
     )
 
@@ -61,6 +62,7 @@ def draw_fates(result: Replay) -> Drawing | None:
     with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(WIDTH, 2 * (0.24 * len(names) + 0.55) + 0.4), layout="constrained")
         panels = canvas.subplots(2, 1, sharex=True)
+        widest = 0.0
         for sign, axes in enumerate(panels):
             counts = np.stack([one.fates[2 * sign : 2 * sign + 2] for one in result.total.methods]).astype(float)
             of = np.maximum(counts.sum(axis=(1, 2)), 1)
@@ -80,9 +82,9 @@ def draw_fates(result: Replay) -> Drawing | None:
                               fontsize=8)  # fmt: skip
             axes.invert_yaxis()
             axes.grid(axis="y", visible=False)
-            axes.margins(x=0.12)
-            axes.set_xlim(left=0)
+            widest = max(widest, float(left.max()))
             axes.set_title("advantage above 0" if sign == 0 else "advantage below 0")
+        panels[-1].set_xlim(0, 112 * widest or 1)  # room for the last number
         panels[-1].set_xlabel("% of these tokens")
         handles, texts = panels[0].get_legend_handles_labels()
         canvas.legend(handles, texts, loc="outside upper left", ncols=3)
@@ -143,15 +145,16 @@ def draw_cosines(result: Replay) -> Drawing | None:
     if not np.isfinite(values).any():
         return None
     table: Table = {name: values[:, j] for j, name in enumerate(names)}
-    size = WIDTH + max(0, len(names) - 13) * 0.25
     with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=(WIDTH, size), layout="constrained")
+        canvas = Canvas(figsize=(WIDTH, WIDTH), layout="constrained")
         axes = canvas.add_subplot()
-        axes.imshow(values, cmap="Greys", vmin=min(0.0, float(np.nanmin(values))), vmax=1.6)
+        least = float(np.nanmin(values))
+        axes.imshow(values, cmap="Greys", vmin=least, vmax=1.3 - 0.3 * least + 1e-9)  # never so dark that ink is lost
         for i, j in np.ndindex(values.shape):
             if np.isfinite(values[i, j]):
                 text = "1" if values[i, j] > 0.9995 else f"{values[i, j]:.2f}".replace("0.", ".").replace("-", "−")
-                axes.text(j, i, text, ha="center", va="center", fontsize=8 if len(names) <= 14 else 6.5)
+                ink = "white" if values[i, j] - least > 0.7 * (1 - least) else BLACK
+                axes.text(j, i, text, ha="center", va="center", fontsize=8 if len(names) <= 14 else 6.5, color=ink)
         axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(len(names)), names)
         axes.grid(False)
@@ -161,30 +164,33 @@ def draw_cosines(result: Replay) -> Drawing | None:
 
 
 def draw_scope(result: Replay) -> Drawing | None:
-    """Gate rate by the number of responses in the scope."""
+    """Gate rate, and what SAT newly clips, by the number of responses in the scope."""
     drawn = {i: sweep for i, sweep in result.sweeps.items() if sweep.tokens.any()}
     if not drawn:
         return None
     table: Table = {"responses": np.array(SIZES, dtype=float)}
     colours = (BLUE, VERMILION, ORANGE, SKY, BLACK)
     with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=(WIDTH, 3.4), layout="constrained")
-        axes = canvas.add_subplot()
+        canvas = Canvas(figsize=(WIDTH, 5.2), layout="constrained")
+        gate, newly = canvas.subplots(2, 1, sharex=True)
         for place, (index, sweep) in enumerate(drawn.items()):
-            label = result.candidates[index].label
-            for row, (dash, marker) in enumerate((("-", "o"), ("--", "s"))):
-                rates = sweep.rates()[row]
-                name, colour = f"{label}, {ORDERS[row]}", colours[place % len(colours)]
-                face = "white" if row else colour
-                axes.plot(
-                    SIZES, 100 * rates, color=colour, ls=dash, marker=marker, ms=4.5, markerfacecolor=face, label=name
-                )
-                table[name] = rates
-        _levels(axes, result)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(SIZES, [str(size) for size in SIZES])
-        axes.set_xlabel("responses in the scope")
-        finish(axes, "gate open", "% of the tokens")
+            label, colour = result.candidates[index].label, colours[place % len(colours)]
+            for row, (order, dash, marker) in enumerate(zip(ORDERS, ("-", "--"), ("o", "s"), strict=True)):
+                name, face = f"{label}, {order}", "white" if row else colour
+                look: Any = {"color": colour, "ls": dash, "marker": marker, "ms": 4.5, "markerfacecolor": face}
+                for axes, what, counts in ((gate, "gate", sweep.gated), (newly, "newly", sweep.newly)):
+                    rates = sweep.rates(counts)[row]
+                    axes.plot(SIZES, 100 * rates, label=name, **look)
+                    table[f"{name}: {what}"] = rates
+        _levels(gate, result)
+        for axes, title in ((gate, "gate open"), (newly, "newly clipped: gradient taken by SAT alone")):
+            axes.set_title(title)
+            axes.set_ylabel("% of the tokens")
+            axes.set_ylim(bottom=0)
+        newly.set_xscale("log", base=2)
+        newly.set_xticks(SIZES, [str(size) for size in SIZES])
+        newly.set_xlabel("responses in the scope")
+        canvas.legend(*gate.get_legend_handles_labels(), loc="outside upper left", ncols=2)
         return Drawing(canvas, table)
 
 

@@ -15,12 +15,16 @@ from torch import Tensor
 
 from sat_slime.experiment.replay.batch import StepBatch
 from sat_slime.objective import SAT, Method, TokenBatch, policy_surrogate, tail_quantile
+from sat_slime.objective.clip import bounded_ratio
 from sat_slime.objective.ratio import log_ratio, sequence_mean
 
 KEPT, REWEIGHTED, MASKED, CLIPPED = range(4)
 FATES = ("kept", "re-weighted", "masked", "clipped")
 """What becomes of a token: its own term of the surrogate has the slope r A of the method's own ratio; another slope;
 is dropped by a gate; is held by the clip interval. Clipped comes before masked."""
+
+Metrics = tuple[int, dict[str, Tensor]]
+"""Active tokens, and the metrics of policy_surrogate over them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,8 +35,8 @@ class TokenGradient:
     """(N,) g; 0 on inactive tokens."""
     fates: Tensor
     """(N,) int64 of FATES; means nothing where A is 0 or the token inactive."""
-    metrics: list[tuple[int, dict[str, Tensor]]]
-    """(active tokens, metrics of policy_surrogate) of each micro-batch, or of all at once where none is needed."""
+    metrics: list[Metrics]
+    """Of each micro-batch, or of all at once where none is needed."""
 
 
 @dataclass(frozen=True)
@@ -100,51 +104,95 @@ class StepView:
 
     def tokens(self, method: Method, tokens: slice = slice(None), lengths: Tensor | None = None) -> TokenBatch:
         """Tokens of the step as the objective takes them, with the denominator that the method reads."""
-        step = self.batch
-        below = step.checkpoint_log_probs if method.denominator == "checkpoint" else step.proximal_log_probs
+        step, below = self.batch, self.below(method)
         return TokenBatch(
             log_probs=step.log_probs[tokens],
             rollout_log_probs=step.rollout_log_probs[tokens],
             advantages=step.advantages[tokens],
             mask=step.mask[tokens],
             lengths=step.lengths if lengths is None else lengths,
-            proximal_log_probs=None if below is None or method.denominator == "rollout" else below[tokens],
+            proximal_log_probs=None if below is None else below[tokens],
         )
 
+    def below(self, method: Method) -> Tensor | None:
+        """(N,) what the method reads as proximal_log_probs; None where it is the policy in training, or not read."""
+        if method.denominator == "rollout":
+            return None
+        return self.batch.checkpoint_log_probs if method.denominator == "checkpoint" else self.batch.proximal_log_probs
 
-def token_gradient(method: Method, view: StepView, span: Span) -> TokenGradient:
+
+class SpanView:
+    """What the methods share of a span."""
+
+    def __init__(self, view: StepView, span: Span):
+        self.step, self.span = view, span
+        self.lengths = view.batch.lengths[span.responses]
+        self.mask = view.batch.mask[span.tokens]
+        self.advantages = view.batch.advantages[span.tokens]
+        self._tokens: dict[tuple[int, int], TokenBatch] = {}
+        self._slopes: dict[tuple[str, str], Tensor] = {}
+
+    def log_ratio(self, method: Method) -> Tensor:
+        """(n,) d of the method."""
+        return self.step.log_ratio(method)[self.span.tokens]
+
+    def slopes(self, method: Method) -> Tensor:
+        """(n,) r A of the method's own ratio."""
+        key = method.ratio, method.denominator
+        if key not in self._slopes:
+            self._slopes[key] = bounded_ratio(self.log_ratio(method)) * self.advantages
+        return self._slopes[key]
+
+    def parts(self, method: Method, each_microbatch: bool) -> list[tuple[slice, TokenBatch]]:
+        """The micro-batches with the places of their tokens in the span, or all of the span as one."""
+        if not each_microbatch:
+            return [(slice(0, len(self.mask)), self._batch(method, -1, slice(0, len(self.mask)), self.lengths))]
+        pieces = zip(self.span.microbatches, self.span.microbatch_lengths, strict=True)
+        return [(part, self._batch(method, i, part, lengths)) for i, (part, lengths) in enumerate(pieces)]
+
+    def _batch(self, method: Method, index: int, part: slice, lengths: Tensor) -> TokenBatch:
+        key = index, id(self.step.below(method))
+        if key not in self._tokens:
+            start = self.span.tokens.start
+            self._tokens[key] = self.step.tokens(method, slice(start + part.start, start + part.stop), lengths)
+        return self._tokens[key]
+
+
+def token_gradient(method: Method, view: SpanView) -> TokenGradient:
     """g and fate of the span's tokens. SAT's quantile is that of its scope."""
     region = method.trust_region
-    d = view.log_ratio(method)[span.tokens].requires_grad_()
+    d = view.log_ratio(method).requires_grad_()
     values: list[Tensor] = []
     clipped: list[Tensor] = []
-    metrics: list[tuple[int, dict[str, Tensor]]] = []
+    metrics: list[Metrics] = []
     alone = isinstance(region, SAT) and region.scope == "microbatch"
-    quantile = view.step_quantile(method) if isinstance(region, SAT) and not alone else None
-    for part, lengths in _parts(view, span, alone):
-        inside = slice(span.tokens.start + part.start, span.tokens.start + part.stop)
-        tokens = view.tokens(method, inside, lengths)
+    quantile = view.step.step_quantile(method) if isinstance(region, SAT) and not alone else None
+    for part, tokens in view.parts(method, alone):
         surrogate = policy_surrogate(method, tokens, quantile=quantile, d=d[part])
         values.append(surrogate.values)
         clipped.append(surrogate.clipped)
         metrics.append((tokens.n_active, surrogate.metrics))
     value = torch.cat(values) if len(values) > 1 else values[0]
-    (slopes,) = torch.autograd.grad(value.sum(), d)
-    tokens = view.tokens(method, span.tokens, view.batch.lengths[span.responses])
-    weights = slopes if method.ratio == "token" else sequence_mean(slopes, tokens)
-    whole = torch.cat(clipped) if len(clipped) > 1 else clipped[0]
-    return TokenGradient(weights, _fates(value.detach(), slopes, whole, d.detach(), tokens.advantages), metrics)
+    (slopes,) = torch.autograd.grad(value, d, torch.ones_like(value))
+    [(_, whole)] = view.parts(method, each_microbatch=False)
+    weights = slopes if method.ratio == "token" else sequence_mean(slopes, whole)
+    held = torch.cat(clipped) if len(clipped) > 1 else clipped[0]
+    return TokenGradient(weights, _fates(value.detach(), slopes, held, view.slopes(method)), metrics)
 
 
-def _parts(view: StepView, span: Span, alone: bool) -> Sequence[tuple[slice, Tensor]]:
-    if alone:
-        return list(zip(span.microbatches, span.microbatch_lengths, strict=True))
-    return [(slice(0, span.tokens.stop - span.tokens.start), view.batch.lengths[span.responses])]
+def gate_metrics(method: Method, view: SpanView, scope: str) -> list[Metrics]:
+    """Metrics of a SAT method with its quantile over `scope`, whatever its own is."""
+    quantile = view.step.step_quantile(method) if scope == "step" else None
+    d = view.log_ratio(method)
+    with torch.no_grad():
+        return [
+            (tokens.n_active, policy_surrogate(method, tokens, quantile=quantile, d=d[part]).metrics)
+            for part, tokens in view.parts(method, each_microbatch=quantile is None)
+        ]
 
 
-def _fates(values: Tensor, slopes: Tensor, clipped: Tensor, d: Tensor, advantages: Tensor) -> Tensor:
-    flat = slopes == 0
-    fates = torch.full_like(values, REWEIGHTED, dtype=torch.int64)
-    fates.masked_fill_(slopes == d.exp() * advantages, KEPT)
-    fates.masked_fill_(flat & (values == 0), MASKED)
-    return fates.masked_fill_(flat & (values != 0) | clipped, CLIPPED)
+def _fates(values: Tensor, slopes: Tensor, clipped: Tensor, free: Tensor) -> Tensor:
+    flat, none = slopes == 0, values == 0
+    fates = torch.where(slopes == free, KEPT, REWEIGHTED)
+    fates.masked_fill_(flat & none, MASKED)
+    return fates.masked_fill_(flat.logical_and_(none.logical_not_()).logical_or_(clipped), CLIPPED)

@@ -67,7 +67,7 @@ def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
     return folder / "report.html"
 
 
-_AFTER = {"cosines": "cosines", "scope": "scopes"}
+_AFTER = {"cosines": "cosine_numbers", "scope": "scopes"}
 """Tables that stand behind a figure."""
 
 

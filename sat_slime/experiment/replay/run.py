@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from sat_slime.experiment.replay.batch import Layout, StepBatch
-from sat_slime.experiment.replay.gradient import CLIPPED, MASKED, StepView, spans
+from sat_slime.experiment.replay.gradient import CLIPPED, MASKED, Metrics, StepView, spans
 from sat_slime.experiment.replay.scope import Sweep, sweep_step
 from sat_slime.experiment.replay.selection import UNCLIPPED, Candidate, LeftOut, answerable, reads_checkpoint
 from sat_slime.experiment.replay.sources import Skipped, find_dumps, steps
@@ -25,6 +25,9 @@ from sat_slime.objective import SAT, mismatch_metrics
 
 SPAN_TOKENS = 32_768
 """Tokens that are computed together: enough to outweigh a call of torch, few enough for the processor's cache."""
+
+AHEAD_TOKENS = 8 * SPAN_TOKENS
+"""Tokens of steps that are read ahead of what is computed; a larger step waits alone."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,16 @@ def replay(
     torch.set_num_threads(1)  # spans are computed side by side instead
     try:
         with ThreadPoolExecutor(threads or _cores()) as pool:
+            waiting: deque[_Waiting] = deque()
             for item in steps(dumps, layout or Layout()):
                 if isinstance(item, Skipped):
                     result.skipped.append(item)
                     continue
-                on_step(_step(result, item, pool, threads or _cores()))
+                waiting.append(_begin(result, item, len(result.rows) + len(waiting), pool))
+                while len(waiting) > 1 and sum(one.tokens for one in waiting) > AHEAD_TOKENS:
+                    on_step(_finish(result, waiting.popleft()))
+            while waiting:
+                on_step(_finish(result, waiting.popleft()))
     finally:
         torch.set_num_threads(threads_of_torch)
     if not result.rows:
@@ -119,22 +127,44 @@ def replay(
     return result
 
 
-def _step(result: Replay, batch: StepBatch, pool: ThreadPoolExecutor, threads: int) -> StepRow:
+@dataclass
+class _Waiting:
+    """A step that is being computed."""
+
+    batch: StepBatch
+    tokens: int
+    parts: deque[Future[SpanResult]]
+    sweep: Future[dict[int, Sweep]]
+    mismatch: Future[dict[str, float]]
+
+
+def _begin(result: Replay, batch: StepBatch, seed: int, pool: ThreadPoolExecutor) -> _Waiting:
     view = StepView(batch)
     view.prepare([*(one.method for one in result.candidates), UNCLIPPED])
+    score = partial(mismatch_metrics, checkpoint_log_probs=batch.checkpoint_log_probs)
+    return _Waiting(
+        batch,
+        len(batch.mask),
+        deque(
+            pool.submit(span_result, result.candidates, view, span, result.token_mean)
+            for span in spans(batch, SPAN_TOKENS)
+        ),
+        pool.submit(sweep_step, result.candidates, view, seed),
+        pool.submit(score, batch.log_probs, batch.rollout_log_probs, batch.mask),
+    )
+
+
+def _finish(result: Replay, waiting: _Waiting) -> StepRow:
+    """The step's sums, its spans in their order, so that they do not depend on which thread was first."""
+    batch = waiting.batch
     sums = Sums.none(len(result.candidates))
-    scopes: dict[tuple[int, str], list] = {(i, scope): [] for i in result.sat_methods() for scope in SCOPES}
-    sweep = pool.submit(sweep_step, result.candidates, view, len(result.rows))
-    mismatch = pool.submit(mismatch_metrics, batch.log_probs, batch.rollout_log_probs, batch.mask,
-                           checkpoint_log_probs=batch.checkpoint_log_probs)  # fmt: skip
-    tasks = [
-        partial(span_result, result.candidates, view, span, result.token_mean) for span in spans(batch, SPAN_TOKENS)
-    ]
-    for part in _in_order(pool, tasks, ahead=2 * threads):
+    scopes: dict[tuple[int, str], list[Metrics]] = {(i, scope): [] for i in result.sat_methods() for scope in SCOPES}
+    while waiting.parts:
+        part = waiting.parts.popleft().result()
         sums.add(part.sums)
         for key, more in part.scopes.items():
             scopes[key] += more
-    for index, one in sweep.result().items():
+    for index, one in waiting.sweep.result().items():
         result.sweeps[index].add(one)
     assert batch.microbatches is not None
     row = StepRow(
@@ -143,7 +173,7 @@ def _step(result: Replay, batch: StepBatch, pool: ThreadPoolExecutor, threads: i
         tokens=sums.tokens,
         lag=batch.lag,
         microbatches=len(batch.microbatches),
-        mismatch=mismatch.result(),
+        mismatch=waiting.mismatch.result(),
         shares=np.array([[one.share(CLIPPED), one.share(MASKED), one.effective] for one in sums.methods]),
         scopes={key: reduced(rows) for key, rows in scopes.items()},
     )
@@ -151,17 +181,6 @@ def _step(result: Replay, batch: StepBatch, pool: ThreadPoolExecutor, threads: i
     result.cosines.add(sums.cosines())
     result.rows.append(row)
     return row
-
-
-def _in_order(pool: ThreadPoolExecutor, tasks: Sequence[Callable[[], SpanResult]], ahead: int) -> Iterator[SpanResult]:
-    """The results in the order of the tasks, so that sums do not depend on which thread was first."""
-    waiting: deque[Future[SpanResult]] = deque()
-    for task in tasks:
-        waiting.append(pool.submit(task))
-        if len(waiting) >= ahead:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
 
 
 def _cores() -> int:

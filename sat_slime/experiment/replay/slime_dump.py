@@ -29,7 +29,8 @@ COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "loss_masks")
 
 _WITHOUT = {
     "log_probs": (
-        "it holds no log_probs of the trainer: dump a run without --use-rollout-logprobs, or add --get-mismatch-metrics"
+        "it holds no log_probs of the trainer, which slime does not compute with --use-rollout-logprobs: dump a run "
+        "without that flag"
     ),
     "rollout_log_probs": "it holds no rollout_log_probs: the rollout function has to return the engine's log-probs",
     "advantages": "it holds no advantages: it is of a pipeline stage before the last; give the last stage's file",
@@ -104,7 +105,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # of a file that anyone may have written, torch raises anything
-        if refused := re.search(r"(?:GLOBAL|global:?) `?([\w.]+)", str(error)):
+        if refused := re.search(r"GLOBAL ([\w.]+) was", str(error)):
             raise DumpFault(
                 f"it holds an object of {refused[1]}, and nothing but tensors, numbers and text is read: leave that "
                 "column out of the rollout data, or convert the file where you trust it"

@@ -10,9 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sat_slime.experiment.replay.gradient import FATES, Span, StepView, TokenGradient, token_gradient
+from sat_slime.experiment.replay.gradient import (
+    FATES,
+    Metrics,
+    Span,
+    SpanView,
+    StepView,
+    TokenGradient,
+    gate_metrics,
+    token_gradient,
+)
 from sat_slime.experiment.replay.selection import UNCLIPPED, Candidate
-from sat_slime.objective import SAT, Method, MetricAccumulator, policy_surrogate, response_mean_weights
+from sat_slime.objective import SAT, MetricAccumulator, response_mean_weights
 
 GROUPS = ("A > 0, above", "A > 0, below", "A < 0, above", "A < 0, below")
 """Tokens by the sign of the advantage and the side on which the ratio lies that the method judges by."""
@@ -121,18 +130,17 @@ class SpanResult:
     """What a span of a step adds."""
 
     sums: Sums
-    scopes: dict[tuple[int, str], list[tuple[int, dict[str, Tensor]]]]
+    scopes: dict[tuple[int, str], list[Metrics]]
     """Of each SAT method under each scope of its quantile."""
 
 
-def span_result(candidates: Sequence[Candidate], view: StepView, span: Span, token_mean: bool) -> SpanResult:
+def span_result(candidates: Sequence[Candidate], step: StepView, span: Span, token_mean: bool) -> SpanResult:
     """Every method on a span. token_mean: tokens weigh alike, not responses."""
-    step = view.batch
-    lengths = step.lengths[span.responses]
-    mask, advantages = step.mask[span.tokens], step.advantages[span.tokens]
-    weights = mask.double() if token_mean else response_mean_weights(mask, lengths, 1)
+    view = SpanView(step, span)
+    mask, advantages = view.mask, view.advantages
+    weights = mask.double() if token_mean else response_mean_weights(mask, view.lengths, 1)
     counted = mask & (advantages != 0)
-    mismatch = step.log_probs[span.tokens] - step.rollout_log_probs[span.tokens]
+    mismatch = (step.batch.log_probs - step.batch.rollout_log_probs)[span.tokens]
     inverse = torch.where(counted, 1.0 / torch.where(counted, advantages, 1.0), 0.0)
     negative = (advantages < 0).to(torch.int64)
     bins = torch.bucketize(mismatch, _EDGES, right=True) + negative * _BINS
@@ -141,22 +149,25 @@ def span_result(candidates: Sequence[Candidate], view: StepView, span: Span, tok
     sums = Sums.none(len(candidates))
     sums.tokens = int(mask.sum())
     sums.curve_tokens = _binned(bins, None).astype(np.int64)
-    scopes: dict[tuple[int, str], list[tuple[int, dict[str, Tensor]]]] = {}
+    scopes: dict[tuple[int, str], list[Metrics]] = {}
     rows = torch.empty(len(candidates) + 1, len(mask), dtype=torch.float64)
     cells: dict[tuple[str, str], Tensor] = {}
     for index, candidate in enumerate(candidates):
         method = candidate.method
-        gradient = token_gradient(method, view, span)
+        gradient = token_gradient(method, view)
         if isinstance(method.trust_region, SAT):
             for scope in SCOPES:
                 own = method.trust_region.scope == scope
-                scopes[index, scope] = gradient.metrics if own else _gate(method, view, span, scope)
+                scopes[index, scope] = gradient.metrics if own else gate_metrics(method, view, scope)
         key = method.ratio, method.denominator
         if key not in cells:
-            cells[key] = _cells(method, view, span, mismatch, negative, counted)
+            # Against the trainer the ratio is 1 at the first optimizer step; what is judged then is pi / mu.
+            judged = mismatch if method.denominator == "trainer" else view.log_ratio(method)
+            cells[key] = (negative * 2 + (judged < 0)) * len(FATES)
+            cells[key].masked_fill_(~counted, len(GROUPS) * len(FATES))  # beyond all
         _add(sums.methods[index], gradient, cells[key], inverse, bins)
         torch.mul(weights, gradient.weights, out=rows[index])
-    torch.mul(weights, token_gradient(UNCLIPPED, view, span).weights, out=rows[-1])
+    torch.mul(weights, torch.where(mask, view.slopes(UNCLIPPED), 0.0), out=rows[-1])
     sums.products = (rows @ rows.T).numpy()
     return SpanResult(sums, scopes)
 
@@ -164,23 +175,14 @@ def span_result(candidates: Sequence[Candidate], view: StepView, span: Span, tok
 _EDGES, _BINS = torch.tensor(EDGES, dtype=torch.float32), len(EDGES) + 1
 
 
-def _cells(method: Method, view: StepView, span: Span, mismatch: Tensor, negative: Tensor, counted: Tensor) -> Tensor:
-    """(N,) int64: group of each token times the number of fates; beyond all groups where it does not count."""
-    # Against the trainer the ratio is 1 at the first optimizer step; what is judged then is pi / mu of the token.
-    judged = mismatch if method.denominator == "trainer" else view.log_ratio(method)[span.tokens]
-    cells = (negative * 2 + (judged < 0)) * len(FATES)
-    return cells.masked_fill_(~counted, len(GROUPS) * len(FATES))
-
-
 def _add(sums: MethodSums, gradient: TokenGradient, cells: Tensor, inverse: Tensor, bins: Tensor) -> None:
     n = len(GROUPS) * len(FATES)
     counts = torch.bincount(cells + gradient.fates, minlength=n)[:n]
     sums.fates = counts.reshape(len(GROUPS), len(FATES)).numpy()
-    v = gradient.weights * inverse
-    size = v.abs()
-    sums.weight = float(size.sum(dtype=torch.float64))
-    sums.weight_squared = float(torch.dot(v.double(), v.double()))
-    sums.weight_max = float(size.amax()) if len(size) else 0.0
+    v = (gradient.weights * inverse).double()
+    sums.weight = float(v.norm(1))
+    sums.weight_squared = float(torch.dot(v, v))
+    sums.weight_max = float(v.norm(math.inf)) if len(v) else 0.0
     sums.curve = _binned(bins, v)
 
 
@@ -190,21 +192,7 @@ def _binned(bins: Tensor, values: Tensor | None) -> np.ndarray:
     return total.reshape(2, _BINS).numpy()
 
 
-def _gate(method: Method, view: StepView, span: Span, scope: str) -> list[tuple[int, dict[str, Tensor]]]:
-    """The metrics of SAT with its quantile over the other scope."""
-    quantile = view.step_quantile(method) if scope == "step" else None
-    parts = zip(span.microbatches, span.microbatch_lengths, strict=True)
-    found = []
-    with torch.no_grad():
-        for part, lengths in parts:
-            inside = slice(span.tokens.start + part.start, span.tokens.start + part.stop)
-            tokens = view.tokens(method, inside, lengths)
-            surrogate = policy_surrogate(method, tokens, quantile=quantile, d=view.log_ratio(method)[inside])
-            found.append((tokens.n_active, surrogate.metrics))
-    return found
-
-
-def reduced(rows: Sequence[tuple[int, dict[str, Tensor]]]) -> dict[str, float]:
+def reduced(rows: Sequence[Metrics]) -> dict[str, float]:
     """Metrics of micro-batches as those of their step, by the rule of a run."""
     accumulator = MetricAccumulator()
     for weight, metrics in rows:

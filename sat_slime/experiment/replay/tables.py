@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -149,7 +150,7 @@ def cosine_table(result: Replay) -> Sheet:
     for i, name in enumerate(names):
         numbers += [[name, other, float(cosines[i, j]), float(least[i, j])] for j, other in enumerate(names)]
     return Sheet(
-        "cosines",
+        "cosine_numbers",
         "Cosines between the gradients, as numbers",
         f"Of the vectors w g over a step's tokens, {_reduction(result)}; mean over the steps. The least of them is in "
         "the CSV.",
@@ -208,15 +209,13 @@ def _step_text(row: StepRow) -> list[str]:
 
 
 def sweep_rows(result: Replay) -> list[list[Any]]:
-    """The scope sweep as rows: method, order, responses, gate rate."""
-    rows: list[list[Any]] = [["method", "order", "responses", "gate rate", "tokens"]]
+    """The scope sweep as rows, its head first."""
+    rows: list[list[Any]] = [["method", "order", "responses", "tokens", "gate rate", "newly clipped"]]
     for index, sweep in result.sweeps.items():
-        rates = sweep.rates()
-        for i, order in enumerate(ORDERS):
-            rows += [
-                [result.candidates[index].label, order, size, float(rates[i, j]), int(sweep.tokens[i, j])]
-                for j, size in enumerate(SIZES)
-            ]
+        gate, newly = sweep.rates(sweep.gated), sweep.rates(sweep.newly)
+        label = result.candidates[index].label
+        for (i, order), (j, size) in itertools.product(enumerate(ORDERS), enumerate(SIZES)):
+            rows.append([label, order, size, int(sweep.tokens[i, j]), float(gate[i, j]), float(newly[i, j])])
     return rows
 
 

@@ -1,0 +1,133 @@
+"""What an offline replay costs: time and memory against the tokens of the dump.
+
+    python bench/replay.py [--tokens 1000000 10000000] [--repeats 3] [--kind slime run]
+
+Dumps of random tokens are written to a temporary folder and replayed with all methods, each time in a process of its
+own; page and figures are not drawn. `slime`: format 2, 1 M tokens a step in 1,024-token responses and micro-batches of
+32k tokens. `run`: an embedded run's, 3,500 tokens a step in 14-token responses. CPU time is of all threads together:
+on a busy machine the wall clock says little, and on idle cores it is at least the CPU time over the number of threads.
+Memory is the peak of resident pages, those of mapped files included; `above` is what lies above the imports alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sat_slime.experiment.replay.run import replay
+from sat_slime.experiment.replay.selection import choose
+from sat_slime.rollout.token_dump import TokenDump, dump_path, write_dump
+
+STEP_TOKENS = {"slime": 1_000_000, "run": 3_500}
+RESPONSE_TOKENS = {"slime": 1_024, "run": 14}
+MICROBATCH_TOKENS = 32_768
+
+
+def columns(rng: np.random.Generator, tokens: int, mean: int) -> dict[str, list[np.ndarray]]:
+    """Responses of half to one and a half times the mean length: log-probs with a heavy tail, an advantage each."""
+    lengths = rng.integers(mean // 2, mean * 3 // 2 + 1, tokens // mean)
+    mu = [-rng.exponential(0.4, n).astype(np.float32) for n in lengths]
+    drift = [0.02 * rng.standard_t(3, n) + 0.02 * rng.standard_normal() for n in lengths]
+    return {
+        "rollout_log_probs": mu,
+        "log_probs": [np.minimum(m + d, 0).astype(np.float32) for m, d in zip(mu, drift, strict=True)],
+        "advantages": [np.full(n, rng.standard_normal(), dtype=np.float32) for n in lengths],
+    }
+
+
+def write_slime(folder: Path, number: int, data: dict[str, list[np.ndarray]]) -> None:
+    """As slime's --save-debug-train-data, with the token ids and masks that it also holds."""
+    lengths = [len(values) for values in data["log_probs"]]
+    samples = [
+        {"response_lengths": n, "rollout_position": i, "loss_masks": torch.ones(n, dtype=torch.int32)}
+        | {"tokens": torch.zeros(n, dtype=torch.int64), "total_lengths": n, "rewards": 1.0}
+        | {key: torch.from_numpy(values[i]) for key, values in data.items()}
+        for i, n in enumerate(lengths)
+    ]
+    per = max(1, MICROBATCH_TOKENS // RESPONSE_TOKENS["slime"])
+    indices = [list(range(i, min(i + per, len(lengths)))) for i in range(0, len(lengths), per)]
+    shard = {"partition": list(range(len(lengths))), "micro_batch_indices": indices, "num_microbatches": [len(indices)]}
+    payload = {"format_version": 2, "rollout_id": number, "rank": 0, "samples": samples, "dp_shards": [shard]}
+    torch.save(payload, folder / f"{number}.pt")
+
+
+def write_run(folder: Path, number: int, data: dict[str, list[np.ndarray]]) -> None:
+    """As an embedded run with dump.every_n_iterations 1."""
+    lengths = np.array([len(values) for values in data["log_probs"]])
+    n = int(lengths.sum())
+    rows = {key: np.concatenate(values) for key, values in data.items()}
+    whole = {"tokens": np.zeros(n), "mask": np.ones(n, dtype=bool), "versions": np.zeros(n), "entropy": np.ones(n)}
+    per_response = {"prompt_index": np.arange(len(lengths)) // 16, "rewards": np.ones(len(lengths))}
+    facts = {"iteration": number + 1, "step": number + 1, "updates": number, "method": "gspo", "temperature": 1.0}
+    write_dump(dump_path(folder, number + 1), TokenDump(**facts, lengths=lengths, **rows, **whole, **per_response))  # type: ignore[arg-type]
+
+
+def write(folder: Path, kind: str, tokens: int) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(max(1, tokens // STEP_TOKENS[kind])):
+        data = columns(rng, min(tokens, STEP_TOKENS[kind]), RESPONSE_TOKENS[kind])
+        {"slime": write_slime, "run": write_run}[kind](folder, number, data)
+
+
+def measure(folder: Path) -> dict[str, float]:
+    """In a process of its own: what a replay takes."""
+    before, cpu = _peak(), time.process_time()
+    result = replay([folder], choose("all"))
+    return {
+        "tokens": result.tokens,
+        "formulas": len(result.candidates),
+        "steps": len(result.rows),
+        "wall": result.seconds,
+        "cpu": time.process_time() - cpu,
+        "peak": _peak(),
+        "above": _peak() - before,
+    }
+
+
+def _peak() -> float:
+    """MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1_000_000, 10_000_000])
+    parser.add_argument("--kind", nargs="+", choices=list(STEP_TOKENS), default=list(STEP_TOKENS))
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(measure(arguments.measure)))
+        return
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
+    print(f"{'kind':6}{'tokens':>12}{'steps':>7}{'formulas':>9}{'CPU s':>8}{'wall s':>8}{'best':>7}{'tokens/CPU s':>14}"
+          f"{'peak MiB':>10}{'above':>7}")  # fmt: skip
+    for kind in arguments.kind:
+        for tokens in arguments.tokens:
+            with tempfile.TemporaryDirectory() as name:
+                write(Path(name), kind, tokens)
+                runs = []
+                for _ in range(arguments.repeats):
+                    command = [sys.executable, __file__, "--measure", name]
+                    done = subprocess.run(command, capture_output=True, text=True, check=True)
+                    runs.append(json.loads(done.stdout))
+            middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+            best = min(run["wall"] for run in runs)
+            print(f"{kind:6}{middle['tokens']:>12,.0f}{middle['steps']:>7.0f}{middle['formulas']:>9.0f}"
+                  f"{middle['cpu']:>8.1f}{middle['wall']:>8.1f}{best:>7.1f}{middle['tokens'] / middle['cpu']:>14,.0f}"
+                  f"{middle['peak']:>10.0f}{middle['above']:>7.0f}", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

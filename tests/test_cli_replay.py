@@ -1,0 +1,73 @@
+import csv
+import re
+
+import pytest
+import torch
+from dump_files import format_2, rollout, write_run_dump
+from typer.testing import CliRunner
+
+from sat_slime.cli import app
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["replay", *map(str, arguments)])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(2):
+        columns = rollout([30, 8, 17, 40, 12, 9, 25, 31], seed=number)
+        torch.save(format_2(columns, [(list(range(8)), [[5, 3]])], number), tmp_path / f"{number}.pt")
+    return tmp_path
+
+
+def test_page_figures_tables_and_a_table_on_the_terminal(folder):
+    out = folder / "out"
+    result = invoke(folder, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "2 optimizer steps, 16 responses" in result.output
+    assert re.search(r"^sat-gspo +\d", result.output, re.MULTILINE)
+    page = (out / "report.html").read_text()
+    assert not re.search(r'(src|href)="(?!data:|#|figures/|tables/)', page)  # stands alone
+    for link in re.findall(r'href="((?:figures|tables)/[^"]+)"', page):
+        assert (out / link).stat().st_size > 0, link
+    for name in ("fates", "weights", "cosines", "scope"):
+        assert f'<figure id="{name}">' in page
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    rows = list(csv.DictReader((out / "tables" / "methods.csv").open()))
+    for row in rows:
+        parts = [int(row[key]) for key in row if re.match("(kept|re-weighted|masked|clipped),", key)]
+        assert len(parts) == 16
+        assert sum(parts) == int(row["tokens"]) > 0
+    sweep = list(csv.DictReader((out / "tables" / "scope_sweep.csv").open()))
+    assert {row["method"] for row in sweep} == {"sat-grpo", "sat-gspo"}
+    assert invoke(folder, "--out", out, "--methods", "gspo").exit_code == 0  # its own page it writes anew
+
+
+def test_run_folder_with_a_sweep(tmp_path):
+    write_run_dump(tmp_path / "run", [30, 8, 17, 40])
+    result = invoke(tmp_path / "run", "--methods", "sat-gspo", "--set", "sat.alpha=[0.5,0.9]", "--out", tmp_path / "o")
+    assert result.exit_code == 0, result.output
+    assert "sat-gspo sat.alpha=0.5" in result.output
+    assert "lag 0" in (tmp_path / "o" / "report.html").read_text()
+
+
+def test_a_skipped_file_shows_in_the_exit_code_the_output_and_the_page(folder):
+    (folder / "5.pt").write_bytes(b"torn")
+    result = invoke(folder, "--methods", "grpo,spo", "--out", folder / "out")
+    assert result.exit_code == 1
+    assert f"skipped: {folder / '5.pt'}: it is no whole torch file" in result.output
+    assert "5.pt: it is no whole torch file" in (folder / "out" / "report.html").read_text()
+
+
+def test_bad_input_is_told_before_anything_is_read(folder):
+    for arguments, said in (
+        (["nowhere"], "nowhere is not there"),
+        ([folder, "--methods", "gsop"], "did you mean 'gspo'"),
+        ([folder, "--microbatch-tokens", 9, "--microbatch-responses", 2], "give one"),
+        ([folder, "--out", folder], "is no report"),
+    ):
+        result = invoke(*arguments)
+        assert result.exit_code == 2
+        assert said in result.output.replace("\n", " ")
