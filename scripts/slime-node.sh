@@ -3,7 +3,7 @@
 #
 #   docker run --rm -it --gpus all --ipc=host --shm-size=16g --ulimit memlock=-1 --ulimit stack=67108864 \
 #       -v /data:/data slimerl/slime:latest /bin/bash
-#   ./scripts/slime-node.sh                                     Qwen3-4B-Base on DAPO-Math-17k, SAT-GSPO, lag 8
+#   ./scripts/slime-node.sh                                     Qwen3-4B-Base on the paper's prompts, SAT-GSPO
 #   ./scripts/slime-node.sh --no-sat --name gspo                arguments go to `sat-slime launch`
 #   MODEL=Qwen/Qwen3-30B-A3B-Base FILE=configs/paper/qwen3-30b-a3b.yaml ./scripts/slime-node.sh --method sat-gspo-r3
 #
@@ -17,8 +17,8 @@ model=${MODEL:-Qwen/Qwen3-4B-Base}
 file=${FILE:-configs/models/qwen3-4b.yaml}
 hf=$root/${model##*/}
 megatron=${hf}_torch_dist
-prompts=${PROMPTS:-$root/dapo-math-17k/dapo-math-17k.jsonl}
-problems=${PROBLEMS:-$root/aime-2024/aime-2024.jsonl}
+prompts=${PROMPTS:-$root/paper/train.jsonl}
+problems=${PROBLEMS:-$root/paper/aime24.jsonl}
 
 fail() {
     echo "slime-node: $*" >&2
@@ -32,12 +32,11 @@ python3 -c 'import slime.backends, megatron.core' 2>/dev/null || fail "slime and
 echo "slime-node: installing sat-slime"
 python3 -m pip install --quiet --no-deps -e .
 python3 -m pip install --quiet "pydantic>=2.7" "pyyaml>=6" "typer>=0.12" "rich>=13.7" "matplotlib>=3.8" \
-    "math-verify[antlr4_13_2]>=0.9,<0.10"
+    "math-verify[antlr4_13_2]>=0.9,<0.10" "huggingface_hub>=0.24" "pyarrow>=14"
 
 echo "slime-node: downloading what is missing to $root"
 [[ -f $hf/config.json ]] || hf download "$model" --local-dir "$hf"
-[[ -f $prompts ]] || hf download --repo-type dataset zhuzilin/dapo-math-17k --local-dir "$root/dapo-math-17k"
-[[ -f $problems ]] || hf download --repo-type dataset zhuzilin/aime-2024 --local-dir "$root/aime-2024"
+[[ -f $prompts && -f $problems ]] || sat-slime data prepare --out "$root/paper"
 
 if [[ ! -f $megatron/latest_checkpointed_iteration.txt ]]; then
     echo "slime-node: converting the weights"

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "embedded": {"objective", "config", "rollout"},
     "plugin": {"objective", "config", "rollout"},
     "experiment": {"config", "objective", "rollout"},
-    "cli": {"objective", "config", "experiment"},
+    "cli": {"objective", "config", "experiment", "rollout"},
 }
 ALSO_INSIDE_FUNCTIONS = {"cli": {"embedded", "plugin"}}
 """What starts a run is imported when it starts."""

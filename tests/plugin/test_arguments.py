@@ -198,7 +198,7 @@ def test_checkpoints_are_where_the_run_goes_on_from(tmp_path):
 def test_evaluation_names_its_sets_and_can_be_off(tmp_path):
     config = paper(tmp_path, "eval.prompts.math=/m.jsonl", "eval.temperature=0")
     sent = values(config, tmp_path)
-    assert sent["eval-prompt-data"] == ["aime24", "/root/data/aime24.jsonl", "math", "/m.jsonl"]
+    assert sent["eval-prompt-data"] == ["aime24", "/root/data/paper/aime24.jsonl", "math", "/m.jsonl"]
     assert sent["eval-temperature"] == 0
     off = values(paper(tmp_path, "eval.every_n_iterations=0"), tmp_path)
     assert not [name for name in off if name.startswith("eval-")]

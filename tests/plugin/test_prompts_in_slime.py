@@ -1,0 +1,85 @@
+"""slime's own Dataset on what is prepared."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+
+from prompt_sets import dapo_rows, pairs, slime_rows, write
+from slime_host import import_slime
+
+from sat_slime.rollout.prompts.build import DAPO, choose, gather, prompt_row
+from sat_slime.rollout.prompts.check import Settings, check_file
+from sat_slime.rollout.prompts.labels import new_pool
+from sat_slime.rollout.prompts.output import write_jsonl
+from sat_slime.rollout.prompts.sources import fetch, find_source
+from sat_slime.rollout.prompts.text import TEMPLATES
+from sat_slime.rollout.prompts.tokenizer import ChatTokenizer
+
+pytestmark = pytest.mark.needs_slime
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with new_pool(1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def tokenizer_folder(tmp_path_factory):
+    """A tokenizer of single characters with Qwen's marks and chat template."""
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    model = tokenizers.models.WordLevel({"?": 0, **{chr(i): i for i in range(1, 128)}}, unk_token="?")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    folder = tmp_path_factory.mktemp("tokenizer")
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="?", additional_special_tokens=["<|im_start|>", "<|im_end|>"]
+    )
+    fast.chat_template = CHATML
+    fast.save_pretrained(folder)
+    return folder
+
+
+def samples(path, tokenizer_folder, chat_template, max_length=None):
+    """As slime's RolloutDataSource reads --prompt-data."""
+    (module,) = import_slime("slime.utils.data")
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder)
+    settings = {"prompt_key": "prompt", "label_key": "label", "apply_chat_template": chat_template}
+    return module.Dataset(str(path), tokenizer, None, max_length, **settings).samples, module
+
+
+def test_slime_reads_messages_and_texts_to_the_same_prompts(tmp_path, tokenizer_folder, pool):
+    source = write(tmp_path / "dapo.jsonl", dapo_rows(pairs(0, 20), 2))
+    problems = choose([gather(DAPO, fetch(find_source(str(source))))], "drop", "keep", "prime_math", pool)
+    tokenizer = ChatTokenizer(str(tokenizer_folder))
+    for name, ours in (("messages", None), ("texts", tokenizer)):
+        rows = [prompt_row(problem, TEMPLATES["slime"], ours) for problem in problems]
+        assert write_jsonl(tmp_path / f"{name}.jsonl", rows).rows == 20
+    messages, slime_data = samples(tmp_path / "messages.jsonl", tokenizer_folder, True)
+    texts, _ = samples(tmp_path / "texts.jsonl", tokenizer_folder, False)
+    assert [sample.prompt for sample in messages] == [sample.prompt for sample in texts]
+    assert messages[0].prompt.startswith("<|im_start|>user\nSolve the following") and len(messages) == 20
+    assert messages[0].prompt.endswith('after "Answer:".<|im_end|>\n<|im_start|>assistant\n')
+    assert [sample.label for sample in messages] == [str(i + 1) for i in range(20)]
+    assert {slime_data.get_source(sample) for sample in messages} == {"dapo"}
+
+
+def test_slime_leaves_out_the_prompts_that_are_found_too_long(tmp_path, tokenizer_folder, pool):
+    rows = slime_rows((f"Find {'y' * i}.", "1") for i in range(40))
+    path = write(tmp_path / "x.jsonl", rows)
+    tokenizer = ChatTokenizer(str(tokenizer_folder))
+    lengths = tokenizer.lengths([sample.prompt for sample in samples(path, tokenizer_folder, True)[0]])
+    limit = sorted(lengths)[25]
+    settings = Settings(tokenizer=tokenizer, max_tokens=limit)
+    found = [fault.row for fault in check_file(path, settings, pool).faults if fault.kind == "too long"]
+    kept, _ = samples(path, tokenizer_folder, True, max_length=limit)
+    assert found == list(range(27, 41)) and len(kept) == 26
