@@ -41,6 +41,7 @@ FREE_ON_RESUME = (
     "cache_dir",
     "checkpoint",
     "collapse",
+    "dump",
     "logging",
     "verifier.workers",
     "rollout.startup_timeout_s",

@@ -352,6 +352,18 @@ class DiagnoseConfig(Section):
     """Optimizer steps between splits of the mismatch into policy and implementation (Eq. split): one forward pass
     under the generating weights. A number without a common factor with pipeline.lag meets every lag in turn. 0: never.
     Every step when the method's denominator is `checkpoint`."""
+    every_n_steps: NonNegativeInt = 0
+    """Optimizer steps between whole diagnoses for `sat-slime diagnose`: the tokens scored again under other weights,
+    routes and arithmetic, and the engine's distribution over the whole vocabulary; a token dump holds it all. A
+    number without a common factor with pipeline.lag meets every lag in turn. Each takes about as long as a training
+    step. 0: never."""
+
+
+class DumpConfig(Section):
+    """Token dumps in the run folder (docs/run-folder.md). They change nothing of what the run computes."""
+
+    every_n_iterations: NonNegativeInt = 0
+    """Iterations between dumps of the tokens that were trained on, about 40 bytes each; 0: only diagnosed steps."""
 
 
 class CollapseConfig(Section):
@@ -409,6 +421,8 @@ class EmbeddedConfig(Section):
     """Checkpoints."""
     diagnose: DiagnoseConfig = DiagnoseConfig()
     """Extra measurements."""
+    dump: DumpConfig = DumpConfig()
+    """Token dumps."""
     collapse: CollapseConfig = CollapseConfig()
     """What a collapse leads to."""
     logging: LoggingConfig = LoggingConfig()

@@ -34,6 +34,9 @@ class StepResult:
     metrics: dict[str, float]
     histogram: dict
     """Histogram of |d| over the step's tokens (see objective.mismatch_histogram)."""
+    tokens: dict[str, np.ndarray] | None = None
+    """Where they are dumped: (N, ...) columns of the step's tokens in batch order, by the names of token dumps; in the
+    result of rank 0."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,26 @@ def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Prob
     rng = np.random.default_rng([config.seed, _TRAINING, iteration])
     problems = task.training_problems(config.task, config.rollout.prompts_per_iteration, rng)
     return problems, _requests(
-        config, f"train-{iteration}", problems, config.rollout.samples_per_prompt, config.rollout.temperature, rng
+        config,
+        f"train-{iteration}",
+        problems,
+        config.rollout.samples_per_prompt,
+        config.rollout.temperature,
+        rng,
+        distribution_size=task.VOCAB_SIZE if batch_is_diagnosed(config, iteration) else 0,
     )
+
+
+def step_is_diagnosed(config: EmbeddedConfig, updates: int) -> bool:
+    """Whether the optimizer step that follows `updates` of them is diagnosed (`diagnose.every_n_steps`)."""
+    every = config.diagnose.every_n_steps
+    return every > 0 and updates % every == 0
+
+
+def batch_is_diagnosed(config: EmbeddedConfig, iteration: int) -> bool:
+    """Whether a step on batch `iteration` is: its engine then tells its whole distributions."""
+    steps = config.pipeline.optimizer_steps_per_rollout
+    return any(step_is_diagnosed(config, iteration * steps + i) for i in range(steps))
 
 
 def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem], list[GenerationRequest]]:
@@ -117,7 +138,7 @@ def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem
     return problems, _requests(config, f"eval-{step}", problems, samples, config.eval.temperature, rng)
 
 
-def _requests(config, prefix, problems, samples, temperature, rng) -> list[GenerationRequest]:
+def _requests(config, prefix, problems, samples, temperature, rng, distribution_size=0) -> list[GenerationRequest]:
     return [
         GenerationRequest(
             request_id=f"{prefix}-{p}-{s}",
@@ -126,6 +147,7 @@ def _requests(config, prefix, problems, samples, temperature, rng) -> list[Gener
             temperature=temperature,
             seed=int(rng.integers(2**31)),
             stop_token_ids=(task.EOS,),
+            distribution_size=distribution_size,
         )
         for p, problem in enumerate(problems)
         for s in range(samples)

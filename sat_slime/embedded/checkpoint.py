@@ -117,6 +117,8 @@ def write_batch(folder: Path, batch: RolloutBatch) -> None:
     }
     if batch.responses[0].routed_experts is not None:
         arrays["routed_experts"] = np.concatenate([r.routed_experts for r in batch.responses])
+    if batch.responses[0].distribution is not None:
+        arrays["distribution"] = np.concatenate([r.distribution for r in batch.responses])
     save_file(arrays, folder / "batch.safetensors")
     meta = {
         "iteration": batch.iteration,
@@ -152,6 +154,7 @@ def read_batch(folder: Path, config: EmbeddedConfig) -> RolloutBatch | None:
                 routed_experts=routed,
                 finish_reason=meta["finish_reasons"][i],
                 weight_version=int(arrays["versions"][i]),
+                distribution=arrays["distribution"][span] if "distribution" in arrays else None,
             )
         )
     return RolloutBatch(meta["iteration"], problems, responses, meta["seconds"], meta["faults"])

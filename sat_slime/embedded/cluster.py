@@ -144,9 +144,9 @@ class TrainerGroup:
     def wait(self, futures: list[Any]) -> Any:
         return wait_all(futures, "trainer rank")[0]
 
-    def train(self, batch: RolloutBatch) -> list[StepResult]:
-        """Trains on a batch; sent once, however many ranks there are."""
-        return self.call("train", ray.put(batch.samples()))
+    def train(self, batch: RolloutBatch, dump: bool = False) -> list[StepResult]:
+        """Trains on a batch; sent once, however many ranks there are. dump: also return the tokens' columns."""
+        return self.call("train", ray.put(batch.samples()), dump)
 
 
 class EngineGroup:

@@ -51,3 +51,22 @@ def vocab_parallel_log_probs(
     with torch.set_grad_enabled(entropy == "gradient" and torch.is_grad_enabled()):
         nats = log_total - reduce_from_tensor_model_parallel_region((exp * shifted).sum(-1)) / total
     return picked - log_total, nats
+
+
+@torch.no_grad()
+def whole_log_probs(logits: Tensor, temperature: float) -> Tensor:
+    """log pi of every token under softmax(logits / temperature), gathered: for a small vocabulary alone.
+
+    Args:
+        logits: (N, vocabulary / tensor-parallel size), this rank's part.
+
+    Returns:
+        (N, vocabulary) fp32, equal on all tensor-parallel ranks.
+    """
+    group = parallel_state.get_tensor_model_parallel_group()
+    logits = logits.float() / temperature
+    if group.size() > 1:
+        parts = [torch.empty_like(logits) for _ in range(group.size())]
+        dist.all_gather(parts, logits.contiguous(), group=group)
+        logits = torch.cat(parts, dim=-1)
+    return logits.log_softmax(-1)

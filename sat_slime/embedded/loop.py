@@ -25,7 +25,8 @@ from sat_slime.embedded.batch import RolloutBatch, StepResult, evaluation_reques
 from sat_slime.embedded.cluster import ActorFailure, EngineGroup, TrainerGroup, local_ray, warm_up_model
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.initial_model import cached_model, is_model
-from sat_slime.embedded.recording import evaluation_row, histogram_row, sample_rows, step_row
+from sat_slime.embedded.recording import evaluation_row, histogram_row, sample_rows, step_row, token_dump
+from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
 
 
 class RunLog(Protocol):
@@ -114,6 +115,7 @@ class Pipeline:
         self, config: EmbeddedConfig, folder: Path, scratch: Path, log: RunLog, interruption: Interruption
     ) -> None:
         self.config = config
+        self.folder = folder
         self.scratch = scratch
         self.log = log
         self.interruption = interruption
@@ -179,6 +181,7 @@ class Pipeline:
 
     def _begin(self) -> Flight | None:
         self.log.rewind(-1)
+        forget_dumps(self.folder, after=0)
         shutil.rmtree(self.weights, ignore_errors=True)
         loading = self.trainer.start("load_initial", self.initial)
         self.engines.start()
@@ -191,6 +194,7 @@ class Pipeline:
         state = checkpoint.read_state(saved, self.config)
         self.log.message(f"resuming from {saved.name}: {state.iteration} iterations, {state.updates} optimizer steps")
         self.log.rewind(state.updates)
+        forget_dumps(self.folder, after=state.iteration)
         loading = [self.trainer.start("load_reference", self.initial), self.trainer.start("load", saved, state.updates)]
         self.engines.start()
         for futures in loading:
@@ -224,7 +228,8 @@ class Pipeline:
 
             self.log.status(phase="training", iteration=self.iteration + 1)
             with self._timing("train"):
-                results = self.trainer.train(batch)
+                dumps = _is_due(self.iteration + 1, config.dump.every_n_iterations)
+                results = self.trainer.train(batch, dumps)
             self.iteration += 1
             self.updates += len(results)
 
@@ -301,6 +306,10 @@ class Pipeline:
         for result in results:
             self.log.step(step_row(batch, result, self.iteration, self.seconds))
             self.log.histogram(histogram_row(result))
+        for part, result in enumerate(results):
+            if result.tokens is not None:
+                dump = token_dump(self.config, batch, result, self.iteration, part)
+                write_dump(dump_path(self.folder, self.iteration, part), dump)
         every = self.config.logging.samples_every_n_iterations
         if every and self.iteration % every == 0:
             self.log.samples(self.iteration, sample_rows(batch))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
 from torch import Tensor
@@ -20,6 +21,18 @@ def _own_rows(tokens: int) -> slice:
     """With sequence parallelism a router sees only its rank's part of the row."""
     ranks, rank = parallel_state.get_tensor_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_rank()
     return slice(tokens // ranks * rank, tokens // ranks * (rank + 1))
+
+
+@contextmanager
+def routers(registered: list[RouterReplay]) -> Iterator[None]:
+    """Inside, this list is Megatron's list of routers: a model that is built registers its own with it, and `replay`
+    and `record` act on them alone."""
+    others = RouterReplay.global_router_replay_instances
+    RouterReplay.global_router_replay_instances = registered
+    try:
+        yield
+    finally:
+        RouterReplay.global_router_replay_instances = others
 
 
 @contextmanager
@@ -54,6 +67,26 @@ def record(recorded: list[Tensor]) -> Iterator[None]:
     finally:
         RouterReplay.clear_global_router_replay_action()
         RouterReplay.clear_global_indices()
+
+
+def flips_by_layer(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor) -> Tensor:
+    """Which response tokens are routed differently, in which layers.
+
+    Args:
+        recorded, routed_experts, rows: as in `count_flips`.
+
+    Returns:
+        (R, layers) uint8: 1 where the set of experts differs; equal on all tensor-parallel ranks.
+    """
+    ours = torch.stack(recorded, dim=1).sort(-1).values
+    theirs = routed_experts[_own_rows(len(routed_experts))].sort(-1).values
+    flips = (ours != theirs).any(-1).to(torch.uint8)
+    group = parallel_state.get_tensor_model_parallel_group()
+    if group.size() > 1:
+        parts = [torch.empty_like(flips) for _ in range(group.size())]
+        dist.all_gather(parts, flips, group=group)
+        flips = torch.cat(parts)
+    return flips[rows]
 
 
 def count_flips(recorded: list[Tensor], routed_experts: Tensor | None, rows: Tensor) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from torch import Tensor
 from sat_slime.config.method import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import parallel, routing, task
-from sat_slime.embedded.batch import StepResult, TrainSample
+from sat_slime.embedded.batch import StepResult, TrainSample, step_is_diagnosed
 from sat_slime.embedded.log_probs import Entropy, vocab_parallel_log_probs
 from sat_slime.embedded.model import build_model, forward_logits
 from sat_slime.embedded.packing import MicroBatch, forwarded_tokens, pack, padded_tokens, plan_microbatches
+from sat_slime.embedded.rescoring import Columns, Rescorer, gather_columns
 from sat_slime.embedded.weights import load_hf, save_hf
 from sat_slime.objective import (
     SAT,
@@ -75,6 +77,9 @@ class TrainerRank:
             fused=True,
         )
         self.snapshots: dict[int, list[Tensor]] = {}
+        self.rescorer = None
+        if config.diagnose.every_n_steps:
+            self.rescorer = Rescorer(config, self.policy, self.method.routing_replay)
         self.data_group = parallel_state.get_data_parallel_group()
 
     # ---------------------------------------------------------------------------------------------- weights
@@ -143,8 +148,11 @@ class TrainerRank:
 
     # ---------------------------------------------------------------------------------------------- training
 
-    def train(self, samples: list[TrainSample]) -> list[StepResult]:
+    def train(self, samples: list[TrainSample], dump: bool = False) -> list[StepResult]:
         """Trains on one rollout batch, in `pipeline.optimizer_steps_per_rollout` steps.
+
+        Args:
+            dump: also return the tokens' columns, as always of a diagnosed step.
 
         Raises:
             FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
@@ -154,7 +162,7 @@ class TrainerRank:
         steps = [samples[i * size : (i + 1) * size] for i in range(count)]
         packed = [self._microbatches(step) for step in steps]
         proximal = [self._proximal(*both) for both in zip(steps, packed, strict=True)]
-        return [self._step(*arguments) for arguments in zip(steps, packed, proximal, strict=True)]
+        return [self._step(*arguments, dump) for arguments in zip(steps, packed, proximal, strict=True)]
 
     def _microbatches(self, samples: list[TrainSample]) -> list[MicroBatch]:
         train, model = self.config.train, self.config.model
@@ -194,7 +202,16 @@ class TrainerRank:
         return [self._log_probs(self.policy, m, replay=self.method.routing_replay)[0] for m in microbatches]
 
     def _checkpoint_log_probs(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> list[Tensor]:
-        """log pi_l: the trainer's log-probs under the weights that generated each response (Eq. split).
+        """log pi_l: the trainer's log-probs under the weights that generated each response (Eq. split)."""
+        scores = self._under_generating_weights(
+            samples, microbatches, lambda: [{"pi_l": one} for one in self._policy_log_probs(microbatches)]
+        )
+        return [columns["pi_l"] for columns in scores]
+
+    def _under_generating_weights(
+        self, samples: list[TrainSample], microbatches: list[MicroBatch], score: Callable[[], list[Columns]]
+    ) -> list[Columns]:
+        """What `score` finds of the micro-batches, of each response under the weights that generated it.
 
         Raises:
             RuntimeError: weights of a version are no longer held; on all ranks alike.
@@ -204,15 +221,33 @@ class TrainerRank:
         if missing := [version for version in versions if version not in self.snapshots]:
             raise RuntimeError(f"weights of version {missing} are not held, only {sorted(self.snapshots)}")
         current = [p.detach().clone() for _, p in self.named_parameters]
-        result = [torch.zeros_like(micro.rollout_log_probs) for micro in microbatches]
+        result: list[Columns] = [{} for _ in microbatches]
         for version in versions:
             self._set_policy(self.snapshots[version])
-            log_probs = self._policy_log_probs(microbatches)
-            for micro, known, these in zip(microbatches, result, log_probs, strict=True):
+            for micro, known, these in zip(microbatches, result, score(), strict=True):
                 generated = micro.versions == version
-                known[generated] = these[generated]
+                for name, values in these.items():
+                    known.setdefault(name, torch.zeros_like(values))[generated] = values[generated]
         self._set_policy(current)
         return result
+
+    def _rescored(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> Columns:
+        """What a diagnosis measures of the step's tokens, before the step."""
+        assert self.rescorer is not None, "only a diagnosed step is scored again"
+        rescorer = self.rescorer
+
+        def as_generated() -> list[Columns]:
+            return [
+                {
+                    **rescorer.columns(micro, "checkpoint_"),
+                    "checkpoint_log_probs_engine_dtype": rescorer.in_engine_dtype(micro),
+                }
+                for micro in microbatches
+            ]
+
+        before = self._under_generating_weights(samples, microbatches, as_generated)
+        both = [{**rescorer.columns(micro), **known} for micro, known in zip(microbatches, before, strict=True)]
+        return {name: torch.cat([columns[name] for columns in both]) for name in both[0]}
 
     def _proximal(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> list[Tensor | None]:
         """The denominator where it is not mu. With one step per rollout, `trainer` is the training forward itself."""
@@ -252,21 +287,28 @@ class TrainerRank:
         every = self.config.diagnose.split_every_n_steps
         if self.method.denominator == "checkpoint":
             return torch.cat([known for known in proximal if known is not None])
-        if every and self.updates % every == 0:
+        if (every and self.updates % every == 0) or step_is_diagnosed(self.config, self.updates):
             return torch.cat(self._checkpoint_log_probs(samples, microbatches))
         return None
 
     def _step(
-        self, samples: list[TrainSample], microbatches: list[MicroBatch], proximal: list[Tensor | None]
+        self,
+        samples: list[TrainSample],
+        microbatches: list[MicroBatch],
+        proximal: list[Tensor | None],
+        dump: bool,
     ) -> StepResult:
         config, method = self.config, self.method
         checkpoint = self._split(samples, microbatches, proximal)
+        diagnosed = step_is_diagnosed(config, self.updates)
+        rescored = self._rescored(samples, microbatches) if diagnosed else {}
         quantile = self._step_quantile(microbatches, proximal)
         response_tokens = sum(len(s.response.output_ids) for s in samples)
 
         self.policy.zero_grad_buffer()
         accumulator = MetricAccumulator()
         log_probs_of_step: list[Tensor] = []
+        entropy_of_step: list[Tensor] = []
         flips = torch.zeros(2)
         compare_routes = config.model.is_moe and not method.routing_replay
         for micro, denominator in zip(microbatches, proximal, strict=True):
@@ -301,6 +343,8 @@ class TrainerRank:
             (loss.total * self.data_group.size()).backward()
             accumulator.add(loss.metrics, len(micro.targets))
             log_probs_of_step.append(log_probs.detach())
+            assert entropy is not None, "asked for above"
+            entropy_of_step.append(entropy.detach())
         finalize_model_grads([self.policy])
         grad_norm = self._apply_gradients()
 
@@ -325,9 +369,19 @@ class TrainerRank:
             dist.all_reduce(flips := flips.to(log_probs.device))
             metrics["routing/flip_rate"] = float(flips[0] / flips[1].clamp(min=1))
         histogram = mismatch_histogram((log_probs - rollout_log_probs).abs(), group=self.data_group)
+        tokens = None
+        if dump or diagnosed:
+            columns = {"log_probs": log_probs, "entropy": torch.cat(entropy_of_step), **rescored}
+            if checkpoint is not None:
+                columns["checkpoint_log_probs"] = checkpoint
+            known = [values for values in proximal if values is not None]
+            if known:
+                columns["proximal_log_probs"] = torch.cat(known)
+            order = [sample.response.request_id for sample in samples]
+            tokens = gather_columns(columns, microbatches, order, self.data_group)
         self.updates += 1
         metrics["step"] = self.updates
-        return StepResult(metrics, histogram)
+        return StepResult(metrics, histogram, tokens)
 
     @torch.no_grad()
     def _apply_gradients(self) -> float:

@@ -21,6 +21,7 @@ from .method import (
     named_method,
     no_op_at_ratio_one,
 )
+from .mismatch_parts import mismatch_parts
 from .surrogate import Surrogate, policy_surrogate, staleness_score
 from .trust_region import contraction_factors, scope_too_small, tail_quantile
 
@@ -47,6 +48,7 @@ __all__ = [
     "method_names",
     "mismatch_histogram",
     "mismatch_metrics",
+    "mismatch_parts",
     "named_method",
     "no_op_at_ratio_one",
     "policy_loss",

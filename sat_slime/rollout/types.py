@@ -22,6 +22,8 @@ class GenerationRequest:
     seed: int
     """Seed of this response's sampling, passed to the engine."""
     stop_token_ids: tuple[int, ...]
+    distribution_size: int = 0
+    """Size of the vocabulary, to be told the log-prob of every token of it at each position; 0: not told."""
 
 
 @dataclass(frozen=True)
@@ -39,3 +41,5 @@ class Response:
     finish_reason: Literal["stop", "length"]
     weight_version: int
     """Optimizer updates of the weights that generated it, as the engine reported them."""
+    distribution: np.ndarray | None = None
+    """(T, vocabulary) float32: log mu of every token at each position; None unless asked for."""

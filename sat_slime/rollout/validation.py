@@ -11,6 +11,7 @@ from sat_slime.rollout import routed_experts as codec
 from sat_slime.rollout.types import GenerationRequest, Response
 
 LOG_PROB_TOLERANCE = 1e-5  # log of an fp32 softmax: a certain token may come out a rounding above 0
+DISTRIBUTION_TOLERANCE = 1e-3
 
 
 class RejectedResponse(ValueError):
@@ -53,6 +54,7 @@ def validate(request: GenerationRequest, wire_id: str, raw: Any, expected: Expec
         routed_experts=_routed_experts(meta, len(request.prompt_ids) + len(output_ids) - 1, expected),
         finish_reason=finish_reason,
         weight_version=version,
+        distribution=_distribution(meta, request.distribution_size, output_ids),
     )
 
 
@@ -115,6 +117,27 @@ def _log_probs(meta: dict[str, Any], output_ids: list[int]) -> np.ndarray:
     if log_probs.max() > LOG_PROB_TOLERANCE:
         raise RejectedResponse("log_prob_positive", f"{log_probs.max()} is above 0")
     return log_probs.astype(np.float32)
+
+
+def _distribution(meta: dict[str, Any], size: int, output_ids: list[int]) -> np.ndarray | None:
+    """(T, size) float32 from SGLang's lists of [log-prob, token id, text], the likeliest first; None when not asked."""
+    if not size:
+        return None
+    positions = _get(meta, "output_top_logprobs", list)
+    try:
+        log_probs = np.array([[entry[0] for entry in entries] for entries in positions], dtype=np.float64)
+        tokens = np.array([[entry[1] for entry in entries] for entries in positions])
+    except (TypeError, ValueError, IndexError) as error:
+        raise RejectedResponse("distribution", f"output_top_logprobs are not as asked for: {error}") from error
+    whole = log_probs.shape == tokens.shape == (len(output_ids), size)
+    if not whole or (np.sort(tokens, axis=1) != np.arange(size)).any():
+        raise RejectedResponse(
+            "distribution", f"shape {tokens.shape}, not each token of {size} at {len(output_ids)} positions"
+        )
+    ordered = np.take_along_axis(log_probs, np.argsort(tokens, axis=1), axis=1)
+    if not (np.abs(np.exp(ordered).sum(1) - 1) <= DISTRIBUTION_TOLERANCE).all():  # NaN is not <= anything
+        raise RejectedResponse("distribution", "the probabilities of a position do not sum to 1")
+    return ordered.astype(np.float32)
 
 
 def _routed_experts(meta: dict[str, Any], rows: int, expected: Expectations) -> np.ndarray | None:

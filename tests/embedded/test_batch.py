@@ -25,6 +25,20 @@ def test_requests_depend_on_the_seed_and_the_iteration_alone():
     assert len({r.seed for r in requests}) == len({r.request_id for r in requests}) == 12
 
 
+def test_a_diagnosed_batch_asks_for_whole_distributions():
+    diagnose = {"every_n_steps": 5}
+    config = CONFIG.model_copy(update={"diagnose": CONFIG.diagnose.model_copy(update=diagnose)})
+    asked = [training_requests(config, i)[1][0].distribution_size for i in range(11)]
+    assert asked == [16 if i % 5 == 0 else 0 for i in range(11)]
+    assert not any(request.distribution_size for request in evaluation_requests(config, 5)[1])
+    assert not training_requests(CONFIG, 0)[1][0].distribution_size
+    # with two optimizer steps a batch, steps 0, 5, 10 fall on batches 0, 2, 5
+    twice = config.model_copy(
+        update={"pipeline": CONFIG.pipeline.model_copy(update={"optimizer_steps_per_rollout": 2})}
+    )
+    assert [i for i in range(7) if training_requests(twice, i)[1][0].distribution_size] == [0, 2, 5]
+
+
 def test_evaluations_ask_the_same_held_out_problems_with_fresh_seeds():
     problems, requests = evaluation_requests(CONFIG, 0)
     again, later = evaluation_requests(CONFIG, 16)

@@ -48,11 +48,16 @@ def test_state_comes_back_and_other_parallel_sizes_are_refused(tmp_path):
         checkpoint.read_state(folder, EmbeddedConfig(train={"tensor_parallel": 2}))
 
 
-@pytest.mark.parametrize("routed", [True, False], ids=["moe", "dense"])
+@pytest.mark.parametrize("routed", [True, False], ids=["moe", "dense, with distributions"])
 def test_a_batch_comes_back_as_it_was(routed, tmp_path):
     batch = make_batch(["14$", "08,10,14$", "1$"] * 3 + ["2,3"] * 3, version=5)
     if not routed:
-        plain = [dataclasses.replace(r, routed_experts=None) for r in batch.responses]
+        plain = [
+            dataclasses.replace(
+                r, routed_experts=None, distribution=np.full((len(r.output_ids), 16), i, dtype=np.float32)
+            )
+            for i, r in enumerate(batch.responses)
+        ]
         batch = dataclasses.replace(batch, responses=plain)
     assert checkpoint.read_batch(tmp_path, CONFIG) is None
     checkpoint.write_batch(tmp_path, batch)

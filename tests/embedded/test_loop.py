@@ -15,7 +15,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from sat_slime.rollout.token_dump import dump_path, dump_paths, read_dump
 
 psutil = pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
 pytestmark = [
@@ -152,6 +155,38 @@ def test_killed_and_resumed_is_bitwise_the_same(undisturbed, root):
     resumed = Run(root, "killed", "--resume")
     assert resumed.wait() == 0, resumed.output.read_text()
     assert_same_history(resumed, undisturbed)
+
+
+def test_dumps_and_diagnoses_change_nothing_and_are_repeated_by_a_resume(undisturbed, root):
+    settings = ("dump.every_n_iterations=2", "diagnose.every_n_steps=5", "diagnose.split_every_n_steps=2")
+    run = Run(root, "dumped", *(part for setting in settings for part in ("--set", setting)))
+    run.until(7)
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.wait()
+    stray = dump_path(run.folder, ITERATIONS + 5)  # of iterations that the resumed run does not reach
+    stray.write_bytes(b"")
+    resumed = Run(root, "dumped", "--resume")
+    assert resumed.wait() == 0, resumed.output.read_text()
+    for ours, theirs in zip(resumed.comparable(), undisturbed.comparable(), strict=True):
+        assert {name: ours.get(name) for name in theirs} == theirs
+    assert resumed.comparable("histograms") == undisturbed.comparable("histograms")
+
+    diagnosed = [1, 6, 11]
+    dumps = {path.name: read_dump(path) for path in dump_paths(run.folder)}
+    assert list(dumps) == [f"{i:06d}.safetensors" for i in range(1, ITERATIONS + 1) if i % 2 == 0 or i in diagnosed]
+    rows = {row["step"]: row for row in resumed.rows()}
+    for dump in dumps.values():
+        row = rows[dump.step]
+        d = np.abs(dump.log_probs - dump.rollout_log_probs)
+        assert d.mean() == pytest.approx(row["mismatch/d_pi"], rel=1e-4, abs=1e-8)
+        assert dump.rewards.mean() == pytest.approx(row["reward/mean"])
+        assert (dump.updates - dump.versions == row["lag/mean"]).all()
+        assert ("tv" in dump.more) == (dump.iteration in diagnosed)
+        if "tv" in dump.more:
+            # the engines agree in fp32 at equal weights, over the whole vocabulary
+            assert dump.more["tv_implementation"].max() < 1e-5
+            assert dump.more["tv"].mean() > 1e-3 or dump.iteration == 1
+            assert not dump.more["checkpoint_expert_flips"].any()
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(undisturbed, root):

@@ -25,8 +25,23 @@ def test_mismatch_of_known_tokens() -> None:
             "mismatch/ess": sum(w) ** 2 / (4 * sum(x * x for x in w)),
             "mismatch/policy": (0.1 + 0.0 + 0.3 + 0.3) / 4,
             "mismatch/implementation": 0.1,
+            "mismatch/policy_of_mean": (0.0 + 0.3 + 0.3) / 0.7,  # of the second token the policy part is nothing
         }
     )
+
+
+def test_the_policy_parts_share_of_the_tail_is_that_by_hand() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mu, pi_l = (-torch.rand(1000, generator=generator) for _ in range(2))
+    pi = pi_l + 0.3 * torch.randn(1000, generator=generator)
+    metrics = mismatch_metrics(pi, mu, torch.ones(1000, dtype=torch.bool), checkpoint_log_probs=pi_l)
+    rows = sorted(
+        (abs(a - m), (a - b) * math.copysign(1, a - m))
+        for a, b, m in zip(pi.double().tolist(), pi_l.double().tolist(), mu.double().tolist(), strict=True)
+    )
+    for name, tail in {"mean": rows, "q90": rows[900:], "q99": rows[990:]}.items():
+        share = sum(part for _, part in tail) / sum(size for size, _ in tail)
+        assert metrics[f"mismatch/policy_of_{name}"] == pytest.approx(share), name
 
 
 def test_effective_sample_size_is_stable_and_one_without_mismatch() -> None:
