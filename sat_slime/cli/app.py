@@ -651,6 +651,25 @@ def replay(
 
 
 @app.command()
+def diagnose(run: RunArgument) -> None:
+    """Say what the mismatch of a run is made of, and where its tail comes from.
+
+    From the token dumps of diagnosed steps ([bold]--set
+    diagnose.every_n_steps=5[/] at launch): policy lag, expert routing,
+    precision and the rest, by lag, position, probability and entropy; the
+    improvement bound; the true total variation beside the sampled ratio. Of a
+    run of slime with denominator checkpoint, policy and implementation part.
+    Page, figures and tables go to [bold]RUN/diagnosis/[/].
+
+        sat-slime diagnose runs/my-run
+    """
+    with _without_traceback():
+        from sat_slime.cli.diagnose import diagnose as diagnose_run
+
+        diagnose_run(run, Console())
+
+
+@app.command()
 def version() -> None:
     """Print the versions of this package and of the engines."""
     from sat_slime.cli.check import ENGINES, installed_version

@@ -1,0 +1,361 @@
+"""The mismatch of a run taken apart, from the token dumps of its diagnosed steps.
+
+How a tail is attributed to parts that can cancel each other: a token's part counts in the direction of its d, as
+sign(d) x part, so that the parts of each token sum to |d| and shares of any set of tokens to 1; a part that pulls
+against d counts below 0. Beside it, how many tokens of the tail each part decides: without it alone, the token's |d|
+would not be beyond the quantile. Several parts can decide a token, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sat_slime.objective import mismatch_parts
+from sat_slime.rollout.token_dump import DumpError, TokenDump, read_dump
+
+LABELS = {
+    "policy_weights": "policy: weights",
+    "policy_routes": "policy: routes",
+    "policy": "policy",
+    "implementation": "implementation",
+    "routing": "routing",
+    "precision": "precision",
+    "rest": "rest",
+}
+"""How parts are called, see objective.mismatch_parts."""
+TAILS = {"q90": 0.9, "q99": 0.99}
+"""Quantiles of |d| that mark where a tail begins."""
+PROBABILITY_EDGES = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.9, 0.99, 1.0)
+ENTROPY_EDGES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, np.inf)
+"""Nats."""
+POSITION_BINS = 8
+
+Values = np.ndarray
+"""(N,) float64, one for each token, unless said otherwise."""
+
+
+@dataclass
+class Tokens:
+    """The active tokens of diagnosed steps, in a row."""
+
+    d: Values
+    """log pi - log mu, nats."""
+    parts: dict[str, Values]
+    """Parts of d, which sum to it."""
+    lag: Values
+    position: Values
+    """Place in the response, from 0."""
+    log_mu: Values
+    """The engine's log-prob of the token."""
+    entropy: Values
+    step: Values
+    more: dict[str, np.ndarray]
+    """(N, ...) further columns, those that every dump has."""
+    responses: dict[str, np.ndarray]
+    """(R,) each: lag; reward; gain, the response's term of the surrogate L' without its reward: sum of r - 1; and of
+    the total variation, sampled_tv and, where measured, tv."""
+    replayed: bool
+    """The method trains with R3."""
+    steps: int = 0
+    """Diagnosed steps."""
+    others: int = 0
+    """Dumps of the run that tell fewer parts, or none."""
+    damaged: list[str] = field(default_factory=list)
+    """What could not be read, a line each."""
+
+
+def load_tokens(paths: Iterable[Path]) -> Tokens | None:
+    """The tokens of those dumps that tell the most parts of d; None when none tells any. Damaged files are named."""
+    best: list[Tokens] = []
+    known, damaged = 0, []
+    for path in paths:
+        try:
+            dump = read_dump(path)
+        except DumpError as error:
+            damaged.append(str(error))
+            continue
+        known += 1
+        tokens = _tokens_of(dump)
+        if best and len(tokens.parts) > len(best[0].parts):
+            best = []
+        if tokens.parts and (not best or tokens.parts.keys() == best[0].parts.keys()):
+            best.append(tokens)
+    if not best:
+        return None
+    together = _concatenated(best)
+    together.others, together.damaged = known - len(best), damaged
+    return together
+
+
+def _tokens_of(dump: TokenDump) -> Tokens:
+    replayed = dump.metadata.get("routing_replay") == "true"
+    scores = {"log_probs": dump.log_probs, "rollout_log_probs": dump.rollout_log_probs}
+    scores |= {name: values for name, values in dump.more.items() if "log_probs" in name}
+    active = dump.mask
+    parts = mismatch_parts({name: torch.from_numpy(values) for name, values in scores.items()}, replayed=replayed)
+    d = dump.log_probs.astype(np.float64) - dump.rollout_log_probs
+    starts = np.repeat(np.cumsum(dump.lengths) - dump.lengths, dump.lengths)
+    lag = (dump.updates - dump.versions).astype(np.float64)
+    r = np.exp(d)
+    per_token = {"gain": r - 1, "sampled_tv": np.abs(r - 1) / 2}
+    if "tv" in dump.more:
+        per_token["tv"] = dump.more["tv"].astype(np.float64)
+    responses = {name: _sum_by_response(values * active, dump.lengths) for name, values in per_token.items()}
+    with np.errstate(invalid="ignore"):
+        responses["lag"] = _sum_by_response(lag, dump.lengths) / dump.lengths
+    responses["reward"] = dump.rewards.astype(np.float64)
+    return Tokens(
+        d=d[active],
+        parts={name: values.numpy()[active] for name, values in parts.items()},
+        lag=lag[active],
+        position=(np.arange(len(d)) - starts)[active].astype(np.float64),
+        log_mu=dump.rollout_log_probs.astype(np.float64)[active],
+        entropy=dump.entropy.astype(np.float64)[active],
+        step=np.full(int(active.sum()), float(dump.step)),
+        more={name: values[active] for name, values in dump.more.items()},
+        responses=responses,
+        replayed=replayed,
+        steps=1,
+    )
+
+
+def _sum_by_response(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """(R,) sums; 0 for a response without tokens."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    ends = np.cumsum(lengths)
+    return total[ends] - total[ends - lengths]
+
+
+def _concatenated(several: Sequence[Tokens]) -> Tokens:
+    def joined(dicts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        shared = [name for name in dicts[0] if all(name in one for one in dicts)]
+        return {name: np.concatenate([one[name] for one in dicts]) for name in shared}
+
+    def column(name: str) -> np.ndarray:
+        return np.concatenate([getattr(one, name) for one in several])
+
+    return Tokens(
+        d=column("d"),
+        lag=column("lag"),
+        position=column("position"),
+        log_mu=column("log_mu"),
+        entropy=column("entropy"),
+        step=column("step"),
+        parts=joined([one.parts for one in several]),
+        more=joined([one.more for one in several]),
+        responses=joined([one.responses for one in several]),
+        replayed=several[0].replayed,
+        steps=len(several),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ attribution
+
+
+Parts = Mapping[str, Values]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one part is of the sum of all, over some tokens."""
+
+    size: float
+    """Mean of |part|, nats."""
+    share: float
+    """Of the sum of |d|, in its direction."""
+    decides: float
+    """Of the tokens beyond a quantile, the share that would not be there without this part; NaN without a quantile."""
+
+
+def attribute(parts: Parts, chosen: np.ndarray | None = None, beyond: float | None = None) -> dict[str, Share]:
+    """What each part is of the whole that they sum to, d or one of its two terms.
+
+    Args:
+        chosen: (N,) bool, the tokens to look at; all by itself.
+        beyond: nats; of the chosen only the tokens with |d| above it, strictly.
+    """
+    d = whole(parts)
+    chosen = np.ones(len(d), bool) if chosen is None else chosen
+    if beyond is not None:
+        chosen = chosen & (np.abs(d) > beyond)
+    d = d[chosen]
+    total = np.abs(d).sum()
+    found = {}
+    for name, part in parts.items():
+        mine = part[chosen]
+        found[name] = Share(
+            size=float(np.abs(mine).mean()) if len(d) else np.nan,
+            share=float((np.sign(d) * mine).sum() / total) if total else np.nan,
+            decides=float((np.abs(d - mine) <= beyond).mean()) if beyond is not None and len(d) else np.nan,
+        )
+    return found
+
+
+def whole(parts: Parts) -> Values:
+    """What the parts sum to."""
+    return np.sum(list(parts.values()), axis=0)
+
+
+def implementation(parts: Parts) -> dict[str, Values]:
+    """The parts of Eq. split's second term."""
+    return {name: values for name, values in parts.items() if not name.startswith("policy")}
+
+
+def policy(parts: Parts) -> dict[str, Values]:
+    """The parts of Eq. split's first term."""
+    return {name: values for name, values in parts.items() if name.startswith("policy")}
+
+
+def quantile(values: np.ndarray, level: float) -> float:
+    """The smallest of the values with at least that share of them at or below it (Eq. quantile)."""
+    return float(np.quantile(values, level, method="inverted_cdf")) if len(values) else np.nan
+
+
+def tail_bounds(d: Values) -> dict[str, float]:
+    """Nats of |d| where each tail begins."""
+    return {name: quantile(np.abs(d), level) for name, level in TAILS.items()}
+
+
+Groups = dict[str, np.ndarray]
+"""(N,) bool by the group's name; none is empty."""
+
+
+def by_lag(tokens: Tokens) -> Groups:
+    """Tokens by optimizer updates since they were generated."""
+    return {f"{lag:g}": tokens.lag == lag for lag in np.unique(tokens.lag)}
+
+
+def by_position(tokens: Tokens) -> Groups:
+    """Tokens by place in the response, in groups of about equal size."""
+    levels = np.linspace(0, 1, POSITION_BINS + 1)[1:-1]
+    edges = np.unique(np.quantile(tokens.position, levels, method="inverted_cdf")) if len(tokens.d) else np.zeros(0)
+    place = np.searchsorted(edges, tokens.position, side="right")
+    groups = {}
+    for index in np.unique(place):
+        inside = place == index
+        low, high = tokens.position[inside].min() + 1, tokens.position[inside].max() + 1
+        groups[f"{low:g}" if low == high else f"{low:g}–{high:g}"] = inside
+    return groups
+
+
+def by_probability(tokens: Tokens) -> Groups:
+    """Tokens by mu."""
+    return _between(np.exp(tokens.log_mu), PROBABILITY_EDGES)
+
+
+def by_entropy(tokens: Tokens) -> Groups:
+    """Tokens by the entropy of pi at their state."""
+    return _between(tokens.entropy, ENTROPY_EDGES)
+
+
+def by_time(tokens: Tokens) -> Groups:
+    """Tokens by quarter of the run, as far as it was diagnosed."""
+    last = tokens.step.max() if len(tokens.d) else 0
+    place = np.minimum((4 * (tokens.step - 1) // max(last, 1)).astype(int), 3)
+    groups = {}
+    for index in np.unique(place):
+        inside = place == index
+        groups[f"{tokens.step[inside].min():g}–{tokens.step[inside].max():g}"] = inside
+    return groups
+
+
+def _between(values: np.ndarray, edges: Sequence[float]) -> Groups:
+    """[low, high) each; the first and the last also hold what lies outside."""
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
+    groups = {}
+    for index in np.unique(place):
+        low, high = edges[index], edges[index + 1]
+        groups[f"≥ {low:g}" if np.isinf(high) else f"{low:g}–{high:g}"] = place == index
+    return groups
+
+
+# ------------------------------------------------------------------------------------------------------- routes
+
+
+def d_by_routing(tokens: Tokens) -> dict[str, Values]:
+    """d as it is with the trainer's own routing and with the engine's replayed (R3), at the weights in training and at
+    those that generated; empty for a dense model or without re-scoring."""
+    names = {
+        "in training, own routing": "log_probs_own_routing",
+        "in training, replayed": "log_probs_replayed",
+        "that generated, own routing": "checkpoint_log_probs_own_routing",
+        "that generated, replayed": "checkpoint_log_probs_replayed",
+    }
+    return {
+        label: tokens.more[name].astype(np.float64) - tokens.log_mu
+        for label, name in names.items()
+        if name in tokens.more
+    }
+
+
+# -------------------------------------------------------------------------------------------- bound and divergence
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Both sides of Eq. tvbound on the responses of some lag, expectations as means over them."""
+
+    responses: int
+    gain: float
+    """L', the surrogate gain (Eq. surrogate)."""
+    error: float
+    """Standard error of it over the responses."""
+    penalty: float
+    """4 xi times the mean sum of total variations; NaN where those were not measured."""
+    sampled_penalty: float
+    """The same with |r - 1| / 2 of the sampled tokens in place of each total variation: by Eq. tvid its expectation."""
+
+
+def bound(tokens: Tokens, chosen: np.ndarray | None = None, xi: float = 1.0) -> Bound:
+    """Eq. tvbound on the chosen responses (R,); all by itself. xi: the largest |reward| that there can be."""
+    facts = tokens.responses
+    chosen = np.ones(len(facts["reward"]), bool) if chosen is None else chosen
+    terms = facts["reward"][chosen] * facts["gain"][chosen]
+    count = len(terms)
+    return Bound(
+        count,
+        float(terms.mean()) if count else np.nan,
+        float(terms.std(ddof=1) / np.sqrt(count)) if count > 1 else np.nan,
+        float(4 * xi * facts["tv"][chosen].mean()) if "tv" in facts and count else np.nan,
+        float(4 * xi * facts["sampled_tv"][chosen].mean()) if count else np.nan,
+    )
+
+
+PROXIES = {
+    "|log r|": "what SAT's gate looks at",
+    "|r − 1| / 2": "its mean over samples of mu is that of the total variation (Eq. tvid)",
+    "|π − μ| / 2": "the sampled token's own term of the total variation (Eq. tv-mass); DPPO looks at twice this",
+}
+
+
+def proxies(tokens: Tokens) -> dict[str, Values]:
+    """What can be known of the total variation from the sampled token alone, by the names of PROXIES."""
+    deviation = np.abs(np.expm1(tokens.d))
+    values = (np.abs(tokens.d), deviation / 2, np.exp(tokens.log_mu) * deviation / 2)
+    return dict(zip(PROXIES, values, strict=True))
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
+    """Spearman's, ties at their mean rank."""
+    if len(a) < 2:
+        return np.nan
+    x, y = _ranks(a), _ranks(b)
+    if not x.std() or not y.std():
+        return np.nan
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+
+
+def overlap(a: np.ndarray, b: np.ndarray, share: float = 0.1) -> float:
+    """Of the tokens with the largest `share` of a, how many are among those with the largest `share` of b."""
+    top_a, top_b = a > quantile(a, 1 - share), b > quantile(b, 1 - share)
+    return float((top_a & top_b).sum() / top_a.sum()) if top_a.any() else np.nan
