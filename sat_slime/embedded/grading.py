@@ -9,9 +9,7 @@ from dataclasses import replace
 from sat_slime.config.schema import VerifierConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.batch import RolloutBatch
-from sat_slime.embedded.task import Problem
 from sat_slime.rollout.reward import Limits, Verdict, VerifierPool
-from sat_slime.rollout.types import Response
 
 
 class Grader:
@@ -28,17 +26,18 @@ class Grader:
     def grade(self, batch: RolloutBatch) -> RolloutBatch:
         """The batch with its verdicts, and with what the verifier counted."""
         group = len(batch.responses) // len(batch.problems)
-        problems = [problem for problem in batch.problems for _ in range(group)]
-        verdicts = self.verdicts(problems, batch.responses)
-        return replace(batch, verdicts=verdicts, verifier={} if self._pool is None else self._pool.drain_metrics())
+        labels = [problem.label for problem in batch.problems for _ in range(group)]
+        graded = zip(labels, (response.output_ids for response in batch.responses), strict=True)
+        if self._pool is None or self.mode == "exact":
+            return replace(batch, verdicts=[task.verdict(label, ids) for label, ids in graded])
+        verdicts = self._pool.verify_batch([(task.wording(ids), label) for label, ids in graded], self.mode)
+        return replace(batch, verdicts=verdicts, verifier=self._pool.drain_metrics())
 
-    def verdicts(self, problems: Sequence[Problem], responses: Sequence[Response]) -> list[Verdict]:
-        """One for each response, in order; problems has the problem of each."""
-        graded = zip(problems, responses, strict=True)
-        if self.mode == "exact" or self._pool is None:
-            return [task.verdict(problem, response.output_ids) for problem, response in graded]
-        pairs = [(task.wording(response.output_ids), problem.label) for problem, response in graded]
-        return self._pool.verify_batch(pairs, self.mode)
+    async def verdict(self, label: str, output_ids: Sequence[int]) -> Verdict:
+        """On one response."""
+        if self._pool is None or self.mode == "exact":
+            return task.verdict(label, output_ids)
+        return await self._pool.verify_async(task.wording(output_ids), label, self.mode)
 
     def close(self) -> None:
         if self._pool is not None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from sat_slime.config.schema import ModelConfig, RolloutConfig
@@ -19,6 +20,10 @@ from sat_slime.rollout.client import SGLangClient
 
 HOST = "127.0.0.1"
 LOG_TAIL_LINES = 20
+CPU_ARGUMENTS = (
+    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+    *("--disable-cuda-graph", "--disable-overlap-schedule"),
+)
 CONTEXT_MARGIN = 8  # SGLang keeps up to 7 positions of its context length for itself
 
 
@@ -67,7 +72,7 @@ class SGLangServer:
         self.port = choose_port(self.rollout.base_port, self.index)
         self._client = SGLangClient(f"http://{HOST}:{self.port}", self.rollout.request_timeout_s)
         on_gpu = _gpu_available()
-        arguments = server_arguments(self.rollout, self.model, self.port, model_path, version, on_gpu)
+        arguments = self.arguments(self.port, model_path, version, on_gpu)
         self._spawn([*self.command, *arguments], server_environment(on_gpu))
         deadline = time.monotonic() + self.rollout.startup_timeout_s
         while not await self._client.healthy(timeout_s=5.0):
@@ -79,6 +84,10 @@ class SGLangServer:
                     "if the machine is slow"
                 )
             await asyncio.sleep(0.2)
+
+    def arguments(self, port: int, model_path: str, version: int, on_gpu: bool) -> list[str]:
+        """SGLang's arguments."""
+        return server_arguments(self.rollout, self.model, port, model_path, version, on_gpu)
 
     def stop(self) -> None:
         """End the server and all its processes at once: it holds nothing worth saving."""
@@ -174,9 +183,26 @@ def server_arguments(
     if model.is_moe:
         switches.append("--enable-return-routed-experts")
     if not on_gpu:
-        arguments |= {"--device": "cpu", "--attention-backend": "torch_native", "--sampling-backend": "pytorch"}
-        switches += ["--disable-cuda-graph", "--disable-overlap-schedule"]
+        switches += CPU_ARGUMENTS
     return [str(word) for pair in arguments.items() for word in pair] + switches
+
+
+class ModelServer(SGLangServer):
+    """A server of any Hugging Face folder with a tokenizer. On a CPU Qwen2 and Qwen3 models alone."""
+
+    def __init__(self, log_dir: str, startup_timeout_s: float, tensor_parallel: int, more: Sequence[str] = ()) -> None:
+        """more: further arguments of SGLang."""
+        super().__init__(0, RolloutConfig(startup_timeout_s=startup_timeout_s), ModelConfig(), log_dir)
+        self.tensor_parallel = tensor_parallel
+        self.more = more
+
+    def arguments(self, port: int, model_path: str, version: int, on_gpu: bool) -> list[str]:
+        arguments = ["--model-path", str(Path(model_path).resolve()), "--host", HOST, "--port", str(port)]
+        arguments += ["--tp-size", str(self.tensor_parallel), "--log-level-http", "warning", "--sleep-on-idle"]
+        if not on_gpu:  # where SGLang would take most of the memory for its KV cache
+            arguments += [*CPU_ARGUMENTS, "--dtype", "float32", "--grammar-backend", "none"]
+            arguments += ["--max-running-requests", "32", "--max-total-tokens", "65536"]
+        return [*arguments, *self.more]
 
 
 def server_environment(on_gpu: bool) -> dict[str, str]:

@@ -37,17 +37,17 @@ def test_prompt_and_answer_are_the_documented_ones():
     ],
 )
 def test_reward(answer, reward):
-    assert task.verdict(PROBLEM, task.encode(answer)).reward == reward
+    assert task.verdict(PROBLEM.label, task.encode(answer)).reward == reward
 
 
 def test_sums_below_ten_have_two_digits():
-    assert task.verdict(Problem((0, 0), 8), task.encode("00$")).reward == 1
-    assert task.verdict(Problem((0, 0), 8), task.encode("0$")).reward == 0
+    assert task.verdict("0", task.encode("00$")).reward == 1
+    assert task.verdict("0", task.encode("0$")).reward == 0
 
 
 def test_tokens_beyond_the_alphabet_are_no_answer():
     assert task.decode([1, 15, 12]) == "1?$"
-    assert task.verdict(PROBLEM, [1, 15, 12]).reward == 0
+    assert task.verdict(PROBLEM.label, [1, 15, 12]).reward == 0
 
 
 def test_held_out_problems_are_never_trained_on():
@@ -68,5 +68,5 @@ def test_evaluation_problems_are_all_different_and_of_all_lengths():
 def test_careless_demonstrations_err_and_carry_the_error_on():
     rng = np.random.default_rng(1)
     answers = [task.demonstration(PROBLEM, rng, 0.3, direct=False) for _ in range(400)]
-    right = np.mean([task.verdict(PROBLEM, task.encode(a)).reward for a in answers])
+    right = np.mean([task.verdict(PROBLEM.label, task.encode(a)).reward for a in answers])
     assert 0.25 < right < 0.5  # about 0.7 ** 3, and some errors cancel

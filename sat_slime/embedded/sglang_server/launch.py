@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import threading
+import traceback
 
 
 def die_with_parent() -> None:
@@ -29,7 +30,12 @@ def main() -> None:
     from sglang.srt.entrypoints.http_server import launch_server
     from sglang.srt.server_args import prepare_server_args
 
-    launch_server(prepare_server_args(sys.argv[1:]))
+    try:
+        launch_server(prepare_server_args(sys.argv[1:]))
+    except Exception:  # a scheduler that died; its siblings would keep this process waiting
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,258 @@
+"""Asking for the samples of an evaluation, keeping each, and what came of them as a table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from sat_slime.cli.launch import sigterm_as_ctrl_c
+from sat_slime.config import ConfigError
+from sat_slime.experiment.metrics import read_rows, to_json, write_atomically
+from sat_slime.experiment.run_folder import writable
+
+if TYPE_CHECKING:
+    from sat_slime.cli.evaluate import Task
+    from sat_slime.rollout.questions import Question, Sampled
+
+SHOWN_PROBLEMS = 64
+"""Rows of the printed table; eval.json has all."""
+SHOWN_CHARACTERS = 24
+"""Of an answer, in the table."""
+_NOT_COMPARED = ("data", "engine", "samples_per_problem", "repeats", "k")
+"""Settings that may differ from those of the samples that are there: none of them changes a sample."""
+
+
+class EvaluationFailed(RuntimeError):
+    """It began and could not go on. What was answered is kept."""
+
+
+def run(task: Task, overwrite: bool, console: Console) -> dict[str, Any]:
+    """Asks for what is missing, and returns what eval.json holds. Raises EvaluationFailed, ConfigError."""
+    with writable(task.out):
+        task.out.mkdir(parents=True, exist_ok=True)
+    if overwrite:
+        for name in ("samples.jsonl", "settings.json", "eval.json"):
+            (task.out / name).unlink(missing_ok=True)
+    with sigterm_as_ctrl_c():
+        asyncio.run(_collect(task, console))
+    result = _result(task)
+    write_atomically(task.out / "eval.json", json.dumps(result, indent=1) + "\n")
+    return result
+
+
+async def _collect(task: Task, console: Console) -> None:
+    from sat_slime.rollout.client import ServerLost, ServerRefused
+    from sat_slime.rollout.questions import ask, by_problem
+
+    async with AsyncExitStack() as stack:
+        wanted = by_problem(task.questions, task.samples * task.scores.repeats)
+        kept = {(row["problem"], row["sample"]) for row in read_rows(task.out / "samples.jsonl")}
+        missing = [(question, sample) for question, sample in wanted if (question.id, sample) not in kept]
+        if kept:
+            _check_settings(task)
+        if not missing:
+            console.print(f"all {len(wanted)} samples are there already: nothing is asked", highlight=False)
+            task.settings.update(_saved_settings(task))
+            return
+        try:
+            engine = await task.open_engine(stack, task)
+            if kept:
+                _check_settings(task)
+            write_atomically(task.out / "settings.json", json.dumps(task.settings, indent=1) + "\n")
+            file = stack.enter_context(_appending(task.out / "samples.jsonl"))
+            grade = task.open_grade(stack)
+            with _progress(console, len(wanted), len(wanted) - len(missing)) as advance:
+                async for sampled in ask(engine, missing, grade):
+                    file.write(to_json(_row(sampled)) + "\n")
+                    file.flush()
+                    advance(sampled)
+        except (ServerLost, ServerRefused) as error:
+            raise EvaluationFailed(
+                f"{error}; finished samples are kept in {task.out}: give the command again"
+            ) from error
+        except RuntimeError as error:
+            raise EvaluationFailed(str(error)) from error
+
+
+def _saved_settings(task: Task) -> dict[str, Any]:
+    path = task.out / "settings.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _check_settings(task: Task) -> None:
+    """Samples of one folder are all drawn alike, from one model. Raises ConfigError."""
+    saved = _saved_settings(task)
+    compared = {key: value for key, value in task.settings.items() if key not in _NOT_COMPARED}
+    changed = [f"{key} ({saved.get(key)!r} -> {value!r})" for key, value in compared.items() if saved.get(key) != value]
+    if changed:
+        told = f"{task.out} holds samples of another evaluation: {', '.join(changed)}"
+        raise ConfigError([f"{told}; choose another --out, or delete them with --overwrite"])
+
+
+@contextlib.contextmanager
+def _appending(path: Path) -> Iterator[IO[str]]:
+    """Open for appending, on a new line where a kill left the last one torn."""
+    torn = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+    with path.open("a", encoding="utf-8") as file:
+        if torn:
+            file.write("\n")
+        yield file
+
+
+def _row(sampled: Sampled) -> dict[str, Any]:
+    answer, verdict = sampled.answer, sampled.verdict
+    return {
+        "problem": sampled.question.id,
+        "sample": sampled.sample,
+        "label": sampled.question.label,
+        "reward": verdict.reward,
+        "reason": verdict.reason,
+        "extracted": verdict.extracted,
+        "tokens": answer.tokens,
+        "truncated": answer.truncated,
+        "weights": answer.weights,
+        "response": answer.text,
+    }
+
+
+@contextlib.contextmanager
+def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[Sampled], None]]:
+    """What to call with each sample: a bar on a terminal, a line for every tenth elsewhere."""
+    right = answered = 0
+    if done:
+        console.print(f"{done} of {total} samples are there already", highlight=False)
+    if console.is_terminal:
+        columns = (TextColumn("samples"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        with Progress(*columns, TextColumn("{task.fields[told]}"), console=console) as bar:
+            line = bar.add_task("", total=total, completed=done, told="")
+
+            def advance(sampled: Sampled) -> None:
+                nonlocal right, answered
+                right, answered = right + int(sampled.verdict.reward > 0), answered + 1
+                bar.update(line, advance=1, told=f"{right / answered:.1%} right")
+
+            yield advance
+        return
+    step = max(1, total // 10)
+
+    def tell(sampled: Sampled) -> None:
+        nonlocal right, answered
+        right, answered = right + int(sampled.verdict.reward > 0), answered + 1
+        if (done + answered) % step == 0 or done + answered == total:
+            console.print(f"{done + answered} of {total} samples, {right / answered:.1%} right", highlight=False)
+
+    yield tell
+
+
+# ---------------------------------------------------------------------------------------------------- the result
+
+
+def _result(task: Task) -> dict[str, Any]:
+    from sat_slime.rollout.evaluation import Graded, measured_weights, problem_table, summary
+
+    count = task.samples * task.scores.repeats
+    rows = {(row["problem"], row["sample"]): row for row in read_rows(task.out / "samples.jsonl")}
+    chosen = [rows[question.id, sample] for question in task.questions for sample in range(count)]
+
+    def column(key: str) -> np.ndarray:
+        return np.array([row[key] for row in chosen]).reshape(len(task.questions), count)
+
+    graded = Graded(
+        column("reward").astype(float), column("tokens"), column("truncated"), [r["reason"] for r in chosen]
+    )
+    versions = {row["weights"] for row in chosen}
+    numbers = [int(row["weights"]) if str(row["weights"]).isdigit() else None for row in chosen]
+    table = [
+        {"problem": question.id, "label": question.label, **row, "wrong": _commonest_wrong(task, question, rows, count)}
+        for question, row in zip(task.questions, problem_table(graded), strict=True)
+    ]
+    return {
+        "settings": task.settings,
+        "step": task.step,
+        "weights_step": measured_weights(numbers),
+        "weight_versions": sorted(str(version) for version in versions if version is not None),
+        **summary(graded, task.scores.sizes(task.samples), task.scores.repeats),
+        "problems": table,
+    }
+
+
+def _commonest_wrong(task: Task, question: Question, rows: dict[tuple[str, int], Any], count: int) -> str | None:
+    """The answer that was given most often of those that are wrong."""
+    wrong = [row["extracted"] for row in (rows[question.id, i] for i in range(count)) if not row["reward"]]
+    given = [answer for answer in wrong if answer]
+    return max(given, key=given.count) if given else None
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """The table of problems, and the numbers."""
+    from sat_slime.rollout.reward import KILLED
+
+    table = Table(box=None, pad_edge=False)
+    for name, justify in (("problem", "left"), ("label", "left"), ("right", "right"), ("accuracy", "right")):
+        table.add_column(name, justify=justify, overflow="ellipsis", no_wrap=True)  # type: ignore[arg-type]
+    for name in ("cut", "tokens", "silent", "killed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("commonest wrong answer", overflow="ellipsis", no_wrap=True)
+    for row in result["problems"][:SHOWN_PROBLEMS]:
+        reasons = row["reasons"]
+        killed = sum(reasons.get(reason, 0) for reason in KILLED)
+        table.add_row(
+            _shown(row["problem"]),
+            _shown(row["label"]),
+            f"{row['correct']}/{row['samples']}",
+            f"{row['accuracy']:.3f}",
+            str(row["truncated"]),
+            f"{row['length_mean']:.0f}",
+            str(reasons.get("no_answer", 0)),
+            str(killed),
+            _shown(row["wrong"] or ""),
+        )
+    console.print(table)
+    if (more := len(result["problems"]) - SHOWN_PROBLEMS) > 0:
+        console.print(f"and {more} more, in eval.json")
+    for line in lines(result):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _shown(text: str) -> str:
+    """What others wrote, without what a terminal or the table would take for commands."""
+    cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+    return escape("".join(character if character.isprintable() else "·" for character in cut))
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """The numbers in words."""
+    told = [
+        f"accuracy {result['accuracy']:.4f}: {result['n_problems']} problems, {result['n_samples']} samples",
+        f"  95 % for these problems       {_interval(result, 'accuracy', '_samples')}",
+        f"  95 % for all of their kind    {_interval(result, 'accuracy')}",
+    ]
+    if runs := result.get("accuracy_by_run"):
+        told.append("  each repeat                   " + ", ".join(f"{value:.4f}" for value in runs))
+    sizes = sorted({int(key[5:]) for key in result if key.startswith("pass@") and key[5:].isdigit()})
+    for k in sizes:
+        spread = f" ± {result[f'avg@{k}/se']:.4f} (one evaluation of {k})" if f"avg@{k}/se" in result else ""
+        told.append(f"avg@{k} {result[f'avg@{k}']:.4f}{spread}, pass@{k} {result[f'pass@{k}']:.4f}")
+    told.append(f"{result['length_mean']:.0f} tokens a response, {result['truncated']:.1%} cut at the longest")
+    weights = result["weights_step"]
+    versions = ", ".join(result["weight_versions"]) or "not told"
+    told.append(f"weights: version {versions}" if weights is None else f"weights of optimizer step {weights}")
+    if len(result["weight_versions"]) > 1:
+        told.append("warning: the weights changed while they were evaluated, so these numbers are of no one model")
+    return told
+
+
+def _interval(result: dict[str, Any], name: str, suffix: str = "") -> str:
+    low, high = result.get(f"{name}/low{suffix}"), result.get(f"{name}/high{suffix}")
+    return "unknown of one problem" if low is None else f"{low:.4f} to {high:.4f}"

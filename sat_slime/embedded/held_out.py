@@ -1,0 +1,88 @@
+"""Evaluating a run of the embedded runtime afterwards: its own problems, seeds and engine, and weights that it left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded import checkpoint, task
+from sat_slime.embedded.batch import evaluation_requests
+from sat_slime.embedded.engine import RolloutEngine
+from sat_slime.embedded.initial_model import is_model
+from sat_slime.rollout.questions import Answer, Question, Wanted
+
+_VERSION = re.compile(r"v(\d{6,})")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A Hugging Face folder of a run, and the optimizer updates that it has had."""
+
+    folder: Path
+    step: int
+
+
+def newest_weights(run: Path) -> Weights | None:
+    """The newest weights that the engines of a run held, as its newest checkpoint has them; before the first
+    checkpoint its initial model."""
+    saved = checkpoint.newest(run / "checkpoints")
+    if saved is None:
+        return Weights(run / "initial", 0) if is_model(run / "initial") else None
+    return weights_of(saved)
+
+
+def weights_of(saved: Path) -> Weights | None:
+    """Those of one checkpoint."""
+    named = ((_VERSION.fullmatch(folder.name), folder) for folder in (saved / "weights").glob("v*"))
+    known = [Weights(folder, int(match[1])) for match, folder in named if match and is_model(folder)]
+    return max(known, key=lambda weights: weights.step, default=None)
+
+
+def questions(config: EmbeddedConfig) -> list[Question]:
+    """The held-out problems of the run, as it asks them itself."""
+    problems, _ = evaluation_requests(config, 0)
+    return [Question(problem.prompt, problem.prompt, problem.label) for problem in problems]
+
+
+class HeldOutEngine:
+    """An engine as the run has it, with the requests that the run would make at `weights.step`: the same seeds, so that
+    in deterministic mode the same responses. Use it as an asynchronous context."""
+
+    def __init__(self, config: EmbeddedConfig, weights: Weights, log_dir: Path) -> None:
+        self.config, self.weights = config, weights
+        self._engine = RolloutEngine(
+            0, config.rollout, config.model, task.VOCAB_SIZE, str(weights.folder.resolve()), str(log_dir)
+        )
+
+    async def __aenter__(self) -> HeldOutEngine:
+        """Raises ServerFailed."""
+        await self._engine.start()
+        await self._engine.update_weights(str(self.weights.folder.resolve()), self.weights.step)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._engine.stop()
+
+    async def answers(self, wanted: Wanted) -> AsyncIterator[tuple[int, Answer]]:
+        """Raises EngineFailed, ServerFailed."""
+        problems, requests = evaluation_requests(self.config, self.weights.step)
+        samples = len(requests) // len(problems)
+        first = {problem.prompt: place * samples for place, problem in enumerate(problems)}
+        chosen = [requests[first[question.id] + sample] for question, sample in wanted]
+        # As many at a time as the server takes: the run's own parts, on which in deterministic mode the last bits rest.
+        size = self.config.rollout.max_running_requests
+        for start in range(0, len(chosen), size):
+            result = await self._engine.generate(chosen[start : start + size])
+            for place, response in enumerate(result.responses, start):
+                ids = response.output_ids
+                version = str(response.weight_version)
+                yield place, Answer(task.decode(ids), len(ids), ids[-1] != task.EOS, version, ids)
+
+
+def asked(config: EmbeddedConfig, changes: dict[str, object]) -> EmbeddedConfig:
+    """The run's settings with another evaluation. Raises ValueError."""
+    scores = type(config.eval).model_validate(config.eval.model_dump() | changes)
+    return config.model_copy(update={"eval": scores})
