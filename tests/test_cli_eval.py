@@ -1,4 +1,4 @@
-"""`sat-slime eval` against a stand-in server, on the real AIME 2024 where it is at hand, on a file like it elsewhere."""
+"""`sat-slime eval` against a stand-in server, also on the real AIME 2024 where it is at hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from fake_completions import serving
 from typer.testing import CliRunner
 
 from sat_slime.cli.app import app
+from sat_slime.cli.evaluate import read_questions
 from sat_slime.experiment.metrics import read_rows
+from sat_slime.rollout.prompts import PromptError
 
 pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
 pytest.importorskip("httpx", reason="needs pip install 'sat-slime[embedded]'")
@@ -129,10 +131,7 @@ def test_weights_that_change_meanwhile_are_told(tmp_path, data):
     [
         ([], "give a run, a model's folder, or --engine URL"),
         (["--engine", "http://127.0.0.1:9"], "--data is not given"),
-        (
-            ["--engine", "http://127.0.0.1:9", "--data", "DATA", "--k", "4"],
-            "--k has 4, more than --samples 1 x --repeats 1",
-        ),
+        (["--engine", "http://127.0.0.1:9", "--data", "DATA", "--k", "4"], "--k has 4, more than --samples 1 x --rep"),
         (["--engine", "http://127.0.0.1:9", "--data", "DATA", "--k", "x"], "--k x: expected numbers"),
         (["--engine", "http://127.0.0.1:9", "--data", "DATA", "--chat-args", "[1]"], "expected a JSON object"),
         (["--engine", "http://127.0.0.1:9", "--data", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
@@ -166,3 +165,24 @@ def test_the_real_aime_is_asked_as_it_stands_and_its_answers_are_right(tmp_path)
     assert result.exit_code == 0, result.output
     told = json.loads((tmp_path / "out" / "eval.json").read_text())
     assert (told["accuracy"], told["n_problems"]) == (1.0, 30)
+
+
+def test_problems_of_every_wording(tmp_path):
+    instructed = "Solve 1 + 1. Please reason step by step, and put your final answer within \\boxed{}."
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 2?"}]
+    rows = [
+        {"prompt": chat, "label": "3"},
+        {"problem": instructed, "answer": 2},
+        {"question": "What is 2 + 2?", "answer": "\\boxed{4}"},
+    ]
+    path = tmp_path / "mixed.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    messages, kept, filled = read_questions(path, "boxed")
+    assert messages.prompt == chat and kept.prompt == [{"role": "user", "content": instructed}]
+    assert filled.prompt[0]["content"].startswith("What is 2 + 2?\n\nPlease reason step by step")
+    assert [question.label for question in (messages, kept, filled)] == ["3", "2", "4"]
+    assert [question.id for question in (messages, kept, filled)] == ["1", "2", "3"]
+    assert read_questions(path, "boxed", raw=True)[2].prompt == "What is 2 + 2?"
+    path.write_text('{"problem": "x"}\n')
+    with pytest.raises(PromptError, match="line 1"):
+        read_questions(path, "boxed")

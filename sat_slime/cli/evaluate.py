@@ -79,8 +79,11 @@ def plan(wish: Wish) -> Task:
         raise ConfigError(["--data is not given: name a .jsonl file of problems, such as aime24.jsonl"])
     from sat_slime.cli.check import installed_version
 
-    if installed_version("math-verify") is None:
-        raise ConfigError(["math-verify is not installed, and verifies the answers: pip install 'sat-slime[reward]'"])
+    for package, extra in (("math-verify", "reward"), ("httpx", "slime")):
+        if installed_version(package) is None:
+            raise ConfigError(
+                [f"{package} is not installed, which an evaluation needs: pip install 'sat-slime[{extra}]'"]
+            )
     if wish.what is not None:
         if not (wish.what / "config.json").is_file():
             raise ConfigError([f"{wish.what} is neither a run nor a Hugging Face folder: it has no config.json"])
@@ -181,14 +184,17 @@ def read_questions(path: Path, template: str, raw: bool = False) -> list[Questio
         if prompt_key is None or label_key is None:
             raise PromptError(f"{path}: line {number}: {missing_columns(row)}")
         prompt, label, text = row[prompt_key], label_text(row[label_key]), problem_text(row[prompt_key])
-        if label is None or text is None:
+        as_messages = isinstance(prompt, list) and bool(prompt) and not raw
+        if label is None or (text is None and not as_messages):
             raise PromptError(f"{path}: line {number} has no {'label' if label is None else 'problem'} that is text")
         asked: str | list[dict[str, str]]
-        if raw or not isinstance(prompt, list):
-            worded = text if raw or strip_instruction(text)[1] else fill(instruction, text)
-            asked = worded if raw else [{"role": "user", "content": worded}]
-        else:
+        if text is None or as_messages:
             asked = prompt
+        elif raw:
+            asked = text
+        else:
+            worded = text if strip_instruction(text)[1] else fill(instruction, text)
+            asked = [{"role": "user", "content": worded}]
         questions.append(Question(str(row.get("id", number)), asked, label))
     if not questions:
         raise PromptError(f"{path} holds no problem")
