@@ -55,12 +55,12 @@ async def strict_integer(args: Namespace, sample: Any, **kwargs: Any) -> Any:
     return await _rewards(args, sample, "strict_integer")
 
 
-def drain_metrics(prefix: str = "rollout") -> dict[str, float]:
-    """The pool's counts since the last call, as `PREFIX/verifier_NAME`; empty where nothing was verified."""
+def drain_metrics(prefix: str = "rollout/verifier_") -> dict[str, float]:
+    """The pool's counts since the last call, their names after `prefix`; empty where nothing was verified."""
     counts = {} if _pool is None else _pool.drain_metrics()
     if not counts.get("verdicts"):
         return {}
-    return {f"{prefix}/verifier_{name}": value for name, value in counts.items()}
+    return {f"{prefix}{name}": value for name, value in counts.items()}
 
 
 async def _rewards(args: Namespace, sample: Any, mode: Mode) -> Any:

@@ -148,7 +148,7 @@ def log_eval(
             _track(args, {f"eval_at_weights/{dataset}": scores["accuracy"], "eval_at_weights/step": weights})
         if tracked:
             _track(args, tracked | slime_step)
-    if verified := reward.drain_metrics("eval"):
+    if verified := reward.drain_metrics("eval/verifier/"):  # `eval/NAME` would be a data set's score
         _track(args, verified | slime_step)
     if config.run_dir is not None:
         _eval_file(config.run_dir).append(rows)

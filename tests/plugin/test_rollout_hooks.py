@@ -23,6 +23,7 @@ from slime_host import import_slime
 from synthetic_routes import make_routes
 
 from sat_slime.config.jsonl import read_rows
+from sat_slime.experiment.slime_rows import split_log
 from sat_slime.plugin import rollout_hooks, versions
 from sat_slime.plugin.rollout_hooks import log_eval, log_rollout, on_sample
 from sat_slime.plugin.routed_experts import fault
@@ -395,6 +396,17 @@ def test_the_scores_of_an_evaluation_are_those_of_every_runtime(sample_class, tm
     shown = {key: value for _, metrics in tracked for key, value in metrics.items()}
     assert shown["eval/aime/pass@4"] == row["pass@4"] and shown["eval/aime/reasons/no_answer"] == 8
     assert "eval/aime/accuracy" not in shown, "slime logs it as eval/aime"
+    _, evals = split_log([metrics for _, metrics in tracked] + [{"eval/step": 9, "eval/aime": row["accuracy"]}])
+    assert [(one["dataset"], one["accuracy"]) for one in evals] == [("aime", row["accuracy"])]
+
+
+def test_what_the_verifier_counted_of_an_evaluation_is_no_score(sample_class, tracked, monkeypatch):
+    monkeypatch.setattr(rollout_hooks.reward, "drain_metrics", lambda prefix="rollout/": {f"{prefix}kills": 2.0})
+    args = make_args(sat_slime="gspo", use_rollout_routing_replay=False)
+    log_eval(4, args, {"aime": evaluated(sample_class, "0")}, None)
+    assert ("eval/step", {"eval/verifier/kills": 2.0, "eval/step": 4}) in tracked
+    _, evals = split_log([metrics for _, metrics in tracked] + [{"eval/step": 4, "eval/aime": 0.25}])
+    assert [(one["dataset"], one["accuracy"]) for one in evals] == [("aime", 0.25)]
 
 
 def test_responses_that_no_problems_share_evenly_have_their_mean_alone(sample_class, tmp_path, tracked, caplog):
