@@ -92,7 +92,7 @@ def figures(tokens: Tokens) -> list[Figure]:
         ),
         Figure(
             "expert_flips",
-            "Expert flips",
+            "Expert flips by layer and lag",
             "Tokens for which the trainer's own routing takes another set of experts than the engine took.",
             partial(draw_flips, tokens),
         ),

@@ -254,6 +254,23 @@ def test_metrics_are_exact_over_micro_batches() -> None:
     assert result.metrics["sat/c_min"] < 0.5
 
 
+def test_the_checkpoint_denominator_splits_the_mismatch_and_its_tails() -> None:
+    problem = make_problem()
+    (result,) = on_ranks(Layout(), step, args_of("sat-gspo-checkpoint"), problem)
+    mask = torch.cat(problem.loss_masks).bool()
+    pi, pi_l, mu = (
+        torch.cat(values).double()[mask]
+        for values in (true_log_probs(problem), problem.log_probs, problem.rollout_log_probs)
+    )
+    d, policy = pi - mu, pi - pi_l
+    assert result.metrics["mismatch/policy"] == pytest.approx(float(policy.abs().mean()), rel=1e-4)
+    assert result.metrics["mismatch/implementation"] == pytest.approx(float((pi_l - mu).abs().mean()), rel=1e-4)
+    q90 = d.abs().sort().values[-(-9 * len(d) // 10) - 1]
+    for name, tail in {"mean": d.abs() >= 0, "q90": d.abs() > q90}.items():
+        share = (policy * d.sign())[tail].sum() / d[tail].abs().sum()
+        assert result.metrics[f"mismatch/policy_of_{name}"] == pytest.approx(float(share), rel=1e-3), name
+
+
 def test_facts_of_the_rollout_come_with_every_step() -> None:
     step_metrics.set_rollout_facts({"lag/mean": 3.0})
     try:
