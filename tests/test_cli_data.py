@@ -237,6 +237,12 @@ def test_the_real_samples_are_prepared(tmp_path):
     assert len(labels) == 30 and {"25", "73", "204"} <= set(labels)
 
 
+def test_brackets_in_a_path_are_no_markup(sets, tmp_path):
+    out = tmp_path / "a[bold]b" / "[x]"
+    result = data("prepare", "--out", out, *sets)
+    assert result.exit_code == 0 and f"{out / 'train.jsonl'}: 75 rows" in result.output
+
+
 def test_files_are_readable_by_others_as_the_umask_says(sets, tmp_path):
     out = tmp_path / "out"
     mask = os.umask(0o027)

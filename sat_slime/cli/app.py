@@ -567,7 +567,7 @@ def data_prepare(
                 allow_counts=allow_counts,
                 overwrite=overwrite,
             ),
-            Console(highlight=False),
+            Console(highlight=False, markup=False, soft_wrap=True),
         )
     raise typer.Exit(OK if written else FAILED)
 
@@ -601,7 +601,7 @@ def data_check(
 
         asked = prompts.Inspection(file, evaluation, tokenizer, max_tokens, input_key, label_key, verifier, workers)
         found = prompts.check(asked)
-        prompts.show(found, show_all, as_json, Console(highlight=False))
+        prompts.show(found, show_all, as_json, Console(highlight=False, markup=False))
     raise typer.Exit(FAILED if found.faults else OK)
 
 

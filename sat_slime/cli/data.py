@@ -87,7 +87,7 @@ def _prepare(asked: Preparation, console: Console) -> bool:
         raise PromptError("no training prompt is left: give --bad-labels keep, or name other sets")
     leaks = building.in_evaluation(train, evaluation)
 
-    console.print(_account_table(gathered))
+    console.print(_account_table(gathered), soft_wrap=False)
     for line in _summary(train_sets, train, repeated, bad_labels):
         console.print(line)
     if leaks:
@@ -187,7 +187,7 @@ def _say_written(out: Path, written: dict[str, Written], tokenizer: ChatTokenize
         settings.append(f"eval.prompts.aime24={(out / EVALUATION).absolute()}")
     if tokenizer is not None:
         settings.append("data.chat_template=false")
-    console.print("use them:", *(f"--set {setting}" for setting in settings), soft_wrap=True)
+    console.print("use them:", *(f"--set {setting}" for setting in settings))
 
 
 # ----------------------------------------------------------------------------------------------------- checking

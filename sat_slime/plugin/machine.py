@@ -215,7 +215,7 @@ def data_problem(file: str, input_key: str, label_key: str) -> str | None:
     """Why slime could not read a set's first rows, or None."""
     path = Path(re.sub(r"@\[-?\d*:-?\d*\]$", "", file))  # slime takes FILE@[0:100] for a part of a file
     if not path.is_file():
-        return "there is no such file"
+        return "there is no such file; `sat-slime data prepare` makes the paper's"
     if path.suffix not in (".jsonl", ".parquet"):
         return "slime reads .jsonl and .parquet files; convert it"
     try:
