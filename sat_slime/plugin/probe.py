@@ -54,6 +54,7 @@ _PARAMETERS: dict[str, dict[str, str]] = {
         "RoutingReplay.pop_backward": "self",
         "RoutingReplay.clear_all_forward": "",
     },
+    "ray/rollout.py": {"RolloutManager.eval": "self rollout_id"},
     "rollout/sample_hooks.py": {"apply_rollout_sample_hooks": "args value kwargs"},
     "utils/distributed_utils.py": {"get_gloo_group": ""},
 }
@@ -91,6 +92,7 @@ _CALLS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "train": ("logging_utils.log(args, log_dict, step_key='train/step')",),
     },
+    "ray/train_actor.py": {"TrainRayActor.set_rollout_manager": ("self.rollout_manager = rollout_manager",)},
     "ray/rollout.py": {"RolloutManager._split_train_data_by_dp": ("'round_number'", "'rollout_mask_sums'")},
     "utils/types.py": {"Sample._apply_meta_info": ("self.weight_versions.append", "self.rollout_routed_experts")},
 }

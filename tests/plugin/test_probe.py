@@ -77,6 +77,12 @@ def test_the_files_that_are_read_suffice(slime):
             "UpdateWeightFromDistributed.update_weights has no `self.weight_version += 1`",
         ),
         (
+            "ray/rollout.py",
+            "def eval(self, rollout_id)",
+            "def eval(self, rollout_id, datasets)",
+            "RolloutManager.eval takes (self, rollout_id, datasets), not (self, rollout_id)",
+        ),
+        (
             "utils/routing_replay.py",
             "def get_routing_replay_compute_topk(old_compute_topk)",
             "def get_routing_replay_compute_topk(old_compute_topk, router)",
