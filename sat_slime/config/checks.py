@@ -21,6 +21,7 @@ def config_errors(config: EmbeddedConfig) -> list[str]:
         *_task(config),
         *_lengths(config),
         *_batch(config),
+        *_streaming(config),
     ]
 
 
@@ -165,6 +166,35 @@ def uneven_batch(responses: int, steps: int, ranks: int, ranks_told: str) -> Ite
         )
 
 
+def _streaming(config: EmbeddedConfig) -> Iterator[str]:
+    pipeline, rollout = config.pipeline, config.rollout
+    if pipeline.mode != "streaming":
+        return
+    if pipeline.lag == 0:
+        yield (
+            "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
+            "more, or pipeline.mode to batch"
+        )
+    # The trainer's steps between two broadcasts make every token that old, however fast it comes.
+    least = pipeline.lag * pipeline.optimizer_steps_per_rollout - 1
+    if pipeline.max_staleness < least:
+        yield (
+            f"pipeline.max_staleness is {pipeline.max_staleness}, but with pipeline.lag {pipeline.lag} and "
+            f"pipeline.optimizer_steps_per_rollout {pipeline.optimizer_steps_per_rollout} tokens of the newest weights "
+            f"are up to {least} updates old: raise it to {least} or more, or lower pipeline.lag"
+        )
+    if pipeline.queue_prompts < rollout.prompts_per_iteration:
+        yield (
+            f"pipeline.queue_prompts is {pipeline.queue_prompts}, less than the batch of rollout.prompts_per_iteration "
+            f"{rollout.prompts_per_iteration}: raise it to that or more"
+        )
+    if rollout.deterministic:
+        yield (
+            "rollout.deterministic is true with pipeline.mode streaming, where the clock decides which weights "
+            "generate a token: set it to false, or pipeline.mode to batch"
+        )
+
+
 def _quantile_scope(config: EmbeddedConfig) -> Iterator[str]:
     method, task = config.method, config.task
     # Only where |d| is one value per response do few responses make coarse quantiles.
@@ -188,7 +218,9 @@ def _quantile_scope(config: EmbeddedConfig) -> Iterator[str]:
 
 def _schedule(config: EmbeddedConfig) -> Iterator[str]:
     lag, iterations = config.pipeline.lag, config.pipeline.iterations
-    if lag and iterations <= lag:
+    if config.pipeline.mode == "streaming":
+        yield from _queue_depth(config)
+    elif lag and iterations <= lag:
         yield (
             f"pipeline.iterations is {iterations}, not more than pipeline.lag {lag}: the run ends before a batch of "
             f"newer weights arrives; use {4 * lag} or more to see lag at work"
@@ -197,6 +229,17 @@ def _schedule(config: EmbeddedConfig) -> Iterator[str]:
         yield (
             f"rollout.deterministic is true with rollout.dtype {config.rollout.dtype}: bitwise equal runs are only "
             "promised in float32"
+        )
+
+
+def _queue_depth(config: EmbeddedConfig) -> Iterator[str]:
+    pipeline, prompts = config.pipeline, config.rollout.prompts_per_iteration
+    ahead = pipeline.queue_prompts // prompts * pipeline.optimizer_steps_per_rollout
+    if ahead > pipeline.max_staleness:
+        yield (
+            f"pipeline.queue_prompts {pipeline.queue_prompts} lets the engines run {ahead} optimizer steps ahead of the "
+            f"trainer, more than pipeline.max_staleness {pipeline.max_staleness}: much of it will be dropped; lower it "
+            f"to {pipeline.max_staleness // pipeline.optimizer_steps_per_rollout * prompts}, or raise max_staleness"
         )
 
 

@@ -117,13 +117,34 @@ class LossConfig(Section):
 class PipelineConfig(Section):
     """The order of generation, training and weight broadcast."""
 
+    mode: Literal["batch", "streaming"] = "batch"
+    """batch: one batch is generated ahead, and weights wait for it. streaming: fully asynchronous, rollouts stream into
+    a queue and weights change while responses are decoded (docs/asynchrony.md)."""
     lag: NonNegativeInt = 8
-    """Trainer iterations per weight broadcast. 0: synchronous. n > 0: one batch is generated ahead and weights are
-    broadcast every n iterations, so the realized lag cycles 1..n."""
+    """Trainer iterations per weight broadcast. 0: synchronous. n > 0: in mode batch one batch is generated ahead and
+    weights are broadcast every n iterations, so the realized lag cycles 1..n."""
     iterations: PositiveInt = 200
     """Rollout batches to train on."""
     optimizer_steps_per_rollout: PositiveInt = 1
     """Optimizer steps (mini-batches) per rollout batch; the paper's is 1."""
+
+
+class EmbeddedPipelineConfig(PipelineConfig):
+    """The order of generation, training and weight broadcast, with the queue of mode streaming."""
+
+    max_staleness: NonNegativeInt = 8
+    """Mode streaming: bound on the lag of every token, in optimizer updates; prompts of which a response has an older
+    token when they would be trained are dropped."""
+    queue_prompts: PositiveInt = 32
+    """Mode streaming: bound on the prompts that are generated, or in generation, ahead of the trainer."""
+
+    @property
+    def weights_in_use(self) -> int:
+        """Broadcast weights that tokens may still be trained with: in mode batch those of the batch in training and of
+        the one in flight, in mode streaming as many as max_staleness lets in, and the newest."""
+        if self.mode == "batch":
+            return 2
+        return self.max_staleness // max(1, self.lag * self.optimizer_steps_per_rollout) + 2
 
 
 class ModelConfig(Section):
@@ -401,7 +422,7 @@ class EmbeddedConfig(Section):
     """What is optimized."""
     loss: LossConfig = LossConfig()
     """KL, entropy, averaging."""
-    pipeline: PipelineConfig = PipelineConfig()
+    pipeline: EmbeddedPipelineConfig = EmbeddedPipelineConfig()
     """Order of generation, training, broadcast."""
     model: ModelConfig = ModelConfig()
     """The tiny model."""

@@ -5,6 +5,7 @@ Engine-free: the driver imports this, the trainer ranks too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +38,25 @@ class StepResult:
     tokens: dict[str, np.ndarray] | None = None
     """Where they are dumped: (N, ...) columns of the step's tokens in batch order, by the names of token dumps; in the
     result of rank 0."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """All responses to one prompt, as a stream delivers them."""
+
+    number: int
+    """Place of its problem among the run's."""
+    problem: Problem
+    responses: list[Response]
+    seconds: float
+    """From the first request sent to the last response received."""
+    faults: dict[str, int] = field(default_factory=dict)
+    """Counts of rejected and resent responses and of server restarts."""
+
+    @property
+    def oldest(self) -> int:
+        """Version of the oldest weights that generated a token of it."""
+        return min(int(response.versions[0]) for response in self.responses)
 
 
 @dataclass(frozen=True)
@@ -90,6 +110,24 @@ class RolloutBatch:
         }
 
 
+def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]:
+    """lag/* over all tokens at an optimizer step on weights of so many updates.
+
+    A token's lag is split as in Eq. fully-async-lag: updates while the rest of its response was generated, and those
+    since.
+    """
+    versions = np.concatenate([r.versions for r in responses])
+    last = np.repeat([r.weight_version for r in responses], [len(r.output_ids) for r in responses])
+    lags = updates - versions
+    return {
+        "lag/mean": float(lags.mean()),
+        "lag/min": int(lags.min()),
+        "lag/max": int(lags.max()),
+        "lag/generation_mean": float((last - versions).mean()),
+        "lag/queue_mean": float((updates - last).mean()),
+    }
+
+
 def group_advantages(rewards: np.ndarray) -> np.ndarray:
     """GRPO's advantages: (R - mean) / (std + 1e-6) in each group, std over n - 1 as in slime.
 
@@ -126,6 +164,14 @@ def batch_is_diagnosed(config: EmbeddedConfig, iteration: int) -> bool:
     """Whether a step on batch `iteration` is: its engine then tells its whole distributions."""
     steps = config.pipeline.optimizer_steps_per_rollout
     return any(step_is_diagnosed(config, iteration * steps + i) for i in range(steps))
+
+
+def training_group(config: EmbeddedConfig, number: int) -> tuple[Problem, list[GenerationRequest]]:
+    """The problem of a number and the requests for its responses: those of `training_requests`, counted through."""
+    iteration, place = divmod(number, config.rollout.prompts_per_iteration)
+    problems, requests = training_requests(config, iteration)
+    samples = config.rollout.samples_per_prompt
+    return problems[place], requests[place * samples : (place + 1) * samples]
 
 
 def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem], list[GenerationRequest]]:

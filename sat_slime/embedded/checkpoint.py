@@ -1,8 +1,9 @@
 """Checkpoints of a run: a folder that is there in full or not at all.
 
 `checkpoints/iteration-000032/` holds `state.json`, one safetensors file per trainer rank, the broadcast weights that
-are still in use (`weights/`) and the batch that was generated ahead (`batch.safetensors`, `batch.json`). It is
-written under another name, flushed to the disk and renamed; nothing in it is pickled.
+are still in use (`weights/`) and what was generated ahead: a batch (`batch.safetensors`, `batch.json`) or the queue of
+a stream (`queue.safetensors`, `queue.json`). It is written under another name, flushed to the disk and renamed; nothing
+in it is pickled.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.batch import RolloutBatch, training_requests
-from sat_slime.rollout.types import Response
+from sat_slime.embedded.batch import Group, RolloutBatch, training_group, training_requests
+from sat_slime.rollout.types import GenerationRequest, Response
 
 _NAME = re.compile(r"iteration-(\d{6,})")
 
@@ -109,17 +111,7 @@ def parallel_layout(config: EmbeddedConfig) -> list[int]:
 
 def write_batch(folder: Path, batch: RolloutBatch) -> None:
     """Saves a generated batch."""
-    arrays = {
-        "output_ids": np.concatenate([np.asarray(r.output_ids, np.int64) for r in batch.responses]),
-        "log_probs": np.concatenate([r.log_probs for r in batch.responses]),
-        "lengths": np.array([len(r.output_ids) for r in batch.responses], np.int64),
-        "versions": np.array([r.weight_version for r in batch.responses], np.int64),
-    }
-    if batch.responses[0].routed_experts is not None:
-        arrays["routed_experts"] = np.concatenate([r.routed_experts for r in batch.responses])
-    if batch.responses[0].distribution is not None:
-        arrays["distribution"] = np.concatenate([r.distribution for r in batch.responses])
-    save_file(arrays, folder / "batch.safetensors")
+    save_file(_arrays(batch.responses), folder / "batch.safetensors")
     meta = {
         "iteration": batch.iteration,
         "seconds": batch.seconds,
@@ -134,8 +126,60 @@ def read_batch(folder: Path, config: EmbeddedConfig) -> RolloutBatch | None:
     if not (folder / "batch.json").is_file():
         return None
     meta = json.loads((folder / "batch.json").read_text())
-    arrays = load_file(folder / "batch.safetensors")
     problems, requests = training_requests(config, meta["iteration"])
+    responses = _responses(load_file(folder / "batch.safetensors"), requests, meta["finish_reasons"])
+    return RolloutBatch(meta["iteration"], problems, responses, meta["seconds"], meta["faults"])
+
+
+def write_queue(folder: Path, groups: Sequence[Group], unfinished: Sequence[int], next_number: int) -> None:
+    """Saves a stream: its complete groups, the numbers of those in generation, and that of the first one not begun."""
+    responses = [response for group in groups for response in group.responses]
+    if responses:
+        save_file(_arrays(responses), folder / "queue.safetensors")
+    meta = {
+        "numbers": [group.number for group in groups],
+        "seconds": [group.seconds for group in groups],
+        "finish_reasons": [r.finish_reason for r in responses],
+        "unfinished": list(unfinished),
+        "next": next_number,
+    }
+    (folder / "queue.json").write_text(json.dumps(meta))
+
+
+def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[list[Group], list[int], int]:
+    """What `write_queue` saved; prompts follow from the run's seed."""
+    meta = json.loads((folder / "queue.json").read_text())
+    asked = [training_group(config, number) for number in meta["numbers"]]
+    requests = [request for _, requests in asked for request in requests]
+    arrays = load_file(folder / "queue.safetensors") if requests else {}
+    responses = _responses(arrays, requests, meta["finish_reasons"])
+    size = config.rollout.samples_per_prompt
+    groups = [
+        Group(number, problem, responses[i * size : (i + 1) * size], seconds)
+        for i, (number, (problem, _), seconds) in enumerate(zip(meta["numbers"], asked, meta["seconds"], strict=True))
+    ]
+    return groups, meta["unfinished"], meta["next"]
+
+
+def _arrays(responses: Sequence[Response]) -> dict[str, np.ndarray]:
+    arrays = {
+        "output_ids": np.concatenate([np.asarray(r.output_ids, np.int64) for r in responses]),
+        "log_probs": np.concatenate([r.log_probs for r in responses]),
+        "lengths": np.array([len(r.output_ids) for r in responses], np.int64),
+        "versions": np.concatenate([r.versions for r in responses]),
+    }
+    if responses[0].routed_experts is not None:
+        arrays["routed_experts"] = np.concatenate([r.routed_experts for r in responses])
+    if responses[0].distribution is not None:
+        arrays["distribution"] = np.concatenate([r.distribution for r in responses])
+    return arrays
+
+
+def _responses(
+    arrays: dict[str, np.ndarray], requests: Sequence[GenerationRequest], finish_reasons: Sequence[Any]
+) -> list[Response]:
+    if not requests:
+        return []
     ends = arrays["lengths"].cumsum()
     routed_rows = arrays["lengths"] + np.array([len(request.prompt_ids) - 1 for request in requests])
     routed_ends = routed_rows.cumsum()
@@ -152,9 +196,9 @@ def read_batch(folder: Path, config: EmbeddedConfig) -> RolloutBatch | None:
                 output_ids=tuple(arrays["output_ids"][span].tolist()),
                 log_probs=arrays["log_probs"][span],
                 routed_experts=routed,
-                finish_reason=meta["finish_reasons"][i],
-                weight_version=int(arrays["versions"][i]),
+                finish_reason=finish_reasons[i],
+                versions=arrays["versions"][span],
                 distribution=arrays["distribution"][span] if "distribution" in arrays else None,
             )
         )
-    return RolloutBatch(meta["iteration"], problems, responses, meta["seconds"], meta["faults"])
+    return responses

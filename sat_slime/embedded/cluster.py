@@ -24,7 +24,7 @@ import torch
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.batch import RolloutBatch, StepResult
-from sat_slime.embedded.engine import RolloutEngine
+from sat_slime.embedded.engine import GenerationResult, RolloutEngine
 from sat_slime.embedded.task import Problem
 from sat_slime.rollout.types import GenerationRequest
 
@@ -68,14 +68,28 @@ def wait_all(futures: Sequence[Any], what: str) -> list[Any]:
     waiting = list(futures)
     while waiting:
         done, waiting = ray.wait(waiting, num_returns=1)
-        try:
-            ray.get(done[0])
-        except ray.exceptions.RayTaskError as error:
-            cause = error.cause if isinstance(error.cause, Exception) else error
-            raise ActorFailure(f"{what} {futures.index(done[0])}: {type(cause).__name__}: {cause}") from error
-        except ray.exceptions.RayError as error:
-            raise ActorFailure(f"{what} {futures.index(done[0])} died: {_first_lines(error)}") from error
+        result_of(done[0], f"{what} {futures.index(done[0])}")
     return ray.get(list(futures))
+
+
+def wait_any(futures: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
+    """Those of the futures that have a result or failed: at least one, unless the time is up before."""
+    return ray.wait(list(futures), num_returns=1, timeout=timeout_s)[0] if futures else []
+
+
+def result_of(future: Any, who: str) -> Any:
+    """The result of a future, waited for.
+
+    Raises:
+        ActorFailure: names `who` and the cause.
+    """
+    try:
+        return ray.get(future)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause if isinstance(error.cause, Exception) else error
+        raise ActorFailure(f"{who}: {type(cause).__name__}: {cause}") from error
+    except ray.exceptions.RayError as error:
+        raise ActorFailure(f"{who} died: {_first_lines(error)}") from error
 
 
 def _first_lines(error: Exception) -> str:
@@ -146,14 +160,37 @@ class TrainerGroup:
 
     def train(self, batch: RolloutBatch, dump: bool = False) -> list[StepResult]:
         """Trains on a batch; sent once, however many ranks there are. dump: also return the tokens' columns."""
-        return self.call("train", ray.put(batch.samples()), dump)
+        return self.wait(self.start_train(batch, dump))
+
+    def start_train(self, batch: RolloutBatch, dump: bool = False) -> list[Any]:
+        """Like `train`, without waiting."""
+        return self.start("train", ray.put(batch.samples()), dump)
+
+
+def faults_of(results: Sequence[GenerationResult]) -> dict[str, int]:
+    """Counts of rejected, lost and resent responses and of server restarts."""
+    faults = Counter({"rejected": 0, "lost": 0, "resent": 0, "restarts": 0})
+    for result in results:
+        faults.update({name: result.stats[name] for name in ("lost", "resent", "restarts")})
+        faults["rejected"] += sum(result.stats["rejected"].values())
+        faults.update({f"rejected/{reason}": count for reason, count in result.stats["rejected"].items()})
+    return dict(faults)
+
+
+def groups_in_flight(config: EmbeddedConfig) -> int:
+    """Groups that a stream has in generation at most: as many as the servers decode side by side. 0 without streams."""
+    if config.pipeline.mode != "streaming":
+        return 0
+    decoded = config.rollout.engines * config.rollout.max_running_requests // config.rollout.samples_per_prompt
+    return max(1, min(decoded, config.pipeline.queue_prompts))
 
 
 class EngineGroup:
     """All rollout engines; they share each batch by whole problems."""
 
     def __init__(self, config: EmbeddedConfig, model_path: Path, log_dir: Path) -> None:
-        engine_class = ray.remote(RolloutEngine).options(num_cpus=0, max_concurrency=8)
+        # Each group of a stream is a call of its own.
+        engine_class = ray.remote(RolloutEngine).options(num_cpus=0, max_concurrency=8 + groups_in_flight(config))
         self.engines: list[Any] = [
             engine_class.remote(index, config.rollout, config.model, task.VOCAB_SIZE, str(model_path), str(log_dir))
             for index in range(config.rollout.engines)
@@ -164,7 +201,7 @@ class EngineGroup:
         self._call("start")
 
     def update_weights(self, folder: Path, version: int) -> None:
-        """Gives all engines new weights; nothing may be in flight."""
+        """Gives all engines new weights: after what `generate` has in flight, in the middle of what `stream` has."""
         self._call("update_weights", str(folder), version)
 
     def stop(self) -> None:
@@ -190,20 +227,20 @@ class EngineGroup:
             for engine, (first, last) in zip(self.engines, shares, strict=True)
         ]
 
+    def stream(self, index: int, requests: list[GenerationRequest]) -> Any:
+        """Starts generation of one problem's responses, which new weights do not wait for; its result is a
+        GenerationResult. `index` numbers the groups, which the engines take in turn."""
+        return self.engines[index % len(self.engines)].stream.remote(requests)
+
     def collect(self, futures: list[Any], iteration: int, problems: list[Problem]) -> RolloutBatch:
         """Waits for a batch."""
         results = wait_all(futures, "rollout engine")
-        faults = Counter({"rejected": 0, "lost": 0, "resent": 0, "restarts": 0})
-        for result in results:
-            faults.update({name: result.stats[name] for name in ("lost", "resent", "restarts")})
-            faults["rejected"] += sum(result.stats["rejected"].values())
-            faults.update({f"rejected/{reason}": count for reason, count in result.stats["rejected"].items()})
         return RolloutBatch(
             iteration,
             problems,
             [response for result in results for response in result.responses],
             seconds=max(result.stats["seconds"] for result in results),
-            faults=dict(faults),
+            faults=faults_of(results),
         )
 
     def _shares(self, problems: int) -> list[tuple[int, int]]:

@@ -6,17 +6,20 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from sat_slime.config.schema import ModelConfig, RolloutConfig
 from sat_slime.embedded.server import SGLangServer
-from sat_slime.rollout.client import ServerLost
+from sat_slime.rollout.client import ServerLost, ServerRefused
+from sat_slime.rollout.continuation import joined, rest
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.rollout.validation import Expectations, RejectedResponse, validate
 
 POSTS_IN_FLIGHT = 4
+INTERRUPT_EVERY_S = 0.2
+"""Seconds until an interruption is told again to requests that had not reached SGLang's scheduler."""
 
 
 class EngineFailed(RuntimeError):
@@ -25,7 +28,7 @@ class EngineFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """What came of one call of `generate`."""
+    """What came of one call of `generate` or `stream`."""
 
     responses: list[Response]
     """One per request, in the order of the requests."""
@@ -36,8 +39,12 @@ class GenerationResult:
 
 @dataclass
 class _Batch:
-    """Progress of one call of `generate`."""
+    """Progress of one call of `generate` or `stream`."""
 
+    interruptible: bool
+    """By an update of the weights."""
+    parts: defaultdict[str, list[Response]] = field(default_factory=lambda: defaultdict(list))
+    """What interrupted requests have so far."""
     responses: dict[str, Response] = field(default_factory=dict)
     failures: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     rejected: Counter[str] = field(default_factory=Counter)
@@ -47,8 +54,9 @@ class _Batch:
 class RolloutEngine:
     """One server and its life. Wrapped by `ray.remote`; its methods may be called side by side.
 
-    Generation and weight updates take turns, so that an update never meets a request in flight and all responses of
-    one call of `generate` come from one version of the weights.
+    `generate` and weight updates take turns, so that all responses of one call come from one version of the weights.
+    What `stream` has in flight an update interrupts: it goes on under the new weights. So an update never meets a
+    request in flight, and each token is known to be of one version.
     """
 
     def __init__(
@@ -69,6 +77,10 @@ class RolloutEngine:
         self._weights = (model_path, 0)
         self._server = SGLangServer(index, rollout, model, log_dir, command)
         self._turn = asyncio.Lock()
+        self._life = asyncio.Lock()  # held while the server is started, tried or given weights
+        self._may_send = asyncio.Event()  # cleared while an update waits for what is in flight
+        self._may_send.set()
+        self._answered = asyncio.Event()
         self._state = "stopped"
         self._stopping = False
         self._restarts = 0
@@ -88,20 +100,21 @@ class RolloutEngine:
         return {"url": self._server.client.url, "pid": self._server.pid, "port": self._server.port}
 
     async def update_weights(self, path: str, version: int) -> None:
-        """Load a Hugging Face folder (config.json, model.safetensors) as `version`, once nothing is in flight.
+        """Load a Hugging Face folder (config.json, model.safetensors) as `version`, once no `generate` runs; what is in
+        flight of `stream` is interrupted and goes on afterwards.
 
         The folder must stay until the next update: a server that is restarted loads it again. Raises ServerRefused when
         the server cannot load it (the old weights stay), EngineFailed, ServerFailed.
         """
-        async with self._working("ready"):
-            await self._ensure_server()
+        async with self._working("ready"), self._life, self._interrupted():
+            await self._revive()
             try:
                 await self._server.client.update_weights(path, version)
                 self._weights = (path, version)
             except ServerLost:
                 self._weights = (path, version)
                 self._server.stop()
-                await self._ensure_server()
+                await self._revive()
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
         """Exactly one validated response per request, in order. What is lost with a server, times out or is rejected is
@@ -112,36 +125,46 @@ class RolloutEngine:
         """
         self._check(requests)
         async with self._working("generating"):
-            started, restarts, batch = time.monotonic(), self._restarts, _Batch()
-            pending = list(requests)
-            while pending:
-                await self._ensure_server()
-                lost = batch.lost
-                posts = [pending[i : i + self._post_size] for i in range(0, len(pending), self._post_size)]
-                await asyncio.gather(*(self._post(post, batch) for post in posts))
-                pending = [request for request in pending if request.request_id not in batch.responses]
-                self._check_attempts(pending, batch)
-                if batch.lost > lost and self._server.alive and not await self._server.client.can_generate():
-                    self._server.stop()
-            responses = [batch.responses[request.request_id] for request in requests]
-            return GenerationResult(
-                responses,
-                {
-                    "seconds": time.monotonic() - started,
-                    "tokens": sum(len(response.output_ids) for response in responses),
-                    "rejected": dict(batch.rejected),
-                    "lost": batch.lost,
-                    "resent": sum(len(reasons) for reasons in batch.failures.values()),
-                    "restarts": self._restarts - restarts,
-                },
-            )
+            return await self._answer(requests, _Batch(interruptible=False))
+
+    async def stream(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
+        """Like `generate`, side by side with other calls and with updates of the weights, which a response may span:
+        its `versions` say which weights generated each token. In a restart of the server nothing is lost that a
+        response had before it was interrupted last."""
+        self._check(requests)
+        return await self._answer(requests, _Batch(interruptible=True))
+
+    async def _answer(self, requests: Sequence[GenerationRequest], batch: _Batch) -> GenerationResult:
+        started, restarts = time.monotonic(), self._restarts
+        pending = list(requests)
+        while pending:
+            await self._ensure_server()
+            lost = batch.lost
+            posts = [pending[i : i + self._post_size] for i in range(0, len(pending), self._post_size)]
+            await asyncio.gather(*(self._post(post, batch) for post in posts))
+            pending = [request for request in pending if request.request_id not in batch.responses]
+            self._check_attempts(pending, batch)
+            if batch.lost > lost:
+                await self._try_server()
+        responses = [batch.responses[request.request_id] for request in requests]
+        return GenerationResult(
+            responses,
+            {
+                "seconds": time.monotonic() - started,
+                "tokens": sum(len(response.output_ids) for response in responses),
+                "rejected": dict(batch.rejected),
+                "lost": batch.lost,
+                "resent": sum(len(reasons) for reasons in batch.failures.values()),
+                "restarts": self._restarts - restarts,
+            },
+        )
 
     async def status(self) -> dict[str, Any]:
         """state (starting, ready, generating, restarting, failed, stopped), restarts, in_flight, url, pid,
         weight_version."""
         started = self._server.pid is not None
         return {
-            "state": self._state,
+            "state": "generating" if self._in_flight and self._state == "ready" else self._state,
             "restarts": self._restarts,
             "in_flight": self._in_flight,
             "url": self._server.client.url if started else None,
@@ -166,8 +189,36 @@ class RolloutEngine:
                 self._state = "stopped" if self._stopping else "failed"
                 raise
 
+    @asynccontextmanager
+    async def _interrupted(self) -> AsyncIterator[None]:
+        """Nothing is in flight inside."""
+        self._may_send.clear()
+        try:
+            while self._in_flight:
+                self._answered.clear()
+                with suppress(ServerLost, ServerRefused):  # who waits for the answers is told, and sends again
+                    await self._server.client.abort_all()
+                with suppress(asyncio.TimeoutError):
+                    while self._in_flight:
+                        await asyncio.wait_for(self._answered.wait(), INTERRUPT_EVERY_S)
+                        self._answered.clear()
+            yield
+        finally:
+            self._may_send.set()
+
+    async def _try_server(self) -> None:
+        """After a lost request: a server that lives and generates no token is ended."""
+        async with self._life:
+            if self._server.alive and not await self._server.client.can_generate():
+                self._server.stop()
+
     async def _ensure_server(self) -> None:
         """Restart a dead server with the last weights."""
+        async with self._life:
+            await self._revive()
+
+    async def _revive(self) -> None:
+        """Under `_life`."""
         if self._stopping:
             raise EngineFailed(f"engine {self.index} was stopped")
         if self._server.alive:
@@ -184,14 +235,19 @@ class RolloutEngine:
         self._state = state
 
     async def _post(self, requests: list[GenerationRequest], batch: _Batch) -> None:
-        """Send some requests in one POST; note each one's response, or why there is none."""
-        async with self._posts:
+        """Send some requests, or the rest of interrupted ones, in one POST; note each one's response, its next part, or
+        why there is none."""
+        async with nullcontext() if batch.interruptible else self._posts:
+            while not self._may_send.is_set():
+                await self._may_send.wait()
             if not self._server.alive:
                 return  # not sent, so not an attempt
-            wire_ids = [f"{request.request_id}#{len(batch.failures[request.request_id])}" for request in requests]
+            sent = [rest(request, batch.parts[request.request_id]) for request in requests]
+            wire_ids = [f"{request.request_id}#{self._sendings(request, batch)}" for request in requests]
+            expected = self._expectations()
             self._in_flight += len(requests)
             try:
-                raw = await self._server.client.generate(requests, wire_ids)
+                raw = await self._server.client.generate(sent, wire_ids)
             except ServerLost as error:
                 batch.lost += len(requests)
                 for request in requests:
@@ -199,19 +255,32 @@ class RolloutEngine:
                 return
             finally:
                 self._in_flight -= len(requests)
-        expected = Expectations(
+                self._answered.set()
+        for request, asked, wire_id, answer in zip(requests, sent, wire_ids, raw, strict=True):
+            try:
+                part = validate(asked, wire_id, answer, expected, interruptible=batch.interruptible)
+            except RejectedResponse as error:
+                batch.rejected[error.reason] += 1
+                batch.failures[request.request_id].append(str(error))
+                continue
+            parts = batch.parts[request.request_id]
+            parts.append(part)
+            response = joined(request, parts)
+            if response.finish_reason != "abort":
+                batch.responses[request.request_id] = response
+
+    def _sendings(self, request: GenerationRequest, batch: _Batch) -> int:
+        """How often a request was sent so far."""
+        return len(batch.failures[request.request_id]) + len(batch.parts[request.request_id])
+
+    def _expectations(self) -> Expectations:
+        return Expectations(
             vocab_size=self.vocab_size,
             layers=self.model.layers,
             experts=self.model.experts,
             top_k=self.model.experts_per_token,
             weight_version=self._weights[1],
         )
-        for request, wire_id, answer in zip(requests, wire_ids, raw, strict=True):
-            try:
-                batch.responses[request.request_id] = validate(request, wire_id, answer, expected)
-            except RejectedResponse as error:
-                batch.rejected[error.reason] += 1
-                batch.failures[request.request_id].append(str(error))
 
     def _check(self, requests: Sequence[GenerationRequest]) -> None:
         if len({request.request_id for request in requests}) != len(requests):

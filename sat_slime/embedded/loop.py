@@ -67,10 +67,18 @@ def run(config: EmbeddedConfig, folder: Path, log: RunLog, resume: bool = False)
     """
     # Ray sets signal handlers of its own as it starts, so ours come after.
     with local_ray() as scratch, _interruptible() as interruption:
-        pipeline = Pipeline(config, folder.resolve(), scratch, log, interruption)
+        pipeline = _pipeline_class(config)(config, folder.resolve(), scratch, log, interruption)
         pipeline.run(resume)
     if interruption.asked and pipeline.iteration < config.pipeline.iterations:
         raise KeyboardInterrupt
+
+
+def _pipeline_class(config: EmbeddedConfig) -> type[Pipeline]:
+    if config.pipeline.mode == "batch":
+        return Pipeline
+    from sat_slime.embedded.streaming import StreamingPipeline  # which stands on this module
+
+    return StreamingPipeline
 
 
 @dataclass
@@ -109,7 +117,8 @@ def _is_due(iteration: int, every: int) -> bool:
 
 
 class Pipeline:
-    """One run: its trainer, its engines, and where it stands."""
+    """One run: its trainer, its engines, and where it stands. What mode streaming does otherwise it overrides: where a
+    batch comes from, and what goes on beside training."""
 
     def __init__(
         self, config: EmbeddedConfig, folder: Path, scratch: Path, log: RunLog, interruption: Interruption
@@ -130,6 +139,10 @@ class Pipeline:
         """Broadcast versions still in use, the last one on the engines."""
         self.seconds: dict[str, float] = {}
         """Parts of the current iteration's time; `wait` is every wait for a rollout."""
+        self.metrics: dict[str, float] = {}
+        """What the current iteration reports besides its batch and its steps."""
+        self.ahead: Flight | None = None
+        """The batch generated ahead."""
 
     def run(self, resume: bool) -> None:
         saved = checkpoint.newest(self.checkpoints) if resume else None
@@ -139,8 +152,11 @@ class Pipeline:
         self.engines = EngineGroup(self.config, self.initial, self.log_dir)
         self.grader = Grader(self.config.verifier)
         try:
-            ready = self._restore(saved) if saved else self._begin()
-            self._loop(ready)
+            if saved:
+                self._restore(saved)
+            else:
+                self._begin()
+            self._loop()
         finally:
             self.log.status(phase="stopping")
             self._stop_engines()
@@ -179,7 +195,7 @@ class Pipeline:
         warm_up_model(self.config, cached, self.scratch, self.log_dir)
         self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
 
-    def _begin(self) -> Flight | None:
+    def _begin(self) -> None:
         self.log.rewind(-1)
         forget_dumps(self.folder, after=0)
         shutil.rmtree(self.weights, ignore_errors=True)
@@ -188,9 +204,8 @@ class Pipeline:
         self.trainer.wait(loading)
         self._broadcast()
         self._evaluate()
-        return None
 
-    def _restore(self, saved: Path) -> Flight | None:
+    def _restore(self, saved: Path) -> None:
         state = checkpoint.read_state(saved, self.config)
         self.log.message(f"resuming from {saved.name}: {state.iteration} iterations, {state.updates} optimizer steps")
         self.log.rewind(state.updates)
@@ -205,16 +220,14 @@ class Pipeline:
             self.trainer.call("remember_weights", self._weights_folder(version), version)
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
         self.engines.update_weights(self._weights_folder(self.versions[-1]), self.versions[-1])
-        batch = checkpoint.read_batch(saved, self.config)
-        return Flight(batch.iteration, batch.problems, [], self.grader.grade(batch)) if batch else None
+        self._read_ahead(saved)
 
     # ------------------------------------------------------------------------------------------------- loop
 
-    def _loop(self, ready: Flight | None) -> None:
+    def _loop(self) -> None:
         """slime's order: collect batch r, launch r + 1, train r, broadcast if due."""
         config = self.config
         lag, total = config.pipeline.lag, config.pipeline.iterations
-        ahead = ready
         saved = self.iteration
         self.interruption.looping = True
         while self.iteration < total and not self.interruption.asked:
@@ -223,13 +236,11 @@ class Pipeline:
                 break
             self.seconds = dict.fromkeys(("wait", "train", "sync"), 0.0)
             started = time.monotonic()
-            batch = self._collect(ahead or self._launch(self.iteration))
-            ahead = self._launch(self.iteration + 1) if lag and self.iteration + 1 < total else None
-
+            batch = self._next_batch()
             self.log.status(phase="training", iteration=self.iteration + 1)
             with self._timing("train"):
                 dumps = _is_due(self.iteration + 1, config.dump.every_n_iterations)
-                results = self.trainer.train(batch, dumps)
+                results = self._train(batch, dumps)
             self.iteration += 1
             self.updates += len(results)
 
@@ -237,8 +248,8 @@ class Pipeline:
             broadcasts = ends or self.iteration % max(lag, 1) == 0
             evaluates = ends or _is_due(self.iteration, config.eval.every_n_iterations)
             saves = _is_due(self.iteration, config.checkpoint.every_n_iterations)
-            if ahead and (broadcasts or evaluates or saves):
-                self._collect(ahead)
+            if broadcasts or evaluates or saves:
+                self._settle()
             if broadcasts:
                 with self._timing("sync"):
                     self._broadcast()
@@ -247,11 +258,26 @@ class Pipeline:
             if evaluates:
                 self._evaluate()
             if saves:
-                self._save(ahead)
+                self._save()
                 saved = self.iteration
         self.interruption.looping = False
         if saved != self.iteration:
-            self._save(ahead)
+            self._save()
+
+    def _next_batch(self) -> RolloutBatch:
+        """Batch r, with r + 1 launched."""
+        batch = self._collect(self.ahead or self._launch(self.iteration))
+        follows = self.config.pipeline.lag and self.iteration + 1 < self.config.pipeline.iterations
+        self.ahead = self._launch(self.iteration + 1) if follows else None
+        return batch
+
+    def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
+        return self.trainer.train(batch, dump)
+
+    def _settle(self) -> None:
+        """Waits for what must be complete before weights change, are measured or are saved."""
+        if self.ahead:
+            self._collect(self.ahead)
 
     def _launch(self, iteration: int) -> Flight:
         problems, requests = training_requests(self.config, iteration)
@@ -295,16 +321,16 @@ class Pipeline:
         self.engines.update_weights(folder, version)
         if version not in self.versions:
             self.versions.append(version)
-        # A batch generated ahead may still be of the version before.
-        for old in self.versions[:-2]:
+        kept = self.config.pipeline.weights_in_use
+        for old in self.versions[:-kept]:
             shutil.rmtree(self._weights_folder(old), ignore_errors=True)
-        self.versions = self.versions[-2:]
+        self.versions = self.versions[-kept:]
 
     # ------------------------------------------------------------------------------------- record, measure, save
 
     def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
         for result in results:
-            self.log.step(step_row(batch, result, self.iteration, self.seconds))
+            self.log.step(step_row(batch, result, self.iteration, self.seconds) | self.metrics)
             self.log.histogram(histogram_row(result))
         for part, result in enumerate(results):
             if result.tokens is not None:
@@ -325,18 +351,24 @@ class Pipeline:
         batch = self.grader.grade(self.engines.collect(futures, self.iteration, problems))
         self.log.eval(evaluation_row(batch, self.config.eval, self.updates, self.iteration))
 
-    def _save(self, ahead: Flight | None) -> None:
-        """A checkpoint between two iterations, with the batch in flight once it is complete."""
-        if ahead:
-            self._collect(ahead)
+    def _write_ahead(self, part: Path) -> None:
+        if self.ahead and self.ahead.batch:
+            checkpoint.write_batch(part, self.ahead.batch)
+
+    def _read_ahead(self, saved: Path) -> None:
+        if batch := checkpoint.read_batch(saved, self.config):
+            self.ahead = Flight(batch.iteration, batch.problems, [], self.grader.grade(batch))
+
+    def _save(self) -> None:
+        """A checkpoint between two iterations, with what is generated ahead."""
+        self._settle()
         self.log.status(phase="saving a checkpoint")
         state = checkpoint.LoopState(
             self.iteration, self.updates, self.versions, checkpoint.parallel_layout(self.config)
         )
         try:
             with checkpoint.writing(self.checkpoints, state) as part:
-                if ahead and ahead.batch:
-                    checkpoint.write_batch(part, ahead.batch)
+                self._write_ahead(part)
                 for version in self.versions:
                     source = self._weights_folder(version)
                     shutil.copytree(source, part / "weights" / source.name)

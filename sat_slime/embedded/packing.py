@@ -139,6 +139,6 @@ def pack(batch: list[TrainSample], part: list[int], tokens: int, routing_shape: 
         ),
         request_ids=[r.request_id for r in responses],
         lengths=output_lengths,
-        versions=tensor(np.repeat([r.weight_version for r in responses], output_lengths), torch.int64),
+        versions=tensor(np.concatenate([*[r.versions for r in responses], np.zeros(0, dtype=np.int64)]), torch.int64),
         routed_experts=routes,
     )

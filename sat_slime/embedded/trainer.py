@@ -17,7 +17,7 @@ from torch import Tensor
 from sat_slime.config.method import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import parallel, routing, task
-from sat_slime.embedded.batch import StepResult, TrainSample, step_is_diagnosed
+from sat_slime.embedded.batch import StepResult, TrainSample, lag_metrics, step_is_diagnosed
 from sat_slime.embedded.log_probs import Entropy, vocab_parallel_log_probs
 from sat_slime.embedded.model import build_model, forward_logits
 from sat_slime.embedded.packing import MicroBatch, forwarded_tokens, pack, padded_tokens, plan_microbatches
@@ -35,9 +35,6 @@ from sat_slime.objective import (
     tail_quantile,
     token_mean_weights,
 )
-
-_SNAPSHOTS = 2
-"""Broadcast weights kept for pi_l: those of the batch in training and of the one in flight."""
 
 
 class TrainerRank:
@@ -110,7 +107,7 @@ class TrainerRank:
 
     def _remember(self, weights: list[Tensor], version: int | None = None) -> None:
         self.snapshots[self.updates if version is None else version] = weights
-        for old in sorted(self.snapshots)[:-_SNAPSHOTS]:
+        for old in sorted(self.snapshots)[: -self.config.pipeline.weights_in_use]:
             del self.snapshots[old]
 
     @torch.no_grad()
@@ -202,7 +199,7 @@ class TrainerRank:
         return [self._log_probs(self.policy, m, replay=self.method.routing_replay)[0] for m in microbatches]
 
     def _checkpoint_log_probs(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> list[Tensor]:
-        """log pi_l: the trainer's log-probs under the weights that generated each response (Eq. split)."""
+        """log pi_l: the trainer's log-probs under the weights that generated each token (Eq. split)."""
         scores = self._under_generating_weights(
             samples, microbatches, lambda: [{"pi_l": one} for one in self._policy_log_probs(microbatches)]
         )
@@ -211,13 +208,13 @@ class TrainerRank:
     def _under_generating_weights(
         self, samples: list[TrainSample], microbatches: list[MicroBatch], score: Callable[[], list[Columns]]
     ) -> list[Columns]:
-        """What `score` finds of the micro-batches, of each response under the weights that generated it.
+        """What `score` finds of the micro-batches, of each token under the weights that generated it.
 
         Raises:
             RuntimeError: weights of a version are no longer held; on all ranks alike.
         """
         # Of all samples, not of this rank's: every rank must run the same forward passes.
-        versions = sorted({sample.response.weight_version for sample in samples})
+        versions = sorted({int(version) for sample in samples for version in np.unique(sample.response.versions)})
         if missing := [version for version in versions if version not in self.snapshots]:
             raise RuntimeError(f"weights of version {missing} are not held, only {sorted(self.snapshots)}")
         current = [p.detach().clone() for _, p in self.named_parameters]
@@ -350,11 +347,8 @@ class TrainerRank:
 
         log_probs = torch.cat(log_probs_of_step)
         rollout_log_probs = torch.cat([m.rollout_log_probs for m in microbatches])
-        lags = [self.updates - s.response.weight_version for s in samples]
         metrics = {
-            "lag/mean": sum(lags) / len(lags),
-            "lag/min": min(lags),
-            "lag/max": max(lags),
+            **lag_metrics([sample.response for sample in samples], self.updates),
             "grad_norm": grad_norm,
             **accumulator.reduce(self.data_group),
             **mismatch_metrics(

@@ -41,6 +41,11 @@ class SGLangClient:
         except ServerRefused as error:
             raise ServerRefused(f"the weights of {path} could not be loaded: {error}") from error
 
+    async def abort_all(self) -> None:
+        """Ends every request in flight: each is answered with the tokens that it has so far. Raises ServerLost,
+        ServerRefused."""
+        await self._post("/abort_request", {"abort_all": True}, answers=False)
+
     async def healthy(self, timeout_s: float = 10.0) -> bool:
         """Whether the HTTP server answers that it is up."""
         return await self._answers("/health", timeout_s)
@@ -65,12 +70,13 @@ class SGLangClient:
         except httpx.HTTPError:
             return False
 
-    async def _post(self, path: str, payload: dict[str, Any]) -> Any:
+    async def _post(self, path: str, payload: dict[str, Any], answers: bool = True) -> Any:
         try:
             answer = await self._http.post(path, json=payload)
             if 400 <= answer.status_code < 500:
                 raise ServerRefused(f"{self.url}{path} answered {answer.status_code}: {answer.text[:300]}")
-            return answer.raise_for_status().json()
+            answer.raise_for_status()
+            return answer.json() if answers else None
         except (httpx.HTTPError, ValueError) as error:
             raise ServerLost(f"{self.url}{path}: {error!r}") from error
 

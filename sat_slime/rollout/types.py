@@ -28,7 +28,8 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class Response:
-    """One validated response. T output tokens after P prompt tokens."""
+    """One validated response, or the part of one that an engine had when it was interrupted. T output tokens after P
+    prompt tokens."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -38,8 +39,14 @@ class Response:
     """(T,) float32: log mu of each output token under the engine's full softmax at the sampling temperature."""
     routed_experts: np.ndarray | None
     """(P + T - 1, layers, top-k) unsigned: experts of each forwarded token; None from a dense model."""
-    finish_reason: Literal["stop", "length"]
-    weight_version: int
-    """Optimizer updates of the weights that generated it, as the engine reported them."""
+    finish_reason: Literal["stop", "length", "abort"]
+    """`abort`: a part, which may have no tokens at all."""
+    versions: np.ndarray
+    """(T,) int64: optimizer updates of the weights that generated each token, as the engine reported them."""
     distribution: np.ndarray | None = None
     """(T, vocabulary) float32: log mu of every token at each position; None unless asked for."""
+
+    @property
+    def weight_version(self) -> int:
+        """Optimizer updates of the weights that generated its last token."""
+        return int(self.versions[-1])

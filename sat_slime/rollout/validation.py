@@ -35,15 +35,24 @@ class Expectations:
     """Version of the weights that the engine was last told to load; another one is a stale or lost reload."""
 
 
-def validate(request: GenerationRequest, wire_id: str, raw: Any, expected: Expectations) -> Response:
-    """The response to `request`, which was sent under the id `wire_id`. Raises RejectedResponse."""
+def validate(
+    request: GenerationRequest, wire_id: str, raw: Any, expected: Expectations, *, interruptible: bool = False
+) -> Response:
+    """The response to `request`, which was sent under the id `wire_id`. Raises RejectedResponse.
+
+    Args:
+        interruptible: an aborted response is good as far as it goes, and may have no tokens.
+    """
     meta = _get(raw, "meta_info", dict)
     if meta.get("id") != wire_id:
         raise RejectedResponse("request_id", f"sent {wire_id!r}, got {meta.get('id')!r}")
+    version = _weight_version(meta, expected)
+    finish_reason = _finish_reason(meta, ("stop", "length", "abort") if interruptible else ("stop", "length"))
+    if finish_reason == "abort" and raw.get("output_ids") == []:  # before its prompt was looked at
+        nothing = np.zeros(0, np.float32)
+        return Response(request.request_id, request.prompt_ids, (), nothing, None, "abort", nothing.astype(np.int64))
     if meta.get("prompt_tokens") != len(request.prompt_ids):
         raise RejectedResponse("prompt_length", f"sent {len(request.prompt_ids)}, got {meta.get('prompt_tokens')!r}")
-    version = _weight_version(meta, expected)
-    finish_reason = _finish_reason(meta)
     output_ids = _output_ids(raw, request, expected.vocab_size)
     _check_finish(finish_reason, output_ids, request)
     return Response(
@@ -53,7 +62,7 @@ def validate(request: GenerationRequest, wire_id: str, raw: Any, expected: Expec
         log_probs=_log_probs(meta, output_ids),
         routed_experts=_routed_experts(meta, len(request.prompt_ids) + len(output_ids) - 1, expected),
         finish_reason=finish_reason,
-        weight_version=version,
+        versions=np.full(len(output_ids), version, np.int64),
         distribution=_distribution(meta, request.distribution_size, output_ids),
     )
 
@@ -72,9 +81,9 @@ def _weight_version(meta: dict[str, Any], expected: Expectations) -> int:
     return expected.weight_version
 
 
-def _finish_reason(meta: dict[str, Any]) -> Any:
+def _finish_reason(meta: dict[str, Any], allowed: tuple[str, ...]) -> Any:
     kind = _get(meta, "finish_reason", dict).get("type")
-    if kind not in ("stop", "length"):
+    if kind not in allowed:
         raise RejectedResponse("finish_reason", f"{meta['finish_reason']!r:.200}")
     return kind
 

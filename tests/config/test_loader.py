@@ -78,7 +78,7 @@ def test_nothing_near_nothing_suggested(tmp_path):
         ("pipeline: {lag: yes}", "pipeline.lag is true"),
         ("pipeline: {lag: -1}", "pipeline.lag is -1: it must be greater than or equal to 0"),
         ("pipeline: {lag: 1.5}", "pipeline.lag is 1.5: it must be a valid integer"),
-        ("pipeline: 8", "pipeline is 8: it is a section with the keys lag, iterations"),
+        ("pipeline: 8", "pipeline is 8: it is a section with the keys mode, lag, iterations"),
         ("train: {lr: .nan}", "train.lr is nan"),
         ("train: {lr: .inf}", "train.lr is inf"),
         ("name: 5", "name is 5: it must be text"),

@@ -68,7 +68,7 @@ def make_batch(answers: list[str], version: int = 0) -> RolloutBatch:
                 log_probs=np.linspace(-1, 0, len(output), dtype=np.float32),
                 routed_experts=np.arange(rows * 4, dtype=np.uint8).reshape(rows, 2, 2),
                 finish_reason="stop" if answer.endswith("$") else "length",
-                weight_version=version,
+                versions=np.full(len(output), version, np.int64),
             )
         )
     batch = RolloutBatch(0, problems, responses, seconds=1.5, faults={"rejected": 2})

@@ -71,3 +71,11 @@ def test_a_batch_comes_back_as_it_was(routed, tmp_path):
                 np.testing.assert_array_equal(a, b)
             else:
                 assert a == b
+
+
+def test_a_response_of_several_versions_comes_back_as_it_was(tmp_path):
+    batch = make_batch(["08,10,14$"] * 12)
+    mixed = [dataclasses.replace(r, versions=np.arange(9) // 4 + i) for i, r in enumerate(batch.responses)]
+    checkpoint.write_batch(tmp_path, dataclasses.replace(batch, responses=mixed))
+    again = checkpoint.read_batch(tmp_path, CONFIG).responses
+    assert [r.versions.tolist() for r in again] == [r.versions.tolist() for r in mixed]

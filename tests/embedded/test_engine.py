@@ -151,6 +151,56 @@ def test_an_update_waits_for_what_is_in_flight(with_fake, tmp_path):
     assert {r.weight_version for r in before} == {0} and {r.weight_version for r in after} == {3}
 
 
+async def in_flight(engine) -> None:
+    while (await engine.status())["in_flight"] == 0:
+        await asyncio.sleep(0.001)
+
+
+def test_an_update_interrupts_a_stream_which_goes_on(with_fake, tmp_path):
+    async def scenario(engine):
+        streaming = asyncio.create_task(engine.stream(some_requests(4)))
+        for version in (3, 5):
+            await in_flight(engine)
+            assert (await engine.status())["state"] == "generating"
+            await engine.update_weights(str(tmp_path), version)
+        return await streaming
+
+    result = with_fake(scenario, ["part", "part"], max_running_requests=32)
+    assert [r.request_id for r in result.responses] == [r.request_id for r in some_requests(4)]
+    spans = [r.versions.tolist() for r in result.responses]
+    assert all(span == sorted(span) for span in spans)
+    assert any(set(span) == {0, 3, 5} for span in spans) and set(spans[-1]) == {5}
+    assert (result.stats["resent"], result.stats["rejected"], result.stats["lost"]) == (0, {}, 0)
+    for request, r in zip(some_requests(4), result.responses, strict=True):
+        assert len(r.output_ids) == len(r.log_probs) == len(r.versions) <= request.max_new_tokens
+        assert len(r.routed_experts) == len(r.prompt_ids) + len(r.output_ids) - 1
+
+
+def test_a_stream_keeps_its_parts_when_the_server_dies(with_fake, tmp_path):
+    async def scenario(engine):
+        streaming = asyncio.create_task(engine.stream(some_requests(3)))
+        await in_flight(engine)
+        await engine.update_weights(str(tmp_path), 2)
+        return await streaming
+
+    result = with_fake(scenario, ["part", "die"], max_running_requests=32)
+    assert {0, 2} == set(result.responses[0].versions.tolist()) and result.stats["restarts"] == 1
+    assert result.stats["lost"] == 3
+
+
+def test_streams_run_beside_a_generation(with_fake, tmp_path):
+    async def scenario(engine):
+        streaming = asyncio.create_task(engine.stream(some_requests(2)))
+        await in_flight(engine)
+        generated = await engine.generate(some_requests(2))
+        assert not streaming.done()
+        await engine.update_weights(str(tmp_path), 1)
+        return generated.responses, (await streaming).responses
+
+    generated, streamed = with_fake(scenario, ["part"], max_running_requests=32)
+    assert {0} == {r.weight_version for r in generated} and {1} == {r.weight_version for r in streamed}
+
+
 def test_weights_that_cannot_be_loaded_leave_the_old_ones(with_fake, tmp_path):
     async def scenario(engine):
         with pytest.raises(ServerRefused, match="nowhere"):
@@ -312,6 +362,71 @@ def test_tokens_depend_on_the_seed_and_not_on_the_neighbours(real):
     )
     other = GenerationRequest("other", requests[5].prompt_ids, 12, 1.0, 77, (STOP,))
     assert real.generate([other]).responses[0].output_ids != together[5].output_ids
+
+
+async def interrupted(engine, requests, paths: list[tuple[str, int]], tokens_between: float):
+    """A stream whose weights change in its midst."""
+    streaming = asyncio.create_task(engine.stream(requests))
+    for path, version in paths:
+        await in_flight(engine)
+        await asyncio.sleep(tokens_between)
+        await engine.update_weights(path, version)
+    return (await streaming).responses
+
+
+@pytest.mark.engine
+def test_each_token_of_an_interrupted_response_is_of_the_version_that_it_names(real, random_models):
+    requests = some_requests(32, 100)
+    real(real.engine.update_weights(random_models["a"], 10))
+    weights = [("b", 11), ("a", 12)]
+    responses = real(interrupted(real.engine, requests, [(random_models[n], v) for n, v in weights], 0.1))
+    spanning = [r for r in responses if len(set(r.versions.tolist())) == 3]
+    assert len(spanning) >= 8, [sorted(set(r.versions.tolist())) for r in responses]
+    right, boundaries = {10: "a", 11: "b", 12: "a"}, []
+    for model in ("a", "b"):
+        off = errors(random_models[model], responses)
+        for response, error in zip(responses, off, strict=True):
+            of_this = np.isin(response.versions, [v for v, name in right.items() if name == model])
+            # To rounding the log-probs are the named model's given all tokens before, also right after a change: what
+            # older weights had cached is computed anew.
+            assert error[of_this].max(initial=0) < 1e-4, response.request_id
+            boundaries += (
+                error[1:][~of_this[1:] & of_this[:-1]].tolist() + error[:-1][~of_this[:-1] & of_this[1:]].tolist()
+            )
+    # The other model's are far off, so that a boundary misplaced by one token would show.
+    assert np.median(boundaries) > 0.1 and np.mean(np.array(boundaries) > 1e-3) > 0.95
+    for response in responses:
+        assert len(response.routed_experts) == len(response.prompt_ids) + len(response.output_ids) - 1
+
+
+@pytest.mark.engine
+def test_an_interruption_by_the_same_weights_changes_no_token(real, random_models):
+    requests = some_requests(24, 60)
+    real(real.engine.update_weights(random_models["a"], 20))
+    undisturbed = real.generate(requests).responses
+    disturbed = real(interrupted(real.engine, requests, [(random_models["a"], 21), (random_models["a"], 22)], 0.1))
+    assert len({v for r in disturbed for v in r.versions.tolist()}) > 1
+    assert [r.output_ids for r in disturbed] == [r.output_ids for r in undisturbed]
+    for a, b in zip(disturbed, undisturbed, strict=True):
+        np.testing.assert_allclose(a.log_probs, b.log_probs, atol=1e-4)
+        np.testing.assert_array_equal(np.sort(a.routed_experts, -1), np.sort(b.routed_experts, -1))
+
+
+def errors(path, responses) -> list[np.ndarray]:
+    """|log-prob difference| to the Hugging Face model, per response and token."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    found = []
+    for response in responses:
+        prompt = len(response.prompt_ids)
+        tokens = torch.tensor([response.prompt_ids + response.output_ids])
+        with torch.no_grad():
+            log_probs = torch.log_softmax(model(tokens).logits[0, prompt - 1 : -1], -1)
+        chosen = log_probs.gather(1, tokens[0, prompt:, None])[:, 0].numpy()
+        found.append(np.abs(chosen - response.log_probs))
+    return found
 
 
 @pytest.mark.engine

@@ -56,7 +56,7 @@ def make_samples(config: EmbeddedConfig, count: int = 24, routed: bool = True) -
             log_probs=(-2.7 + 0.3 * rng.standard_normal(len(output))).astype(np.float32),
             routed_experts=routes.reshape(rows, 2, -1).astype(np.uint8) if routed else None,
             finish_reason="stop",
-            weight_version=0,
+            versions=np.zeros(len(output), np.int64),
         )
         samples.append(TrainSample(response, float(rng.standard_normal())))
     return samples

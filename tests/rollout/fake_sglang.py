@@ -71,6 +71,17 @@ def spoil(answer: dict[str, Any], fault: str) -> None:
         raise ValueError(fault)
 
 
+def interrupt(answer: dict[str, Any], prompt: int, tokens: int) -> None:
+    """Leave the first tokens of a response, as SGLang answers when it aborts one."""
+    meta = answer["meta_info"]
+    del answer["output_ids"][tokens:], meta["output_token_logprobs"][tokens:]
+    meta["finish_reason"] = {"type": "abort", "message": "Aborted"}
+    rows = (prompt + len(answer["output_ids"]) - 1) * LAYERS * TOP_K
+    meta["routed_experts"] = base64.b64encode(base64.b64decode(meta["routed_experts"])[: 4 * rows]).decode()
+    if not tokens:  # it was not begun
+        del meta["prompt_tokens"], meta["routed_experts"]
+
+
 class FakeSGLang(ThreadingHTTPServer):
     """`faults` is consumed from the front, one a POST to /generate; `seen` holds the bodies of those POSTs."""
 
@@ -84,6 +95,7 @@ class FakeSGLang(ThreadingHTTPServer):
         self.seen: list[dict[str, Any]] = []
         self.healthy = True
         self.released = threading.Event()
+        self.aborted = threading.Event()
         self.lock = threading.Lock()
 
     @property
@@ -123,6 +135,9 @@ class Handler(BaseHTTPRequestHandler):
                 return self.answer({"success": False, "message": "no such folder"}, 400)
             self.server.version = body["weight_version"]
             return self.answer({"success": True, "message": "loaded", "num_paused_requests": 0})
+        if self.path == "/abort_request":
+            self.server.aborted.set()
+            return self.answer({})
         self.server.seen.append(body)
         fault = self.server.next_fault()
         if fault == "die":
@@ -138,6 +153,13 @@ class Handler(BaseHTTPRequestHandler):
             response(*request, self.server.version)
             for request in zip(body["rid"], body["input_ids"], body["sampling_params"], strict=True)
         ]
+        if fault == "part":  # decodes until it is interrupted: a third of each, and nothing of the last
+            self.server.aborted.wait()
+            self.server.aborted.clear()
+            for answer, prompt, sampling in zip(answers, body["input_ids"], body["sampling_params"], strict=True):
+                tokens = 0 if answer is answers[-1] else max(1, sampling["max_new_tokens"] // 3)
+                interrupt(answer, len(prompt), tokens)
+            return self.answer(answers)
         if fault == "garbage":
             return self.answer({"what": "is this"})
         if fault:
