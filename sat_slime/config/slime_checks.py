@@ -73,7 +73,20 @@ def _method(config: SlimeConfig) -> Iterator[str]:
             "the first step and would be stale for the others; set pipeline.optimizer_steps_per_rollout to 1 or "
             "method.sat.scope to microbatch"
         )
-    if lag == 0 and method.denominator == "checkpoint":
+    streams = config.pipeline.mode == "streaming"
+    if streams and lag == 0:
+        yield (
+            "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
+            "more, or pipeline.mode to batch"
+        )
+    elif streams and method.denominator == "checkpoint":
+        yield (
+            "pipeline.mode is streaming with denominator checkpoint: a response may be of several weights, and slime "
+            "keeps one old actor to score it with; set method.denominator to "
+            + ("trainer" if method.tis else "rollout")
+            + ", or pipeline.mode to batch"
+        )
+    elif lag == 0 and method.denominator == "checkpoint":
         yield (
             "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those at the start of the "
             "step, which denominator trainer stands for: raise pipeline.lag, or set method.denominator to "
@@ -281,6 +294,14 @@ def _sampling(config: SlimeConfig) -> Iterator[str]:
 
 def _schedule(config: SlimeConfig) -> Iterator[str]:
     lag, iterations, evaluation = config.pipeline.lag, config.pipeline.iterations, config.eval.every_n_iterations
+    rollout = config.rollout
+    waiting = rollout.concurrent_requests * rollout.engines
+    if config.pipeline.mode == "streaming" and waiting > rollout.prompts_per_iteration:
+        yield (
+            f"pipeline.mode is streaming: slime lets rollout.concurrent_requests x engines = {waiting} finished prompts "
+            f"wait, {waiting / rollout.prompts_per_iteration:.1f} iterations of work, and has no bound on their lag; "
+            "fewer concurrent requests let fewer wait"
+        )
     if lag and iterations <= lag:
         yield (
             f"pipeline.iterations is {iterations}, not more than pipeline.lag {lag}: the run ends before a batch of "

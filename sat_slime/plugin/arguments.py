@@ -43,6 +43,8 @@ GOVERNED = {
     "use-kl-loss": "loss.kl_coef",
     "calculate-per-token-loss": "loss.reduction",
     "update-weights-interval": "pipeline.lag",
+    "rollout-function-path": "pipeline.mode",
+    "eval-function-path": "pipeline.mode",
     "num-steps-per-rollout": "pipeline.optimizer_steps_per_rollout",
     "num-epoch": "pipeline.iterations",
     "colocate": "rollout.nodes and rollout.gpus_per_node (training and generation have GPUs of their own)",
@@ -51,6 +53,10 @@ GOVERNED = {
     "sequence-parallel": "train.tensor_parallel",
 }
 """Flags that only a setting may give, also where it leaves them out."""
+
+FULLY_ASYNC = "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
+EVALUATION = "slime.rollout.sglang_rollout.generate_rollout"
+"""slime's own default, which is otherwise the rollout's: and fully asynchronous, that one refuses to evaluate."""
 
 FIXED = ""
 """In place of a setting: the flag is in every command."""
@@ -239,6 +245,9 @@ def _data(config: SlimeConfig) -> Part:
 def _rollout(config: SlimeConfig) -> Part:
     rollout, steps = config.rollout, config.pipeline.optimizer_steps_per_rollout
     yield "num-rollout", config.pipeline.iterations, "pipeline.iterations"
+    if config.pipeline.mode == "streaming":
+        yield "rollout-function-path", FULLY_ASYNC, "pipeline.mode"
+        yield "eval-function-path", EVALUATION, "pipeline.mode"
     yield "rollout-batch-size", rollout.prompts_per_iteration, "rollout.prompts_per_iteration"
     yield "n-samples-per-prompt", rollout.samples_per_prompt, "rollout.samples_per_prompt"
     yield "global-batch-size", rollout.responses_per_iteration // steps, "pipeline.optimizer_steps_per_rollout"

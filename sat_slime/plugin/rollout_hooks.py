@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 FAULT = "sat_slime_fault"
 """Key of a sample's metadata: why it is not trained on."""
+KEPT_ROUTES = "sat_slime_routes"
+"""Key of an interrupted sample's metadata: the routes that it has so far."""
 MAX_REJECTED = 0.01
 """Share of a batch's samples that may be left out; more, of more than one, is no accident."""
 
@@ -40,16 +42,27 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
 
     A sample with a fault stays in its batch, since slime counts on its size, but trains nothing: slime masks the loss
     of a `remove_sample`. Its reward still counts in its prompt's baseline.
+
+    Where a push cut the sample off, it is noted; its routes so far are those that it keeps, though the engine forwards
+    those tokens anew, under other weights, when it goes on.
     """
-    if not getattr(args, "use_rollout_routing_replay", False):
+    aborted = sample.status == type(sample).Status.ABORTED
+    replays = getattr(args, "use_rollout_routing_replay", False)
+    if not (aborted or replays):
         return
     hooks = plugin_config(args).hooks
+    if aborted and not evaluation and versions.are_steps(args, hooks):
+        versions.note_interruption(sample)
+    if not replays:
+        return
     if evaluation and hooks.narrow_routed_experts:
         sample.rollout_routed_experts = None
     if evaluation:
         return
     reason = _narrow(sample, args) if hooks.narrow_routed_experts else None
-    if sample.status == type(sample).Status.ABORTED:  # goes on later
+    if reason is None:
+        _keep_first_routes(sample, aborted)
+    if aborted:  # goes on later
         return
     if hooks.check_routed_experts and reason is None:
         _announce("check_routed_experts")
@@ -67,6 +80,20 @@ def _narrow(sample: Any, args: Namespace) -> str | None:
         except ValueError as error:
             return str(error)
     return None
+
+
+def _keep_first_routes(sample: Any, aborted: bool) -> None:
+    """Each row has the experts under which its next token was drawn (R3), however often it was forwarded since."""
+    metadata = dict(sample.metadata or {})
+    kept, routes = metadata.pop(KEPT_ROUTES, None), sample.rollout_routed_experts
+    if kept is not None and routes is not None and len(kept) < len(routes):
+        routes = torch.as_tensor(routes).clone()
+        routes[: len(kept)] = kept
+        sample.rollout_routed_experts = routes
+    if aborted and routes is not None:
+        sample.metadata = {**metadata, KEPT_ROUTES: torch.as_tensor(routes)}
+    elif kept is not None:
+        sample.metadata = metadata
 
 
 def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, reason: str) -> None:

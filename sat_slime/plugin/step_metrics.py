@@ -26,6 +26,7 @@ _REDUCERS = (
     ("slime.backends.megatron_utils.model", "reduce_train_step_metrics"),  # v0.3.1
 )
 """Where slime looks its reduction up, newest first."""
+_GROWING = ("lag/mean", "lag/min", "lag/max", "lag/queue_mean")
 _RECORDED = "sat_slime_recorded"
 """Mark of a micro-batch that is recorded: with --recompute-loss-function the loss runs twice."""
 
@@ -84,7 +85,8 @@ def drain(group: dist.ProcessGroup | None) -> dict[str, float]:
             group=group,
         )
     facts = dict(_facts)
-    _facts.update({key: value + 1 for key, value in _facts.items() if key.startswith("lag/")})  # if the batch has more
+    # If the batch has more: its lag grows with each, in what follows generation.
+    _facts.update({key: value + 1 for key, value in _facts.items() if key in _GROWING})
     return metrics | facts
 
 

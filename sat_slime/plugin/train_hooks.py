@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from sat_slime.config.plugin import HooksConfig
 from sat_slime.plugin import evaluations, routing_check, step_metrics, step_quantile, versions
@@ -48,6 +49,7 @@ class _State:
     evaluates_last: bool = False
     facts: dict[str, float] = field(default_factory=dict)
     lags: list[int] | None = None
+    token_lags: list[Tensor] | None = None
     routing: dict[str, float] = field(default_factory=dict)
     """Verdict on the routes of this batch, made before it is trained on."""
     late_routing: dict[str, float] = field(default_factory=dict)
@@ -115,8 +117,8 @@ def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any]) 
 
 def rollout_facts() -> dict[str, float]:
     """Numbers of the rollout batch in training, the same on all ranks: reward/mean, response/length_mean,
-    tokens/response_total; lag/mean, lag/min, lag/max at its first optimizer step, where known; routing/agreement under
-    R3. Empty before the first."""
+    tokens/response_total; lag/mean, lag/min, lag/max, lag/generation_mean and lag/queue_mean over tokens at its first
+    optimizer step, where known; routing/agreement under R3. Empty before the first."""
     return dict(_state.facts)
 
 
@@ -124,6 +126,12 @@ def lags() -> list[int] | None:
     """Optimizer steps between the generating weights and those at the first step on this batch, for each sample of
     this rank; None where unknown. A response of several weights counts from the oldest."""
     return _state.lags
+
+
+def token_lags() -> list[Tensor] | None:
+    """(T,) lags of the response tokens of each sample of this rank, in optimizer steps as for `lags`; None where
+    unknown. Where only the oldest version of a response is known it counts for all of its tokens."""
+    return _state.token_lags
 
 
 def _calling_trainer() -> tuple[Any, dict[str, Any]] | None:
@@ -242,9 +250,15 @@ def _begin(args: Namespace, rollout_data: dict[str, Any]) -> None:
     """Before a batch is scored: its lag and numbers; which weights stand below the ratio."""
     routing_check.begin_rollout()
     made_by = versions.unload(rollout_data)
-    _state.lags = None if made_by is None else [_state.steps - version for version in made_by]
+    lengths = rollout_data["response_lengths"]
+    _state.lags = _state.token_lags = None
+    if made_by is not None:
+        _state.lags = [_state.steps - version.oldest for version in made_by]
+        _state.token_lags = [
+            _state.steps - _token_versions(one, length) for one, length in zip(made_by, lengths, strict=True)
+        ]
     _state.routing = {}
-    _state.facts = _state.late_routing | _reduced_facts(rollout_data["response_lengths"], _state.lags)
+    _state.facts = _state.late_routing | _reduced_facts(lengths, _state.token_lags)
     rewards = rollout_data.get("raw_reward")  # of the whole batch
     if rewards and all(isinstance(reward, (int, float)) for reward in rewards):
         _state.facts["reward/mean"] = sum(rewards) / len(rewards)
@@ -255,11 +269,22 @@ def _begin(args: Namespace, rollout_data: dict[str, Any]) -> None:
         backuper.batch_is_of_pushed_weights = oldest is not None and oldest == _state.pushed
 
 
-def _reduced_facts(lengths: list[int], lags: list[int] | None) -> dict[str, float]:
+def _token_versions(made_by: versions.Carried, length: int) -> Tensor:
+    """(T,) versions of a response's tokens."""
+    parts = made_by.parts or ((length, made_by.oldest),)
+    return torch.repeat_interleave(
+        torch.tensor([version for _, version in parts]), torch.tensor([tokens for tokens, _ in parts])
+    )
+
+
+def _reduced_facts(lengths: list[int], lags: list[Tensor] | None) -> dict[str, float]:
     """Over all ranks. Those of tensor, pipeline and context parallelism hold the same samples."""
-    known = lags or []
-    sums = torch.tensor([len(lengths), sum(lengths), len(known), sum(known)], dtype=torch.float64)
-    extremes = torch.tensor([min(known, default=torch.inf), -max(known, default=-torch.inf)], dtype=torch.float64)
+    known = torch.cat(lags or [torch.zeros(0)]).double()
+    last = torch.cat([lag[-1:].expand(len(lag)) for lag in lags or []] or [torch.zeros(0)]).double()
+    sums = torch.tensor([len(lengths), sum(lengths), len(known), known.sum(), last.sum()], dtype=torch.float64)
+    extremes = torch.tensor([torch.inf, torch.inf], dtype=torch.float64)
+    if len(known):
+        extremes = torch.stack([known.min(), -known.max()])
     replicas = 1
     if dist.is_initialized():
         from megatron.core import mpu
@@ -268,9 +293,10 @@ def _reduced_facts(lengths: list[int], lags: list[int] | None) -> dict[str, floa
         dist.all_reduce(sums, group=get_gloo_group())
         dist.all_reduce(extremes, op=dist.ReduceOp.MIN, group=get_gloo_group())
         replicas = dist.get_world_size() // mpu.get_data_parallel_world_size(with_context_parallel=False)
-    n, tokens, n_known, lag = sums.tolist()
+    n, tokens, n_known, lag, queue = sums.tolist()
     facts = {"response/length_mean": tokens / max(n, 1), "tokens/response_total": tokens / replicas}
-    if n_known == n > 0:
+    if n_known == tokens > 0:
         low, minus_high = extremes.tolist()
-        facts |= {"lag/mean": lag / n, "lag/min": low, "lag/max": -minus_high}
+        facts |= {"lag/mean": lag / tokens, "lag/min": low, "lag/max": -minus_high}
+        facts |= {"lag/generation_mean": (lag - queue) / tokens, "lag/queue_mean": queue / tokens}
     return facts

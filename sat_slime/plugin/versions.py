@@ -4,6 +4,9 @@ slime numbers its pushes. With the hook `version_by_step` the number is that of 
 weights have had, so what comes back with a response says exactly which weights made it. A sample's versions stay in
 slime's rollout process; the one number of a sample that reaches the trainer is `metadata["round_number"]`, meant for
 the turns of a conversation. Versions travel there as -1 - version: negative, so that they are told from turns.
+
+A response that a push cut off goes on under the new weights when slime asks for its rest. Where it was cut off is kept
+beside it, so that its tokens' versions are known too.
 """
 
 from __future__ import annotations
@@ -18,6 +21,19 @@ from sat_slime.config.plugin import HooksConfig
 logger = logging.getLogger(__name__)
 
 CARRIER = "round_number"
+CUTS = "sat_slime_cuts"
+"""Key of a sample's metadata: response tokens that it had at each interruption."""
+
+
+class Carried(int):
+    """The oldest version of a response's tokens as it travels, -1 - version, and those of its parts."""
+
+    parts: tuple[tuple[int, int], ...] = ()
+    """Tokens and version of each part of the response in order; empty where only the oldest is known."""
+
+    @property
+    def oldest(self) -> int:
+        return -1 - int(self)
 
 
 def are_steps(args: Namespace, hooks: HooksConfig) -> bool:
@@ -31,8 +47,26 @@ def steps_of(versions: Iterable[Any]) -> list[int]:
     return [int(version) for version in versions]
 
 
+def note_interruption(sample: Any) -> None:
+    """Keeps where a sample was cut off; slime then calls its sample hook."""
+    metadata = sample.metadata or {}
+    sample.metadata = {**metadata, CUTS: [*metadata.get(CUTS, []), sample.response_length]}
+
+
+def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
+    """Tokens and version of each part of a sample's response. Empty where an engine answered other than once, and once
+    more after each interruption: turns of a conversation, say."""
+    cuts, versions = list((sample.metadata or {}).get(CUTS, [])), steps_of(sample.weight_versions)
+    # Cut off at its last possible token, it was not sent again.
+    ends = cuts if len(cuts) == len(versions) and cuts[-1] == sample.response_length else [*cuts, sample.response_length]
+    if len(ends) != len(versions):
+        return ()
+    lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    return tuple((length, version) for length, version in zip(lengths, versions, strict=True) if length)
+
+
 def load(samples: Sequence[Any]) -> str | None:
-    """Puts the oldest version of each of slime's samples where it reaches the trainer: all of them, or none.
+    """Puts the versions of each of slime's samples where they reach the trainer: of all of them, or none.
 
     Returns:
         Why the batch carries no versions, or None.
@@ -43,18 +77,22 @@ def load(samples: Sequence[Any]) -> str | None:
         return f"the samples use metadata[{CARRIER!r}] themselves"
     try:
         oldest = [min(steps_of(sample.weight_versions)) for sample in samples]
+        parts = [parts_of(sample) for sample in samples]
     except ValueError:
         odd = {str(version) for sample in samples for version in sample.weight_versions or ["none"]}
         return f"not every response came with the version of its weights: {', '.join(sorted(odd)[:4])}"
-    for sample, version in zip(samples, oldest, strict=True):
-        sample.metadata = {**(sample.metadata or {}), CARRIER: -1 - version}
+    for sample, version, known in zip(samples, oldest, parts, strict=True):
+        carried = Carried(-1 - (min(version for _, version in known) if known else version))
+        carried.parts = known
+        sample.metadata = {key: value for key, value in (sample.metadata or {}).items() if key != CUTS}
+        sample.metadata[CARRIER] = carried
     return None
 
 
-def unload(rollout_data: dict[str, Any]) -> list[int] | None:
+def unload(rollout_data: dict[str, Any]) -> list[Carried] | None:
     """Takes this rank's versions out of a trainer's batch, in the order of its samples; None where it has none. A
     user's own round numbers stay, and slime logs them."""
     carried = rollout_data.get(CARRIER)
     if not carried or max(carried) >= 0:
         return None
-    return [-1 - number for number in rollout_data.pop(CARRIER)]
+    return [number if isinstance(number, Carried) else Carried(number) for number in rollout_data.pop(CARRIER)]

@@ -11,7 +11,7 @@ def base(*overrides):
     return load_config(CONFIGS / "base.yaml", overrides)
 
 
-@pytest.mark.parametrize("name", ["base", "quickstart", "tiny"])
+@pytest.mark.parametrize("name", ["base", "quickstart", "tiny", "streaming"])
 def test_shipped_files_pass(name):
     config = load_config(CONFIGS / f"{name}.yaml")
     assert config_errors(config) == []
@@ -109,6 +109,40 @@ def test_small_quantile_scope_warns_only_for_sequence_ratios():
     assert len(config_warnings(base("method.base=seqclip", "method.sat=true", small))) == 1
     assert config_warnings(base("method=sat-grpo", small)) == []
     assert config_warnings(base("method=gspo", small)) == []
+
+
+STREAM = ["pipeline.mode=streaming", "pipeline.lag=1", "pipeline.max_staleness=4"]
+
+
+@pytest.mark.parametrize(
+    "overrides, named",
+    [
+        (["pipeline.lag=0"], ["pipeline.lag is 0", "pipeline.mode to batch"]),
+        (["pipeline.lag=6"], ["pipeline.max_staleness is 4", "raise it to 5", "lower pipeline.lag"]),
+        (
+            ["pipeline.lag=2", "pipeline.optimizer_steps_per_rollout=4"],
+            ["pipeline.max_staleness is 4", "raise it to 7"],
+        ),
+        (["pipeline.queue_prompts=15"], ["pipeline.queue_prompts is 15", "rollout.prompts_per_iteration 16"]),
+        (["rollout.deterministic=true"], ["rollout.deterministic is true", "the clock decides"]),
+    ],
+)
+def test_streaming_mode_refuses_what_cannot_be(overrides, named):
+    (error,) = config_errors(base(*STREAM, *overrides))
+    assert all(part in error for part in named), error
+
+
+def test_streaming_mode_takes_the_tightest_bound_and_warns_of_a_queue_beyond_it():
+    tight = [*STREAM, "pipeline.lag=4", "pipeline.max_staleness=3", "pipeline.queue_prompts=48"]
+    assert config_errors(base(*tight)) == config_warnings(base(*tight)) == []
+    (warning,) = config_warnings(base(*STREAM, "pipeline.queue_prompts=80"))
+    assert "5 optimizer steps ahead" in warning and "lower it to 64" in warning
+
+
+def test_weights_are_kept_as_long_as_a_token_of_theirs_can_be_trained():
+    assert base().pipeline.weights_in_use == 2
+    assert base(*STREAM).pipeline.weights_in_use == 6  # versions u - 4 to u, and one to spare
+    assert base(*STREAM, "pipeline.lag=2").pipeline.weights_in_use == 4
 
 
 def test_run_shorter_than_its_lag_warns():

@@ -40,6 +40,7 @@ def test_a_dense_run_can_start():
         ["rollout.end_at_context=false", "rollout.max_response_tokens=30720", "eval.max_response_tokens=30720"],
         ["rollout.end_at_context=false", "rollout.context_tokens=34816"],
         ["pipeline.lag=0"],
+        ["pipeline.mode=streaming", "pipeline.lag=1"],
         ["pipeline.optimizer_steps_per_rollout=4", "method.denominator=trainer"],
     ],
 )
@@ -60,6 +61,11 @@ def test_other_layouts_that_can_start(overrides):
         (
             ["method.denominator=checkpoint", "pipeline.lag=0"],
             ["pipeline.lag is 0", "set method.denominator to trainer"],
+        ),
+        (["pipeline.mode=streaming", "pipeline.lag=0"], ["pipeline.lag is 0", "pipeline.mode to batch"]),
+        (
+            ["pipeline.mode=streaming", "method.denominator=checkpoint"],
+            ["pipeline.mode is streaming", "one old actor", "set method.denominator to rollout"],
         ),
         # what must be set
         (["model.hf_checkpoint=null"], ["model.hf_checkpoint is not set"]),
@@ -180,6 +186,7 @@ def test_a_run_without_oddities_has_no_warning():
         (["checkpoint.every_n_iterations=20"], ["checkpoint.every_n_iterations is 20, no multiple of pipeline.lag 8"]),
         (["checkpoint.every_n_iterations=0"], ["checkpoint.every_n_iterations is 0"]),
         (["checkpoint.optimizer=false"], ["checkpoint.optimizer is false"]),
+        (["pipeline.mode=streaming"], ["1024 finished prompts", "4.0 iterations of work", "no bound on their lag"]),
     ],
 )
 def test_each_warning(overrides, named):

@@ -46,7 +46,9 @@ class Recorder:
         self.batches.append(batch)
         data = {"response_lengths": [3], "num_microbatches": [1] * steps, "raw_reward": [1.0], "batch": batch}
         data |= {"global_batch_sizes": [1] * steps}
-        sample = types.SimpleNamespace(metadata={}, weight_versions=[self.version], rollout_routed_experts=None)
+        sample = types.SimpleNamespace(
+            metadata={}, weight_versions=[self.version], response_length=3, rollout_routed_experts=None
+        )
         rollout_hooks.log_rollout(rollout_id, self.args, [sample], {}, 0.0)
         if "round_number" in sample.metadata:  # slime's _convert_samples_to_train_data
             data["round_number"] = [sample.metadata["round_number"]]

@@ -150,6 +150,15 @@ def test_lag_is_the_broadcast_interval_and_lag_0_the_synchronous_loop(tmp_path):
     assert not {"--update-weights-interval", "--colocate"} & set(synchronous)
 
 
+def test_streaming_is_slimes_fully_asynchronous_rollout_with_an_evaluation_of_its_own(tmp_path):
+    command = slime_command(paper(tmp_path, "pipeline.mode=streaming", lag=1)).command
+    sent = values(paper(tmp_path, "pipeline.mode=streaming", lag=1), tmp_path)
+    assert command[1] == "/root/slime/train_async.py"
+    assert sent["rollout-function-path"] == "slime.rollout.fully_async_rollout.generate_rollout_fully_async"
+    assert sent["eval-function-path"] == "slime.rollout.sglang_rollout.generate_rollout"
+    assert "rollout-function-path" not in values(paper(tmp_path, lag=1), tmp_path)
+
+
 def test_an_optimizer_step_takes_its_share_of_the_batch(tmp_path):
     assert values(paper(tmp_path), tmp_path)["global-batch-size"] == 4096
     four = paper(tmp_path, "pipeline.optimizer_steps_per_rollout=4")
@@ -295,6 +304,7 @@ CONFIG_JSON = {
 """What slime compares with the architecture's flags; the rest of a checkpoint is not read."""
 EVERY_KIND = {
     "lag 0": ["pipeline.lag=0"],
+    "streaming": ["pipeline.mode=streaming", "pipeline.lag=1"],
     "nodes": ["train.nodes=2", "train.gpus_per_node=8", "rollout.nodes=2", "rollout.gpus_per_node=8"],
     "parallel": ["train.gpus_per_node=8", "train.context_parallel=2", "train.max_tokens_per_gpu=16384"],
     "scope step": ["method.sat=true", "method.sat.scope=step"],
@@ -400,6 +410,8 @@ def test_values_arrive_as_intended(parsed):
     assert (args["parallel"]["context_parallel_size"], args["parallel"]["data_parallel_size"]) == (2, 1)
     assert (args["scope step"]["use_rollout_logprobs"], args["checkpoint"]["keep_old_actor"]) == (False, True)
     assert (args["steps"]["global_batch_size"], args["steps"]["use_rollout_logprobs"]) == (1024, False)
+    assert args["streaming"]["rollout_function_path"].endswith(".generate_rollout_fully_async")
+    assert args["streaming"]["eval_function_path"].endswith("sglang_rollout.generate_rollout")
     assert (args["dual clip"]["eps_clip_c"], args["dual clip"]["calculate_per_token_loss"]) == (3.0, True)
     assert (args["off"]["use_kl_loss"], args["off"]["eval_interval"], args["off"]["save"]) == (False, None, None)
     assert args["extra"]["apply_chat_template_kwargs"] == {"enable_thinking": False}

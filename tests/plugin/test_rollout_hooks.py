@@ -8,6 +8,7 @@ import inspect
 import json
 import logging
 import os
+import pickle
 import subprocess
 import sys
 from argparse import Namespace
@@ -235,8 +236,50 @@ def test_versions_are_carried_to_the_trainer(sample_class):
     samples[0].weight_versions = ["16", "8", "16"]  # a partial rollout
     assert log_rollout(5, make_args(), samples, {}, 1.0) is False
     data = {"round_number": [sample.metadata["round_number"] for sample in samples]}
-    assert versions.unload(data) == [8] * 30 + [0, 16]
+    assert [carried.oldest for carried in versions.unload(data)] == [8] * 30 + [0, 16]
     assert data == {}
+
+
+def interrupted(sample_class, args, cuts: list[int], versions_: list[str], length: int, index: int = 0):
+    """A sample that pushes cut off after so many tokens, as the hook sees it each time; its last routes are those of
+    all its tokens, forwarded anew."""
+    empty = {"tokens": [index // 4] * 10, "response_length": 0, "rollout_log_probs": [], "weight_versions": []}
+    sample = make_sample(sample_class, index, **empty, rollout_routed_experts=None)
+    for end, version in zip([*cuts, length], versions_, strict=True):
+        added = end - sample.response_length
+        sample.tokens, sample.response_length = sample.tokens + [50] * added, end
+        sample.weight_versions = [*sample.weight_versions, version]
+        if end:
+            sample.rollout_routed_experts = make_routes(40, seed=1000 + int(version))[: 9 + end]
+        sample.status = sample_class.Status.COMPLETED if end == length else sample_class.Status.ABORTED
+        on_sample(args, sample, rollout_id=5, evaluation=False)
+    return sample
+
+
+def test_the_version_of_each_token_is_carried(sample_class):
+    args = make_args(use_rollout_routing_replay=False, sat_slime={"method": {}})
+    samples = [
+        interrupted(sample_class, args, [4, 7], ["2", "3", "5"], 10),
+        interrupted(sample_class, args, [0, 4], ["1", "3", "4"], 6),  # cut off before its first token
+        make_sample(sample_class, 2, response=8, version="5"),
+        make_sample(sample_class, 3, response=8, weight_versions=["3", "4"]),  # a conversation: nobody was cut off
+    ]
+    log_rollout(5, args, samples, {}, 1.0)
+    data = pickle.loads(pickle.dumps({"round_number": [sample.metadata["round_number"] for sample in samples]}))
+    carried = versions.unload(data)
+    assert [one.parts for one in carried] == [((4, 2), (3, 3), (3, 5)), ((4, 3), (2, 4)), ((8, 5),), ()]
+    assert [one.oldest for one in carried] == [2, 3, 5, 3]
+    assert all(set(sample.metadata) == {"round_number"} for sample in samples)
+
+
+def test_rows_forwarded_anew_keep_the_routes_of_their_time(sample_class):
+    sample = interrupted(sample_class, make_args(), [4, 7], ["2", "3", "5"], 10)
+    assert not sample.remove_sample and sample.rollout_routed_experts.dtype == torch.uint8
+    assert sample.rollout_routed_experts.shape[0] == 19
+    first, second, third = (make_routes(40, seed=1000 + version) for version in (2, 3, 5))
+    expected = torch.cat([first[:13], second[13:16], third[16:19]])  # 9 rows of the prompt that predict nothing
+    assert torch.equal(sample.rollout_routed_experts.int(), expected)
+    assert set(sample.metadata) == {"sat_slime_cuts"}
 
 
 @pytest.mark.parametrize(

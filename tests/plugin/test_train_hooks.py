@@ -14,7 +14,7 @@ import slime_trainer_stand_in as stand_in
 import torch
 from slime_host import REFERENCE, facts_of_rank, import_slime, make_args, run
 
-from sat_slime.plugin import evaluations, routing_check, step_metrics, step_quantile, train_hooks
+from sat_slime.plugin import evaluations, routing_check, step_metrics, step_quantile, train_hooks, versions
 
 HOOKS = (
     "ref_weights_first",
@@ -302,12 +302,27 @@ def test_facts_of_a_batch():
     assert train_hooks.rollout_facts() == {
         "response/length_mean": 6.0,
         "tokens/response_total": 18.0,
-        "lag/mean": pytest.approx(10 / 3),
+        "lag/mean": pytest.approx((8 * 4 + 0 * 8 + 2 * 6) / 18),
         "lag/min": 0.0,
         "lag/max": 8.0,
+        "lag/generation_mean": 0.0,
+        "lag/queue_mean": pytest.approx(44 / 18),
         "reward/mean": 0.5,
     }
     assert "round_number" not in data, "slime would log it as turns"
+
+
+def test_the_lag_of_each_token_of_an_interrupted_response():
+    train_hooks._state = train_hooks._State(actor=SimpleNamespace(), steps=10)
+    carried = versions.Carried(-1 - 4)
+    carried.parts = ((3, 4), (1, 7))
+    train_hooks._begin(Namespace(), {"response_lengths": [4, 2], "round_number": [carried, -1 - 8]})
+    assert train_hooks.lags() == [6, 2]
+    assert [lags.tolist() for lags in train_hooks.token_lags()] == [[6, 6, 6, 3], [2, 2]]
+    facts = train_hooks.rollout_facts()
+    assert (facts["lag/min"], facts["lag/max"], facts["lag/mean"]) == (2, 6, pytest.approx(25 / 6))
+    # Eq. fully-async-lag: three tokens waited for the fourth through 3 steps.
+    assert (facts["lag/generation_mean"], facts["lag/queue_mean"]) == (pytest.approx(9 / 6), pytest.approx(16 / 6))
 
 
 def test_round_numbers_of_a_users_own_are_left_alone():
