@@ -237,9 +237,9 @@ def _queue_depth(config: EmbeddedConfig) -> Iterator[str]:
     ahead = pipeline.queue_prompts // prompts * pipeline.optimizer_steps_per_rollout
     if ahead > pipeline.max_staleness:
         yield (
-            f"pipeline.queue_prompts {pipeline.queue_prompts} lets the engines run {ahead} optimizer steps ahead of the "
-            f"trainer, more than pipeline.max_staleness {pipeline.max_staleness}: much of it will be dropped; lower it "
-            f"to {pipeline.max_staleness // pipeline.optimizer_steps_per_rollout * prompts}, or raise max_staleness"
+            f"pipeline.queue_prompts {pipeline.queue_prompts} lets the engines run {ahead} optimizer steps ahead of "
+            f"the trainer, more than pipeline.max_staleness {pipeline.max_staleness}: much of it will be dropped; lower "
+            f"it to {pipeline.max_staleness // pipeline.optimizer_steps_per_rollout * prompts}, or raise max_staleness"
         )
 
 

@@ -298,9 +298,9 @@ def _schedule(config: SlimeConfig) -> Iterator[str]:
     waiting = rollout.concurrent_requests * rollout.engines
     if config.pipeline.mode == "streaming" and waiting > rollout.prompts_per_iteration:
         yield (
-            f"pipeline.mode is streaming: slime lets rollout.concurrent_requests x engines = {waiting} finished prompts "
-            f"wait, {waiting / rollout.prompts_per_iteration:.1f} iterations of work, and has no bound on their lag; "
-            "fewer concurrent requests let fewer wait"
+            f"pipeline.mode is streaming: slime lets rollout.concurrent_requests x engines = {waiting} finished "
+            f"prompts wait, {waiting / rollout.prompts_per_iteration:.1f} iterations of work, and has no bound on their "
+            "lag; fewer concurrent requests let fewer wait"
         )
     if lag and iterations <= lag:
         yield (

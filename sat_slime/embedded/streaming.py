@@ -8,6 +8,7 @@ A batch is the groups that were complete first. One whose oldest token would be 
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,7 @@ class StreamingPipeline(Pipeline):
             seconds=max(group.seconds for group in groups),
             faults={**faults},
         )
+        batch = self.grader.grade(batch)
         self._tell_faults(batch)
         self.metrics = self._stream_metrics()
         self.finished, self.dropped = [], []
@@ -167,4 +169,4 @@ class StreamingPipeline(Pipeline):
 def length_bins(longest: int) -> list[tuple[int, int]]:
     """First and last length of each bin, in tokens."""
     edges = [round(i * longest / LENGTH_BINS) for i in range(LENGTH_BINS + 1)]
-    return [(low + 1, high) for low, high in zip(edges, edges[1:], strict=False) if high > low]
+    return [(low + 1, high) for low, high in itertools.pairwise(edges) if high > low]

@@ -56,9 +56,9 @@ def note_interruption(sample: Any) -> None:
 def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
     """Tokens and version of each part of a sample's response. Empty where an engine answered other than once, and once
     more after each interruption: turns of a conversation, say."""
-    cuts, versions = list((sample.metadata or {}).get(CUTS, [])), steps_of(sample.weight_versions)
-    # Cut off at its last possible token, it was not sent again.
-    ends = cuts if len(cuts) == len(versions) and cuts[-1] == sample.response_length else [*cuts, sample.response_length]
+    versions, ends = steps_of(sample.weight_versions), list((sample.metadata or {}).get(CUTS, []))
+    if len(ends) < len(versions):  # else it was cut off at its last possible token, and not sent again
+        ends.append(sample.response_length)
     if len(ends) != len(versions):
         return ()
     lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]

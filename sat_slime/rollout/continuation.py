@@ -28,8 +28,8 @@ def rest(request: GenerationRequest, parts: Sequence[Response]) -> GenerationReq
 def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
     """One response from its parts, each answering what was the `rest` before it.
 
-    Its finish reason is `abort` while something is missing. Routed experts of a row are those under which the row's next
-    token was drawn: what a later part forwarded anew keeps the experts of the first time.
+    Its finish reason is `abort` while something is missing. Routed experts of a row are those under which the row's
+    next token was drawn: what a later part forwarded anew keeps the experts of the first time.
     """
     parts = [part for part in parts if part.output_ids]
     output_ids = tuple(token for part in parts for token in part.output_ids)
@@ -40,18 +40,17 @@ def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
             reason = "stop"
         elif len(output_ids) == request.max_new_tokens:
             reason = "length"
-    routed = None
-    if parts and parts[0].routed_experts is not None:
-        first, *later = parts
-        routed = np.concatenate(
-            [first.routed_experts, *(part.routed_experts[len(part.prompt_ids) - 1 :] for part in later)]
-        )
+    routed = [
+        part.routed_experts[len(part.prompt_ids) - 1 if i else 0 :]
+        for i, part in enumerate(parts)
+        if part.routed_experts is not None
+    ]
     return Response(
         request_id=request.request_id,
         prompt_ids=request.prompt_ids,
         output_ids=output_ids,
         log_probs=np.concatenate([np.zeros(0, np.float32), *(part.log_probs for part in parts)]),
-        routed_experts=routed,
+        routed_experts=np.concatenate(routed) if routed else None,
         finish_reason=reason,
         versions=np.concatenate([np.zeros(0, np.int64), *(part.versions for part in parts)]),
     )

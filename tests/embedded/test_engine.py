@@ -390,9 +390,8 @@ def test_each_token_of_an_interrupted_response_is_of_the_version_that_it_names(r
             # To rounding the log-probs are the named model's given all tokens before, also right after a change: what
             # older weights had cached is computed anew.
             assert error[of_this].max(initial=0) < 1e-4, response.request_id
-            boundaries += (
-                error[1:][~of_this[1:] & of_this[:-1]].tolist() + error[:-1][~of_this[:-1] & of_this[1:]].tolist()
-            )
+            changes = np.flatnonzero(of_this[1:] != of_this[:-1])
+            boundaries += [error[at if of_this[at + 1] else at + 1] for at in changes]
     # The other model's are far off, so that a boundary misplaced by one token would show.
     assert np.median(boundaries) > 0.1 and np.mean(np.array(boundaries) > 1e-3) > 0.95
     for response in responses:

@@ -20,7 +20,8 @@ needs_verifier = pytest.mark.skipif(
 
 def response(output_ids, problem: task.Problem) -> Response:
     length = len(output_ids)
-    return Response("r", problem.prompt_ids, tuple(output_ids), np.zeros(length, np.float32), None, "stop", 3)
+    versions = np.full(length, 3, np.int64)
+    return Response("r", problem.prompt_ids, tuple(output_ids), np.zeros(length, np.float32), None, "stop", versions)
 
 
 def written(problem: task.Problem, rng: np.random.Generator) -> tuple[int, ...]:

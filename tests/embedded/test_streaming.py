@@ -10,6 +10,7 @@ import pytest
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import streaming
 from sat_slime.embedded.batch import StepResult, lag_metrics, training_group, training_requests
+from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.streaming import StreamingPipeline, length_bins
 from sat_slime.rollout.types import Response
 
@@ -60,6 +61,7 @@ def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
     log = SimpleNamespace(status=lambda **fields: None, message=lambda text, level="info": None)
     pipeline = StreamingPipeline(config, tmp_path, tmp_path, log, None)
     pipeline.seconds = {"wait": 0.0}
+    pipeline.grader = Grader(config.verifier)
     pipeline.engines = SimpleNamespace(stream=world.stream)
     return pipeline
 
@@ -194,8 +196,6 @@ def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path)
         return [*done, trainer] if world.now > 6 else done
 
     monkeypatch.setattr(streaming, "wait_any", wait_any)
-    pipeline.trainer = SimpleNamespace(
-        start_train=lambda batch: [trainer], wait=lambda futures: world.results[futures[0]]
-    )
+    pipeline.trainer = SimpleNamespace(start_train=lambda batch: [trainer], wait=lambda futures: world.results[trainer])
     assert pipeline._train(batch) == world.results[trainer]
     assert pipeline.next_number == began and len(pipeline.queue) == 6 and not pipeline.streams

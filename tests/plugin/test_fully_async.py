@@ -39,7 +39,7 @@ class Server:
         self.seen.append(payload)
         index = payload["input_ids"][0]
         so_far = len(payload["input_ids"]) - len(PROMPT) - 1
-        cut, version = self.answers.get(index) and self.answers[index].popleft() or (None, "4")
+        cut, version = (self.answers.get(index) and self.answers[index].popleft()) or (None, "4")
         tokens = RESPONSE - so_far if cut is None else cut
         reason = {"type": "stop"} if cut is None else {"type": "abort", "message": "Aborted"}
         meta = {"weight_version": version, "finish_reason": reason, "completion_tokens": tokens}
