@@ -80,7 +80,7 @@ def iteration(pipeline: Pipeline) -> dict[str, Any]:
     """One iteration as the loop does it, without records."""
     pipeline.seconds = dict.fromkeys(("wait", "train", "sync"), 0.0)
     batch = pipeline._next_batch()
-    results = pipeline._train(batch)
+    results = pipeline._train(batch, dump=False)
     pipeline.iteration += 1
     pipeline.updates += len(results)
     pipeline._settle()

@@ -238,7 +238,7 @@ def _queue_depth(config: EmbeddedConfig) -> Iterator[str]:
     if ahead > pipeline.max_staleness:
         yield (
             f"pipeline.queue_prompts {pipeline.queue_prompts} lets the engines run {ahead} optimizer steps ahead of "
-            f"the trainer, more than pipeline.max_staleness {pipeline.max_staleness}: much of it will be dropped; lower "
+            f"the trainer, more than pipeline.max_staleness {pipeline.max_staleness}: much will be dropped; lower "
             f"it to {pipeline.max_staleness // pipeline.optimizer_steps_per_rollout * prompts}, or raise max_staleness"
         )
 

@@ -299,8 +299,8 @@ def _schedule(config: SlimeConfig) -> Iterator[str]:
     if config.pipeline.mode == "streaming" and waiting > rollout.prompts_per_iteration:
         yield (
             f"pipeline.mode is streaming: slime lets rollout.concurrent_requests x engines = {waiting} finished "
-            f"prompts wait, {waiting / rollout.prompts_per_iteration:.1f} iterations of work, and has no bound on their "
-            "lag; fewer concurrent requests let fewer wait"
+            f"prompts wait, {waiting / rollout.prompts_per_iteration:.1f} iterations of work, and has no bound on "
+            "their lag; fewer concurrent requests let fewer wait"
         )
     if lag and iterations <= lag:
         yield (

@@ -6,7 +6,7 @@ Engine-free: the driver imports this, the trainer ranks too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -167,11 +167,13 @@ def batch_is_diagnosed(config: EmbeddedConfig, iteration: int) -> bool:
 
 
 def training_group(config: EmbeddedConfig, number: int) -> tuple[Problem, list[GenerationRequest]]:
-    """The problem of a number and the requests for its responses: those of `training_requests`, counted through."""
+    """The problem of a number and the requests for its responses: those of `training_requests`, counted through.
+    Nobody knows yet in which step they will be trained, so that they ask for no distributions."""
     iteration, place = divmod(number, config.rollout.prompts_per_iteration)
     problems, requests = training_requests(config, iteration)
     samples = config.rollout.samples_per_prompt
-    return problems[place], requests[place * samples : (place + 1) * samples]
+    mine = requests[place * samples : (place + 1) * samples]
+    return problems[place], [replace(request, distribution_size=0) for request in mine]
 
 
 def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem], list[GenerationRequest]]:

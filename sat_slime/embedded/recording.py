@@ -58,7 +58,7 @@ def token_dump(config: EmbeddedConfig, batch: RolloutBatch, result: StepResult, 
         log_probs=columns.pop("log_probs"),
         rollout_log_probs=np.concatenate([response.log_probs for response in responses]),
         advantages=np.repeat(np.array([sample.advantage for sample in samples], np.float32), lengths),
-        versions=np.repeat(np.array([response.weight_version for response in responses], np.int32), lengths),
+        versions=np.concatenate([response.versions for response in responses]).astype(np.int32),
         entropy=columns.pop("entropy"),
         more=columns,
         metadata={

@@ -118,9 +118,9 @@ class StreamingPipeline(Pipeline):
         self.finished, self.dropped = [], []
         return batch
 
-    def _train(self, batch: RolloutBatch) -> list[StepResult]:
+    def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
         """Trains, and meanwhile begins groups for those that complete."""
-        futures = self.trainer.start_train(batch)
+        futures = self.trainer.start_train(batch, dump)
         waiting = list(futures)
         while waiting:
             for future in wait_any([*waiting, *self.streams]):

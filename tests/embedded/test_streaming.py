@@ -196,6 +196,6 @@ def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path)
         return [*done, trainer] if world.now > 6 else done
 
     monkeypatch.setattr(streaming, "wait_any", wait_any)
-    pipeline.trainer = SimpleNamespace(start_train=lambda batch: [trainer], wait=lambda futures: world.results[trainer])
-    assert pipeline._train(batch) == world.results[trainer]
+    pipeline.trainer = SimpleNamespace(start_train=lambda *_: [trainer], wait=lambda _: world.results[trainer])
+    assert pipeline._train(batch, dump=False) == world.results[trainer]
     assert pipeline.next_number == began and len(pipeline.queue) == 6 and not pipeline.streams
