@@ -27,7 +27,7 @@ SPAN_TOKENS = 32_768
 """Tokens that are computed together: enough to outweigh a call of torch, few enough for the processor's cache."""
 
 AHEAD_TOKENS = 8 * SPAN_TOKENS
-"""Tokens of steps that are read ahead of what is computed; a larger step waits alone."""
+"""Tokens of steps that are read ahead of what is computed; a larger step is alone in memory."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,8 @@ def replay(
                     result.skipped.append(item)
                     continue
                 waiting.append(_begin(result, item, len(result.rows) + len(waiting), pool))
-                while len(waiting) > 1 and sum(one.tokens for one in waiting) > AHEAD_TOKENS:
+                del item  # a large step is not to lie beside the next one
+                while sum(one.tokens for one in waiting) > AHEAD_TOKENS:
                     on_step(_finish(result, waiting.popleft()))
             while waiting:
                 on_step(_finish(result, waiting.popleft()))

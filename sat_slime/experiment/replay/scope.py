@@ -52,7 +52,7 @@ def sweep_step(candidates: Sequence[Candidate], view: StepView, seed: int) -> di
     whole one, do not count. Gates of the method are left aside."""
     step = view.batch
     lengths, mask = step.lengths.numpy(), step.mask
-    owner = np.repeat(np.arange(len(lengths)), lengths)[mask.numpy()]
+    owner = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[mask.numpy()]
     sampled = np.arange(len(lengths)) if step.order is None else step.order.numpy()
     orders = (sampled, np.random.default_rng(seed).permutation(len(lengths)))
     found: dict[int, Sweep] = {}
@@ -78,7 +78,7 @@ def _sweep(region: SAT, stale: np.ndarray, reach: np.ndarray, owner: np.ndarray,
     ascending = np.argsort(stale, kind="stable")
     stale, reach, owner = stale[ascending], reach[ascending], owner[ascending]
     for row, order in enumerate(orders):
-        place = np.empty(len(order), dtype=np.int64)
+        place = np.empty(len(order), dtype=np.int32)
         place[order] = np.arange(len(order))
         for column, size in enumerate(SIZES):
             if (scopes := len(order) // size) == 0:
