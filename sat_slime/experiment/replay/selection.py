@@ -150,6 +150,13 @@ def reads_checkpoint(candidate: Candidate) -> bool:
 
 def lacks(method: Method, has_checkpoint: bool) -> str | None:
     """What the method reads and a dump has not, in words."""
+    if getattr(method, "step_constraint", None) is not None:
+        return "bounds the optimizer step over the whole vocabulary, and a dump holds the sampled tokens alone"
+    if getattr(method, "top_p_replay", False):
+        return (
+            "takes the trainer's softmax over the tokens that the engine sampled from, and a dump has the log-probs of "
+            "the forward pass that was made"
+        )
     if method.denominator == "checkpoint" and not has_checkpoint:
         return (
             "divides by pi_l, the trainer's log-probs under the generating weights, which this dump does not hold; "

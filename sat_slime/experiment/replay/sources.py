@@ -130,6 +130,9 @@ def _read(dump: Dump, layout: Layout) -> list[StepBatch]:
 
 def _of_run(dump: TokenDump) -> StepBatch:
     lag = dump.updates - dump.versions[dump.mask]
+    checkpoint, proximal = _more(dump, "checkpoint_log_probs"), _more(dump, "proximal_log_probs")
+    if checkpoint is not None and proximal is not None and torch.allclose(checkpoint, proximal, atol=1e-6):
+        proximal = None  # a run that divides by pi_l dumps it as what it divides by, too; it is not the trainer's
     return StepBatch(
         name=f"iteration {dump.iteration}, update {dump.step}",
         log_probs=torch.from_numpy(dump.log_probs),
@@ -138,8 +141,8 @@ def _of_run(dump: TokenDump) -> StepBatch:
         mask=torch.from_numpy(dump.mask),
         lengths=torch.from_numpy(dump.lengths),
         lag=float(lag.mean()) if len(lag) else None,
-        checkpoint_log_probs=_more(dump, "checkpoint_log_probs"),
-        proximal_log_probs=_more(dump, "proximal_log_probs"),
+        checkpoint_log_probs=checkpoint,
+        proximal_log_probs=proximal,
     )
 
 

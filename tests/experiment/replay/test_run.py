@@ -165,6 +165,19 @@ def test_pi_l_confines_the_replay_to_the_dumps_that_hold_it(tmp_path):
     assert isinstance(find_dumps([run / "dumps"])[1], list)
 
 
+def test_pi_l_of_a_run_that_divides_by_it_is_not_taken_for_the_trainers(tmp_path):
+    def ones(n):
+        return -np.ones(n, dtype=np.float32)
+
+    path = write_run_dump(tmp_path, LENGTHS, 1, checkpoint_log_probs=ones, proximal_log_probs=ones)
+    (step,) = steps(find_dumps([path])[0], Layout())
+    assert step.checkpoint_log_probs is not None
+    assert step.proximal_log_probs is None
+    path = write_run_dump(tmp_path, LENGTHS, 2, checkpoint_log_probs=ones, proximal_log_probs=lambda n: 2 * ones(n))
+    (step,) = steps(find_dumps([path])[0], Layout())
+    assert step.proximal_log_probs is not None
+
+
 def test_an_empty_step_counts_nothing(tmp_path):
     path = tmp_path / "0.pt"
     columns = rollout([3, 2], inactive=1.0)
