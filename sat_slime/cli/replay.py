@@ -44,7 +44,7 @@ def run(
 
         result = replay(paths, candidates, layout, token_mean, threads, on_step)
     page = write_page(result, out, command)
-    console.print(_table(methods_table(result)))
+    console.print(_table(methods_table(result)), width=max(console.width, 132), crop=False)  # long names over the edge
     for line in _lines(result):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
