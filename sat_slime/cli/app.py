@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 if TYPE_CHECKING:
     from sat_slime.cli.launch import Ending
@@ -635,35 +634,27 @@ def check(
 
 
 @app.command()
-def methods() -> None:
-    """List the named methods and what each optimizes.
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A method, such as sat-gspo-r3, or what goes beside one: sat, tis, r3, topp."),
+    ] = None,
+) -> None:
+    """List the stabilizers and the named methods; of one method, its formula, parameters and source.
 
-    The first thirteen are the paper's; the rest are other stabilizers of its
-    design space. Use one with [bold]launch FILE --method NAME[/], or write
+    Use one with [bold]launch FILE --method NAME[/], or write
     [bold]method: NAME[/] in the file.
+
+        sat-slime methods dppo-kl
     """
-    from sat_slime.objective import method_names, named_method
+    console = Console()
+    with _without_traceback():
+        from sat_slime.cli.methods import show_method, show_table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("method", "ratio", "denominator", "trust region", "gates", "weight", "R3"):
-        table.add_column(heading, no_wrap=True)
-    for method_name in method_names():
-        method = named_method(method_name)
-        region = method.trust_region or method.penalty
-        table.add_row(
-            method_name,
-            method.ratio,
-            method.denominator,
-            _kind(region),
-            " ".join(_kind(gate) for gate in method.gates) or "–",
-            f"TIS, cap {method.tis.cap:g}" if method.tis else "–",
-            "yes" if method.routing_replay else "–",
-        )
-    Console().print(table)
-
-
-def _kind(value: object) -> str:
-    return "–" if value is None else type(value).__name__
+        if name is None:
+            show_table(console)
+        else:
+            show_method(name, console)
 
 
 @app.command()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sat_slime.config.method import build_method
+from sat_slime.config.method import build_method, unused_settings
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.objective import check_method, no_op_at_ratio_one
+from sat_slime.objective import Method, check_method, no_op_at_ratio_one
 
 MIN_PROBLEMS = 500
 """Fewer problems than this are soon all seen, whatever the evaluation takes."""
@@ -27,7 +27,7 @@ def config_errors(config: EmbeddedConfig) -> list[str]:
 
 def config_warnings(config: EmbeddedConfig) -> list[str]:
     """What the run can live with and its owner should know."""
-    return [*_quantile_scope(config), *_schedule(config)]
+    return [*_quantile_scope(config), *_schedule(config), *_support(config), *unused_settings(config.method)]
 
 
 def prompt_tokens(config: EmbeddedConfig) -> int:
@@ -52,6 +52,7 @@ def _method(config: EmbeddedConfig) -> Iterator[str]:
             "false or give the model experts"
         )
     method, pipeline = build_method(config.method), config.pipeline
+    yield from idle_top_p_replay(method, config.rollout.top_p)
     try:
         check_method(method, pipeline.optimizer_steps_per_rollout)
     except ValueError as error:
@@ -62,6 +63,15 @@ def _method(config: EmbeddedConfig) -> Iterator[str]:
             "pipeline.lag is 0 with denominator checkpoint and one optimizer step per rollout: the weights in training "
             f"are those that generated, so the ratio is identically 1 and {no_op}: raise pipeline.lag"
             + (" or turn method.tis off" if method.tis else " or set method.denominator to rollout")
+        )
+
+
+def idle_top_p_replay(method: Method, top_p: float) -> Iterator[str]:
+    """The fault of a replay of masks that cut off nothing."""
+    if method.top_p_replay and top_p == 1:
+        yield (
+            "method.top_p_replay is true, but rollout.top_p is 1 (the engine samples from all tokens, so there is no "
+            "mask to replay): set rollout.top_p below 1, or method.top_p_replay to false"
         )
 
 
@@ -240,6 +250,15 @@ def _queue_depth(config: EmbeddedConfig) -> Iterator[str]:
             f"pipeline.queue_prompts {pipeline.queue_prompts} lets the engines run {ahead} optimizer steps ahead of "
             f"the trainer, more than pipeline.max_staleness {pipeline.max_staleness}: much will be dropped; lower "
             f"it to {pipeline.max_staleness // pipeline.optimizer_steps_per_rollout * prompts}, or raise max_staleness"
+        )
+
+
+def _support(config: EmbeddedConfig) -> Iterator[str]:
+    if config.rollout.top_p < 1 and not config.method.top_p_replay:
+        yield (
+            f"rollout.top_p is {config.rollout.top_p} without method.top_p_replay: the engine samples from fewer "
+            "tokens than the trainer normalizes over, and ratios are off by the mass that was cut: set "
+            "method.top_p_replay to true"
         )
 
 

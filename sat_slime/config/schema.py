@@ -61,16 +61,93 @@ class TISConfig(Section):
 
 
 class DPPOConfig(Section):
-    """DPPO's total-variation gate (Eq. app-dppo-mask)."""
+    """DPPO's gate (Eq. app-dppo-mask). `method: dppo-kl` is short for base dppo with divergence kl."""
 
+    divergence: Literal["tv", "kl"] = "tv"
+    """What an outward update is judged by: |pi - mu| on the sampled token (the paper's runs), or the Bernoulli
+    KL(mu || pi) of it."""
     delta: PositiveFloat = 1e-3
-    """Largest |pi - mu| on the sampled token (a probability) at which an outward update is kept."""
+    """Divergence tv: largest |pi - mu| on the sampled token (a probability) at which an outward update is kept."""
+    delta_kl: PositiveFloat = 0.05
+    """Divergence kl: largest KL, in nats. The paper has none; this one is that of public DPPO code."""
+
+
+class _Range(Section):
+    """Bounds of a ratio that is 1 where the policies agree."""
+
+    low: PositiveFloat
+    high: PositiveFloat
+
+    @model_validator(mode="after")
+    def _around_one(self) -> Any:
+        if not self.low <= 1 <= self.high:
+            raise ValueError(
+                f"the range of low {self.low} and high {self.high} does not hold 1, and would drop the tokens on which "
+                "the policies agree: set low at most and high at least to 1"
+            )
+        return self
+
+
+class IcePopConfig(_Range):
+    """IcePop's gate on k = pi_proximal / mu (Eq. app-icepop). `method: icepop-weight` is short for base icepop with
+    form weight."""
+
+    low: PositiveFloat = 0.5
+    """Smallest k that is kept."""
+    high: PositiveFloat = 5.0
+    """Largest k that is kept. The paper has no bounds; these are the usual ones of public code."""
+    form: Literal["mask", "weight"] = "mask"
+    """mask: k in range counts once; weight: it is multiplied by k, which needs a denominator other than mu."""
+
+
+class KPopConfig(Section):
+    """KPop's gate (Eq. app-kpop)."""
+
+    phi: PositiveFloat = 0.1
+    """Largest Bernoulli KL between pi_proximal and mu on the sampled token, either way, in nats. The paper has none;
+    0.1 and 2.0 are found in public examples."""
+
+
+class SeqClipConfig(_Range):
+    """SeqClip's gate on the sequence ratio to mu (Eq. app-seqclip)."""
+
+    low: PositiveFloat = 0.8
+    """Smallest ratio at which a response is kept."""
+    high: PositiveFloat = 1.25
+    """Largest ratio at which a response is kept. The paper has no bounds; these are GSPO's interval, made symmetric in
+    the logarithm."""
+
+
+class SPOConfig(Section):
+    """SPO's penalty (Eq. app-spo)."""
+
+    eps: PositiveFloat = 0.2
+    """Distance from 1 at which the penalized surrogate has its optimum; PPO's radius."""
+
+
+class DRPOConfig(Section):
+    """DRPO's penalty (Eq. app-drpo)."""
+
+    delta: PositiveFloat = 12.5
+    """Divisor of the penalty; the larger, the weaker. The paper has none; this one is of DRPO's public code."""
+
+
+class TRPOConfig(Section):
+    """TRPO's constraint on the optimizer step (Table designspace); on the embedded runtime alone."""
+
+    delta: Annotated[float, Field(gt=0, lt=1)] = 0.07
+    """Largest total variation between mu and pi over the whole vocabulary, unless the step does not raise it. The paper
+    has none; this one is the KL of 0.01 of public TRPO code, through Pinsker's inequality."""
+    over: Literal["state", "mean"] = "state"
+    """state: at every state of the batch, as in the paper; mean: in the mean over them, as in public TRPO code."""
+    max_backtracks: NonNegativeInt = 10
+    """Halvings of a step before it is given up and the weights stay as they were."""
 
 
 class MethodConfig(Section):
-    """What is optimized. `method: sat-gspo-r3` is short for base, sat, tis and r3 of that named method."""
+    """What is optimized. `method: sat-gspo-r3` is short for the base and the switches of that named method."""
 
-    base: Literal["ppo", "grpo", "gspo", "dppo", "icepop", "kpop", "seqclip", "spo", "drpo"] = "gspo"
+    base: Literal["ppo", "grpo", "trpo", "dppo", "spo", "drpo", "icepop", "kpop", "gspo", "seqclip"] = "gspo"
     """The base recipe: token ratio (grpo, ppo), sequence ratio (gspo), or another stabilizer of the design space."""
     sat: SATConfig = SATConfig()
     """SAT on top of the base. `sat: true` turns it on with the paper's settings."""
@@ -78,14 +155,29 @@ class MethodConfig(Section):
     """Truncated importance sampling. `tis: true` turns it on with cap 2."""
     r3: bool = False
     """Rollout routing replay: the trainer's forward uses the experts that the rollout engine chose (MoE only)."""
+    top_p_replay: bool = False
+    """The trainer's softmax is over the tokens that the rollout engine sampled from (Eq. app-top-p-replay); needs
+    rollout.top_p below 1."""
     denominator: Literal["rollout", "checkpoint", "trainer"] | None = None
     """Policy below the ratio: `rollout` (mu, the engine), `checkpoint` (the trainer under the generating weights),
-    `trainer` (the trainer at the start of the step). Unset: what the method needs (checkpoint for SAT with TIS, trainer
-    for TIS alone, else rollout)."""
+    `trainer` (the trainer at the start of the step). Unset: what the method needs (checkpoint for SAT with a weight
+    pi / mu, of TIS or IcePop, trainer for such a weight alone, else rollout)."""
     clip: ClipConfig = ClipConfig()
     """Base radii."""
     dppo: DPPOConfig = DPPOConfig()
     """Settings of base dppo."""
+    icepop: IcePopConfig = IcePopConfig()
+    """Settings of base icepop."""
+    kpop: KPopConfig = KPopConfig()
+    """Settings of base kpop."""
+    seqclip: SeqClipConfig = SeqClipConfig()
+    """Settings of base seqclip."""
+    spo: SPOConfig = SPOConfig()
+    """Settings of base spo."""
+    drpo: DRPOConfig = DRPOConfig()
+    """Settings of base drpo."""
+    trpo: TRPOConfig = TRPOConfig()
+    """Settings of base trpo."""
 
     @model_validator(mode="before")
     @classmethod
@@ -245,6 +337,9 @@ class RolloutConfig(Section):
     """Responses per prompt: the group over which advantages are normalized."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature; the trainer divides its logits by it too."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus of sampling. Below 1 the engine samples from its most likely tokens alone, and mu is normalized over
+    them; with method.top_p_replay the trainer's softmax is too. Evaluation samples from all tokens."""
     max_response_tokens: PositiveInt = 24
     """Longest response, in tokens."""
     max_running_requests: PositiveInt = 256

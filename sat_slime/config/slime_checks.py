@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sat_slime.config.checks import divisors, uneven_batch
-from sat_slime.config.method import build_method
+from sat_slime.config.checks import divisors, idle_top_p_replay, uneven_batch
+from sat_slime.config.method import build_method, unused_settings
 from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.objective import SAT, check_method
+from sat_slime.objective import SAT, Method, check_method
 
 NEEDED_SIZES = ("num-layers", "hidden-size", "num-attention-heads")
 """Flags without which there is no model."""
@@ -38,7 +38,20 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
         *_schedule(config),
         *_checkpoints(config),
         *_verifier(config),
+        *unused_settings(config.method),
     ]
+
+
+def not_on_slime(method: Method) -> str | None:
+    """Why slime cannot run a method that the embedded runtime can; None where it can."""
+    if method.step_constraint is None:
+        return None
+    return (
+        f"{method.name}: TRPO's constraint compares distributions over the whole vocabulary before and after an "
+        "optimizer step, and takes the step back where it breaks; slime's engines return the sampled token's log-prob "
+        "alone, and its step cannot be taken back: choose base dppo, which judges the sampled token, or the embedded "
+        "runtime"
+    )
 
 
 def context_tokens(config: SlimeConfig) -> int | None:
@@ -63,6 +76,14 @@ def _method(config: SlimeConfig) -> Iterator[str]:
             "method.r3 is true, but model.architecture has no num-experts (a dense model has no routing to replay): "
             "set method.r3 to false or describe an MoE model"
         )
+    yield from idle_top_p_replay(method, config.rollout.top_p)
+    if config.rollout.top_p < 1 and not method.top_p_replay:
+        yield (
+            f"rollout.top_p is {config.rollout.top_p}, and slime then replays the engine's mask in the trainer's "
+            "softmax whatever the method says: set method.top_p_replay to true, or rollout.top_p to 1"
+        )
+    if reason := not_on_slime(method):
+        yield f"method: {reason}"
     try:
         check_method(method, steps)
     except ValueError as error:

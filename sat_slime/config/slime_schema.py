@@ -176,7 +176,8 @@ class SlimeRolloutConfig(Section):
     temperature: PositiveFloat = 1.0
     """Sampling temperature; the trainer divides its logits by it too."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus of sampling; below 1 slime has the trainer leave out the tokens that the engine left out."""
+    """Nucleus of sampling; below 1 slime has the trainer leave out the tokens that the engine left out, which is
+    method.top_p_replay."""
     top_k: int = -1
     """Most likely tokens that are sampled from; -1: all."""
     stop_token_ids: list[int] = Field(default_factory=list)

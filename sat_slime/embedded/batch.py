@@ -143,6 +143,7 @@ def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Prob
     run continues the same stream."""
     rng = np.random.default_rng([config.seed, _TRAINING, iteration])
     problems = task.training_problems(config.task, config.rollout.prompts_per_iteration, rng)
+    whole = batch_is_diagnosed(config, iteration) or method_takes_distributions(config)
     return problems, _requests(
         config,
         f"train-{iteration}",
@@ -150,8 +151,15 @@ def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Prob
         config.rollout.samples_per_prompt,
         config.rollout.temperature,
         rng,
-        distribution_size=task.VOCAB_SIZE if batch_is_diagnosed(config, iteration) else 0,
+        distribution_size=task.VOCAB_SIZE if whole else 0,
+        top_p=config.rollout.top_p,
     )
+
+
+def method_takes_distributions(config: EmbeddedConfig) -> bool:
+    """Whether every response must carry its engine's whole distributions: TRPO compares them with the trainer's, and mu
+    within a nucleus is normalized over what was kept."""
+    return config.method.base == "trpo" or config.rollout.top_p < 1
 
 
 def step_is_diagnosed(config: EmbeddedConfig, updates: int) -> bool:
@@ -168,12 +176,13 @@ def batch_is_diagnosed(config: EmbeddedConfig, iteration: int) -> bool:
 
 def training_group(config: EmbeddedConfig, number: int) -> tuple[Problem, list[GenerationRequest]]:
     """The problem of a number and the requests for its responses: those of `training_requests`, counted through.
-    Nobody knows yet in which step they will be trained, so that they ask for no distributions."""
+    Nobody knows yet in which step they will be trained, so that they ask for no distributions but the method's."""
     iteration, place = divmod(number, config.rollout.prompts_per_iteration)
     problems, requests = training_requests(config, iteration)
     samples = config.rollout.samples_per_prompt
     mine = requests[place * samples : (place + 1) * samples]
-    return problems[place], [replace(request, distribution_size=0) for request in mine]
+    size = task.VOCAB_SIZE if method_takes_distributions(config) else 0
+    return problems[place], [replace(request, distribution_size=size) for request in mine]
 
 
 def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem], list[GenerationRequest]]:
@@ -186,7 +195,7 @@ def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem
     return problems, _requests(config, f"eval-{step}", problems, samples, config.eval.temperature, rng)
 
 
-def _requests(config, prefix, problems, samples, temperature, rng, distribution_size=0) -> list[GenerationRequest]:
+def _requests(config, prefix, problems, samples, temperature, rng, **sampling) -> list[GenerationRequest]:
     return [
         GenerationRequest(
             request_id=f"{prefix}-{p}-{s}",
@@ -195,7 +204,7 @@ def _requests(config, prefix, problems, samples, temperature, rng, distribution_
             temperature=temperature,
             seed=int(rng.integers(2**31)),
             stop_token_ids=(task.EOS,),
-            distribution_size=distribution_size,
+            **sampling,
         )
         for p, problem in enumerate(problems)
         for s in range(samples)

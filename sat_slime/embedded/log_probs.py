@@ -10,11 +10,13 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
 from torch import Tensor
 
+from sat_slime.objective import log_probs_on_support, on_support
+
 Entropy = Literal["none", "value", "gradient"]
 
 
 def vocab_parallel_log_probs(
-    logits: Tensor, targets: Tensor, temperature: float, *, entropy: Entropy = "none"
+    logits: Tensor, targets: Tensor, temperature: float, *, entropy: Entropy = "none", kept: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """log pi(target) under softmax(logits / temperature), in fp32.
 
@@ -24,12 +26,19 @@ def vocab_parallel_log_probs(
         logits: (N, vocabulary / tensor-parallel size), this rank's part.
         targets: (N,) token ids.
         temperature: of the rollout, > 0.
-        entropy: also return the entropy of the full distribution, in nats, without or with a gradient.
+        entropy: also return the entropy of the full distribution, in nats, without or with a gradient; with `kept` too,
+            as in slime.
+        kept: (N, vocabulary) bool, the tokens that the engine sampled from, where the softmax is to be over those alone
+            (Eq. app-top-p-replay).
 
     Returns:
         (N,) log-probabilities and (N,) entropies or None, equal on all tensor-parallel ranks. Gradients flow to this
         rank's part of the logits.
     """
+    if kept is not None:
+        nats = None if entropy == "none" else vocab_parallel_log_probs(logits, targets, temperature, entropy=entropy)[1]
+        logits = on_support(logits.float(), _own_columns(kept, logits))
+        return vocab_parallel_log_probs(logits, targets, temperature)[0], nats
     group = parallel_state.get_tensor_model_parallel_group()
     logits = logits.float() / temperature
     peak = logits.detach().amax(-1, keepdim=True)
@@ -54,14 +63,15 @@ def vocab_parallel_log_probs(
 
 
 @torch.no_grad()
-def whole_log_probs(logits: Tensor, temperature: float) -> Tensor:
+def whole_log_probs(logits: Tensor, temperature: float, kept: Tensor | None = None) -> Tensor:
     """log pi of every token under softmax(logits / temperature), gathered: for a small vocabulary alone.
 
     Args:
         logits: (N, vocabulary / tensor-parallel size), this rank's part.
+        kept: as in vocab_parallel_log_probs.
 
     Returns:
-        (N, vocabulary) fp32, equal on all tensor-parallel ranks.
+        (N, vocabulary) fp32, equal on all tensor-parallel ranks; -inf outside `kept`.
     """
     group = parallel_state.get_tensor_model_parallel_group()
     logits = logits.float() / temperature
@@ -69,4 +79,10 @@ def whole_log_probs(logits: Tensor, temperature: float) -> Tensor:
         parts = [torch.empty_like(logits) for _ in range(group.size())]
         dist.all_gather(parts, logits.contiguous(), group=group)
         logits = torch.cat(parts, dim=-1)
-    return logits.log_softmax(-1)
+    return logits.log_softmax(-1) if kept is None else log_probs_on_support(logits, kept)
+
+
+def _own_columns(kept: Tensor, logits: Tensor) -> Tensor:
+    """This rank's part of a mask over the vocabulary."""
+    width = logits.shape[-1]
+    return kept.narrow(-1, parallel_state.get_tensor_model_parallel_rank() * width, width)

@@ -40,6 +40,10 @@ class MicroBatch:
     """(R,) weight version that generated each response token."""
     routed_experts: Tensor | None
     """(N, layers, top-k) int64 experts of the rollout engine; padding takes the first experts."""
+    distribution: Tensor | None = None
+    """(R, vocabulary) fp32 log mu of every token, -inf outside the nucleus; None where it was not asked for."""
+    kept: Tensor | None = None
+    """(R, vocabulary) bool: the tokens that the trainer's softmax is over, as the engine's; None for all."""
 
 
 def plan_microbatches(sizes: list[int], ranks: int, tokens_per_microbatch: int) -> list[list[list[int]]]:
@@ -95,13 +99,20 @@ def forwarded_tokens(response: Response) -> int:
     return len(response.prompt_ids) + len(response.output_ids) - 1
 
 
-def pack(batch: list[TrainSample], part: list[int], tokens: int, routing_shape: tuple[int, int] | None) -> MicroBatch:
+def pack(
+    batch: list[TrainSample],
+    part: list[int],
+    tokens: int,
+    routing_shape: tuple[int, int] | None,
+    top_p_replay: bool = False,
+) -> MicroBatch:
     """Packs some samples of a batch into a row; what is left is padding that nothing reads.
 
     Args:
         part: indices of the samples.
         tokens: of the row.
         routing_shape: (layers, top-k) of a MoE model whose responses carry routed experts, else None.
+        top_p_replay: the trainer's softmax is over the tokens that the engine sampled from.
     """
     samples = [batch[i] for i in part]
     responses = [sample.response for sample in samples]
@@ -121,6 +132,10 @@ def pack(batch: list[TrainSample], part: list[int], tokens: int, routing_shape: 
     def tensor(values, dtype: torch.dtype) -> Tensor:
         return torch.as_tensor(np.asarray(values), dtype=dtype).to(device())
 
+    distribution = None
+    if (first := batch[0].response.distribution) is not None:
+        whole = [r.distribution for r in responses if r.distribution is not None]
+        distribution = tensor(np.concatenate([*whole, first[:0]]), torch.float32)
     routes = None
     if routing_shape is not None:
         layers, top_k = routing_shape
@@ -141,4 +156,6 @@ def pack(batch: list[TrainSample], part: list[int], tokens: int, routing_shape: 
         lengths=output_lengths,
         versions=tensor(np.concatenate([*[r.versions for r in responses], np.zeros(0, dtype=np.int64)]), torch.int64),
         routed_experts=routes,
+        distribution=distribution,
+        kept=distribution.isfinite() if distribution is not None and top_p_replay else None,
     )

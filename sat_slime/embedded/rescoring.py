@@ -76,8 +76,8 @@ class Rescorer:
         """(R,) log-probs and (R, vocabulary) distribution."""
         logits = forward_logits(model, micro.token_ids, micro.layout)[micro.rows]
         temperature = self.config.rollout.temperature
-        log_probs, _ = vocab_parallel_log_probs(logits, micro.targets, temperature)
-        return log_probs, whole_log_probs(logits, temperature)
+        log_probs, _ = vocab_parallel_log_probs(logits, micro.targets, temperature, kept=micro.kept)
+        return log_probs, whole_log_probs(logits, temperature, micro.kept)
 
 
 def gather_columns(

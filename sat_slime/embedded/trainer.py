@@ -18,22 +18,27 @@ from sat_slime.config.method import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import parallel, routing, task
 from sat_slime.embedded.batch import StepResult, TrainSample, lag_metrics, step_is_diagnosed
-from sat_slime.embedded.log_probs import Entropy, vocab_parallel_log_probs
+from sat_slime.embedded.log_probs import Entropy, vocab_parallel_log_probs, whole_log_probs
 from sat_slime.embedded.model import build_model, forward_logits
 from sat_slime.embedded.packing import MicroBatch, forwarded_tokens, pack, padded_tokens, plan_microbatches
 from sat_slime.embedded.rescoring import Columns, Rescorer, gather_columns
 from sat_slime.embedded.weights import load_hf, save_hf
 from sat_slime.objective import (
     SAT,
+    TRPO,
     MetricAccumulator,
     TokenBatch,
+    backtrack,
+    divergence_metrics,
     mismatch_histogram,
     mismatch_metrics,
     policy_loss,
     response_mean_weights,
     staleness_score,
+    step_stands,
     tail_quantile,
     token_mean_weights,
+    total_variation,
 )
 
 
@@ -116,6 +121,12 @@ class TrainerRank:
             parameter.copy_(weight)
 
     @torch.no_grad()
+    def _policy_from_masters(self) -> None:
+        for (_, parameter), master in zip(self.named_parameters, self.masters, strict=True):
+            if master is not parameter:
+                parameter.copy_(master)
+
+    @torch.no_grad()
     def _masters_from_policy(self) -> None:
         for (_, parameter), master in zip(self.named_parameters, self.masters, strict=True):
             if master is not parameter:
@@ -168,7 +179,8 @@ class TrainerRank:
         rows = padded_tokens(sizes, plan, multiple_of=train.tensor_parallel)
         shape = (model.layers, model.experts_per_token) if model.is_moe else None
         mine = plan[parallel_state.get_data_parallel_rank()]
-        return [pack(samples, part, tokens, shape) for part, tokens in zip(mine, rows, strict=True)]
+        replays = self.method.top_p_replay
+        return [pack(samples, part, tokens, shape, replays) for part, tokens in zip(mine, rows, strict=True)]
 
     def _log_probs(
         self, model: torch.nn.Module, micro: MicroBatch, *, replay: bool, entropy: Entropy = "none"
@@ -177,7 +189,11 @@ class TrainerRank:
         with routing.replay(micro.routed_experts) if replay else nullcontext():
             logits = forward_logits(model, micro.token_ids, micro.layout)
         return vocab_parallel_log_probs(
-            logits[micro.rows], micro.targets, self.config.rollout.temperature, entropy=entropy
+            logits[micro.rows],
+            micro.targets,
+            self.config.rollout.temperature,
+            entropy=entropy,
+            kept=micro.kept,
         )
 
     @torch.no_grad()
@@ -343,13 +359,18 @@ class TrainerRank:
             assert entropy is not None, "asked for above"
             entropy_of_step.append(entropy.detach())
         finalize_model_grads([self.policy])
-        grad_norm = self._apply_gradients()
+        constraint: dict[str, float] = {}
+        if method.step_constraint is None:
+            grad_norm = self._apply_gradients()
+        else:
+            grad_norm, constraint = self._constrained_step(method.step_constraint, microbatches)
 
         log_probs = torch.cat(log_probs_of_step)
         rollout_log_probs = torch.cat([m.rollout_log_probs for m in microbatches])
         metrics = {
             **lag_metrics([sample.response for sample in samples], self.updates),
             "grad_norm": grad_norm,
+            **constraint,
             **accumulator.reduce(self.data_group),
             **mismatch_metrics(
                 log_probs,
@@ -405,7 +426,44 @@ class TrainerRank:
         self.optimizer.step()
         # In fp32 a master is the parameter and its gradient Megatron's own buffer: backward must not add to that too.
         self.optimizer.zero_grad(set_to_none=True)
-        for (_, parameter), master in zip(self.named_parameters, self.masters, strict=True):
-            if master is not parameter:
-                parameter.copy_(master)
+        self._policy_from_masters()
         return norm
+
+    def _constrained_step(self, config: TRPO, microbatches: list[MicroBatch]) -> tuple[float, dict[str, float]]:
+        """An optimizer step, halved until TRPO's constraint stands; the gradient's norm, and trpo/*.
+
+        AdamW's moments keep the whole gradient, whatever becomes of the step.
+        """
+        before = self._divergence(microbatches)
+        old = [master.detach().clone() for master in self.masters]
+        norm = self._apply_gradients()
+        new = [master.detach().clone() for master in self.masters]
+        after = before
+
+        @torch.no_grad()
+        def place(scale: float) -> None:
+            for master, start, end in zip(self.masters, old, new, strict=True):
+                master.copy_(torch.lerp(start, end, scale))  # exact at both ends
+            self._policy_from_masters()
+
+        def stands() -> bool:
+            nonlocal after
+            after = self._divergence(microbatches)
+            # Over all ranks, tensor-parallel copies too: none may decide otherwise than another.
+            return step_stands(config, before, after, dist.group.WORLD)
+
+        scale, halvings = backtrack(config, place, stands)
+        metrics = divergence_metrics(before, after if scale else before, dist.group.WORLD)
+        return norm, {**metrics, "trpo/step_scale": scale, "trpo/backtracks": halvings}
+
+    @torch.no_grad()
+    def _divergence(self, microbatches: list[MicroBatch]) -> Tensor:
+        """(R,) total variation between mu and the current policy at every state of this rank's responses."""
+        found = [torch.zeros(0, device=parallel.device())]
+        for micro in microbatches:
+            assert micro.distribution is not None, "asked for under TRPO"
+            with routing.replay(micro.routed_experts) if self.method.routing_replay else nullcontext():
+                logits = forward_logits(self.policy, micro.token_ids, micro.layout)
+            pi = whole_log_probs(logits[micro.rows], self.config.rollout.temperature, micro.kept)
+            found.append(total_variation(micro.distribution, pi))
+        return torch.cat(found)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from sat_slime.config.method import method_label, method_switches
+from sat_slime.config.method import base_name, method_label, method_switches
 from sat_slime.experiment.collapse import CollapseWatch, judge
 from sat_slime.experiment.drawing import RunData
 from sat_slime.experiment.metrics import columns, read_rows
@@ -35,6 +35,9 @@ _OWN_TO_A_CELL = (
     "method.denominator",
     "method.sat.enabled",
     "method.tis.enabled",
+    "method.top_p_replay",
+    "method.dppo.divergence",
+    "method.icepop.form",
 )
 _COMPUTES_NOTHING = ("cache_dir", "logging", "checkpoint", "cluster", "hooks", "collapse", "rollout.base_port")
 
@@ -227,8 +230,9 @@ def _cell(path: Path, config: dict[str, Any], metric_rows: Rows, eval_rows: Rows
 def method_name(section: Mapping[str, Any]) -> str:
     """`sat-gspo-r3` from the `method` section of a resolved config."""
     on = {key: bool(_section(section, key).get("enabled")) for key in ("sat", "tis")}
-    extras = ("-tis" if on["tis"] else "") + ("-r3" if section.get("r3") else "")
-    return f"{'sat-' if on['sat'] else ''}{section.get('base', '?')}{extras}"
+    on |= {"r3": bool(section.get("r3")), "topp": bool(section.get("top_p_replay"))}
+    extras = "".join(f"-{key}" for key in ("tis", "r3", "topp") if on[key])
+    return f"{'sat-' if on['sat'] else ''}{base_name(section)}{extras}"
 
 
 def differing_settings(cells: Sequence[Cell]) -> dict[str, dict[str, int]]:

@@ -44,6 +44,7 @@ _BASES: dict[str, tuple[tuple[str, Any], str]] = {
     "grpo": (_PLAIN, "o"),
     "gspo": (_PLAIN, "s"),
     "ppo": (_PLAIN, "v"),
+    "trpo": (_PLAIN, "X"),
     "dppo": ((GREEN, "-."), "^"),
     "icepop": (_GATE, "D"),
     "kpop": (_GATE, "P"),
@@ -62,7 +63,7 @@ def style_of(method: str) -> dict[str, Any]:
         colour, dash = _SAT
     elif "-tis" in method:
         colour, dash = _TIS
-    filled = method.endswith("-r3")
+    filled = "-r3" in method
     return {
         "color": colour,
         "linestyle": dash,

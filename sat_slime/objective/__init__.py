@@ -10,11 +10,13 @@ from .method import (
     SAT,
     SPO,
     TIS,
+    TRPO,
     Clip,
     IcePop,
     KPop,
     Method,
     SeqClip,
+    base_names,
     check_method,
     compose_method,
     method_names,
@@ -22,16 +24,23 @@ from .method import (
     no_op_at_ratio_one,
 )
 from .mismatch_parts import mismatch_parts
+from .ratio import DENOMINATORS
+from .stabilizer import STABILIZERS, Stabilizer
+from .step_constraint import backtrack, divergence_metrics, step_stands, total_variation
+from .support import log_probs_on_support, on_support
 from .surrogate import Surrogate, policy_surrogate, staleness_score
 from .trust_region import contraction_factors, scope_too_small, tail_quantile
 
 __all__ = [
+    "DENOMINATORS",
     "DPPO",
     "DRPO",
     "PAPER_METHODS",
     "SAT",
     "SPO",
+    "STABILIZERS",
     "TIS",
+    "TRPO",
     "Clip",
     "IcePop",
     "KPop",
@@ -39,11 +48,16 @@ __all__ = [
     "MetricAccumulator",
     "PolicyLoss",
     "SeqClip",
+    "Stabilizer",
     "Surrogate",
     "TokenBatch",
+    "backtrack",
+    "base_names",
     "check_method",
     "compose_method",
     "contraction_factors",
+    "divergence_metrics",
+    "log_probs_on_support",
     "low_variance_kl",
     "method_names",
     "mismatch_histogram",
@@ -51,11 +65,14 @@ __all__ = [
     "mismatch_parts",
     "named_method",
     "no_op_at_ratio_one",
+    "on_support",
     "policy_loss",
     "policy_surrogate",
     "response_mean_weights",
     "scope_too_small",
     "staleness_score",
+    "step_stands",
     "tail_quantile",
     "token_mean_weights",
+    "total_variation",
 ]

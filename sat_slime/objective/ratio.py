@@ -9,7 +9,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .batch import TokenBatch, per_token, segment_sums
-from .method import Method
+from .method import Denominator, Method
+from .stabilizer import stabilizer
+
+DENOMINATORS: dict[Denominator, str] = {
+    "rollout": "μ, the log-prob that the engine sampled with (Eqs. ratio-def, app-rollout-lp)",
+    "checkpoint": "π_l, the trainer under the weights that generated the batch (Eq. split)",
+    "trainer": "the trainer at the start of the step; identically 1 at one optimizer step per rollout",
+}
+"""What each policy below the ratio is."""
 
 
 def denominator_log_probs(method: Method, batch: TokenBatch) -> Tensor:
@@ -56,6 +64,19 @@ def engine_log_ratio(method: Method, batch: TokenBatch) -> Tensor:
     return batch.active_or_zero(proximal_log_probs(method, batch) - batch.rollout_log_probs)
 
 
+@stabilizer(
+    "gspo",
+    "GSPO",
+    unit="sequence",
+    discriminator="|ρ − 1|",
+    constraint="sequence clip",
+    weight="{0, 1}",
+    direction="asymmetric",
+    formula="S = min(ρ A, clip(ρ, 1 − ε_low, 1 + ε_high) A),  ρ = exp(mean over the response of log r)",
+    source="Eqs. gspo-ratio, app-gspo, app-gspo-loss",
+    needs="rollout log-probs",
+    excludes="nothing",
+)
 def sequence_mean(values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
     """(N,) mean over the active tokens of each response, broadcast to them; 0 on inactive tokens.
 

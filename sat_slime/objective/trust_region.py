@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .method import SAT, Clip
+from .stabilizer import stabilizer
 
 RADIX_BITS = 11
 """Bits of the float pattern that one histogram resolves: 16 KiB of counts per all-reduce, three to a float32."""
@@ -121,6 +122,22 @@ def clip_ends(region: Clip | SAT | None) -> tuple[float, float]:
     return (0.0, float("inf")) if region is None else (1.0 - region.eps_low, 1.0 + region.eps_high)
 
 
+@stabilizer(
+    "sat",
+    "SAT",
+    unit="token or sequence",
+    discriminator="|d| and |r − 1|",
+    constraint="adaptive clip interval",
+    weight="{0, 1}",
+    direction="asymmetric, adaptive",
+    formula=(
+        "S = min(r A, clip(r, 1 − ε_low c₋, 1 + ε_high c₊) A),  d = log r,  q the α-quantile of |d|,  "
+        "c± = 1 / (1 + (|d|/q)^p) on the side of d where |d| > q, else 1"
+    ),
+    source="Eqs. quantile, kernel, gate, adaptive-eps, satr-clip, satrloss",
+    needs="rollout log-probs; with TIS also the trainer's log-probs under the generating weights",
+    excludes="bases without a clip interval (spo, drpo, trpo); denominator trainer at one step per rollout (d is 0)",
+)
 def contracted_ends(region: SAT, shrink: Tensor) -> tuple[Tensor, Tensor]:
     """(N,) ends of SAT's interval (Eq. adaptive-eps) from shrink = 1 - c.
 

@@ -9,6 +9,7 @@ from typing import Any
 from sat_slime.config.loader import read_section
 from sat_slime.config.method import build_method
 from sat_slime.config.plugin import PluginConfig
+from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method
 
@@ -90,6 +91,16 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
         errors.append(f"{KEY}.method has r3, but slime's --use-rollout-routing-replay is off: add it")
     if getattr(args, "use_rollout_routing_replay", False) and not method.routing_replay:
         errors.append(f"slime's --use-rollout-routing-replay is on, but {KEY}.method.r3 is false: set it to true")
+    top_p = args.rollout_top_p
+    if method.top_p_replay and top_p == 1:
+        errors.append(f"{KEY}.method has top_p_replay, but slime's --rollout-top-p is 1: there is no mask to replay")
+    if top_p != 1 and not method.top_p_replay:
+        errors.append(
+            f"slime's --rollout-top-p is {top_p}, with which it replays the engine's mask, but "
+            f"{KEY}.method.top_p_replay is false: set it to true"
+        )
+    if reason := not_on_slime(method):
+        errors.append(f"{KEY}.method: {reason}")
     if method.denominator == "checkpoint" and not args.keep_old_actor:
         errors.append(f"{KEY}.method.denominator is checkpoint: add slime's --keep-old-actor, which keeps its weights")
     if method.denominator == "checkpoint" and args.use_rollout_logprobs:

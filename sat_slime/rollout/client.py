@@ -92,7 +92,7 @@ def generate_payload(requests: Sequence[GenerationRequest], wire_ids: Sequence[s
                 "max_new_tokens": request.max_new_tokens,
                 "stop_token_ids": list(request.stop_token_ids),
                 "sampling_seed": request.seed,
-                "top_p": 1.0,
+                "top_p": request.top_p,
                 "top_k": -1,
             }
             for request in requests

@@ -45,6 +45,7 @@ def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
         for i, part in enumerate(parts)
         if part.routed_experts is not None
     ]
+    distributions = [part.distribution for part in parts if part.distribution is not None]
     return Response(
         request_id=request.request_id,
         prompt_ids=request.prompt_ids,
@@ -53,4 +54,5 @@ def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
         routed_experts=np.concatenate(routed) if routed else None,
         finish_reason=reason,
         versions=np.concatenate([np.zeros(0, np.int64), *(part.versions for part in parts)]),
+        distribution=np.concatenate(distributions) if distributions else None,
     )

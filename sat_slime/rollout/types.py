@@ -24,6 +24,8 @@ class GenerationRequest:
     stop_token_ids: tuple[int, ...]
     distribution_size: int = 0
     """Size of the vocabulary, to be told the log-prob of every token of it at each position; 0: not told."""
+    top_p: float = 1.0
+    """Nucleus of sampling; below 1 takes a distribution_size, as mu is normalized over what was kept."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Response:
     output_ids: tuple[int, ...]
     """(T,) output tokens, the stop token included."""
     log_probs: np.ndarray
-    """(T,) float32: log mu of each output token under the engine's full softmax at the sampling temperature."""
+    """(T,) float32: log mu of each output token, under the engine's softmax at the sampling temperature over the tokens
+    that it sampled from."""
     routed_experts: np.ndarray | None
     """(P + T - 1, layers, top-k) unsigned: experts of each forwarded token; None from a dense model."""
     finish_reason: Literal["stop", "length", "abort"]
@@ -44,7 +47,7 @@ class Response:
     versions: np.ndarray
     """(T,) int64: optimizer updates of the weights that generated each token, as the engine reported them."""
     distribution: np.ndarray | None = None
-    """(T, vocabulary) float32: log mu of every token at each position; None unless asked for."""
+    """(T, vocabulary) float32: log mu of every token, -inf outside the nucleus; None unless asked for."""
 
     @property
     def weight_version(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sat_slime.rollout import routed_experts as codec
+from sat_slime.rollout.nucleus import nucleus, truncate
 from sat_slime.rollout.types import GenerationRequest, Response
 
 LOG_PROB_TOLERANCE = 1e-5  # log of an fp32 softmax: a certain token may come out a rounding above 0
@@ -55,15 +56,26 @@ def validate(
         raise RejectedResponse("prompt_length", f"sent {len(request.prompt_ids)}, got {meta.get('prompt_tokens')!r}")
     output_ids = _output_ids(raw, request, expected.vocab_size)
     _check_finish(finish_reason, output_ids, request)
+    log_probs = _log_probs(meta, output_ids)
+    distribution = _distribution(meta, request.distribution_size, output_ids)
+    if request.top_p < 1:
+        assert distribution is not None, "a request with top_p below 1 asks for the distribution"
+        sampled = np.arange(len(output_ids)), output_ids
+        if (distribution[sampled] != log_probs).any():
+            raise RejectedResponse("token_mismatch", "a token has another log-prob in the distribution than by itself")
+        kept = nucleus(distribution, request.top_p)
+        kept[sampled] = True  # whatever rounding says at the nucleus's edge, the engine did sample it
+        distribution = truncate(distribution, kept)
+        log_probs = distribution[sampled]
     return Response(
         request_id=request.request_id,
         prompt_ids=request.prompt_ids,
         output_ids=tuple(output_ids),
-        log_probs=_log_probs(meta, output_ids),
+        log_probs=log_probs,
         routed_experts=_routed_experts(meta, len(request.prompt_ids) + len(output_ids) - 1, expected),
         finish_reason=finish_reason,
         versions=np.full(len(output_ids), version, np.int64),
-        distribution=_distribution(meta, request.distribution_size, output_ids),
+        distribution=distribution,
     )
 
 

@@ -58,6 +58,10 @@ def test_shipped_files_pass(name):
         (["method=sat-gspo", "method.tis=true", "pipeline.lag=0"], ["pipeline.lag is 0", "turn method.tis off"]),
         (["method=spo", "method.denominator=checkpoint", "pipeline.lag=0"], ["pipeline.lag is 0", "penalty"]),
         (["method.base=spo", "method.sat=true"], ["turn sat off"]),
+        (["method.base=trpo", "method.sat=true"], ["TRPO's constraint replaces the clip", "turn sat off"]),
+        (["method=gspo-topp"], ["method.top_p_replay is true", "rollout.top_p is 1", "set rollout.top_p below 1"]),
+        (["method=icepop-weight", "method.tis=true"], ["TIS and IcePop's weight", "leave one of them out"]),
+        (["method=icepop-weight", "method.denominator=rollout"], ["count it twice", "denominator to trainer"]),
     ],
 )
 def test_faults_name_key_value_and_remedy(overrides, named):
@@ -71,6 +75,9 @@ def test_faults_name_key_value_and_remedy(overrides, named):
         ["method=sat-gspo", "method.tis=true"],
         ["method=sat-grpo", "method.tis=true", "method.denominator=trainer", "pipeline.optimizer_steps_per_rollout=2"],
         ["method=gspo", "method.denominator=checkpoint", "pipeline.lag=0"],
+        ["method=trpo", "method.trpo.over=mean"],
+        ["method=sat-gspo-topp", "rollout.top_p=0.9"],
+        ["method=icepop-weight", "method.sat=true"],
         [
             "method=sat-gspo",
             "method.denominator=checkpoint",
@@ -143,6 +150,17 @@ def test_weights_are_kept_as_long_as_a_token_of_theirs_can_be_trained():
     assert base().pipeline.weights_in_use == 2
     assert base(*STREAM).pipeline.weights_in_use == 6  # versions u - 4 to u, and one to spare
     assert base(*STREAM, "pipeline.lag=2").pipeline.weights_in_use == 4
+
+
+def test_a_nucleus_without_its_replay_warns():
+    (warning,) = config_warnings(base("rollout.top_p=0.9"))
+    assert "rollout.top_p is 0.9 without method.top_p_replay" in warning
+    assert config_warnings(base("rollout.top_p=0.9", "method.top_p_replay=true")) == []
+
+
+def test_settings_of_another_base_warn():
+    (warning,) = config_warnings(base("method=grpo", "method.dppo.delta=0.1"))
+    assert "method.dppo has settings" in warning
 
 
 def test_run_shorter_than_its_lag_warns():

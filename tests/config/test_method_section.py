@@ -1,14 +1,78 @@
 import pytest
 
-from sat_slime.config import build_method, method_label
-from sat_slime.config.method import method_switches
+from sat_slime.config import build_method, load_config, method_label
+from sat_slime.config.method import base_name, method_switches, unused_settings
 from sat_slime.config.schema import MethodConfig
-from sat_slime.objective import DPPO, SAT, TIS, Clip, method_names, named_method
+from sat_slime.objective import (
+    DPPO,
+    DRPO,
+    SAT,
+    SPO,
+    TIS,
+    TRPO,
+    Clip,
+    IcePop,
+    KPop,
+    SeqClip,
+    base_names,
+    method_names,
+    named_method,
+)
 
 
-@pytest.mark.parametrize("name", method_names())
+@pytest.mark.parametrize("name", [*method_names(), "sat-dppo-kl-r3", "sat-icepop-weight-topp", "kpop-tis"])
 def test_named_methods_survive_the_config(name):
     assert build_method(MethodConfig(**method_switches(name))) == named_method(name)
+
+
+@pytest.mark.parametrize("before", ["dppo-kl", "icepop-weight", "gspo-topp", "sat-grpo-tis-r3"])
+@pytest.mark.parametrize("name", [*base_names(), "sat-gspo-r3"])
+def test_a_name_leaves_nothing_of_the_one_before(name, before, tmp_path):
+    (tmp_path / "a.yaml").write_text(f"method: {before}")
+    (tmp_path / "b.yaml").write_text(f"extends: a.yaml\nmethod: {name}")
+    assert build_method(load_config(tmp_path / "b.yaml").method) == named_method(name)
+
+
+@pytest.mark.parametrize(
+    "settings, part, component",
+    [
+        ({"base": "dppo", "dppo": {"delta": 0.5}}, "gates", (DPPO(0.5),)),
+        ({"base": "dppo", "dppo": {"divergence": "kl", "delta_kl": 0.5}}, "gates", (DPPO(0.5, "kl"),)),
+        ({"base": "icepop", "icepop": {"low": 0.9, "high": 2}}, "gates", (IcePop(0.9, 2),)),
+        ({"base": "icepop", "icepop": {"form": "weight"}}, "gates", (IcePop(form="weight"),)),
+        ({"base": "kpop", "kpop": {"phi": 2}}, "gates", (KPop(2),)),
+        ({"base": "seqclip", "seqclip": {"low": 0.99, "high": 1.01}}, "gates", (SeqClip(0.99, 1.01),)),
+        ({"base": "spo", "spo": {"eps": 0.3}}, "penalty", SPO(0.3)),
+        ({"base": "drpo", "drpo": {"delta": 2}}, "penalty", DRPO(2)),
+        (
+            {"base": "trpo", "trpo": {"delta": 0.5, "over": "mean", "max_backtracks": 3}},
+            "step_constraint",
+            TRPO(0.5, "mean", 3),
+        ),
+    ],
+)
+def test_every_parameter_reaches_the_objective(settings, part, component, tmp_path):
+    assert getattr(build_method(MethodConfig(**settings)), part) == component
+    assert unused_settings(MethodConfig(**settings)) == []
+
+
+def test_forms_make_names():
+    assert build_method(MethodConfig(base="dppo", dppo={"divergence": "kl"})).name == "dppo-kl"
+    assert build_method(MethodConfig(base="icepop", icepop={"form": "weight"}, sat=True)).name == "sat-icepop-weight"
+    assert build_method(MethodConfig(base="grpo", top_p_replay=True)).name == "grpo-topp"
+    assert base_name({"base": "dppo"}) == "dppo" and base_name({}) == "?"
+
+
+def test_settings_of_another_base_are_told():
+    (line,) = unused_settings(MethodConfig(base="grpo", kpop={"phi": 2}))
+    assert line == "method.kpop has settings, which base grpo does not read: set method.base to kpop"
+
+
+@pytest.mark.parametrize("section", ["icepop", "seqclip"])
+@pytest.mark.parametrize("low, high", [(1.1, 2), (0.5, 0.9)])
+def test_a_range_without_one_is_refused(section, low, high):
+    with pytest.raises(ValueError, match="does not hold 1"):
+        MethodConfig(**{"base": section, section: {"low": low, "high": high}})
 
 
 def test_settings_reach_the_objective():
@@ -29,7 +93,14 @@ def test_sat_with_tis_builds_a_method_of_its_own():
 
 
 @pytest.mark.parametrize(
-    "name, label", [("sat-gspo-r3", "SAT-GSPO w/ R3"), ("grpo-tis-r3", "GRPO w/ TIS + R3"), ("dppo", "DPPO")]
+    "name, label",
+    [
+        ("sat-gspo-r3", "SAT-GSPO w/ R3"),
+        ("grpo-tis-r3", "GRPO w/ TIS + R3"),
+        ("dppo", "DPPO"),
+        ("dppo-kl", "DPPO-KL"),
+        ("gspo-topp", "GSPO w/ top-p"),
+    ],
 )
 def test_labels_are_the_papers(name, label):
     assert method_label(MethodConfig(**method_switches(name)).model_dump()) == label

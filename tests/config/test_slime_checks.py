@@ -41,6 +41,9 @@ def test_a_dense_run_can_start():
         ["rollout.end_at_context=false", "rollout.context_tokens=34816"],
         ["pipeline.lag=0"],
         ["pipeline.mode=streaming", "pipeline.lag=1"],
+        ["method=gspo-topp", "rollout.top_p=0.9"],
+        ["method=dppo-kl"],
+        ["method=icepop-weight", "method.icepop.high=2"],
         ["pipeline.optimizer_steps_per_rollout=4", "method.denominator=trainer"],
     ],
 )
@@ -67,6 +70,9 @@ def test_other_layouts_that_can_start(overrides):
             ["pipeline.mode=streaming", "method.denominator=checkpoint"],
             ["pipeline.mode is streaming", "one old actor", "set method.denominator to rollout"],
         ),
+        (["method=trpo"], ["trpo: TRPO's constraint", "its step cannot be taken back", "choose base dppo"]),
+        (["method=gspo-topp"], ["method.top_p_replay is true", "rollout.top_p is 1"]),
+        (["rollout.top_p=0.9"], ["rollout.top_p is 0.9", "set method.top_p_replay to true"]),
         # what must be set
         (["model.hf_checkpoint=null"], ["model.hf_checkpoint is not set"]),
         (["model.megatron_checkpoint=null"], ["model.megatron_checkpoint is not set", "sat-slime prepare model"]),

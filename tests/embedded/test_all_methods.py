@@ -1,4 +1,5 @@
-"""Every method of the paper's grid, at both of its lags, on the real engines. Minutes: `pytest -m slow`."""
+"""Every method of the paper's grid, at both of its lags, and the rest of its design space, on the real engines. Many
+minutes: `pytest -m slow`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.objective import PAPER_METHODS
+from sat_slime.objective import PAPER_METHODS, base_names, named_method
 
 pytestmark = [
     pytest.mark.engine,
@@ -30,9 +31,36 @@ def root(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("methods")
 
 
+PAPER = [method.name for method in PAPER_METHODS]
+OTHERS = [name for name in (*base_names(), "grpo-topp", "sat-gspo-tis-r3-topp") if name not in PAPER]
+
+
 @pytest.mark.parametrize("lag", [1, 8])
-@pytest.mark.parametrize("method", [method.name for method in PAPER_METHODS])
+@pytest.mark.parametrize("method", PAPER)
 def test_ten_steps(method, lag, root):
+    rows = run(method, lag, root)
+    for row in rows:
+        assert ("sat/q" in row) == method.startswith("sat-")
+        assert ("tis/weight" in row) == ("tis" in method)
+        assert ("routing/flip_rate" in row) == (not method.endswith("r3"))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_ten_steps_of_the_other_stabilizers(name, root):
+    method, lag = named_method(name), 8
+    rows = run(name, lag, root, **({"rollout.top_p": 0.9} if method.top_p_replay else {}))
+    for row in rows:
+        for gate in method.gates:
+            assert 0 <= row[f"{type(gate).__name__.lower()}/masked"] <= 1
+        if constraint := method.step_constraint:
+            assert 0 <= row["trpo/backtracks"] <= constraint.max_backtracks
+            assert row["trpo/tv_mean"] <= row["trpo/tv_max"] <= 1
+            inside = max(constraint.delta, row["trpo/tv_max_before"])
+            assert row["trpo/tv_max"] <= inside + 1e-6
+
+
+def run(method: str, lag: int, root: Path, **changes) -> list[dict]:
+    """Metrics of ten steps of a run, all of them finite."""
     name = f"{method}-lag{lag}"
     settings = {
         "pipeline.iterations": 10,
@@ -42,6 +70,7 @@ def test_ten_steps(method, lag, root):
         "rollout.deterministic": "false",
         "output_dir": root,
         "cache_dir": root / "cache",
+        **changes,
     }
     command = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(ROOT / "configs/embedded/tiny.yaml")]
     command += ["--method", method, "--lag", str(lag), "--name", name, "--no-live"]
@@ -54,6 +83,4 @@ def test_ten_steps(method, lag, root):
     for row in rows:
         # An undefined figure is null in the file; a finite run has none.
         assert all(value is not None and math.isfinite(value) for value in row.values()), row
-        assert ("sat/q" in row) == method.startswith("sat-")
-        assert ("tis/weight" in row) == ("tis" in method)
-        assert ("routing/flip_rate" in row) == (not method.endswith("r3"))
+    return rows

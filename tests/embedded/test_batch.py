@@ -8,7 +8,13 @@ import torch
 
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig, VerifierConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.batch import RolloutBatch, evaluation_requests, group_advantages, training_requests
+from sat_slime.embedded.batch import (
+    RolloutBatch,
+    evaluation_requests,
+    group_advantages,
+    training_group,
+    training_requests,
+)
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.recording import evaluation_row
 from sat_slime.rollout.types import Response
@@ -23,6 +29,15 @@ def test_requests_depend_on_the_seed_and_the_iteration_alone():
     assert training_requests(CONFIG.model_copy(update={"seed": 1}), 7)[0] != problems
     assert [r.prompt_ids for r in requests] == [p.prompt_ids for p in problems for _ in range(4)]
     assert len({r.seed for r in requests}) == len({r.request_id for r in requests}) == 12
+
+
+@pytest.mark.parametrize("method, top_p, asks", [("trpo", 1.0, 16), ("grpo", 0.9, 16), ("grpo", 1.0, 0)])
+def test_trpo_and_a_nucleus_take_whole_distributions(method, top_p, asks):
+    changed = {"method": {"base": method}, "rollout": {**CONFIG.rollout.model_dump(), "top_p": top_p}}
+    config = EmbeddedConfig(**changed)
+    asked = [*training_requests(config, 3)[1], *training_group(config, 4)[1]]
+    assert {(request.distribution_size, request.top_p) for request in asked} == {(asks, top_p)}
+    assert {(r.distribution_size, r.top_p) for r in evaluation_requests(config, 3)[1]} == {(0, 1.0)}
 
 
 def test_a_diagnosed_batch_asks_for_whole_distributions():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import tempfile
@@ -15,6 +16,8 @@ from torch.multiprocessing import start_processes
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.batch import TrainSample
+from sat_slime.objective import step_stands
+from sat_slime.rollout.nucleus import nucleus, truncate
 from sat_slime.rollout.types import Response
 
 pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
@@ -40,8 +43,11 @@ def make_config(**sections) -> EmbeddedConfig:
     return EmbeddedConfig(**merged)
 
 
-def make_samples(config: EmbeddedConfig, count: int = 24, routed: bool = True) -> list[TrainSample]:
-    """Responses with made-up log-probs and routes, of lengths 3 to 21."""
+def make_samples(
+    config: EmbeddedConfig, count: int = 24, routed: bool = True, top_p: float | None = None
+) -> list[TrainSample]:
+    """Responses with made-up log-probs and routes, of lengths 3 to 21; with top_p those of all tokens too, cut
+    to such a nucleus."""
     rng = np.random.default_rng(3)
     model = config.model
     samples = []
@@ -58,8 +64,19 @@ def make_samples(config: EmbeddedConfig, count: int = 24, routed: bool = True) -
             finish_reason="stop",
             versions=np.zeros(len(output), np.int64),
         )
+        if top_p is not None:
+            response = with_vocabulary(response, top_p, rng)
         samples.append(TrainSample(response, float(rng.standard_normal())))
     return samples
+
+
+def with_vocabulary(response: Response, top_p: float, rng: np.random.Generator) -> Response:
+    logits = rng.standard_normal((len(response.output_ids), task.VOCAB_SIZE))
+    kept = nucleus(logits - np.log(np.exp(logits).sum(-1, keepdims=True)), top_p)
+    sampled = (np.arange(len(response.output_ids)), list(response.output_ids))
+    kept[sampled] = True
+    table = truncate(logits, kept)
+    return dataclasses.replace(response, log_probs=table[sampled], distribution=table)
 
 
 def run_ranks(worker, config: EmbeddedConfig, *arguments) -> list:
@@ -263,3 +280,103 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_change(initial):
         poisoned, make_config(method={"base": "grpo"}, diagnose={"split_every_n_steps": 0}), initial["moe"]
     )[0]
     assert "not finite" in found["error"] and found["unchanged"]
+
+
+# ------------------------------------------------------------------------------- top-p masks, TRPO's constraint
+
+CONSTRAINED = {"base": "trpo", "top_p_replay": True}
+
+
+def masked_log_probs(trainer, rank: int, initial: str) -> dict:
+    from sat_slime.embedded.log_probs import whole_log_probs
+    from sat_slime.embedded.model import forward_logits
+
+    trainer.load_initial(Path(initial))
+    micro = trainer._microbatches(make_samples(trainer.config, top_p=0.7))[0]
+    log_probs, entropy = trainer._log_probs(trainer.policy, micro, replay=False, entropy="value")
+    (slope,) = torch.autograd.grad(log_probs.sum(), [trainer.policy.module.output_layer.weight])
+    logits = forward_logits(trainer.policy, micro.token_ids, micro.layout)[micro.rows]
+    plain = whole_log_probs(logits, trainer.config.rollout.temperature)
+    return {
+        "log_probs": log_probs.detach(),
+        "entropy": entropy.detach(),
+        "slope": slope,
+        "whole": whole_log_probs(logits, trainer.config.rollout.temperature, micro.distribution.isfinite()),
+        "plain": plain,
+        "kept": micro.distribution.isfinite(),
+        "targets": micro.targets,
+    }
+
+
+@pytest.mark.parametrize("tensor_parallel", [1, 2])
+def test_the_softmax_is_over_the_engines_nucleus(tensor_parallel, initial):
+    config = make_config(method=CONSTRAINED, train={"tensor_parallel": tensor_parallel}, rollout={"top_p": 0.7})
+    for found in run_ranks(masked_log_probs, config, initial["moe"]):
+        kept, plain = found["kept"], found["plain"].double()
+        assert 0 < kept.sum() < kept.numel()
+        inside = torch.where(kept, plain, -torch.inf)
+        expected = inside - inside.logsumexp(-1, keepdim=True)  # Eq. app-top-p-replay
+        torch.testing.assert_close(found["whole"].double(), expected, rtol=1e-5, atol=1e-5)
+        sampled = expected.gather(1, found["targets"][:, None])[:, 0]
+        torch.testing.assert_close(found["log_probs"].double(), sampled, rtol=1e-5, atol=1e-5)
+        assert (sampled - plain.gather(1, found["targets"][:, None])[:, 0]).min() > 1e-3
+        torch.testing.assert_close(found["entropy"].double(), -(plain.exp() * plain).sum(-1), rtol=1e-4, atol=1e-5)
+        assert found["slope"].isfinite().all() and found["slope"].abs().max() > 0
+
+
+def constrained_steps(trainer, rank: int, initial: str, out: str) -> dict:
+    """Three steps, and whether each is the halved step of an unconstrained one and keeps to the constraint."""
+    trainer.load_initial(Path(initial))
+    trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
+    samples = make_samples(trainer.config, top_p=0.9)
+    config, microbatches = trainer.method.step_constraint, trainer._microbatches(samples)
+    apply, full, kept, rows = trainer._apply_gradients, [], [], []
+
+    def watched() -> float:
+        norm = apply()
+        full[:] = [m.detach().clone() for m in trainer.masters]
+        return norm
+
+    trainer._apply_gradients = watched
+    for _ in range(3):
+        before, old = trainer._divergence(microbatches), [m.detach().clone() for m in trainer.masters]
+        metrics = trainer.train(samples)[0].metrics
+        after, scale = trainer._divergence(microbatches), metrics["trpo/step_scale"]
+        kept.append(step_stands(config, before, after, torch.distributed.group.WORLD))
+        moved = [torch.lerp(start, end, scale) for start, end in zip(old, full, strict=True)]
+        kept.append(all(torch.equal(a, b) for a, b in zip(moved, trainer.masters, strict=True)))
+        kept.append(len(after) == 0 or metrics["trpo/tv_max"] >= float(after.max()))
+        rows.append(metrics)
+    trainer.export_weights(Path(out))
+    return {"metrics": json.dumps(rows), "kept": kept}
+
+
+def constrained_config(over: str, **train) -> EmbeddedConfig:
+    # mu is made up and far from the policy: a mean of 0.45, a maximum of 0.77. A whole step would leave these regions.
+    return make_config(
+        method={**CONSTRAINED, "trpo": {"delta": {"state": 0.79, "mean": 0.48}[over], "over": over}},
+        train=train,
+        rollout={"top_p": 0.9},
+        diagnose={"split_every_n_steps": 0},
+    )
+
+
+@pytest.mark.parametrize(
+    "over, layout",
+    [("state", {"tensor_parallel": 2}), ("mean", {"data_parallel": 2, "expert_parallel": 2})],
+    ids=["state, tensor parallel", "mean, data and expert parallel"],
+)
+def test_a_constrained_step_is_the_same_on_every_layout(over, layout, initial, tmp_path):
+    (one,) = run_ranks(constrained_steps, constrained_config(over), initial["moe"], str(tmp_path / "one"))
+    ranks = run_ranks(constrained_steps, constrained_config(over, **layout), initial["moe"], str(tmp_path / "ranks"))
+    expected = json.loads(one["metrics"])
+    assert all(one["kept"])
+    assert any(0 < row["trpo/step_scale"] < 1 for row in expected)
+    for found in ranks:
+        assert all(found["kept"])
+        for ours, theirs in zip(json.loads(found["metrics"]), expected, strict=True):
+            assert ours["trpo/step_scale"] == theirs["trpo/step_scale"]
+            assert ours["trpo/backtracks"] == theirs["trpo/backtracks"]
+            for name in ("trpo/tv_mean", "trpo/tv_max", "trpo/tv_mean_before", "loss/policy", "grad_norm"):
+                assert ours[name] == pytest.approx(theirs[name], rel=2e-3, abs=2e-5), name
+    assert_same_weights(tmp_path / "ranks", tmp_path / "one", atol=2e-4)

@@ -125,7 +125,8 @@ def decide(method: Method, tokens: Tokens, q: float | None = None) -> dict[int, 
         factor = 1.0
         for gate in method.gates:
             if isinstance(gate, DPPO):
-                factor *= float(advantage * (pi / mu - 1) <= 0 or abs(pi - mu) <= gate.delta)
+                divergence = abs(pi - mu) if gate.divergence == "tv" else bernoulli_kl(mu, pi)
+                factor *= float(advantage * (pi / mu - 1) <= 0 or divergence <= gate.delta)
             elif isinstance(gate, IcePop):
                 k = trainer / mu
                 factor *= (k if gate.form == "weight" else 1.0) * (gate.low <= k <= gate.high)
@@ -137,6 +138,17 @@ def decide(method: Method, tokens: Tokens, q: float | None = None) -> dict[int, 
             factor *= min(trainer / mu, method.tis.cap)
         decisions[t] = Decision(low, high, factor, gated)
     return decisions
+
+
+def truncated_log_probs(logits: list[float], nucleus: set[int]) -> list[float]:
+    """Eq. app-top-p-replay for one token."""
+    total = math.fsum(math.exp(logits[a]) for a in nucleus)
+    return [logits[a] - math.log(total) if a in nucleus else -math.inf for a in range(len(logits))]
+
+
+def total_variation(mu: list[float], pi: list[float]) -> float:
+    """D_TV of one state, from the probabilities of all actions."""
+    return 0.5 * math.fsum(abs(m - p) for m, p in zip(mu, pi, strict=True))
 
 
 def bernoulli_kl(p: float, q: float) -> float:

@@ -29,6 +29,19 @@ def test_dppo_keeps_pull_back_and_small_moves_of_mass() -> None:
     assert gate.tolist() == [0, 1, 1, 0, 1, 0, 1, 1]
 
 
+def test_dppo_by_the_binary_kl() -> None:
+    batch = make_batch(
+        pi=[0.6, 0.6, 0.4, 0.4, 0.02, 0.003, 0.9],
+        mu=[0.5, 0.5, 0.5, 0.5, 0.001, 0.001, 0.5],
+        advantages=[1, -1, 1, -1, 1, 1, 0],
+        lengths=[7],
+    )
+    # KL(mu || pi): 0.0204 of 0.5 against 0.6 or 0.4, 0.0162 of 0.001 against 0.02, 0.0009 against 0.003.
+    assert dppo_gate(DPPO(0.02, "kl"), named_method("dppo-kl"), batch, None).tolist() == [0, 1, 1, 0, 1, 1, 1]
+    assert dppo_gate(DPPO(0.021, "kl"), named_method("dppo-kl"), batch, None).tolist() == [1] * 7
+    assert dppo_gate(DPPO(0.01, "kl"), named_method("dppo-kl"), batch, None).tolist() == [0, 1, 1, 0, 0, 1, 1]
+
+
 def test_dppo_reads_mu_whatever_the_clips_denominator() -> None:
     batch = make_batch([0.6, 0.4], [0.5, 0.5], [1.0, 1.0], [2])
     gate = dppo_gate(DPPO(), compose_method("dppo", denominator="trainer"), batch, None)

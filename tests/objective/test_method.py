@@ -8,9 +8,12 @@ from sat_slime.objective import (
     DPPO,
     PAPER_METHODS,
     SAT,
+    SPO,
     TIS,
+    TRPO,
     Clip,
     IcePop,
+    KPop,
     check_method,
     compose_method,
     method_names,
@@ -36,11 +39,16 @@ def test_the_papers_methods_in_its_order() -> None:
     ]
     assert method_names() == [method.name for method in PAPER_METHODS] + [
         "ppo",
-        "icepop",
-        "kpop",
-        "seqclip",
+        "trpo",
+        "dppo-kl",
         "spo",
         "drpo",
+        "icepop",
+        "icepop-weight",
+        "kpop",
+        "seqclip",
+        "grpo-topp",
+        "gspo-topp",
     ]
 
 
@@ -52,11 +60,41 @@ def test_what_a_name_stands_for() -> None:
     assert named_method("grpo-tis").tis == TIS(2.0)
     assert named_method("grpo-tis").denominator == "trainer"
     assert named_method("dppo").gates == (DPPO(1e-3),)
+    assert named_method("dppo-kl").gates == (DPPO(0.05, "kl"),)
+    assert named_method("icepop-weight").gates == (IcePop(form="weight"),)
+    assert named_method("icepop-weight").denominator == "trainer"
+    assert named_method("trpo").step_constraint == TRPO(0.07, "state", 10)
+    assert named_method("gspo-topp").top_p_replay and not named_method("gspo").top_p_replay
 
 
 def test_methods_are_values() -> None:
     assert named_method("sat-grpo") == compose_method("grpo", sat=True)
     assert len({hash(named_method(name)) for name in method_names()}) == len(method_names())
+
+
+def test_compositions_have_names_too() -> None:
+    assert named_method("sat-gspo-tis-r3-topp") == compose_method("gspo", sat=True, tis=True, r3=True, topp=True)
+    assert named_method("sat-icepop-weight") == compose_method("icepop-weight", sat=True)
+    assert named_method("sat-icepop-weight").denominator == "checkpoint"
+    for name in (*method_names(), "sat-dppo-kl-topp", "kpop-tis"):
+        assert named_method(name).name == name
+    with pytest.raises(ValueError, match="unknown method 'grpo-r3-tis'"):
+        named_method("grpo-r3-tis")
+
+
+@pytest.mark.parametrize(
+    "name, components",
+    [
+        ("grpo", ("ppo",)),
+        ("sat-gspo-tis-r3", ("gspo", "sat", "tis", "r3")),
+        ("dppo-kl-topp", ("ppo", "dppo-kl", "topp")),
+        ("seqclip", ("gspo", "seqclip")),
+        ("drpo", ("drpo",)),
+        ("trpo-r3", ("trpo", "r3")),
+    ],
+)
+def test_what_a_method_is_made_of(name: str, components: tuple[str, ...]) -> None:
+    assert named_method(name).components == components
 
 
 @pytest.mark.parametrize("name, near", [("sat-gsop", "sat-gspo"), ("GRPO", "grpo"), ("dppoo", "dppo")])
@@ -89,7 +127,11 @@ def test_named_methods_pass_the_check(name: str, steps: int) -> None:
         (compose_method("spo", sat=True), "SPO replaces the clip.*turn sat off"),
         (replace(compose_method("drpo"), trust_region=Clip()), "DRPO replaces the clip.*set trust_region to None"),
         (compose_method("grpo", tis=True, denominator="rollout"), "twice: set method.denominator to trainer"),
-        (replace(compose_method("icepop"), gates=(IcePop(form="weight"),)), "count it twice"),
+        (compose_method("icepop-weight", denominator="rollout"), "twice: set method.denominator to trainer"),
+        (compose_method("icepop-weight", tis=True), "TIS and IcePop's weight both weight.*leave one of them out"),
+        (replace(compose_method("dppo"), gates=(DPPO(), DPPO(0.1, "kl"))), "DPPO stands twice among the gates"),
+        (compose_method("trpo", sat=True), "TRPO's constraint replaces the clip.*turn sat off"),
+        (replace(compose_method("trpo"), penalty=SPO()), "TRPO's constraint replaces the clip.*set both to None"),
     ],
 )
 def test_combinations_that_mean_nothing_are_refused(method, message: str) -> None:
@@ -103,6 +145,9 @@ def test_allowed_beside_them() -> None:
     check_method(compose_method("gspo", sat=True, denominator="checkpoint"))
     check_method(compose_method("grpo", tis=True, denominator="checkpoint"))
     check_method(compose_method("dppo", sat=True))
+    check_method(compose_method("icepop-weight", sat=True))
+    check_method(compose_method("icepop", tis=True))
+    check_method(replace(compose_method("dppo"), gates=(DPPO(), KPop())))
     check_method(compose_method("gspo", sat=True, tis=True, denominator="trainer"), optimizer_steps_per_rollout=2)
 
 

@@ -29,7 +29,9 @@ from sat_slime.objective.ratio import log_ratio
 
 LENGTHS = [5, 1, 0, 9, 3, 12, 2, 8]
 METHODS = [named_method(name) for name in method_names()] + [
-    replace(compose_method("icepop", denominator="trainer"), name="icepop-weight", gates=(IcePop(0.8, 1.3, "weight"),)),
+    replace(named_method("icepop-weight"), name="icepop-weight-narrow", gates=(IcePop(0.8, 1.3, "weight"),)),
+    replace(named_method("dppo"), name="dppo-wide", gates=(DPPO(0.1),)),
+    replace(named_method("dppo-kl"), name="dppo-kl-narrow", gates=(DPPO(0.01, "kl"),)),
     replace(compose_method("grpo", sat=True, denominator="checkpoint"), name="sat-grpo-checkpoint"),
     compose_method("dppo", sat=True),
     compose_method("grpo", sat=True, tis=True),
@@ -261,7 +263,14 @@ def test_metrics_are_the_papers_table(method: Method, spread: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "name, metric", [("dppo", "dppo/masked"), ("icepop", "icepop/masked"), ("kpop", "kpop/masked")]
+    "name, metric",
+    [
+        ("dppo", "dppo/masked"),
+        ("dppo-kl", "dppo/masked"),
+        ("icepop", "icepop/masked"),
+        ("icepop-weight", "icepop/masked"),
+        ("kpop", "kpop/masked"),
+    ],
 )
 def test_masked_fraction_of_a_gate(name: str, metric: str) -> None:
     tokens = paper.random_tokens(seed=19, lengths=[60], spread=0.8)

@@ -104,7 +104,9 @@ def get_sum_of_sample_mean(
 
 
 def get_rollout_top_p_logprob_kwargs(args, batch):
-    return {}
+    if args.rollout_top_p == 1.0:
+        return {}
+    return {key: batch[f"rollout_{key}"] for key in ("top_p_token_ids", "top_p_token_offsets")}
 
 
 def get_log_probs_and_entropy(
@@ -119,12 +121,18 @@ def get_log_probs_and_entropy(
     top_p_token_ids=None,
     top_p_token_offsets=None,
 ):
-    rows = (logits[0] / args.rollout_temperature).log_softmax(-1)
+    rows = logits[0] / args.rollout_temperature
     log_probs, entropy, end = [], [], 0
-    for tokens, total, response in zip(unconcat_tokens, total_lengths, response_lengths, strict=True):
+    for i, (tokens, total, response) in enumerate(zip(unconcat_tokens, total_lengths, response_lengths, strict=True)):
         end += total
-        mine = rows[end - response - 1 : end - 1]
-        log_probs.append(mine.gather(1, tokens[total - response :, None])[:, 0])
+        scores = rows[end - response - 1 : end - 1]
+        mine = sampled = scores.log_softmax(-1)
+        if top_p_token_ids:
+            kept = torch.zeros_like(mine, dtype=torch.bool)
+            counts = top_p_token_offsets[i].diff()
+            kept[torch.repeat_interleave(torch.arange(response), counts), top_p_token_ids[i].long()] = True
+            sampled = torch.where(kept, scores, -torch.inf).log_softmax(-1)
+        log_probs.append(sampled.gather(1, tokens[total - response :, None])[:, 0])
         entropy.append(-(mine.exp() * mine).sum(-1))
     return torch.empty(0), {"log_probs": log_probs, "entropy": entropy}
 

@@ -48,6 +48,8 @@ class Problem:
     ref_log_probs: list[Tensor]
     advantages: list[Tensor]
     table: Tensor
+    nuclei: list[Tensor] | None = None
+    """(response tokens, VOCAB) bool of each response: the tokens that a top-p below 1 left to sample from."""
     n_microbatches: int = 2
     """Micro-batches of each data-parallel rank."""
 
@@ -226,6 +228,17 @@ def _rollout_data(problem: Problem, rank: int, dp: int, cut: Callable[..., Tenso
         "log_probs": local(problem.log_probs),
         "ref_log_probs": local(problem.ref_log_probs),
         "advantages": local(problem.advantages),
+        **_nuclei_as_slime_has_them([problem.nuclei[i] for i in mine] if problem.nuclei else []),
+    }
+
+
+def _nuclei_as_slime_has_them(nuclei: list[Tensor]) -> dict[str, list[Tensor]]:
+    """Of each response, token ids one after another and where those of each position begin."""
+    return {
+        "rollout_top_p_token_ids": [kept.nonzero()[:, 1].int() for kept in nuclei],
+        "rollout_top_p_token_offsets": [
+            torch.cat([torch.zeros(1, dtype=torch.int), kept.sum(1).cumsum(0).int()]) for kept in nuclei
+        ],
     }
 
 

@@ -8,9 +8,20 @@ from dataclasses import replace
 import fake_slime
 import pytest
 import torch
-from slime_step import Layout, Step, make_args, make_problem, on_ranks, step, steps
+from slime_step import VOCAB, Layout, Step, make_args, make_problem, on_ranks, step, steps
 
-from sat_slime.objective import TokenBatch, compose_method, policy_surrogate
+from sat_slime.config.method import method_switches
+from sat_slime.objective import (
+    DPPO,
+    IcePop,
+    KPop,
+    Method,
+    TokenBatch,
+    compose_method,
+    log_probs_on_support,
+    named_method,
+    policy_surrogate,
+)
 from sat_slime.plugin import step_metrics
 
 needs_slime = pytest.mark.needs_slime
@@ -31,8 +42,10 @@ METHODS = {
     "gspo": {"method": "gspo"},
     "sat-gspo": {"method": "sat-gspo"},
     "dppo": {"method": "dppo"},
-    "icepop": {"method": "icepop"},
-    "kpop": {"method": "kpop"},
+    "dppo-kl": {"method": {"base": "dppo", "dppo": {"divergence": "kl", "delta_kl": 0.01}}},
+    "icepop": {"method": {"base": "icepop", "icepop": {"low": 0.8, "high": 1.3}}},
+    "icepop-weight": {"method": {"base": "icepop", "icepop": {"low": 0.8, "high": 1.3, "form": "weight"}}},
+    "kpop": {"method": {"base": "kpop", "kpop": {"phi": 0.01}}},
     "seqclip": {"method": "seqclip"},
     "spo": {"method": "spo"},
     "drpo": {"method": "drpo"},
@@ -41,6 +54,14 @@ METHODS = {
     "sat-gspo-checkpoint": {"method": {"base": "gspo", "sat": True, "denominator": "checkpoint"}},
     "sat-grpo-tis": {"method": {"base": "grpo", "sat": True, "tis": True}},
 }
+EXPECTED = {
+    "dppo-kl": replace(compose_method("dppo-kl"), gates=(DPPO(0.01, "kl"),)),
+    "icepop": replace(compose_method("icepop"), gates=(IcePop(0.8, 1.3),)),
+    "icepop-weight": replace(compose_method("icepop-weight"), gates=(IcePop(0.8, 1.3, "weight"),)),
+    "kpop": replace(compose_method("kpop"), gates=(KPop(0.01),)),
+    "sat-gspo-checkpoint": compose_method("gspo", sat=True, denominator="checkpoint"),
+}
+"""What is not told by the name."""
 
 
 def args_of(name: str, **changes):
@@ -55,23 +76,23 @@ def test_every_method_is_the_objective(name: str) -> None:
     """Loss and gradient against sat_slime.objective, whose values the equations' brute force holds."""
     problem = make_problem()
     (result,) = on_ranks(Layout(), step, args_of(name), problem)
-    section = METHODS[name]["method"]
-    if isinstance(section, str):
-        method = compose_method(
-            section.removeprefix("sat-").removesuffix("-tis"), sat="sat-" in section, tis="-tis" in section
-        )
-    else:
-        method = compose_method(
-            section["base"], sat=True, tis=section.get("tis", False), denominator=section.get("denominator")
-        )
+    loss, gradient = by_the_objective(EXPECTED.get(name) or named_method(name), problem)
+    assert result.metrics["loss"] == pytest.approx(loss, rel=1e-5, abs=1e-6)
+    torch.testing.assert_close(result.gradient.double(), gradient, rtol=1e-4, atol=1e-6)
+
+
+def by_the_objective(method: Method, problem) -> tuple[float, torch.Tensor]:
+    """Loss and gradient of the table, without slime: two micro-batches, mean over responses of their token means."""
     table = problem.table.double().requires_grad_()
     total = torch.zeros((), dtype=torch.float64)
     half = len(problem.tokens) // 2
     for part in (slice(0, half), slice(half, None)):
         tokens, lengths = problem.tokens[part], problem.response_lengths[part]
-        log_probs = [table.log_softmax(-1)[t[-n - 1 : -1], t[-n:]] for t, n in zip(tokens, lengths, strict=True)]
+        rows = [table[t[-n - 1 : -1]] for t, n in zip(tokens, lengths, strict=True)]
+        kept = problem.nuclei[part] if problem.nuclei else [torch.ones(n, VOCAB, dtype=torch.bool) for n in lengths]
+        scored = [log_probs_on_support(*both) for both in zip(rows, kept, strict=True)]
         batch = TokenBatch(
-            torch.cat(log_probs),
+            torch.cat([s.gather(1, t[-n:, None])[:, 0] for s, t, n in zip(scored, tokens, lengths, strict=True)]),
             torch.cat(problem.rollout_log_probs[part]).double(),
             torch.cat(problem.advantages[part]).double(),
             torch.cat(problem.loss_masks[part]).bool(),
@@ -82,8 +103,33 @@ def test_every_method_is_the_objective(name: str) -> None:
         for value, mask in zip(values.split(lengths), problem.loss_masks[part], strict=True):
             total = total - value.sum() / max(int(mask.sum()), 1) / len(problem.tokens)
     total.backward()
-    assert result.metrics["loss"] == pytest.approx(total.item(), rel=1e-5, abs=1e-6)
-    torch.testing.assert_close(result.gradient.double(), table.grad, rtol=1e-4, atol=1e-6)
+    return total.item(), table.grad
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2)], ids=str)
+def test_top_p_replay_is_the_equation(layout: Layout) -> None:
+    """slime's masks, of whatever rank, against log-probs normalized over the nucleus."""
+    needs_real(layout)
+    problem = with_nuclei(make_problem())
+    names = ("grpo-topp", "sat-gspo-topp", "dppo-topp")
+    jobs = [(make_args({"method": method_switches(name)}, rollout_top_p=0.9), problem) for name in names]
+    expected = [by_the_objective(named_method(name), problem) for name in names]
+    unmasked = by_the_objective(named_method("grpo"), replace(problem, nuclei=None))[1]
+    assert (expected[0][1] - unmasked).abs().max() > 1e-2
+    for results in on_ranks(layout, steps, jobs):
+        for result, (loss, gradient) in zip(results, expected, strict=True):
+            assert result.metrics["loss"] == pytest.approx(loss, rel=1e-5, abs=1e-6)
+            torch.testing.assert_close(result.gradient.double(), gradient, rtol=1e-4, atol=1e-6)
+
+
+def with_nuclei(problem):
+    """The problem as if half of the vocabulary had been cut off at every position, never the sampled token."""
+    generator, nuclei = torch.Generator().manual_seed(1), []
+    for tokens, n in zip(problem.tokens, problem.response_lengths, strict=True):
+        kept = torch.rand(n, VOCAB, generator=generator) < 0.5
+        kept[torch.arange(n), tokens[len(tokens) - n :]] = True
+        nuclei.append(kept)
+    return replace(problem, nuclei=nuclei)
 
 
 @needs_slime

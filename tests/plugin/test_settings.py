@@ -22,6 +22,15 @@ def test_r3_travels_with_slimes_flag() -> None:
     assert plugin_method(args) == named_method("sat-gspo-r3")
 
 
+@pytest.mark.parametrize("name", ["dppo-kl", "icepop-weight", "kpop", "seqclip", "spo", "drpo"])
+def test_the_design_space_by_name(name: str) -> None:
+    assert plugin_method(make_args(name)) == named_method(name)
+
+
+def test_top_p_replay_travels_with_slimes_flag() -> None:
+    assert plugin_method(make_args("gspo-topp", rollout_top_p=0.9)) == named_method("gspo-topp")
+
+
 def test_the_radii_are_slimes_flags_where_the_section_has_none() -> None:
     args = make_args("sat-grpo", eps_clip=0.1, eps_clip_high=0.28, eps_clip_c=3.0)
     assert plugin_method(args).trust_region == SAT(0.1, 0.28, dual=3.0)
@@ -73,6 +82,9 @@ def test_steps_per_rollout() -> None:
             "scope is step with 2 optimizer steps",
         ),
         ({"method": {"base": "grpo", "sat": True, "denominator": "trainer"}}, {}, "identically 1"),
+        ("trpo", {}, "its step cannot be taken back"),
+        ("grpo-topp", {}, "--rollout-top-p is 1: there is no mask"),
+        ("grpo", {"rollout_top_p": 0.9}, r"--rollout-top-p is 0\.9.*top_p_replay is false"),
         ({"method": {"base": "grpo", "tis": True, "denominator": "rollout"}}, {}, "count it twice"),
         ("grpo", {"eps_clip_c": 0.9}, r"dual is 0\.9"),
     ],

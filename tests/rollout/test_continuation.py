@@ -49,6 +49,17 @@ def test_the_rest_has_the_tokens_so_far_in_its_prompt():
     assert (after.max_new_tokens, after.seed, after.request_id) == (5, 5, "a")
 
 
+def test_distributions_are_joined_too():
+    halves = [part(REQUEST, 4, 0), nothing(REQUEST, 0), part(rest(REQUEST, [part(REQUEST, 4, 0)]), 5, 1, aborted=False)]
+    tables = [np.full((len(half.output_ids), 16), i, np.float32) for i, half in enumerate(halves)]
+    told = [
+        dataclasses.replace(half, distribution=table if half.output_ids else None)
+        for half, table in zip(halves, tables, strict=True)
+    ]
+    assert joined(REQUEST, told).distribution[:, 0].tolist() == [0] * 4 + [2] * 5
+    assert joined(REQUEST, halves).distribution is None
+
+
 def test_parts_become_one_response_that_knows_the_version_of_each_token():
     parts = [nothing(REQUEST, 0), part(REQUEST, 4, 0)]
     assert joined(REQUEST, parts).finish_reason == "abort"

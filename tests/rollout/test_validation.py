@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 import json
 from pathlib import Path
 
@@ -162,3 +163,40 @@ def test_the_fake_server_answers_in_the_shape_of_the_real_one():
     assert fake.keys() == real.keys() and fake["meta_info"].keys() == real["meta_info"].keys()
     for key, value in real["meta_info"].items():
         assert isinstance(fake["meta_info"][key], type(value)), key
+
+
+# Three tokens of a vocabulary of four, cut by a top-p.
+NUCLEUS = [[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5], [0.25, 0.5, 0.25, 0.0]]
+
+
+def sampled_from_a_nucleus(tokens, top_p, raw_log_prob=None):
+    logs = [[float(np.float32(np.log(max(p, 1e-30)))) for p in row] for row in NUCLEUS]
+    own = [row[token] for row, token in zip(logs, tokens, strict=True)]
+    raw = changed(
+        output_ids=list(tokens),
+        finish_reason={"type": "length"},
+        output_token_logprobs=[[raw_log_prob or value, token, None] for value, token in zip(own, tokens, strict=True)],
+        output_top_logprobs=[[[row[a], a, None] for a in sorted(range(4), key=lambda a: -row[a])] for row in logs],
+        routed_experts=None,
+    )
+    request = dataclasses.replace(WHOLE, max_new_tokens=3, top_p=top_p)
+    return validate(request, "a#0", raw, dataclasses.replace(EXPECTED, vocab_size=4, experts=0))
+
+
+def test_mu_is_normalized_over_the_nucleus():
+    result = sampled_from_a_nucleus((0, 2, 1), top_p=0.6)
+    expected = [[2 / 3, 1 / 3, 0, 0], [0, 0, 1 / 3, 2 / 3], [1 / 3, 2 / 3, 0, 0]]
+    np.testing.assert_allclose(np.exp(result.distribution), expected, rtol=1e-6)
+    np.testing.assert_allclose(np.exp(result.log_probs), [2 / 3, 1 / 3, 2 / 3], rtol=1e-6)
+    assert result.log_probs.dtype == result.distribution.dtype == np.float32
+
+
+def test_the_sampled_token_is_in_the_nucleus_whatever_rounding_says():
+    result = sampled_from_a_nucleus((1, 3, 1), top_p=0.3)
+    np.testing.assert_allclose(np.exp(result.log_probs), [1 / 3, 1, 1], rtol=1e-6)
+
+
+def test_a_distribution_of_another_token_is_rejected():
+    with pytest.raises(RejectedResponse) as rejected:
+        sampled_from_a_nucleus((0, 2, 1), top_p=0.6, raw_log_prob=-0.4)
+    assert rejected.value.reason == "token_mismatch"

@@ -1,0 +1,99 @@
+"""TRPO's constraint on an optimizer step: the divergence from mu at every state, and the step-size backtrack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .method import TRPO
+from .stabilizer import stabilizer
+
+
+def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """(N,) 1/2 sum_a |p(a) - q(a)| from (N, V) log-probs of the whole vocabulary; -inf is a probability of 0."""
+    return (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
+
+
+@stabilizer(
+    "trpo",
+    "TRPO",
+    unit="state",
+    discriminator="D_TV(μ‖π)[s]",
+    constraint="D_TV[s] ≤ δ",
+    weight="—",
+    direction="asymmetric",
+    formula=(
+        "S = r A;  D_TV[s] = ½ Σ_a |μ(a|s) − π(a|s)|;  θ + β Δθ with the first β of 1, ½, ¼, … at which D_TV[s] ≤ δ "
+        "or has not grown, at every state (over: state) or in their mean (over: mean); β = 0 where none is"
+    ),
+    source=(
+        "Table designspace, Eq. satr-divergences; δ is our choice: the KL of 0.01 that public TRPO code allows, "
+        "through Pinsker's inequality; 10 halvings as there"
+    ),
+    needs="log μ of the whole vocabulary at every token, and a forward pass more for every β: the embedded runtime",
+    excludes="SAT (there is no clip interval to contract); slime (its step cannot be taken back)",
+)
+def step_stands(config: TRPO, before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> bool:
+    """Whether an optimizer step may stand: at every state (over `state`), or in the mean (over `mean`), the divergence
+    is at most delta, or the step has not raised it. The last is what makes the constraint asymmetric: a state that
+    staleness alone has put outside the region may come back, and does not forbid every other step.
+
+    Args:
+        before, after: (N,) divergence from mu at this rank's states under the weights before and after the step.
+        group: ranks that hold parts of the states, some perhaps none. All get the same answer.
+    """
+    if config.over == "state":
+        outward = (after > config.delta) & (after > before)
+        return not _total(outward.sum()[None].double(), group)[0]
+    sums = torch.stack([before.double().sum(), after.double().sum(), torch.tensor(float(len(after))).to(after.device)])
+    was, now, n = _total(sums, group)
+    return now <= config.delta * n or now <= was
+
+
+def backtrack(config: TRPO, place: Callable[[float], None], stands: Callable[[], bool]) -> tuple[float, int]:
+    """Halves a step until it stands, and gives it up after config.max_backtracks halvings.
+
+    Args:
+        place: puts the weights at old + scale * (new - old).
+        stands: whether the step as placed satisfies the constraint.
+
+    Returns:
+        The scale at which the weights are left, 0 if none stands, and the halvings it took.
+    """
+    scale = 1.0
+    for halvings in range(config.max_backtracks + 1):
+        place(scale)
+        if stands():
+            return scale, halvings
+        scale /= 2
+    place(0.0)
+    return 0.0, config.max_backtracks
+
+
+def divergence_metrics(before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> dict[str, float]:
+    """trpo/tv_mean and trpo/tv_max of the step that was made, and those of the weights before it; 0 without states.
+
+    Args:
+        before, after, group: as in step_stands.
+    """
+    both = torch.stack([before, after]).double()
+    largest = both.amax(1) if both.shape[1] else both.new_zeros(2)
+    if group is not None:
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+    n = torch.tensor([float(both.shape[1])], dtype=torch.float64, device=both.device)
+    *sums, count = _total(torch.cat([both.sum(1), n]), group)
+    return {
+        "trpo/tv_mean_before": sums[0] / max(count, 1.0),
+        "trpo/tv_mean": sums[1] / max(count, 1.0),
+        "trpo/tv_max_before": float(largest[0]),
+        "trpo/tv_max": float(largest[1]),
+    }
+
+
+def _total(values: Tensor, group: dist.ProcessGroup | None) -> list[float]:
+    if group is not None:
+        dist.all_reduce(values, group=group)
+    return values.tolist()
