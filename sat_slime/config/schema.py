@@ -138,8 +138,9 @@ class TRPOConfig(Section):
     delta: Annotated[float, Field(gt=0, lt=1)] = 0.07
     """Largest total variation between mu and pi over the whole vocabulary, unless the step does not raise it. The paper
     has none; this one is the KL of 0.01 of public TRPO code, through Pinsker's inequality."""
-    over: Literal["state", "mean"] = "state"
-    """state: at every state of the batch, as in the paper; mean: in the mean over them, as in public TRPO code."""
+    over: Literal["state", "mean"] = "mean"
+    """mean: in the mean over the batch's states, as in public TRPO code; state: at every one of them, as in the paper's
+    table, which a single state on which the engines disagree can make impossible."""
     max_backtracks: NonNegativeInt = 10
     """Halvings of a step before it is given up and the weights stay as they were."""
 

@@ -119,8 +119,9 @@ class TRPO:
     """
 
     delta: float = 0.07
-    over: Literal["state", "mean"] = "state"
-    """state: at every state of the batch, as in the paper; mean: in their mean, as in public TRPO code."""
+    over: Literal["state", "mean"] = "mean"
+    """mean: in the mean over the batch's states, as in public TRPO code; state: at every one of them, as in the paper's
+    table, which a single state on which the engines disagree can make impossible."""
     max_backtracks: int = 10
     """Halvings of a step before it is given up."""
     name: ClassVar[str] = "trpo"

@@ -27,7 +27,7 @@ def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
     direction="asymmetric",
     formula=(
         "S = r A;  D_TV[s] = ½ Σ_a |μ(a|s) − π(a|s)|;  θ + β Δθ with the first β of 1, ½, ¼, … at which D_TV[s] ≤ δ "
-        "or has not grown, at every state (over: state) or in their mean (over: mean); β = 0 where none is"
+        "or has not grown, in the mean over states (over: mean) or at every state (over: state); β = 0 where none is"
     ),
     source=(
         "Table designspace, Eq. satr-divergences; δ is our choice: the KL of 0.01 that public TRPO code allows, "

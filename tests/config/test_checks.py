@@ -75,7 +75,7 @@ def test_faults_name_key_value_and_remedy(overrides, named):
         ["method=sat-gspo", "method.tis=true"],
         ["method=sat-grpo", "method.tis=true", "method.denominator=trainer", "pipeline.optimizer_steps_per_rollout=2"],
         ["method=gspo", "method.denominator=checkpoint", "pipeline.lag=0"],
-        ["method=trpo", "method.trpo.over=mean"],
+        ["method=trpo", "method.trpo.over=state"],
         ["method=sat-gspo-topp", "rollout.top_p=0.9"],
         ["method=icepop-weight", "method.sat=true"],
         [

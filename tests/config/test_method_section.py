@@ -45,9 +45,9 @@ def test_a_name_leaves_nothing_of_the_one_before(name, before, tmp_path):
         ({"base": "spo", "spo": {"eps": 0.3}}, "penalty", SPO(0.3)),
         ({"base": "drpo", "drpo": {"delta": 2}}, "penalty", DRPO(2)),
         (
-            {"base": "trpo", "trpo": {"delta": 0.5, "over": "mean", "max_backtracks": 3}},
+            {"base": "trpo", "trpo": {"delta": 0.5, "over": "state", "max_backtracks": 3}},
             "step_constraint",
-            TRPO(0.5, "mean", 3),
+            TRPO(0.5, "state", 3),
         ),
     ],
 )

@@ -63,7 +63,7 @@ def test_what_a_name_stands_for() -> None:
     assert named_method("dppo-kl").gates == (DPPO(0.05, "kl"),)
     assert named_method("icepop-weight").gates == (IcePop(form="weight"),)
     assert named_method("icepop-weight").denominator == "trainer"
-    assert named_method("trpo").step_constraint == TRPO(0.07, "state", 10)
+    assert named_method("trpo").step_constraint == TRPO(0.07, "mean", 10)
     assert named_method("gspo-topp").top_p_replay and not named_method("gspo").top_p_replay
 
 
