@@ -238,7 +238,7 @@ def test_replaying_own_routes_changes_nothing_and_shifted_ones_do(initial):
 
 def save_and_go_on(trainer, rank: int, initial: str, folder: str) -> dict:
     trainer.load_initial(Path(initial))
-    samples = make_samples(trainer.config)
+    samples = make_samples(trainer.config, top_p=trainer.config.rollout.top_p)
     trainer.export_weights(Path(folder) / "v0")
     trainer.train(samples)
     trainer.save(Path(folder))
@@ -250,14 +250,23 @@ def load_and_go_on(trainer, rank: int, initial: str, folder: str) -> dict:
     trainer.load_reference(Path(initial))
     trainer.load(Path(folder), updates=1)
     trainer.remember_weights(Path(folder) / "v0", 0)
-    samples = make_samples(trainer.config)
+    samples = make_samples(trainer.config, top_p=trainer.config.rollout.top_p)
     metrics = [trainer.train(samples)[0].metrics for _ in range(2)]
     return {"metrics": json.dumps(metrics)}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_loaded_rank_goes_on_bit_for_bit(dtype, initial, tmp_path):
-    config = make_config(train={"dtype": dtype, "tensor_parallel": 2}, method={"base": "gspo", "r3": True})
+@pytest.mark.parametrize(
+    "dtype, method, top_p",
+    [
+        ("float32", {"base": "gspo", "r3": True}, 1.0),
+        ("bfloat16", {"base": "gspo", "r3": True}, 1.0),
+        ("bfloat16", {"base": "trpo", "top_p_replay": True, "trpo": {"delta": 0.48}}, 0.9),
+    ],
+    ids=["fp32", "bf16", "bf16, trpo, top-p"],
+)
+def test_a_loaded_rank_goes_on_bit_for_bit(dtype, method, top_p, initial, tmp_path):
+    train = {"dtype": dtype, "tensor_parallel": 2}
+    config = make_config(train=train, method=method, rollout={"top_p": top_p})
     undisturbed = run_ranks(save_and_go_on, config, initial["moe"], str(tmp_path))
     resumed = run_ranks(load_and_go_on, config, initial["moe"], str(tmp_path))
     assert undisturbed == resumed
