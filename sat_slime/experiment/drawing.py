@@ -197,4 +197,6 @@ def save(drawing: Drawing, folder: Path, name: str) -> bytes:
 
 
 def _cell(values: np.ndarray, row: int) -> str:
+    if values.dtype.kind == "U":
+        return str(values[row]) if row < len(values) else ""
     return f"{values[row]:.10g}" if row < len(values) and np.isfinite(values[row]) else ""

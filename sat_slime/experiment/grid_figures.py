@@ -33,7 +33,7 @@ def draw_scores(comparison: Comparison) -> Drawing | None:
     if not lags:
         return None
     methods = comparison.collection.methods[::-1]
-    table: Table = {}
+    table: Table = {"method": np.array([label_of(method) for method in methods])}
     with matplotlib.rc_context(STYLE):
         size = (WIDTH, (0.6 + 0.23 * len(methods)) * len(lags) + 0.3)
         figure = Figure(figsize=size, layout="constrained")

@@ -79,7 +79,7 @@ def draw_parts(comparison: Comparison) -> Drawing | None:
     if len(parts) < 2 or not lags:
         return None
     methods = collection.methods[::-1]
-    table: Table = {}
+    table: Table = {"method": np.array([label_of(method) for method in methods])}
     with matplotlib.rc_context(STYLE):
         size = (WIDTH, (0.7 + 0.23 * len(methods)) * len(lags) + 0.4)
         figure = Figure(figsize=size, layout="constrained")

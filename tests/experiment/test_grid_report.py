@@ -107,6 +107,12 @@ def test_differences_name_their_verdict(comparison):
     assert verdicts <= {"within noise", "lead", "beyond noise", "one seed"} and "within noise" in verdicts
 
 
+@pytest.mark.parametrize("name", ["scores", "parts"])
+def test_csv_of_a_figure_of_methods_names_them(grid, page, name):
+    rows = list(csv.DictReader((grid / "figures" / f"{name}.csv").open()))
+    assert "SAT-GSPO w/ R3" in {row["method"] for row in rows}
+
+
 def test_csv_of_the_table_holds_plain_numbers(grid, page):
     (row,) = (r for r in csv.DictReader((grid / "tables" / "main_lag_8.csv").open()) if r["method"] == "gspo")
     assert (row["paper AIME24 %"], row["paper collapsed"], row["collapsed"], row["seeds"]) == ("31.46", "1", "1", "3")
