@@ -81,6 +81,7 @@ def make_args(n: int, rollouts: int, start: int, *, reference: bool, hooks: dict
         "eps_clip": 0.2,
         "eps_clip_high": 0.2,
         "keep_old_actor": True,
+        "rollout_top_p": 1.0,
         "update_weights_interval": n,
         "num_rollout": rollouts,
         "start_rollout_id": None if start else 0,
