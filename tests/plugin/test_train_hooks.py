@@ -357,6 +357,8 @@ def test_facts_are_those_of_all_ranks_and_the_same_on_each():
             "lag/mean": 3.0,
             "lag/min": 0.0,
             "lag/max": 8.0,
+            "lag/generation_mean": 0.0,
+            "lag/queue_mean": 3.0,
         }
         assert "lag/mean" not in unknown, "a rank without versions makes the lag unknown on all"
 
