@@ -150,9 +150,9 @@ def reads_checkpoint(candidate: Candidate) -> bool:
 
 def lacks(method: Method, has_checkpoint: bool) -> str | None:
     """What the method reads and a dump has not, in words."""
-    if getattr(method, "step_constraint", None) is not None:
+    if method.step_constraint is not None:
         return "bounds the optimizer step over the whole vocabulary, and a dump holds the sampled tokens alone"
-    if getattr(method, "top_p_replay", False):
+    if method.top_p_replay:
         return (
             "takes the trainer's softmax over the tokens that the engine sampled from, and a dump has the log-probs of "
             "the forward pass that was made"
