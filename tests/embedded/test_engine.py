@@ -1,6 +1,7 @@
 """The engine against a fake server that misbehaves on demand, and against the real one."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import random
@@ -364,25 +365,32 @@ def test_tokens_depend_on_the_seed_and_not_on_the_neighbours(real):
     assert real.generate([other]).responses[0].output_ids != together[5].output_ids
 
 
-async def interrupted(engine, requests, paths: list[tuple[str, int]], tokens_between: float):
-    """A stream whose weights change in its midst."""
+async def interrupted(engine, requests, paths: list[tuple[str, int]]):
+    """A stream whose weights change in its midst, one after the other of `paths` for as long as it lasts."""
     streaming = asyncio.create_task(engine.stream(requests))
     for path, version in paths:
-        await in_flight(engine)
-        await asyncio.sleep(tokens_between)
+        # However fast the machine, some tokens come between two changes, and the next change before the end.
+        await asyncio.wait([streaming], timeout=0.05)
+        if streaming.done():
+            break
         await engine.update_weights(path, version)
     return (await streaming).responses
 
 
+def endless(requests: list[GenerationRequest]) -> list[GenerationRequest]:
+    """The same up to their longest length."""
+    return [dataclasses.replace(request, stop_token_ids=()) for request in requests]
+
+
 @pytest.mark.engine
 def test_each_token_of_an_interrupted_response_is_of_the_version_that_it_names(real, random_models):
-    requests = some_requests(32, 100)
-    real(real.engine.update_weights(random_models["a"], 10))
-    weights = [("b", 11), ("a", 12)]
-    responses = real(interrupted(real.engine, requests, [(random_models[n], v) for n, v in weights], 0.1))
-    spanning = [r for r in responses if len(set(r.versions.tolist())) == 3]
+    requests = endless(some_requests(32, 100))
+    right = {version: "ab"[version % 2] for version in range(10, 22)}
+    real(real.engine.update_weights(random_models[right[10]], 10))
+    responses = real(interrupted(real.engine, requests, [(random_models[right[v]], v) for v in list(right)[1:]]))
+    spanning = [r for r in responses if len(set(r.versions.tolist())) >= 3]
     assert len(spanning) >= 8, [sorted(set(r.versions.tolist())) for r in responses]
-    right, boundaries = {10: "a", 11: "b", 12: "a"}, []
+    boundaries = []
     for model in ("a", "b"):
         off = errors(random_models[model], responses)
         for response, error in zip(responses, off, strict=True):
@@ -400,10 +408,10 @@ def test_each_token_of_an_interrupted_response_is_of_the_version_that_it_names(r
 
 @pytest.mark.engine
 def test_an_interruption_by_the_same_weights_changes_no_token(real, random_models):
-    requests = some_requests(24, 60)
+    requests = endless(some_requests(24, 100))
     real(real.engine.update_weights(random_models["a"], 20))
     undisturbed = real.generate(requests).responses
-    disturbed = real(interrupted(real.engine, requests, [(random_models["a"], 21), (random_models["a"], 22)], 0.1))
+    disturbed = real(interrupted(real.engine, requests, [(random_models["a"], version) for version in range(21, 26)]))
     assert len({v for r in disturbed for v in r.versions.tolist()}) > 1
     assert [r.output_ids for r in disturbed] == [r.output_ids for r in undisturbed]
     for a, b in zip(disturbed, undisturbed, strict=True):
