@@ -74,6 +74,7 @@ def a_process_of_its_own(monkeypatch):
 
 def make_args(hooks: dict[str, bool] | None = None, **other: Any) -> Namespace:
     settings = {
+        "rollout_top_p": 1.0,
         "sat_slime": {"method": {"r3": True}, "hooks": hooks or {}},
         "use_rollout_routing_replay": True,
         "num_layers": 3,
