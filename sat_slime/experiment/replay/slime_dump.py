@@ -102,6 +102,9 @@ def read_rollout(paths: Sequence[Path], own_layout: bool = True) -> list[StepBat
 
 
 def _load(path: Path) -> dict[str, Any]:
+    # Classes that an engine imported beside this has allowed, such as megatron-core argparse.Namespace, are not here.
+    allowed = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # of a file that anyone may have written, torch raises anything
@@ -111,6 +114,8 @@ def _load(path: Path) -> dict[str, Any]:
                 "column out of the rollout data, or convert the file where you trust it"
             ) from error
         raise DumpFault(f"it is no whole torch file ({_line(error)}): {_WHOLE}") from error
+    finally:
+        torch.serialization.add_safe_globals(allowed)
     if not isinstance(payload, dict):
         raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give those alone")
     return payload
