@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import psutil
-from pipeline_parts import generate, running
+from pipeline_parts import collect, generate, running
 
 from sat_slime.config.loader import load_config
 from sat_slime.embedded.batch import training_requests
@@ -55,7 +55,7 @@ def main() -> None:
             problems, requests = training_requests(config, 0)
             flight = engines.generate(requests, config.rollout.samples_per_prompt)
             trainer.train(batch)
-            batch = engines.collect(flight, 0, problems)
+            batch = collect(engines, flight, 0, problems)
 
         for _ in range(options.rounds):
             timed("rollout", lambda: generate(config, engines, 0))

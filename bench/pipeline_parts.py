@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.schema import EmbeddedConfig, VerifierConfig
 from sat_slime.embedded.batch import RolloutBatch, training_requests
 from sat_slime.embedded.cluster import EngineGroup, TrainerGroup, local_ray, warm_up_model
+from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.initial_model import cached_model, is_model
+from sat_slime.embedded.task import Problem
 
 
 @contextmanager
@@ -36,4 +39,9 @@ def running(config: EmbeddedConfig) -> Iterator[tuple[TrainerGroup, EngineGroup]
 def generate(config: EmbeddedConfig, engines: EngineGroup, iteration: int) -> RolloutBatch:
     """One batch, waited for."""
     problems, requests = training_requests(config, iteration)
-    return engines.collect(engines.generate(requests, config.rollout.samples_per_prompt), iteration, problems)
+    return collect(engines, engines.generate(requests, config.rollout.samples_per_prompt), iteration, problems)
+
+
+def collect(engines: EngineGroup, flight: list[Any], iteration: int, problems: list[Problem]) -> RolloutBatch:
+    """A batch in flight, waited for and graded by the task's own check."""
+    return Grader(VerifierConfig()).grade(engines.collect(flight, iteration, problems))
