@@ -1,6 +1,10 @@
 import importlib.util
+import signal
 
 import pytest
+
+# A shell starts its background jobs with Ctrl-C ignored, and so would be whatever the tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
