@@ -19,7 +19,7 @@ from prompt_sets import dapo_rows, dolci_rows, pairs, slime_rows, write
 
 from sat_slime.cli import app
 from sat_slime.cli import data as command
-from sat_slime.plugin.machine import data_problem
+from sat_slime.plugin.launch.machine import data_problem
 from sat_slime.rollout.prompts import build as building
 from sat_slime.rollout.prompts.labels import new_pool
 

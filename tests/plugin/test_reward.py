@@ -96,7 +96,8 @@ def test_wrong_settings_are_told(fresh_pool, settings, message):
 def test_settings_reach_the_pool_and_counts_reach_the_metrics(fresh_pool):
     assert reward.drain_metrics() == {}
     args = Namespace(sat_slime_verifier={"workers": 1, "cpu_s": 0.3})
-    assert asyncio.run(reward.default(args, sample(r"\boxed{\exp(\exp(\exp(100)))}", r"\sqrt{2}"))) == 0.0
+    costly = "|" + "+".join(f"|x-{k}|" for k in range(12)) + "|<9"  # seconds, only to be parsed
+    assert asyncio.run(reward.default(args, sample(f"\\boxed{{{costly}}}", "x^2<5"))) == 0.0
     assert asyncio.run(reward.default(args, sample("Answer: 5", "5"))) == 1.0
     assert (len(reward._pool._threads), reward._pool.limits.cpu_s) == (1, 0.3)
     metrics = reward.drain_metrics()

@@ -87,6 +87,19 @@ DIFFERENT = {
 }  # fmt: skip
 
 
+UNDEFINED = [
+    "1/0", "5:0", r"\frac{3}{0}", r"\frac{0}{0}", r"\frac{1}{2-2}", "0^{-1}", "(-1)!", r"\log 0", r"\ln(0)",
+    r"\tan\frac{\pi}{2}", r"\cot 0", r"\Gamma(0)", r"\log_1 5", r"\infty - \infty", r"0 \cdot \infty", r"1^{\infty}",
+    r"\sin(\infty)", r"7 \mod 0", r"\sqrt[0]{5}", "x = 1/0", "x > 1/0", "(1/0, 2)", "1/0, 2", "[1/0, 2]",
+    r"\{1/0, 2\}", r"\begin{pmatrix}1/0\\2\end{pmatrix}", r"\frac{x}{x-x}", r"1/(1/0)", r"5 + \frac{1}{0}", "1/0%",
+    r"\frac{1}{(1+\sqrt{2})^2 - 3 - 2\sqrt{2}}", "nan", "NaN", r"$\frac10$", r"5 \div 0",
+]  # fmt: skip
+"""Labels without a value, and texts that hold one."""
+
+TIMES = ["12:00", "3:00", "7:05", "7:30:15"]
+"""No quotients."""
+
+
 def rows(table):
     return [(kind, label, answer) for kind, pairs in table.items() for label, answer in pairs]
 

@@ -100,6 +100,17 @@ def test_keys_and_verifier_are_the_runs(tmp_path, pool):
     assert [kind for kind, *_ in found(path, pool)] == ["missing key"]
 
 
+@pytest.mark.parametrize("mode", ["default", "prime_math", "math_dapo", "strict_integer"])
+def test_labels_without_a_value_are_named(tmp_path, pool, mode):
+    labels = ["1/0", "5:0", "(2, 0/0)", "nan", "12:00", "3"]
+    rows = ({"prompt": f"Find {name}.", "label": label} for name, label in zip("abcdef", labels, strict=True))
+    path = lines(tmp_path / "x.jsonl", *rows)
+    faults = [fault for fault in found(path, pool, mode=mode) if fault[0] == "label"]
+    assert [row for _, row, _ in faults] == [1, 2, 3, 4, 5]
+    assert all("it has no value" in detail for _, _, detail in faults[:4])
+    assert "no value" not in faults[4][2]
+
+
 def test_a_parquet_file_is_checked_alike(tmp_path, pool):
     pytest.importorskip("pyarrow", reason="needs pip install 'sat-slime[data]'")
     path = write(tmp_path / "x.parquet", slime_rows([*pairs(0, 3), *pairs(1, 2)]))

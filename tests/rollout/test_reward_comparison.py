@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
 
+from answer_kinds import RIGHT_ANSWERS, WRONG_ANSWERS, drawn
 from label_kinds import DIFFERENT, EQUAL, LABELS, rows
 
 from sat_slime.rollout.reward.comparison import compare
@@ -30,6 +32,23 @@ def test_equal(kind, label, answer):
 @pytest.mark.parametrize(("kind", "label", "answer"), rows(DIFFERENT))
 def test_different(kind, label, answer):
     assert compare(answer, label) in WRONG
+
+
+@pytest.mark.parametrize(("kind", "label", "response"), rows(RIGHT_ANSWERS))
+def test_right_however_it_is_written(kind, label, response):
+    assert judge(response, label, "default").reward == 1.0
+
+
+@pytest.mark.parametrize(("kind", "label", "response"), rows(WRONG_ANSWERS))
+def test_wrong_however_it_looks(kind, label, response):
+    assert judge(response, label, "default").reward == 0.0
+
+
+@pytest.mark.parametrize("seed", [*range(25), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(25, 400))])
+def test_kinds_and_not_examples(seed):
+    for kind, label, right, wrong in drawn(random.Random(seed)):
+        assert judge(right, label, "default").reward == 1.0, (kind, label, right)
+        assert judge(wrong, label, "default").reward == 0.0, (kind, label, wrong)
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -78,7 +97,29 @@ def test_numbers_are_read_without_evaluation(monkeypatch):
 
     from sat_slime.rollout.reward import symbolic
 
-    symbolic._parse.cache_clear()
+    functions = (r"\gcd(10^{999}, 3)", r"\gcd(\sqrt{2}, 3)", r"\operatorname{lcm}(a, 2.5)", r"\lcm(\pi, 3^{600})")
+    texts = ("12.5 x + 1,000", "x^{0.5}", r"50\% x", "3 x E", *functions)
+    read = [symbolic._parse(text) for text in texts]  # the parser imports modules of its own at first
     monkeypatch.setattr(builtins, "eval", None)
-    for text in ("12.5 x + 1,000", "x^{0.5}", r"50\% x", "3 x E"):
-        symbolic._parse(text)
+    monkeypatch.setattr(builtins, "exec", None)
+    assert [symbolic._parse(text) for text in texts] == read
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "reason"),
+    [
+        (r"\gcd(10^{999},3)", "1", "symbolic"),
+        (r"\gcd(10^{999},3)", "3", "different"),
+        (r"\gcd(10^{999}, 2^{998})", "2^{998}", "symbolic"),
+        (r"\gcd(12, 18)", "6", "symbolic"),
+        (r"\gcd(\frac12, \frac13)", r"\frac16", "symbolic"),
+        (r"\operatorname{lcm}(4, 6)", "12", "symbolic"),
+        (r"\gcd(\sqrt{2}, 3)", "1", "different"),
+        (r"\gcd(\pi, 3)", "1", "different"),
+        (r"\gcd(m, n)", "1", "different"),
+        (r"\gcd(m, n)", r"\gcd(n, m)", "symbolic"),
+        (r"\gcd(9^{9^{9}}, 3)", "3", "too_large"),
+    ],
+)
+def test_greatest_common_divisors_and_least_common_multiples(answer, label, reason):
+    assert compare(answer, label) == reason

@@ -68,7 +68,27 @@ def test_prime_extracts_its_own_way(response, answer):
 
 
 @pytest.mark.parametrize(
-    "piece", ["\\boxed{", "answer: ", "**:", "}{", "\\fbox", ". ", "= ", "İ", "\\", "is the answer"]
+    "piece",
+    [
+        "\\boxed{",
+        "answer: ",
+        "**:",
+        "}{",
+        "\\fbox",
+        ". ",
+        "= ",
+        "İ",
+        "\\",
+        "is the answer",
+        "\\boxed{1}, ",
+        "$",
+        "x is ",
+        "answer = ",
+        "1 or ",
+        "final answer ",
+        "\n\n",
+        "x \n",
+    ],
 )
 def test_extraction_takes_linear_time(piece):
     extract(piece * 100_000)

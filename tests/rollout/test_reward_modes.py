@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
 
+from label_kinds import DIFFERENT, EQUAL, LABELS, TIMES, UNDEFINED, rows
+
+from sat_slime.rollout.reward import MODES
 from sat_slime.rollout.reward.modes import judge
 
 PAIRS = Path(__file__).parent / "equivalence_pairs"
@@ -109,3 +113,52 @@ DIFFERENCES = [
 def test_the_deliberate_differences_to_prime_math(response, label, prime, default):
     assert judge(response, label, "prime_math").reward == prime
     assert judge(response, label, "default").reward == default
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("label", UNDEFINED)
+def test_what_is_undefined_is_equal_to_nothing(label, mode):
+    for answer in (label, "34", "0", r"\infty", "x"):
+        for response in (f"\\boxed{{{answer}}}", f"Answer: {answer}"):
+            assert judge(response, label, mode).reason == "undefined_label"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_undefined_answer_is_no_answer(mode):
+    for answer in UNDEFINED:
+        for label in LABELS:
+            assert judge(f"Answer: {answer}", label, mode).reward == 0.0, (answer, label)
+    if mode != "prime_math":  # which cuts at the "="
+        assert judge("Answer: 1/0 = 5", "5", mode).reward == 0.0
+
+
+@pytest.mark.parametrize("time", TIMES)
+def test_a_time_of_day_is_equal_to_itself_alone(time):
+    for mode in ("default", "prime_math"):
+        assert judge(f"\\boxed{{{time}}}", time, mode).reason == "text"
+        for answer in ("34", "12", "0", "12:01", r"\frac{1}{0}", r"\infty"):
+            assert judge(f"\\boxed{{{answer}}}", time, mode).reward == 0.0
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", MODES)
+def test_no_wrong_number_is_rewarded_whatever_the_label(mode, count):
+    """Each against a label of every kind."""
+    rng = random.Random(7)
+    kinds = {kind: [label for _, label, _ in rows({kind: EQUAL[kind] + DIFFERENT.get(kind, [])})] for kind in EQUAL}
+    kinds |= {"undefined": UNDEFINED, "time": TIMES}
+    for _ in range(count):
+        number = wrong_number(rng)
+        for kind, labels in kinds.items():
+            label = rng.choice(labels)
+            response = f"{rng.choice(['Answer: ', 'so it is '])}\\boxed{{{number}}}"
+            assert judge(response, label, mode).reward == 0.0, (kind, label, number)
+
+
+def wrong_number(rng: random.Random) -> str:
+    """One that no label here has for a value, nor within any tolerance of one, nor for a hundredth of it."""
+    whole = rng.randint(20_000, 400_000)
+    n, over = rng.choice([whole, -whole]), rng.choice([1009, 2003, 4001])
+    return rng.choice(
+        [f"{n}", f"{n:,}", f"{n}.{over}", f"{n}/{over}", f"\\frac{{{n}}}{{{over}}}", f"{n}\\sqrt{{{over}}}"]
+    )

@@ -23,9 +23,9 @@ from label_kinds import DIFFERENT, EQUAL, rows
 from sat_slime.rollout.reward import CORRECT, KILLED, MODES, WRONG, Limits, VerifierPool, verify
 from sat_slime.rollout.reward.pool import _reason
 
-ENDLESS = r"\boxed{\exp(\exp(\exp(100)))}"
-"""sympy does not come back from the value of this one."""
-ROOT = "\\sqrt{2}"
+COSTLY = f"\\boxed{{|{'+'.join(f'|x-{k}|' for k in range(12))}|<9}}"
+"""Takes seconds to be compared with the label below."""
+COSTLY_LABEL = "x^2<5"
 HOSTILE_SLOW = 10_000
 
 
@@ -53,7 +53,7 @@ def test_the_kinds_of_labels_have_their_verdicts(pool):
 
 
 def test_a_batch_keeps_its_order(pool):
-    pairs = [(ENDLESS if i % 100 == 7 else f"Answer: {i}", ROOT if i % 100 == 7 else "5") for i in range(400)]
+    pairs = [(COSTLY if i % 100 == 7 else f"Answer: {i}", COSTLY_LABEL if i % 100 == 7 else "5") for i in range(400)]
     verdicts = pool.verify_batch(pairs)
     assert [v.extracted for v in verdicts] == [None if i % 100 == 7 else str(i) for i in range(400)]
     assert [i for i, v in enumerate(verdicts) if v.reward] == [5]
@@ -63,7 +63,7 @@ def test_a_worker_that_hangs_in_sympy_is_killed_and_the_next_answer_is_served():
     with VerifierPool(workers=1, limits=Limits(cpu_s=0.3)) as pool:
         assert pool.verify("Answer: 5", "5").reward == 1.0
         (worker,) = children(pool._parent._process.pid)
-        hung = pool.verify(ENDLESS, ROOT)
+        hung = pool.verify(COSTLY, COSTLY_LABEL)
         assert (hung.reward, hung.extracted, hung.reason) == (0.0, None, "timeout")
         assert not alive(worker)
         assert pool.verify("Answer: 5", "5").reward == 1.0
@@ -81,6 +81,13 @@ def test_a_worker_that_takes_no_cpu_time_is_ended_by_the_clock():
         assert pool.verify("Answer: 5", "5").reason == "timeout"
         assert not alive(worker)
         assert pool.verify("Answer: 5", "5").reward == 1.0
+
+
+def test_a_worker_that_works_is_not_ended_by_the_clock():
+    """Nor would be one that waits for a processor: only its own CPU time counts."""
+    with VerifierPool(workers=1, limits=Limits(cpu_s=30, wall_s=0.02)) as pool:
+        assert pool.verify(COSTLY, COSTLY_LABEL).reason == "different"
+        assert pool.drain_metrics()["seconds_mean"] > 0.02
 
 
 @pytest.mark.parametrize("whom", ["worker", "parent"])
@@ -170,6 +177,15 @@ def test_hostile_responses_end_with_a_verdict(pool, tmp_path):
     assert pool.verify("Answer: 5", "5").reward == 1.0
 
 
+def test_towers_and_deep_nests_are_refused_before_they_cost(pool):
+    pool.drain_metrics()
+    nests = ["\\cos(" * 20 + "x" + ")" * 20, "(" * 24 + "x" + ")" * 24, "e^{e^{e^{50}}}", "\\exp(\\exp(\\exp(20)))"]
+    unions = "\\cup".join(f"({k}, {k + 1})" for k in range(25))
+    verdicts = pool.verify_batch([(f"\\boxed{{{answer}}}", "\\sqrt{2}") for answer in [*nests, unions]])
+    assert [verdict.reason for verdict in verdicts] == ["too_large"] * 5
+    assert pool.drain_metrics()["kills"] == 0
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.one_of(
@@ -209,7 +225,7 @@ def test_the_event_loop_goes_on_while_verdicts_are_made():
                 await asyncio.sleep(0)
 
         ticking = asyncio.create_task(tick())
-        jobs = [pool.verify_async(f"Answer: {i}", "5") for i in range(50)] + [pool.verify_async(ENDLESS, ROOT)]
+        jobs = [pool.verify_async(f"Answer: {i}", "5") for i in range(50)] + [pool.verify_async(COSTLY, COSTLY_LABEL)]
         verdicts = await asyncio.gather(*jobs)
         ticking.cancel()
         return verdicts, ticks

@@ -14,6 +14,7 @@ MAX_WORKERS = 8
 _OTHER_ANSWER = r"\boxed{-7919}"
 """To compare it with a label, the verifier has to read the label."""
 _UNREAD = {
+    "undefined_label": "it has no value, such as 1/0: no answer is equal to it",
     "unparsed_label": "the verifier cannot read it, and compares it as text",
     "unevaluated": "a sum, product, integral, limit or derivative, which is compared as text",
     "too_large": "larger than what the verifier works out",
@@ -48,7 +49,9 @@ def label_faults(labels: Iterable[str], mode: Mode, pool: VerifierPool) -> dict[
             continue
         waiting.append((label, pool.submit(own_answer(label, mode), label, mode), pool.submit(_OTHER_ANSWER, label)))
     for label, own, other in waiting:
-        if not own.result().reward:
+        if other.result().reason == "undefined_label":
+            faults[label] = _UNREAD["undefined_label"]
+        elif not own.result().reward:
             faults[label] = f"not rewarded as its own answer by {mode} ({own.result().reason})"
         elif (reason := other.result().reason) in _UNREAD:
             faults[label] = _UNREAD[reason]

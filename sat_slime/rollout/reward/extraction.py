@@ -7,13 +7,35 @@ from __future__ import annotations
 
 import re
 
+from sat_slime.rollout.reward.prose import answer_of, says_something
+
 ANSWER_MARKERS = ("answer:", "answer is", "answers are")
 TRAILING_MARKERS = ("is answer", "is the answer", "are answers", "are the answers")
 CONNECTORS = ("be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n", ":\n", "get\n")
 """PRIME's, in PRIME's order: each is looked for in what the one before has left."""
 
 _CLOSED_THINKING = "</think>"
-_SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
+_MARKED = re.compile(
+    r"\banswers?\s*(?:=|equals?\b)|\banswers?,? (?:therefore|then|hence|thus),? (?:is|are)\b|"
+    r"\banswers? (?:must|should|would|will|has to|have to|to|turns out to|comes out to) be\b|(?:^|\n)#### ",
+    re.IGNORECASE,
+)
+_TRAILING = re.compile(
+    r"\b(?:is|are|as|will be|must be|should be|would be) (?:(?:the|our|my|your|this) )?"
+    r"(?:(?:final|correct|required|desired|only) )*answers?\b",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"(?<!\\)[.!?](?:\s|$)")
+_NO_FACTORIAL = re.compile(r"(?<![0-9a-z)\\])!(?:\s|$)|(?<!\\)[.?](?:\s|$)")
+"""Of a sentence that no marker announces: 3! is a number there."""
+_PARAGRAPH = re.compile(r"\n\s*\n(?!\s*(?:\$\$|\\\[))")
+_UNFINISHED = re.compile(r"(?:\b(?:is|are|be|get|have|obtain|equals?|to)|[:=,])\s*$", re.IGNORECASE)
+_MAX_BOXES = 16
+_TAIL = 8000
+"""Characters from the end in which the last sentences are looked for."""
+_BOXES = re.compile(
+    r"(?:[\s$,;]|\\[()\[\],;:! ]|\\q?quad|\\text\s*\{\s*(?:and|or)\s*\}|and\b|or\b|[a-zA-Z](?:_\{?\w\}?)?\s*=)*"
+)
 
 
 def extract(response: str) -> str | None:
@@ -23,16 +45,31 @@ def extract(response: str) -> str | None:
     if thought_end >= 0:
         text = text[thought_end + len(_CLOSED_THINKING) :]
     marked = _after_markers(text)
-    box = last_box(marked if marked is not None else text)
+    box = _last_boxes(marked if marked is not None else text)
     if box is not None:
         return box.strip() or None
     if marked is not None and any(character.isdigit() for character in marked):
-        return _first_sentence(marked)
-    if (box := last_box(text)) is not None:
+        return _marked_answer(marked)
+    if (box := _last_boxes(text)) is not None:
         return box.strip() or None
     if marked is not None:
-        return _first_sentence(marked)
-    return _after_connectors(text)
+        return _marked_answer(marked)
+    return _last_answer(text)
+
+
+def _last_boxes(text: str) -> str | None:
+    r"""The last box; with those before it between which only signs and `or` stand: \boxed{3} or \boxed{5}."""
+    found = last_box(text)
+    for _ in range(_MAX_BOXES if found is not None else 0):
+        text = text.rpartition("\\boxed")[0]
+        other = last_box(text)
+        if other is None:
+            break
+        between = text.rpartition("\\boxed")[2].partition("{")[2][len(other) + 1 :]
+        if not _BOXES.fullmatch(between) or not re.search(r"and|or|,|;", between):
+            break
+        found = f"{other} {'or' if 'or' in between else ','} {found}"
+    return found
 
 
 def last_box(text: str) -> str | None:
@@ -83,11 +120,17 @@ def _after_markers(text: str) -> str | None:
         found = _rfind(text, marker)
         if found >= 0:
             marked = text = text[found + len(marker) :].strip()
-    for marker in TRAILING_MARKERS:
-        found = _rfind(text, marker)
-        if found > 0:  # at 0 nothing stands before it
-            marked = text = text[:found].strip()
+    for match in _last_match(_MARKED, text):
+        marked = text = text[match.end() :].strip()
+    for match in _last_match(_TRAILING, text):
+        if match.start() > 0:  # at 0 nothing stands before it
+            before = text[: match.start()].strip()
+            marked = before if marked is not None else _sentences(before)[-1]
     return marked
+
+
+def _last_match(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
+    return list(pattern.finditer(text))[-1:]
 
 
 def _rfind(text: str, marker: str) -> int:
@@ -96,24 +139,42 @@ def _rfind(text: str, marker: str) -> int:
     return (lowered if len(lowered) == len(text) else text).rfind(marker)
 
 
-def _first_sentence(text: str) -> str | None:
-    """The first line up to the end of its sentence: what comes after it explains."""
-    line = text.lstrip(" \t\r\n:*").partition("\n")[0]
-    end = _SENTENCE_END.search(line)
-    return line[: end.start() if end else None].strip(" \t\r*") or None
+def _marked_answer(text: str) -> str | None:
+    """Of the first line up to the end of its sentence; what comes after it explains."""
+    text = text.lstrip(" \t\r\n:*")
+    for opening, closing in (("$$", "$$"), ("\\[", "\\]")):
+        if text.startswith(opening) and (end := text.find(closing, 2)) > 0:
+            return text[2:end].strip() or None
+    line = text.partition("\n")[0]
+    stop = _SENTENCE_END.search(line)
+    line = line[: stop.start() if stop else None].strip(" \t\r*")
+    return (answer_of(line) or None) if line else None
 
 
-def _after_connectors(text: str) -> str | None:
-    """Of a response without box and marker: what its last sentence ends with."""
-    text = text.rstrip().removesuffix(".")
-    found = text.rfind(". ")
-    if found >= 0:
-        text = text[found + 2 :]
-    for marker in CONNECTORS:
-        found = _rfind(text, marker)
-        if found >= 0 and (rest := text[found + len(marker) :].strip()):
-            text = rest
-    return text.strip() or None
+def _last_answer(text: str) -> str | None:
+    """Of a response without box and marker: what its last sentence that says anything says."""
+    sentences = _sentences(text)
+    said = next((sentence for sentence in reversed(sentences) if says_something(sentence)), sentences[-1])
+    return answer_of(said) or None
+
+
+def _sentences(text: str) -> list[str]:
+    """The last sentences, at least one."""
+    paragraphs = _PARAGRAPH.split(text[-_TAIL:].strip())
+    joined = [paragraphs[0]]
+    for paragraph in paragraphs[1:]:
+        if _UNFINISHED.search(joined[-1]):
+            joined[-1] += f"\n{paragraph}"
+        else:
+            joined.append(paragraph)
+    sentences = []
+    for paragraph in joined:
+        start = 0
+        for end in _NO_FACTORIAL.finditer(paragraph):
+            sentences.append(paragraph[start : end.start()].strip())
+            start = end.end()
+        sentences.append(paragraph[start:].strip())
+    return [sentence for sentence in sentences if sentence] or [""]
 
 
 def _closing_brace(text: str, opening: int, escapes: bool) -> int | None:

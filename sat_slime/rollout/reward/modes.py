@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 
 from sat_slime.rollout.reward import math_dapo, prime_math
-from sat_slime.rollout.reward.comparison import compare
+from sat_slime.rollout.reward.comparison import compare, undefined
 from sat_slime.rollout.reward.extraction import extract
-from sat_slime.rollout.reward.verdict import Mode, Verdict, verdict
+from sat_slime.rollout.reward.verdict import CORRECT, Mode, Verdict, verdict
 
 _INTEGER = re.compile(r"([+-]?)([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,2000})")
 _boxed_label = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*", re.DOTALL)
@@ -17,18 +18,15 @@ _boxed_label = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*", re.DOTALL)
 def judge(response: str, label: str, mode: Mode) -> Verdict:
     """The verdict on a response. Raises MemoryError, after which the process should not go on."""
     label = _unboxed(label)
-    if mode == "default":
-        return _judge(extract(response), label)
-    if mode == "strict_integer":
-        answer = extract(response)
-        return verdict(answer, "no_answer" if answer is None else compare_integers(answer, label))
-    if mode == "math_dapo":
-        answer = math_dapo.extract(response)
-        return verdict(answer, "no_answer" if answer is None else math_dapo.compare(answer, label))
-    if mode == "prime_math":
-        answer = prime_math.extract(response)
-        return verdict(answer or None, prime_math.compare(answer, label))
-    raise ValueError(f"mode {mode!r} is unknown")
+    answer = _EXTRACT[mode](response)
+    if undefined(label):
+        return verdict(answer or None, "undefined_label")
+    if answer is None:
+        return verdict(None, "no_answer")
+    reason = _COMPARE[mode](answer, label)
+    if reason in CORRECT and undefined(answer):
+        reason = "undefined"
+    return verdict(answer or None, reason)
 
 
 def compare_integers(answer: str, label: str) -> str:
@@ -42,12 +40,19 @@ def compare_integers(answer: str, label: str) -> str:
     return "number" if _value(given) == _value(wanted) else "different"
 
 
-def _judge(answer: str | None, label: str) -> Verdict:
-    return verdict(answer, "no_answer" if answer is None else _compare(answer, label))
-
-
-# The responses to one prompt come close together, and often give one answer.
-_compare = functools.lru_cache(maxsize=1024)(compare)
+_EXTRACT: dict[Mode, Callable[[str], str | None]] = {
+    "default": extract,
+    "strict_integer": extract,
+    "math_dapo": math_dapo.extract,
+    "prime_math": prime_math.extract,
+}
+_COMPARE: dict[Mode, Callable[[str, str], str]] = {
+    # The responses to one prompt come close together, and often give one answer.
+    "default": functools.lru_cache(maxsize=1024)(compare),
+    "strict_integer": compare_integers,
+    "math_dapo": math_dapo.compare,
+    "prime_math": prime_math.compare,
+}
 
 
 def _unboxed(label: str) -> str:

@@ -31,6 +31,7 @@ from sat_slime.rollout.reward.worker import ANSWER, COMMAND, REPLY, REQUEST
 
 logger = logging.getLogger(__name__)
 
+_UNREAD = ("unparsed", "undefined", "too_large", "too_long")
 _START_LIMIT_S = 120.0
 _LOGGED_KILLS = 20
 """Kills that are logged one by one; the metrics count all."""
@@ -45,7 +46,8 @@ class Limits:
     cpu_s: float = 3.0
     """CPU seconds of the worker. What is over has reward 0, on a loaded machine as well as on an idle one."""
     wall_s: float = 30.0
-    """Seconds of waiting, for a worker that takes no CPU time either."""
+    """Seconds without a sign of work from a worker that is stopped or blocked. One that waits for a processor is not:
+    it is ended by `cpu_s` alone."""
     memory_mb: int = 1024
     """Address space of a worker; one that holds half of it after a verdict is replaced."""
     response_chars: int = 400_000
@@ -126,8 +128,8 @@ class VerifierPool:
             "correct": float(counts["correct"]),
             "timeouts": float(counts["timeout"]),
             "kills": float(sum(counts[reason] for reason in KILLED)),
-            "parse_failures": float(counts["unparsed"] + counts["too_large"] + counts["too_long"]),
-            "label_failures": float(counts["unparsed_label"]),
+            "parse_failures": float(sum(counts[reason] for reason in _UNREAD)),
+            "label_failures": float(counts["unparsed_label"] + counts["undefined_label"]),
             "no_answer": float(counts["no_answer"]),
             "seconds_mean": counts["nanoseconds"] / 1e9 / verdicts if verdicts else 0.0,
         }
@@ -324,12 +326,11 @@ class _Worker:
         """The verdict, and whether the worker is to be replaced. Raises OSError, EOFError, ValueError: it is to be
         ended; TimeoutError: because it took too long."""
         response, label = (text.encode("utf-8", "surrogatepass") for text in (job.response, job.label))
-        deadline = time.monotonic() + wall_s
         self._connection.settimeout(wall_s)
         request = REQUEST.pack(MODES.index(job.mode), len(response), len(label)) + response + label
         self._connection.sendall(request)
-        (size,) = REPLY.unpack(self._receive(REPLY.size, deadline))
-        reward, extracted, reason, retire = json.loads(self._receive(size, deadline))
+        (size,) = REPLY.unpack(self._receive(REPLY.size))
+        reward, extracted, reason, retire = json.loads(self._receive(size))
         return Verdict(float(reward), extracted, reason), bool(retire)
 
     def end(self) -> int:
@@ -337,15 +338,33 @@ class _Worker:
         self._connection.close()
         return self._parent.end(self._pid)
 
-    def _receive(self, size: int, deadline: float) -> bytes:
+    def _receive(self, size: int) -> bytes:
         data = bytearray()
+        worked = -1
         while len(data) < size:
-            self._connection.settimeout(max(deadline - time.monotonic(), 1e-3))
-            part = self._connection.recv(min(size - len(data), 65536))
+            try:
+                part = self._connection.recv(min(size - len(data), 65536))
+            except TimeoutError:
+                state, now = _processor_time(self._pid)
+                if state != "R" and worked in (-1, now):
+                    raise
+                worked = now  # it works, or waits for a processor
+                continue
             if not part:
                 raise EOFError
             data += part
         return bytes(data)
+
+
+def _processor_time(pid: int) -> tuple[str, int]:
+    """The state of a process as the kernel has it, R where it runs or waits for a processor, and its CPU time in
+    ticks. Of one that is gone: no state."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return "", 0
+    return fields[0], int(fields[11]) + int(fields[12])
 
 
 @functools.cache

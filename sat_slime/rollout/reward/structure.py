@@ -5,12 +5,85 @@ from __future__ import annotations
 import re
 
 MAX_PARTS = 64
+CLOCK = re.compile(r"(?<![0-9:.])[0-2]?[0-9]:(?:0[0-9]|[0-5][0-9]:[0-5][0-9])(?![0-9:.])")
+"""A time of day, 12:00 or 7:30:15, and no quotient. 11:30 may be either."""
 _PIECE = re.compile(r"\\\{|\\\}|\\[a-zA-Z]+|\\.|.", re.DOTALL)
+_SUBSCRIPT = r"(?:_(?:\w|\{[^{}]{1,30}\}))"
 _VARIABLE = re.compile(
-    r"\s*(?:[a-zA-Z]|\\[a-zA-Z]+)(?:_\{?\w{1,6}\}?)?'?\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*\))?\s*"
+    rf"\s*(?:[a-zA-Z]|\\[a-zA-Z]+){_SUBSCRIPT}?'{{0,2}}\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*\))?\s*"
 )
 _TUPLE_OF_VARIABLES = re.compile(r"\s*\(\s*[a-zA-Z](?:_\{?\w\}?)?(?:\s*,\s*[a-zA-Z](?:_\{?\w\}?)?)+\s*\)\s*")
-_MEMBER = re.compile(r"\s*[a-zA-Z]\s*\\in(?![a-zA-Z])\s*")
+_POINTS = r"[A-Z]'?(?:_?[0-9])?"
+_QUANTITY = re.compile(
+    "|".join(
+        [
+            rf"(?:m\s*)?(?:\\(?:angle|triangle|widehat|measuredangle)\s*)?\{{?(?:{_POINTS}){{2,5}}\}}?",
+            rf"\\(?:overline|overrightarrow|vec|widehat|hat|bar)\s*\{{?\s*(?:{_POINTS}|[a-z]){{1,3}}\s*\}}?",
+            rf"\|\s*(?:(?:{_POINTS}){{2}}|\\(?:overline|overrightarrow|vec)\s*\{{?\w{{1,2}}\}}?)\s*\|",
+            rf"\[\s*(?:{_POINTS}){{3,6}}\s*\]",
+            rf"[A-Z]{_SUBSCRIPT}?\s*(?:\([^()]{{1,30}}\)|\[[^\[\]]{{1,30}}\])",
+            rf"[a-z]{_SUBSCRIPT}?(?:\^\{{-1\}})?'{{0,2}}\s*\(\s*-?[0-9./\\a-z{{}}]{{1,12}}(?:\s*,\s*-?[0-9]{{1,6}})*\s*\)",
+            r"\\(?:sin|cos|tan|cot)\s*(?:\\angle\s*)?[A-Z]{1,3}",
+            r"\\(?:max|min)(?:\s*[a-zA-Z]|\s*\([^()]{1,30}\))?",
+            r"\\text\s*\{[^{}=]{1,60}\}(?:\s*\([^()]{1,20}\))?",
+            r"[A-Za-z]{3,}(?: [A-Za-z]{1,20}){0,5}",
+        ]
+    )
+)
+"""Lengths, angles, areas, values of functions, probabilities, words; no product of variables, and no sum."""
+_WORDS = re.compile(r"\\text\s*\{[^{}]*\}.*|[A-Za-z]{3,}(?: [A-Za-z]+)*")
+_MEMBER = re.compile(r"\s*(?:[a-zA-Z]|\(\s*[a-zA-Z]\s*(?:,\s*[a-zA-Z]\s*)+\))\s*\\in(?![a-zA-Z])\s*")
+_CASES = re.compile(r"\s*\\begin\{(cases|aligned|gathered|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}\s*", re.DOTALL)
+_ORDERED = re.compile(r"[<>]|\\(?:le|ge|ne|in|lt|gt|cup|cap|equiv|approx)(?![a-zA-Z])")
+_PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
+OR = "\\lor"
+
+
+def spread(text: str) -> str:
+    r"""An answer of several solutions as one list, in which \lor stands between those whose order says nothing.
+
+    `x = 1, 2` and `x = 1, x = 2` become `1 \lor 2`; `a, b = 1, 2` becomes `a = 1, b = 2`; `x = \pm 2`, `2 \lor -2`;
+    systems in braces become lists, points side by side too.
+    """
+    if cases := _CASES.fullmatch(text):
+        rows = [row.replace("&", "").strip(" ,;") for row in cases[2].split("\\\\")]
+        text = ", ".join(row for row in rows if row)
+    text = re.sub(r"(?<=\))\s*(?=\()", ", ", text) if _are_points(text) else text
+    parts = _split(text, (",", ";", OR))
+    if not 1 <= len(parts) <= MAX_PARTS or _ORDERED.search(text):
+        return text
+    sides = [split_relation(part) for part in parts]
+    names = [side[0].replace(" ", "") if len(side) == 2 and is_name(side[0]) else "" for side in sides]
+    values = [side[-1] for side in sides]
+    named = (
+        len(parts) > 1
+        and names[0]
+        and all(len(side) == 1 or name == names[0] for side, name in zip(sides, names, strict=True))
+    )
+    if named and (names.count(names[0]) == 1 or set(names) == {names[0]}):
+        return f" {OR} ".join(_both_signs(value) for value in values)
+    last = next((i for i, side in enumerate(sides) if len(side) == 2), 0)
+    if last and len(parts) == 2 * last + 1 and all(is_name(parts[i]) for i in range(last)) and names[last]:
+        left = [*parts[:last], sides[last][0]]
+        right = [sides[last][1], *parts[last + 1 :]]
+        return ", ".join(f"{name} = {value}" for name, value in zip(left, right, strict=True))
+    if len(parts) == 1 and (len(sides[0]) == 1 or names[0]) and len(_PLUS_MINUS.findall(values[0])) == 1:
+        return _both_signs(values[0])
+    return text
+
+
+def _both_signs(value: str) -> str:
+    found = _PLUS_MINUS.findall(value)
+    if len(found) != 1 or "(" in value.partition(found[0])[0] or value.startswith("\\{"):
+        return value
+    before, _, after = value.partition(found[0])
+    return f"{before}+{after} {OR} {before}-{after}" if before.strip() else f"{after.strip()} {OR} -{after.strip()}"
+
+
+def _are_points(text: str) -> bool:
+    """Whether it is points side by side, `(1, 2) (3, 4)`, and no product."""
+    pieces = re.split(r"(?<=\))\s*(?=\()", text)
+    return len(pieces) > 1 and all("," in piece and _balanced(piece) and piece[0] == "(" for piece in pieces)
 
 
 def split_list(text: str) -> tuple[str, list[str], str]:
@@ -19,7 +92,7 @@ def split_list(text: str) -> tuple[str, list[str], str]:
     A text without a comma or semicolon outside of brackets is a list of itself, without brackets, unless it is a set.
     """
     opening, inner, closing = _unwrap(text)
-    parts = [part for part in _split(inner, ",;") if part]
+    parts = [part for part in _split(inner, (",", ";", OR)) if part]
     if len(parts) > 1 or opening == "\\{":
         return opening, parts, closing
     return "", [inner if opening == "(" else text], ""
@@ -27,12 +100,29 @@ def split_list(text: str) -> tuple[str, list[str], str]:
 
 def split_relation(text: str) -> list[str]:
     """The sides of a chain of equations: `x = y = 1` has three."""
-    return _split(text, "=") if "=" in text else [text]
+    return _split(text, ("=",)) if "=" in text else [text]
 
 
 def is_name(side: str) -> bool:
-    """Whether a left side only names what the right side is: `x`, `f(x)`, `(x, y)`."""
-    return bool(_VARIABLE.fullmatch(side) or _TUPLE_OF_VARIABLES.fullmatch(side))
+    """Whether a left side only names what the right side is: `x`, `f(x)`, `(x, y)`, `|AB|`, `P(A)`."""
+    return bool(_VARIABLE.fullmatch(side) or _TUPLE_OF_VARIABLES.fullmatch(side) or _QUANTITY.fullmatch(side.strip()))
+
+
+def is_variable(side: str) -> bool:
+    return bool(_VARIABLE.fullmatch(side))
+
+
+def same_name(mine: str, theirs: str, alone: bool) -> bool:
+    """Whether two names may be of one quantity: spelled alike but for bars and spaces, or, where each stands `alone`
+    and in no list, one of them in words."""
+    plain = [re.sub(r"\\(?:overline|text|mathrm)|[\s|{}]", "", name) for name in (mine, theirs)]
+    in_words = [bool(_WORDS.fullmatch(name.strip())) for name in (mine, theirs)]
+    return plain[0] == plain[1] or (alone and in_words[0] != in_words[1])
+
+
+def split_ratio(text: str) -> list[str]:
+    """`3:2:1` has three terms."""
+    return [text] if CLOCK.search(text) or ":" not in text else _split(text, (":",))
 
 
 def strip_membership(text: str) -> str:
@@ -77,7 +167,7 @@ def _balanced(text: str) -> bool:
     return depth == 0
 
 
-def _split(text: str, separators: str) -> list[str]:
+def _split(text: str, separators: tuple[str, ...]) -> list[str]:
     """At the separators that stand in no brackets; `<=`, `>=`, `!=` and `:=` are none."""
     parts, depth, start, before = [], 0, 0, ""
     if "\\begin" in text:

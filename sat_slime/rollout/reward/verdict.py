@@ -11,9 +11,12 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 CORRECT = ("text", "number", "symbolic")
 """Reasons of reward 1: equal as texts, as exact numbers, or as parsed mathematics."""
-WRONG = ("different", "no_answer", "too_long", "too_large", "unevaluated", "unparsed", "unparsed_label")
-"""Reasons of reward 0 that the comparison found. `too_large`: its numbers would not fit; `unevaluated`: it holds a
-sum, an integral or the like, which nothing works out; docs/reward.md."""
+WRONG = (
+    "different", "no_answer", "too_long", "too_large", "unevaluated", "undefined", "unparsed", "undefined_label",
+    "unparsed_label",
+)  # fmt: skip
+"""Reasons of reward 0 that the comparison found. `undefined`: it has no value, such as 1/0; `too_large`: its numbers
+would not fit; `unevaluated`: it holds a sum, an integral or the like, which nothing works out; docs/reward.md."""
 KILLED = ("timeout", "memory", "forbidden", "crash")
 """Reasons of reward 0 for which the worker was ended: over a limit, or doing what mathematics does not need."""
 
