@@ -51,11 +51,15 @@ def main() -> None:
         updates = 0
         for round_ in range(options.rounds + 1):  # the first is not timed
             for name, (kind, order) in MODES.items():
-                pipeline_config = config.pipeline.model_copy(update={**order, "iterations": options.iterations + 3})
+                trained = updates // config.pipeline.optimizer_steps_per_rollout
+                iterations = trained + options.iterations + 3
+                pipeline_config = config.pipeline.model_copy(update={**order, "iterations": iterations})
                 mode = config.model_copy(update={"pipeline": pipeline_config})
                 pipeline = kind(mode, Path(folder), Path(folder), log, Interruption())
                 pipeline.trainer, pipeline.engines, pipeline.grader = trainer, engines, grader
-                pipeline.updates = updates
+                pipeline.iteration, pipeline.updates, pipeline.versions = trained, updates, [updates]
+                if isinstance(pipeline, StreamingPipeline):
+                    pipeline.left -= trained * pipeline.bound.prompts
                 iteration(pipeline)
                 started = time.perf_counter()
                 rows = [iteration(pipeline) for _ in range(options.iterations)]

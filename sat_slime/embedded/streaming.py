@@ -1,29 +1,24 @@
 """Full asynchrony (the paper's appendix on it): rollouts stream into a queue, and weights change in their midst.
 
-A *group*, all responses to one prompt, is what is generated, queued and trained. Groups are begun whenever the engines
-have room, also while a batch is trained; a broadcast interrupts those in generation, which go on under the new weights.
-A batch is the groups that were complete first. One whose oldest token would be trained with more than
-`pipeline.max_staleness` updates of lag is dropped. docs/asynchrony.md says what follows from that.
+A *group*, all responses to one prompt, is what is generated, queued and trained. Groups are begun while the engines
+have room and a new one can still be trained within `pipeline.max_staleness`, also while a batch is trained; a broadcast
+interrupts those in generation, which go on under the new weights. A batch is the oldest of the complete groups. One
+whose oldest token would be trained with more lag than the bound is dropped. docs/asynchrony.md says what follows.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.batch import Group, RolloutBatch, StepResult, training_group
 from sat_slime.embedded.cluster import faults_of, groups_in_flight, result_of, wait_any
 from sat_slime.embedded.loop import Pipeline
 from sat_slime.embedded.task import Problem
-
-LENGTH_BINS = 4
-"""Parts into which finished and dropped responses are counted by length."""
+from sat_slime.rollout.staleness import StalenessBound, drop_metrics
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,10 @@ class StreamingPipeline(Pipeline):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        pipeline, rollout = self.config.pipeline, self.config.rollout
+        self.bound = StalenessBound(
+            pipeline.max_staleness, pipeline.optimizer_steps_per_rollout, rollout.prompts_per_iteration
+        )
         self.queue: deque[Group] = deque()
         """Complete groups, the first complete first."""
         self.streams: dict[Any, Stream] = {}
@@ -46,7 +45,7 @@ class StreamingPipeline(Pipeline):
         self.unfinished: deque[int] = deque()
         """Numbers of groups that were in generation at the checkpoint: the first to be begun again."""
         self.next_number = 0
-        self.left = self.config.pipeline.iterations * self.config.rollout.prompts_per_iteration
+        self.left = pipeline.iterations * rollout.prompts_per_iteration
         """Groups that the run still has to take from the queue."""
         self.finished: list[Group] = []
         """Groups completed since the last batch."""
@@ -56,11 +55,13 @@ class StreamingPipeline(Pipeline):
     # --------------------------------------------------------------------------------------------- the stream
 
     def _begin_groups(self) -> None:
-        """Begins as many groups as engines, queue and the rest of the run have room for."""
-        room = self.config.pipeline.queue_prompts
-        while len(self.streams) < groups_in_flight(self.config) and len(self.streams) + len(self.queue) < min(
-            room, self.left
-        ):
+        """Begins as many groups as engines, queue, the bound and the rest of the run have room for."""
+        pipeline = self.config.pipeline
+        room = min(pipeline.queue_prompts, self.left)
+        if pipeline.pacing:
+            rollout = pipeline.iterations - self.left // self.bound.prompts
+            room = min(room, self.bound.room(rollout, self.versions[-1]))
+        while len(self.streams) < groups_in_flight(self.config) and len(self.streams) + len(self.queue) < room:
             if self.unfinished:
                 number = self.unfinished.popleft()
             else:
@@ -80,16 +81,15 @@ class StreamingPipeline(Pipeline):
 
     def _drop_stale(self) -> None:
         """Drops what would exceed the bound at the last optimizer step of the next batch."""
-        pipeline = self.config.pipeline
-        oldest = self.updates + pipeline.optimizer_steps_per_rollout - 1 - pipeline.max_staleness
+        oldest = self.bound.oldest(self.iteration)
         self.dropped += [group for group in self.queue if group.oldest < oldest]
         self.queue = deque(group for group in self.queue if group.oldest >= oldest)
 
     # ------------------------------------------------------------------------------------- in place of the batch's
 
     def _next_batch(self) -> RolloutBatch:
-        """The groups that were complete first, waited for."""
-        size = self.config.rollout.prompts_per_iteration
+        """The oldest complete groups, once there are enough; without pacing, those that were complete first."""
+        size = self.bound.prompts
         self.log.status(phase="waiting for the rollout")
         with self._timing("wait"):
             self._take(wait_any(list(self.streams), timeout_s=0))
@@ -99,6 +99,8 @@ class StreamingPipeline(Pipeline):
                 if len(self.queue) >= size:
                     break
                 self._take(wait_any(list(self.streams)))
+        if self.config.pipeline.pacing:  # long answers come late, and have the least time left
+            self.queue = deque(sorted(self.queue, key=lambda group: group.oldest))
         groups = [self.queue.popleft() for _ in range(size)]
         self.left -= size
         self._begin_groups()
@@ -137,21 +139,14 @@ class StreamingPipeline(Pipeline):
 
     def _stream_metrics(self) -> dict[str, float]:
         """queue/* and rollout/* of the run folder: what the stream did since the batch before."""
-        dropped, finished = (
-            np.array([len(r.output_ids) for group in groups for r in group.responses], int)
-            for groups in (self.dropped, self.finished)
+        finished, dropped = (
+            [len(r.output_ids) for group in groups for r in group.responses] for groups in (self.finished, self.dropped)
         )
-        metrics: dict[str, float] = {
+        return {
             "queue/length": len(self.queue),
             "queue/in_generation": len(self.streams),
-            "rollout/dropped": len(dropped),
+            **drop_metrics(finished, dropped, self.config.rollout.max_response_tokens),
         }
-        if len(dropped):
-            metrics["rollout/dropped_length_mean"] = float(dropped.mean())
-        for low, high in length_bins(self.config.rollout.max_response_tokens):
-            for name, lengths in (("finished", finished), ("dropped", dropped)):
-                metrics[f"rollout/{name}/{low}-{high}"] = int(((lengths >= low) & (lengths <= high)).sum())
-        return metrics
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
@@ -164,9 +159,3 @@ class StreamingPipeline(Pipeline):
         groups, unfinished, self.next_number = checkpoint.read_queue(saved, self.config)
         self.queue, self.unfinished = deque(groups), deque(unfinished)
         self.left -= self.iteration * self.config.rollout.prompts_per_iteration
-
-
-def length_bins(longest: int) -> list[tuple[int, int]]:
-    """First and last length of each bin, in tokens."""
-    edges = [round(i * longest / LENGTH_BINS) for i in range(LENGTH_BINS + 1)]
-    return [(low + 1, high) for low, high in itertools.pairwise(edges) if high > low]

@@ -1,9 +1,5 @@
-"""The embedded task: running sums, with answers of several lengths and a verifier that is one comparison.
-
-`3524    =` asks for the sums of its digits; `08,10,14$` answers with the partial sums from the second digit on, each
-two digits, and `$` ends. Reward is 1 iff the response ends and its last number is the exact sum: an answer may skip the
-partial sums, but a model that writes them has the easier way. A character is a token.
-"""
+"""The embedded task: running sums (`rollout.running_sums`), with answers of several lengths and a verifier that is one
+comparison. Here are its problems."""
 
 from __future__ import annotations
 
@@ -13,13 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sat_slime.config.schema import TaskConfig
-from sat_slime.rollout.reward.verdict import Verdict
-from sat_slime.rollout.reward.verdict import verdict as make_verdict
+from sat_slime.rollout.running_sums import ALPHABET, EOS, answer, decode, encode, verdict
 
-ALPHABET = "0123456789,=$ "
+__all__ = ["ALPHABET", "EOS", "answer", "decode", "encode", "verdict"]
+
 VOCAB_SIZE = TaskConfig.vocab_size
 """The alphabet rounded up, so that tensor parallelism can cut it."""
-EOS = ALPHABET.index("$")
 
 
 @dataclass(frozen=True)
@@ -52,16 +47,6 @@ class Problem:
         return hashlib.blake2b(self.prompt.encode(), digest_size=1).digest()[0] % TaskConfig.held_out_one_in == 0
 
 
-def encode(text: str) -> tuple[int, ...]:
-    """Token ids of a text over the alphabet."""
-    return tuple(ALPHABET.index(character) for character in text)
-
-
-def decode(token_ids) -> str:
-    """Text of token ids; the two ids beyond the alphabet show as `?`."""
-    return "".join(ALPHABET[i] if i < len(ALPHABET) else "?" for i in token_ids)
-
-
 def draw_problem(task: TaskConfig, rng: np.random.Generator, *, held_out: bool) -> Problem:
     """A problem that is held out for evaluation, or one that is not; its number of digits is uniform."""
     while True:
@@ -82,21 +67,6 @@ def evaluation_problems(task: TaskConfig, count: int, rng: np.random.Generator) 
     while len(problems) < count:
         problems[draw_problem(task, rng, held_out=True)] = None
     return list(problems)
-
-
-def answer(output_ids) -> str | None:
-    """The last number of a response that ends: two digits, right before `$`, as a number of their own."""
-    text = decode(output_ids)
-    last = text.removesuffix("$").split(",")[-1]
-    return last if text.endswith("$") and len(last) == 2 and last.isdigit() else None
-
-
-def verdict(label: str, output_ids) -> Verdict:
-    """Reward 1.0 iff the last number is that of the label, as the verifier of mathematics would tell it."""
-    found = answer(output_ids)
-    if found is None:
-        return make_verdict(None, "no_answer")
-    return make_verdict(found, "number" if int(found) == int(label) else "different")
 
 
 def wording(output_ids) -> str:

@@ -15,7 +15,7 @@ def save_random_model(folder: Path, model: ModelConfig, seed: int) -> str:
     """A Hugging Face folder with random weights large enough that its answers depend on the input."""
     import torch
 
-    from sat_slime.embedded.sglang_server.absent import stand_in_for
+    from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
     stand_in_for("torchvision")  # transformers imports it where it is installed, and PyPI's needs CUDA
     from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,8 @@ from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import streaming
 from sat_slime.embedded.batch import StepResult, lag_metrics, training_group, training_requests
 from sat_slime.embedded.grading import Grader
-from sat_slime.embedded.streaming import StreamingPipeline, length_bins
+from sat_slime.embedded.streaming import StreamingPipeline
+from sat_slime.rollout.staleness import length_bins
 from sat_slime.rollout.types import Response
 
 PROMPTS, SAMPLES, LONGEST = 4, 2, 8
@@ -63,6 +65,7 @@ def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
     pipeline.seconds = {"wait": 0.0}
     pipeline.grader = Grader(config.verifier)
     pipeline.engines = SimpleNamespace(stream=world.stream)
+    pipeline.versions = [world.version]
     return pipeline
 
 
@@ -71,7 +74,9 @@ def train(world, pipeline, config) -> None:
     pipeline.iteration += 1
     pipeline.updates += config.pipeline.optimizer_steps_per_rollout
     world.now += 1
-    world.version = pipeline.updates
+    if pipeline.iteration % config.pipeline.lag == 0:
+        world.version = pipeline.updates
+        pipeline.versions.append(world.version)
 
 
 def test_groups_are_the_problems_of_the_batches_in_order():
@@ -104,6 +109,48 @@ def test_a_batch_is_whole_groups_and_the_bound_holds_for_every_token(monkeypatch
     assert not pipeline.streams and not pipeline.queue  # nothing is generated that the run cannot train
 
 
+@pytest.mark.parametrize("pacing", [True, False])
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_the_engines_take_the_bound_holds_and_nothing_is_lost(monkeypatch, tmp_path, seed, pacing):
+    rng = np.random.default_rng(seed)
+    lag, steps = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    settings = {"lag": lag, "optimizer_steps_per_rollout": steps, "iterations": 12, "pacing": pacing}
+    settings["max_staleness"] = lag * steps - 1 + int(rng.integers(0, 5))  # the least that is accepted, and more
+    config = make_config(**settings, queue_prompts=int(rng.integers(PROMPTS, 4 * PROMPTS)))
+    durations = rng.integers(1, 2 + rng.integers(0, 12), size=1000)
+    world = World(monkeypatch, turns=lambda number: int(durations[number]))
+    pipeline = make_pipeline(world, config, tmp_path)
+    trained = dropped = 0
+    for _ in range(12):
+        batch = pipeline._next_batch()
+        trained += len(batch.responses)
+        dropped += pipeline.metrics["rollout/dropped"]
+        last_step = pipeline.updates + steps - 1
+        assert lag_metrics(batch.responses, last_step)["lag/max"] <= settings["max_staleness"]
+        waiting = (len(pipeline.queue) + len(pipeline.streams)) * SAMPLES
+        assert pipeline.next_number * SAMPLES == trained + dropped + waiting
+        train(world, pipeline, config)
+    assert trained == 12 * PROMPTS * SAMPLES and not pipeline.streams
+
+
+def lost_by_length(monkeypatch, tmp_path, pacing) -> dict[str, float]:
+    config = make_config(max_staleness=1, iterations=60, queue_prompts=16, pacing=pacing)
+    world = World(monkeypatch, turns=lambda number: 1 + (number % LONGEST) // 3)  # time goes with length
+    pipeline, totals = make_pipeline(world, config, tmp_path), Counter()
+    for _ in range(60):
+        pipeline._next_batch()
+        totals.update({key: value for key, value in pipeline.metrics.items() if "-" in key})
+        train(world, pipeline, config)
+    bins = [f"{low}-{high}" for low, high in length_bins(LONGEST)]
+    return {b: totals[f"rollout/dropped/{b}"] / totals[f"rollout/finished/{b}"] for b in bins}
+
+
+def test_pacing_loses_fewer_long_answers(monkeypatch, tmp_path):
+    paced, free = (lost_by_length(monkeypatch, tmp_path, pacing) for pacing in (True, False))
+    longest = f"{length_bins(LONGEST)[-1][0]}-{LONGEST}"
+    assert free[longest] > 0.3 and paced[longest] < free[longest] / 2, (paced, free)
+
+
 def test_the_bound_counts_the_last_step_of_a_rollout(monkeypatch, tmp_path):
     config = make_config(optimizer_steps_per_rollout=2, max_staleness=3, queue_prompts=12)
     world = World(monkeypatch)
@@ -115,7 +162,7 @@ def test_the_bound_counts_the_last_step_of_a_rollout(monkeypatch, tmp_path):
 
 
 def test_what_is_dropped_is_counted_by_length(monkeypatch, tmp_path):
-    config = make_config(max_staleness=0)
+    config = make_config(max_staleness=0, pacing=False)
     world = World(monkeypatch)
     pipeline = make_pipeline(world, config, tmp_path)
     finished = dropped = 0
@@ -130,13 +177,6 @@ def test_what_is_dropped_is_counted_by_length(monkeypatch, tmp_path):
             assert 1 <= metrics["rollout/dropped_length_mean"] <= LONGEST
         train(world, pipeline, config)
     assert dropped > 0 and finished == dropped + (3 * PROMPTS + len(pipeline.queue)) * SAMPLES
-
-
-def test_length_bins_hold_every_length_once():
-    assert length_bins(24) == [(1, 6), (7, 12), (13, 18), (19, 24)]
-    for longest in (1, 2, 3, 9, 25):
-        covered = [n for low, high in length_bins(longest) for n in range(low, high + 1)]
-        assert covered == list(range(1, longest + 1))
 
 
 def test_a_checkpoint_holds_the_queue_and_asks_again_for_what_was_in_generation(monkeypatch, tmp_path):

@@ -22,8 +22,8 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 OURS_AGAINST_SGLANG = """
     import numpy as np, torch
-    from sat_slime.embedded.sglang_server import cpu_shim
-    cpu_shim.apply()
+    from sat_slime.rollout.sglang_on_cpu import patches
+    patches.apply()
     from sglang.srt.layers.sampler import top_k_top_p_min_p_sampling_from_probs_torch, top_p_normalize_probs_torch
     from sat_slime.rollout.nucleus import nucleus, truncate
 

@@ -14,7 +14,7 @@ def save_text_model(folder: Path, positions: int = 4096, seed: int = 0) -> Path:
     """A Hugging Face folder: weights, and a byte-level tokenizer with a chat template."""
     import torch
 
-    from sat_slime.embedded.sglang_server.absent import stand_in_for
+    from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
     stand_in_for("torchvision")  # transformers imports it where it is installed, and PyPI's needs CUDA
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers

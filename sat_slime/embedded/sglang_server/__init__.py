@@ -1,1 +1,1 @@
-"""SGLang's own server, made to run without a GPU too: `python -m sat_slime.embedded.sglang_server.launch`."""
+"""SGLang's own server as a process of a run: `python -m sat_slime.embedded.sglang_server.launch`."""

@@ -24,9 +24,9 @@ def die_with_parent() -> None:
 def main() -> None:
     die_with_parent()
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
-        from sat_slime.embedded.sglang_server import cpu_shim
+        from sat_slime.rollout.sglang_on_cpu import patches
 
-        cpu_shim.apply()
+        patches.apply()
     from sglang.srt.entrypoints.http_server import launch_server
     from sglang.srt.server_args import prepare_server_args
 

@@ -5,8 +5,8 @@ import textwrap
 import pytest
 import torch
 
-from sat_slime.embedded.sglang_server.absent import Absent
-from sat_slime.embedded.sglang_server.cpu_shim import murmur_hash32
+from sat_slime.rollout.sglang_on_cpu.absent import Absent
+from sat_slime.rollout.sglang_on_cpu.patches import murmur_hash32
 
 
 def murmur3_32(data: bytes, seed: int = 0) -> int:
@@ -54,8 +54,8 @@ def test_a_stand_in_decorates_but_does_not_launch():
 
 BATCHED_AGAINST_STOCK = """
     import types, torch
-    from sat_slime.embedded.sglang_server import cpu_shim
-    cpu_shim.apply()
+    from sat_slime.rollout.sglang_on_cpu import patches
+    patches.apply()
     from sglang.srt.layers.attention import attention_registry
     from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from sat_slime.embedded.sglang_server.absent import stand_in_for
+from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
 
 def apply() -> None:

@@ -1,0 +1,72 @@
+"""The quick start's initial model and problems as files that slime takes: `python -m sat_slime.embedded.for_slime OUT`.
+
+`OUT/model` is a Hugging Face folder with a tokenizer whose tokens are the characters, `OUT/prompts.jsonl` and
+`OUT/held_out.jsonl` have a `prompt` and a `label` in each line.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded import task
+from sat_slime.embedded.batch import evaluation_requests, training_requests
+from sat_slime.embedded.initial_model import cached_model, is_model
+from sat_slime.embedded.task import Problem
+
+ITERATIONS = 256
+"""Of which there are prompts, in the order in which an embedded run draws them; the quick start has 240."""
+PADDING, UNKNOWN = "<pad>", "<unk>"
+"""The two tokens that are no character of the task; the model has never seen them."""
+
+
+def write_folder(config: EmbeddedConfig, folder: Path) -> None:
+    """Everything, whole or not at all; what was there is replaced."""
+    model = cached_model(config)
+    if not is_model(model):
+        from sat_slime.embedded.warmup import warm_up
+
+        model.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            warm_up(config, model, f"file://{scratch}/meeting-point")
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    shutil.copytree(model, part / "model")
+    write_tokenizer(part / "model")
+    drawn = (problem for iteration in range(ITERATIONS) for problem in training_requests(config, iteration)[0])
+    write_problems(drawn, part / "prompts.jsonl")
+    write_problems(evaluation_requests(config, 0)[0], part / "held_out.jsonl")
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A tokenizer of the task's characters, by their places in its alphabet."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokens = [*task.ALPHABET, PADDING, UNKNOWN]
+    assert len(tokens) == task.VOCAB_SIZE
+    words = models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token=UNKNOWN)
+    tokenizer = Tokenizer(words)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=task.ALPHABET[task.EOS], pad_token=PADDING, unk_token=UNKNOWN
+    )
+    wrapped.save_pretrained(folder)
+
+
+def write_problems(problems: Iterable[Problem], file: Path) -> None:
+    """A line of JSON for each."""
+    lines = (json.dumps({"prompt": problem.prompt, "label": problem.label}) for problem in problems)
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_folder(EmbeddedConfig(), Path(sys.argv[1]))
