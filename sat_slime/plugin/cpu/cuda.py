@@ -1,0 +1,150 @@
+"""The torch that Megatron and slime see on a CPU: one in which CUDA is the CPU.
+
+Their modules name it `torch`, and so get this one in its place after their import: `torch.zeros(1, device="cuda")` is
+on the CPU, streams and events do nothing, and memory is never short. torch itself, and with it SGLang, transformers and
+torch's own files, stay as they are; only `.cuda()`, a method of tensors and modules, is answered for everybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+CPU = torch.device("cpu")
+FACTORIES = (
+    "tensor",
+    "as_tensor",
+    "zeros",
+    "ones",
+    "empty",
+    "full",
+    "arange",
+    "rand",
+    "randn",
+    "randint",
+    "empty_like",
+)
+"""Functions that Megatron or slime call with a device."""
+MEMORY = 2**34
+"""Bytes that are told as a device's memory, all of them free; nothing is decided by it."""
+
+
+class Stream:
+    """A stream or an event on a device that does one thing after another."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: Any) -> None: ...
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or Stream()
+
+    def elapsed_time(self, _: Any) -> float:
+        return 0.0
+
+    def query(self) -> bool:
+        return True
+
+    def wait(self, *_: Any) -> None: ...
+
+    wait_stream = wait_event = synchronize = record = wait
+
+
+class Shown(ModuleType):
+    """A module as it is but for some of its names."""
+
+    def __init__(self, module: ModuleType, **others: Any) -> None:
+        super().__init__(module.__name__)
+        self.__dict__.update(others)
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def __reduce__(self) -> Any:
+        """Ray sends classes with the globals that they use."""
+        return shown, (self.__name__,)
+
+
+def shown(name: str) -> ModuleType:
+    """torch, torch.cuda or torch.cuda.nvtx as it is shown."""
+    return functools.reduce(getattr, name.split(".")[1:], shown_torch())
+
+
+def show_cpu_as_cuda(module: ModuleType) -> None:
+    """Give a module of Megatron or slime, which has been imported, the torch in which CUDA is the CPU."""
+    if module.__dict__.get("torch") is torch:
+        module.torch = shown_torch()  # type: ignore[attr-defined]
+
+
+@functools.cache
+def shown_torch() -> ModuleType:
+    """torch as Megatron and slime see it; one for all of them."""
+    torch.Tensor.cuda = torch.nn.Module.cuda = _itself  # type: ignore[assignment,method-assign]
+    factories = {name: on_cpu(getattr(torch, name)) for name in FACTORIES}
+    return Shown(torch, cuda=_cuda(), **factories)
+
+
+def _itself(tensor: Any, *_: Any, **__: Any) -> Any:
+    return tensor
+
+
+def on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """A factory of tensors that takes a GPU for the CPU, and leaves pinning out."""
+
+    @functools.wraps(factory)
+    def make(*args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any) -> Any:
+        return factory(*args, device=CPU if is_gpu(device) else device, **kwargs)
+
+    return make
+
+
+def is_gpu(device: Any) -> bool:
+    """Whether torch would take `device` for one with CUDA: by number, by name, as an object."""
+    if isinstance(device, str):
+        return device.startswith("cuda")
+    return isinstance(device, int) or (isinstance(device, torch.device) and device.type == "cuda")
+
+
+def _cuda() -> ModuleType:
+    """torch.cuda of that torch."""
+    names = (
+        "set_device synchronize empty_cache ipc_collect reset_peak_memory_stats manual_seed manual_seed_all set_stream"
+    )
+    amounts = "memory_allocated memory_reserved max_memory_allocated max_memory_reserved"
+    properties = SimpleNamespace(
+        name="CPU", uuid="cpu", major=9, minor=0, total_memory=MEMORY, multi_processor_count=1, gcnArchName=""
+    )
+    stream = Stream()
+    return Shown(
+        torch.cuda,
+        **{name: _returning(None) for name in names.split()},  # torch.manual_seed has seeded the CPU
+        **{name: _returning(0) for name in amounts.split()},
+        current_device=_returning(CPU),
+        device_count=_returning(1),
+        Stream=Stream,
+        Event=Stream,
+        current_stream=_returning(stream),
+        default_stream=_returning(stream),
+        stream=lambda *_: contextlib.nullcontext(),
+        get_rng_state=lambda *_, **__: torch.get_rng_state(),
+        set_rng_state=lambda state, *_, **__: torch.set_rng_state(state),
+        mem_get_info=_returning((MEMORY, MEMORY)),
+        memory_stats=_returning({}),
+        get_device_capability=_returning((9, 0)),
+        get_device_name=_returning("CPU"),
+        get_device_properties=_returning(properties),
+        nvtx=Shown(torch.cuda.nvtx, range_push=_returning(None), range_pop=_returning(None)),
+    )
+
+
+def _returning(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value

@@ -1,0 +1,180 @@
+"""Megatron's layers without Transformer Engine, under the parameter names that slime's maps of weights know.
+
+slime takes them by Megatron's own flag: `--spec sat_slime.plugin.cpu.layers qwen3_moe`. Norms, attention and the
+experts' matrix products are torch's; GPTModel, TransformerLayer, SelfAttention, MoELayer, TopKRouter, its dispatcher
+and TEGroupedMLP, which holds the experts, are Megatron's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear, set_tensor_model_parallel_attributes
+from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.mlp import MLPSubmodules
+from megatron.core.transformer.moe.experts import TEGroupedMLP
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+from torch import Tensor
+
+
+def qwen3_moe(args: Any, config: Any, vp_stage: int | None) -> TransformerBlockSubmodules:
+    """The layers of a Qwen3-MoE, as Megatron's flag --spec asks for them."""
+    layer = get_gpt_layer_local_spec(num_experts=args.num_experts, qk_layernorm=True, normalization="RMSNorm")
+    attention = layer.submodules.self_attention.submodules
+    attention.linear_qkv = NormedColumnParallelLinear
+    attention.core_attention = PackedAttention
+    attention.q_layernorm = attention.k_layernorm = RMSNorm
+    layer.submodules.input_layernorm = IdentityOp
+    layer.submodules.pre_mlp_layernorm = RMSNorm
+    layer.submodules.mlp.submodules.experts = ModuleSpec(
+        module=TEGroupedMLP, submodules=MLPSubmodules(linear_fc1=GroupedLinear, linear_fc2=GroupedRowLinear)
+    )
+    return TransformerBlockSubmodules(
+        layer_specs=[layer] * get_num_layers_to_build(config, vp_stage=vp_stage), layer_norm=RMSNorm
+    )
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """torch's, with the mark by which Megatron sums its gradient over sequence-parallel ranks."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        setattr(self.weight, "sequence_parallel", config.sequence_parallel)  # noqa: B010
+
+
+class NormedColumnParallelLinear(ColumnParallelLinear):
+    """As TELayerNormColumnParallelLinear: the norm before the product, its `layer_norm_weight` beside `weight`."""
+
+    def __init__(self, input_size: int, output_size: int, *, config: Any, **kwargs: Any) -> None:
+        super().__init__(input_size, output_size, config=config, **kwargs)
+        self.layer_norm_weight = torch.nn.Parameter(torch.ones(input_size, dtype=config.params_dtype))
+        setattr(self.layer_norm_weight, "sequence_parallel", config.sequence_parallel)  # noqa: B010
+
+    def forward(self, input_: Tensor, *args: Any, **kwargs: Any) -> Any:
+        normed = F.rms_norm(input_, input_.shape[-1:], self.layer_norm_weight, self.config.layernorm_epsilon)
+        return super().forward(normed, *args, **kwargs)
+
+
+class GroupedLinear(torch.nn.Module):
+    """As TEGroupedLinear: `weight0`, `weight1`, ... of this rank's experts."""
+
+    cut = 0
+    """The dimension that expert tensor parallelism cuts."""
+
+    def __init__(
+        self,
+        count: int,
+        input_size: int,
+        output_size: int,
+        *,
+        config: Any,
+        init_method: Any,
+        pg_collection: Any,
+        **_: Any,
+    ) -> None:
+        super().__init__()
+        shape = [output_size, input_size]
+        shape[self.cut] //= pg_collection.expt_tp.size()
+        self.count, self.groups = count, pg_collection
+        for index in range(count):
+            weight = torch.nn.Parameter(torch.empty(*shape, dtype=config.params_dtype))
+            init_method(weight.data)
+            set_tensor_model_parallel_attributes(weight, True, self.cut, 1)
+            setattr(weight, "allreduce", pg_collection.ep.size() == 1)  # noqa: B010
+            self.register_parameter(f"weight{index}", weight)
+
+    def forward(self, tokens: Tensor, tokens_per_expert: list[int]) -> tuple[Tensor, None]:
+        parts = tokens.split(tokens_per_expert)
+        return torch.cat([F.linear(part, getattr(self, f"weight{i}")) for i, part in enumerate(parts)]), None
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: tuple = (), metadata: Any = None) -> dict[str, Any]:
+        """For checkpoints, as TEGroupedLinear's: the experts of all ranks side by side."""
+        ep, sharded = self.groups.ep, {}
+        for index in range(self.count):
+            expert = (len(sharded_offsets), ep.rank() * self.count + index, ep.size() * self.count)
+            part = make_sharded_tensors_for_checkpoint(
+                {"weight": getattr(self, f"weight{index}")},
+                prefix,
+                {"weight": self.cut},
+                (*sharded_offsets, expert),
+                tp_group=self.groups.expt_tp,
+                dp_cp_group=metadata["dp_cp_group"],
+            )[f"{prefix}weight"]
+            part.replica_id = (*part.replica_id[:2], self.groups.expt_dp.rank())
+            sharded[f"{prefix}weight{index}"] = part
+        return sharded
+
+
+class GroupedRowLinear(GroupedLinear):
+    """As TERowParallelGroupedLinear."""
+
+    cut = 1
+
+
+class PackedAttention(torch.nn.Module):
+    """Causal attention within each sequence of a packed row (`thd`), all sequences in one call of torch's SDPA.
+
+    The row is laid into a grid padded on the right, where the causal mask alone keeps padding out of every sum. With
+    context parallelism each rank has two pieces of every sequence, one from its first and one from its second half:
+    here every rank gathers all pieces, attends for all, and keeps its own rows.
+    """
+
+    def __init__(
+        self, config: Any, layer_number: int, attn_mask_type: Any, attention_type: str, softmax_scale: Any = None,
+        pg_collection: Any = None, **_: Any,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.scale = softmax_scale
+        self.group = pg_collection.cp if pg_collection is not None else None
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *, packed_seq_params: Any, **_: Any
+    ) -> Tensor:
+        """(rows, heads, dim) each, key and value with heads of their own -> (rows, heads * dim)."""
+        ranks = self.group.size() if self.group is not None else 1
+        rank = self.group.rank() if self.group is not None else 0
+        edges = packed_seq_params.cu_seqlens_q
+        place, slot, count, longest = grid_of(edges, ranks, rank)
+
+        def to_grid(row: Tensor) -> Tensor:
+            if ranks > 1:
+                row = gather_from_sequence_parallel_region(row.contiguous(), group=self.group)
+            grid = row.new_zeros(count * longest, *row.shape[1:]).index_copy(0, place, row)
+            return grid.view(count, longest, *row.shape[1:]).transpose(1, 2)
+
+        out = F.scaled_dot_product_attention(
+            to_grid(query), to_grid(key), to_grid(value), is_causal=True, scale=self.scale, enable_gqa=True
+        )
+        return out.transpose(1, 2).reshape(count * longest, -1)[slot]
+
+
+def grid_of(edges: Tensor, ranks: int = 1, rank: int = 0) -> tuple[Tensor, Tensor, int, int]:
+    """Where the rows of packed sequences stand in a grid of (sequences x longest).
+
+    edges: (sequences + 1,) cumulative lengths of whole sequences. ranks: of context parallelism, which cuts each
+    sequence into 2 x ranks pieces; rank r holds the pieces r and 2 x ranks - 1 - r, one sequence after another.
+
+    Returns (place, slot, sequences, longest): place, the slots of all ranks' rows, rank after rank; slot, those of
+    this rank.
+    """
+    edges = edges.to(torch.long)
+    lengths = edges[1:] - edges[:-1]
+    count, longest = len(lengths), int(lengths.max())
+    own = lengths // ranks  # rows that each rank has of a sequence
+    sequence = torch.repeat_interleave(torch.arange(count), own)
+    row = torch.arange(int(own.sum())) - (own.cumsum(0) - own)[sequence]
+    slots = []
+    for r in range(ranks):
+        position = row
+        if ranks > 1:
+            piece = own[sequence] // 2
+            in_second = row >= piece
+            position = torch.where(in_second, (2 * ranks - 1 - r) * piece + row - piece, r * piece + row)
+        slots.append(sequence * longest + position)
+    return torch.cat(slots), slots[rank], count, longest

@@ -1,0 +1,100 @@
+"""What Megatron-LM asks of CUDA, Transformer Engine and Apex, beyond the torch that it sees (`cuda`)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+
+def compile_nothing(jit: Any) -> None:
+    """By Megatron's own switch: compiled functions would need a C++ compiler, and Dynamo's import takes seconds."""
+    jit.disable_jit_fuser()
+
+
+def keep_the_cpus_random_state(random: Any) -> None:
+    """Megatron's random states are those of the device, by functions of its own around torch.cuda."""
+    random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
+    random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+
+
+@contextlib.contextmanager
+def types_named_cuda() -> Iterator[None]:
+    """Inside, the type of a tensor is called as on a GPU: `torch.cuda.FloatTensor`. Megatron's optimizer tells
+    parameters apart by that name."""
+    real = torch.Tensor.type
+
+    def type_on_gpu(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        answer = real(tensor, *args, **kwargs)
+        return answer.replace("torch.", "torch.cuda.", 1) if isinstance(answer, str) else answer
+
+    torch.Tensor.type = type_on_gpu  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        torch.Tensor.type = real  # type: ignore[method-assign]
+
+
+def with_types_named_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, run inside `types_named_cuda`."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with types_named_cuda():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def clip_gradients_on_cpu(clip_grads: Any) -> None:
+    """Clipping asserts gradients of the type `torch.cuda.FloatTensor`."""
+    clip_grads.clip_grad_by_total_norm_fp32 = with_types_named_cuda(clip_grads.clip_grad_by_total_norm_fp32)
+
+
+def optimize_on_cpu(distrib_optimizer: Any) -> None:
+    """The distributed optimizer, which slime always uses, sorts its parameters by the names of their types; and it
+    resumes with torch's AdamW."""
+    optimizer = distrib_optimizer.DistributedOptimizer
+    optimizer.__init__ = with_types_named_cuda(optimizer.__init__)
+    resume_with_torch_adam(optimizer)
+
+
+def resume_with_torch_adam(optimizer_class: Any) -> None:
+    """Three faults at a resume. Where torch's AdamW stands in for Apex's, Megatron asks it for the step before a
+    checkpoint is loaded, when it has none; and slime's patch of Megatron takes the step out of a checkpoint's tensors,
+    since Apex has it in the parameter groups, but AdamW has it beside its moments. In fp32 the optimizer's parameters
+    are views of the model's, and Megatron copies into them as if no gradient were wanted."""
+    state_dict = optimizer_class.state_dict
+    set_states = optimizer_class._set_main_param_and_optimizer_states
+
+    def state_dict_with_steps(self: Any) -> Any:
+        if not self.optimizer.state:
+            self.init_state_fn(self.optimizer, self.config)
+            for group in self.optimizer.param_groups:
+                for parameter in group["params"]:
+                    self.optimizer.state[parameter]["step"] = torch.tensor(0.0)
+        return state_dict(self)
+
+    def set_states_with_step(self: Any, parameter: Any, tensors: dict[str, Any]) -> Any:
+        group, order = self.model_param_group_index_map[parameter]
+        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
+        with torch.no_grad():
+            return set_states(self, parameter, {"step": state["step"], **tensors} if "step" in state else tensors)
+
+    optimizer_class.state_dict = state_dict_with_steps
+    optimizer_class._set_main_param_and_optimizer_states = set_states_with_step
+
+
+def dispatch_tokens_on_cpu(moe_utils: Any) -> None:
+    """The sizes of the dispatcher's all-to-all are made NumPy where they come from a GPU alone, and wanted as NumPy
+    everywhere. And `te_general_gemm` is bound only with Transformer Engine, but read without it too."""
+
+    def as_numpy_where_asked(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+        return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
+
+    moe_utils.maybe_move_tensor_to_cpu = as_numpy_where_asked
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None

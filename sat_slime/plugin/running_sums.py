@@ -1,0 +1,20 @@
+"""The reward of the running sums in slime: --custom-rm-path sat_slime.plugin.running_sums.reward."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from sat_slime.rollout.running_sums import verdict
+
+
+async def reward(args: Namespace, sample: Any, **kwargs: Any) -> Any:
+    """1.0 or 0.0, as the embedded runtime's `task.verdict`; of a list of samples, as slime asks for with --group-rm, a
+    list."""
+    if isinstance(sample, list):
+        return [_reward(one) for one in sample]
+    return _reward(sample)
+
+
+def _reward(sample: Any) -> float:
+    return verdict(sample.label, sample.tokens[len(sample.tokens) - sample.response_length :]).reward

@@ -1,0 +1,121 @@
+"""Which processes are patched, and what they patch: each test in a Python of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sat_slime.plugin.launch.cpu import SITE
+
+ROOT = Path(__file__).parents[3]
+
+
+def python(program, tmp_path, **variables):
+    """Standard output of a program in a process of such a run, in which folders of tmp_path can be imported."""
+    path = os.pathsep.join([str(SITE), str(tmp_path), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "SAT_SLIME_DEVICE": "cpu", **variables}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def package(tmp_path, name, text):
+    """A package of one module."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text(text)
+
+
+ASKS_FOR_CUDA = """
+import torch
+def ask():
+    x = torch.zeros(2, device="cuda", pin_memory=True) + torch.tensor([1.0], device=torch.cuda.current_device())
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda.synchronize()
+    return x.cuda().device, torch.empty(1, device=0).device, torch.cuda.device_count()
+"""
+
+
+def test_a_process_of_such_a_run_starts_without_torch(tmp_path):
+    assert python("import sys; print('torch' in sys.modules, 'sat_slime.plugin.cpu' in sys.modules)", tmp_path) == [
+        "False",
+        "True",
+    ]
+
+
+def test_other_processes_are_left_alone(tmp_path):
+    program = "import sys; print('sat_slime' in sys.modules)"
+    assert python(program, tmp_path, SAT_SLIME_DEVICE="gpu") == ["False"]
+
+
+def test_megatron_and_slime_see_the_cpu_as_cuda(tmp_path):
+    package(tmp_path, "megatron", ASKS_FOR_CUDA)
+    assert python("import megatron; print(*megatron.ask())", tmp_path) == ["cpu", "cpu", "1"]
+
+
+def test_everyone_elses_torch_is_torchs_own(tmp_path):
+    package(tmp_path, "megatron", ASKS_FOR_CUDA)
+    package(tmp_path, "other", ASKS_FOR_CUDA)
+    program = """
+import torch
+zeros, kind = torch.zeros, torch.Tensor.type
+import megatron, other
+print(other.torch is torch, torch.zeros is zeros, torch.Tensor.type is kind, megatron.torch.nn is torch.nn)
+try:
+    other.ask()
+except (RuntimeError, AssertionError):
+    print("refused")
+"""
+    assert python(program, tmp_path) == ["True", "True", "True", "True", "refused"]
+
+
+def test_what_ray_sends_of_megatrons_torch_arrives_as_it(tmp_path):
+    package(tmp_path, "megatron", ASKS_FOR_CUDA)
+    program = """
+import pickle, megatron
+for module in (megatron.torch, megatron.torch.cuda, megatron.torch.cuda.nvtx):
+    print(pickle.loads(pickle.dumps(module)) is module)
+"""
+    assert python(program, tmp_path) == ["True"] * 3
+
+
+def test_types_are_named_as_on_a_gpu_only_while_the_optimizer_asks(tmp_path):
+    program = """
+import torch
+from sat_slime.plugin.cpu.megatron import with_types_named_cuda
+name = lambda x: x.type()
+x = torch.zeros(1)
+print(with_types_named_cuda(name)(x), name(x), with_types_named_cuda(lambda x: x.type(torch.float64).dtype)(x))
+"""
+    assert python(program, tmp_path) == ["torch.cuda.FloatTensor", "torch.FloatTensor", "torch.float64"]
+
+
+def test_a_missing_wandb_is_stood_in_for(tmp_path):
+    program = "import importlib.util as u; there = u.find_spec('wandb') is not None; import wandb; print(there)"
+    assert python(program, tmp_path) == ["True"]
+
+
+def test_slime_is_asked_for_fp32_by_its_own_function(tmp_path):
+    program = """
+from types import SimpleNamespace as N
+from sat_slime.plugin.cpu import slime
+def defaults(args):
+    args.bf16 = not args.fp16
+    return args
+arguments = N(_set_default_megatron_args=defaults, set_default_megatron_args=defaults)
+slime.choose_dtype(arguments)
+print(arguments._set_default_megatron_args(N(fp16=False)).bf16, arguments.set_default_megatron_args(N(fp16=False)).bf16)
+"""
+    assert python(program, tmp_path, SAT_SLIME_CPU_DTYPE="float32") == ["False", "False"]
+    assert python(program, tmp_path, SAT_SLIME_CPU_DTYPE="bfloat16") == ["True", "True"]
+
+
+@pytest.mark.parametrize("module, found", [("package", True), ("missing", False)])
+def test_only_what_is_there_is_patched(tmp_path, monkeypatch, module, found):
+    from sat_slime.plugin.cpu.after_import import AfterImport
+
+    package(tmp_path, "package", "value = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finder = AfterImport({"package": lambda m: setattr(m, "value", 2), "missing": print}, {})
+    assert (finder.find_spec(module, None) is not None) is found
