@@ -1,0 +1,253 @@
+"""One rollout batch, and how both runtimes train on it: the embedded one, and slime without engines and without Ray.
+
+The batch is that of a stale policy: other weights than those that are trained say its log-probs and its routes, so that
+ratios leave their intervals, gates close, and replayed routes are not the trainer's own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.multiprocessing import start_processes
+from whole_run import FILE, ROOT, Slime
+
+from sat_slime.config.loader import load_config
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded import task
+from sat_slime.embedded.batch import RolloutBatch, TrainSample
+from sat_slime.embedded.task import Problem
+from sat_slime.plugin.launch.command import slime_command
+from sat_slime.rollout.types import Response
+
+SCRIPT = Path(__file__).with_name("slime_trainer.py")
+TIMEOUT_S = 900.0
+PROMPTS, SAMPLES = 8, 8
+STEPS = 2
+"""Optimizer steps on the same batch: at the second the lag is 1, and Adam has moments."""
+STALENESS = 0.05
+"""Noise of the weights that generate, in standard deviations of each weight's."""
+
+# Adam's first step is the learning rate times the gradient's sign wherever the gradient is far above epsilon: with the
+# default of 1e-8, rounding in a gradient that vanishes would be a step of its own.
+EPSILON = "train.adam_eps=1e-5"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A rollout batch, and the two models."""
+
+    model: Path
+    """Hugging Face folder of the weights in training."""
+    generating: Path
+    """Of those that generated, and that are the reference model."""
+    rollout: RolloutBatch
+
+    def write_for_slime(self, file: Path) -> None:
+        """What slime's rollout function leaves of each response, as JSON."""
+        rows = [
+            {
+                "group_index": index // SAMPLES,
+                "index": index,
+                "tokens": [*response.prompt_ids, *response.output_ids],
+                "response_length": len(response.output_ids),
+                "reward": verdict.reward,
+                "weight_versions": ["0"],
+                "rollout_log_probs": response.log_probs.tolist(),
+                "rollout_routed_experts": response.routed_experts.tolist(),
+            }
+            for index, (response, verdict) in enumerate(zip(self.rollout.responses, self.rollout.verdicts, strict=True))
+        ]
+        file.write_text(json.dumps(rows))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a trainer made of the batch, STEPS times."""
+
+    metrics: list[dict[str, float]]
+    """Of each optimizer step, by the names of metrics.jsonl."""
+    weights: dict[str, torch.Tensor]
+    """Afterwards, by Hugging Face's names."""
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    """Of a Hugging Face folder of one file or several."""
+    return {name: weight for file in folder.glob("*.safetensors") for name, weight in load_file(file).items()}
+
+
+def assert_same_metrics(one: list[dict], other: list[dict], apart: Collection[str] = ()) -> None:
+    """Every metric that both have of each step is equal but for rounding; those named in `apart` are left out."""
+    for mine, theirs in zip(one, other, strict=True):
+        for name in mine.keys() & theirs.keys():
+            if name not in apart and not name.startswith("time/"):
+                bound = 2e-6 if name.startswith(("loss/", "grad_norm")) else 1e-5
+                assert mine[name] == pytest.approx(theirs[name], rel=bound, abs=bound), name
+
+
+def worst_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """Largest one of two models' weights; the learning rate is 5e-4."""
+    assert one.keys() == other.keys()
+    return max(float((weight - other[name]).abs().max()) for name, weight in one.items())
+
+
+# ---------------------------------------------------------------------------------------------------- the batch
+
+
+def make_batch(model: Path, folder: Path) -> Batch:
+    """Answers of 1 to 24 tokens, right and wrong ones, scored and routed by other weights than those in `model`."""
+    generating = folder / "generating"
+    shutil.copytree(model, generating)
+    rng = np.random.default_rng(5)
+    problems = task.training_problems(EmbeddedConfig().task, PROMPTS, rng)
+    unscored = [
+        response_of(f"{p}-{s}", problem, (task.EOS,) if s == 0 else answer_to(problem, rng, direct=s < 3))
+        for p, problem in enumerate(problems)
+        for s in range(SAMPLES)
+    ]
+    responses = _embedded(_score, EmbeddedConfig(), model, generating, unscored)
+    labels = [problem.label for problem in problems for _ in range(SAMPLES)]
+    verdicts = [task.verdict(label, r.output_ids) for label, r in zip(labels, responses, strict=True)]
+    return Batch(model, generating, RolloutBatch(0, problems, responses, verdicts=verdicts))
+
+
+def answer_to(problem: Problem, rng: np.random.Generator, direct: bool) -> tuple[int, ...]:
+    """Tokens of an answer that may err."""
+    return task.encode(task.demonstration(problem, rng, error_rate=0.2, direct=direct))
+
+
+def response_of(request_id: str, problem: Problem, output_ids: tuple[int, ...]) -> Response:
+    """A response that nobody has scored or routed yet."""
+    model, tokens = EmbeddedConfig().model, len(output_ids)
+    return Response(
+        request_id=request_id,
+        prompt_ids=problem.prompt_ids,
+        output_ids=output_ids,
+        log_probs=np.zeros(tokens, np.float32),
+        routed_experts=np.zeros(
+            (len(problem.prompt_ids) + tokens - 1, model.layers, model.experts_per_token), np.uint8
+        ),
+        finish_reason="stop",
+        versions=np.zeros(tokens, np.int64),
+    )
+
+
+def _score(trainer, model: Path, generating: Path, responses: list[Response]) -> list[Response]:
+    """The responses as shaken weights, which are left in `generating`, score and route them."""
+    from sat_slime.embedded import routing
+
+    trainer.load_initial(model)
+    noise = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for _, weight in trainer.named_parameters:
+            weight += STALENESS * weight.std() * torch.randn(weight.shape, generator=noise)
+    trainer.export_weights(generating)
+    scored = []
+    for response in responses:
+        (micro,) = trainer._microbatches([TrainSample(response, 0.0)])
+        recorded: list[torch.Tensor] = []
+        with torch.no_grad(), routing.record(recorded):
+            log_probs, _ = trainer._log_probs(trainer.policy, micro, replay=False)
+        routes = torch.stack(recorded, dim=1).numpy().astype(np.uint8)
+        scored.append(dataclasses.replace(response, log_probs=log_probs.numpy(), routed_experts=routes))
+    return scored
+
+
+# ---------------------------------------------------------------------------------------------- the embedded side
+
+
+def train_embedded(batch: Batch, configs: Mapping[str, EmbeddedConfig]) -> dict[str, Trained]:
+    """STEPS optimizer steps of the embedded trainer for each configuration, each in a process of its own."""
+    return {name: _embedded(_train, config, batch) for name, config in configs.items()}
+
+
+def _train(trainer, batch: Batch) -> Trained:
+    trainer.load_initial(batch.model)
+    trainer.load_reference(batch.generating)
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer.export_weights(Path(scratch) / "before")  # what generated, to denominator `checkpoint`
+        metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.samples())[0].metrics for _ in range(STEPS)]
+        trainer.export_weights(Path(scratch) / "after")
+        return Trained(metrics, weights_of(Path(scratch) / "after"))
+
+
+def _embedded(worker, config: EmbeddedConfig, *arguments):
+    """worker(TrainerRank, *arguments) in a process that forks from one that has imported Megatron."""
+    multiprocessing.set_forkserver_preload(["sat_slime.embedded.trainer"])
+    with tempfile.TemporaryDirectory() as folder:
+        start_processes(_enter, (worker, config, folder, arguments), nprocs=1, start_method="forkserver")
+        return torch.load(f"{folder}/result.pt", weights_only=False)  # this test's own file
+
+
+def _enter(rank: int, worker, config: EmbeddedConfig, folder: str, arguments) -> None:
+    from sat_slime.embedded.trainer import TrainerRank
+
+    trainer = TrainerRank(config, rank, f"file://{folder}/meet")
+    torch.save(worker(trainer, *arguments), f"{folder}/result.pt")
+
+
+# ------------------------------------------------------------------------------------------------------ slime's side
+
+
+def train_on_slime(slime: Slime, batch: Batch, cases: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Trained]:
+    """STEPS optimizer steps of slime's trainer for each case: settings over those of the laptop's run.
+
+    The flags are those of `sat-slime launch`, parsed by slime. slime is imported once; each case is trained by ranks
+    that fork from there.
+    """
+    folder.mkdir()
+    batch.write_for_slime(folder / "batch.json")
+    common = [
+        f"cluster.slime_dir={slime.slime_dir}",
+        f"cluster.megatron_dir={slime.megatron_dir}",
+        f"model.hf_checkpoint={batch.model}",
+        f"model.megatron_checkpoint={batch.generating}",
+        f"extra_args.load={batch.model}",
+        f"data.prompts={slime.laptop / 'prompts.jsonl'}",
+        f"rollout.prompts_per_iteration={PROMPTS}",
+        f"rollout.samples_per_prompt={SAMPLES}",
+        "eval.every_n_iterations=0",
+        "checkpoint.every_n_iterations=0",
+        "logging.tensorboard=false",
+    ]
+    rows, variables = [], {}
+    for name, settings in cases.items():
+        config = load_config(FILE, [*common, *settings])
+        run_dir = folder / name
+        sent = slime_command(config, run_dir)
+        run_dir.mkdir()
+        for file, text in sent.files.items():
+            Path(file).write_text(text)
+        rows.append(
+            {"folder": str(run_dir), "steps": STEPS, "ranks": config.train.gpus_per_node, "flags": sent.command[3:]}
+        )
+        variables = sent.env
+    (folder / "cases.json").write_text(json.dumps(rows))
+    path = os.pathsep.join([variables["PYTHONPATH"], str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder)],
+        env={**os.environ, **variables, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return {name: _trained_on_slime(folder / name) for name in cases}
+
+
+def _trained_on_slime(run_dir: Path) -> Trained:
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return Trained(rows, weights_of(run_dir / "trained"))

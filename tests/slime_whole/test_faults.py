@@ -1,0 +1,107 @@
+"""Kill -9 in the middle of a run of the real slime: it ends clearly, and its resume goes on where the checkpoint is."""
+
+import json
+import subprocess
+import time
+
+import pytest
+from whole_run import environment
+
+psutil = pytest.importorskip("psutil")
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
+
+KILLED = {
+    "driver": "sat_slime.plugin.driver",
+    "trainer": "ray::SatTrainRayActor",
+    "engine actor": "ray::SGLangEngine",
+    "scheduler": "sglang::scheduler",
+}
+"""What dies, and a word of its command line."""
+SETTINGS = (
+    *("--set", "pipeline.iterations=7", "--set", "eval.every_n_iterations=3"),
+    *("--set", "checkpoint.every_n_iterations=2", "--set", "rollout.prompts_per_iteration=4"),
+    *("--set", "rollout.samples_per_prompt=4", "--set", "loss.kl_coef=1e-3"),
+)
+LAG = 3
+PATIENCE_S = 600
+
+
+def processes(folder, word):
+    """Those of the run's own Ray, whose command line has the word."""
+    ray = json.loads((folder / "job.json").read_text())["ray"]
+    for process in psutil.Process(ray["pid"]).children(recursive=True):
+        try:
+            if word in " ".join(process.cmdline()):
+                yield process
+        except psutil.Error:
+            continue
+
+
+def rows(file):
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def wait_for_step(folder, step, launch):
+    """Until the run has trained that many steps."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len(rows(folder / "metrics.jsonl")) < step:
+        assert launch.poll() is None and time.monotonic() < deadline, "the run did not get so far"
+        time.sleep(0.2)
+
+
+@pytest.mark.parametrize("what", KILLED)
+def test_a_killed_run_ends_clearly_and_goes_on_from_its_checkpoint(slime, what):
+    name = f"killed-{what.replace(' ', '-')}"
+    folder = slime.runs / name
+    command = slime.command(name, "--method", "sat-gspo-r3", "--lag", str(LAG), *SETTINGS)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    ) as launch:
+        wait_for_step(folder, 3, launch)
+        victims = list(processes(folder, KILLED[what]))
+        assert victims, f"no {KILLED[what]} among the run's processes"
+        for victim in victims:
+            victim.kill()
+        output, _ = launch.communicate(timeout=PATIENCE_S)
+    assert launch.returncode == 1, output
+    assert "error: job " in output and "--resume" in output
+    assert json.loads((folder / "state.json").read_text())["status"] == "failed"
+    prompts_before = prompts(folder)
+
+    resumed = slime.resume(name)
+    assert resumed.code == 0, resumed.output
+    steps = resumed.column("step")
+    assert steps == list(range(1, 8)), "no row twice and none missing"
+    saved = int(next(line for line in resumed.log.splitlines() if "load metadata from" in line).split("_")[-1][:-3])
+    first = saved + 1
+    # The first batch after a resume is of the weights that it starts with; pushes are due where they were.
+    expected = [lag_of(rollout, pushes_from=first if rollout >= first else 0) for rollout in range(7)]
+    assert resumed.column("lag/max") == expected
+    # With a KL loss the reference model is loaded last; the engines must not have it (slime issue 1695).
+    assert resumed.rows()[first]["mismatch/d_pi"] < 1e-5
+    evaluations = [(row["step"], row["weights_step"]) for row in resumed.rows("eval.jsonl")]
+    assert evaluations[0] == (0, 0) and evaluations[-1] == (7, 7)
+    assert len({step for step, _ in evaluations}) == len(evaluations), "no evaluation twice"
+    assert prompts_before is None or prompts(folder)[: len(prompts_before)] == prompts_before
+
+
+def lag_of(rollout, pushes_from):
+    """Lag of a rollout's batch, in a run whose first push was before rollout `pushes_from`."""
+    if rollout == pushes_from:
+        return 0
+    # A batch is generated while the one before is trained, before a push that follows that one.
+    pushed = max([pushes_from, *(push for push in range(0, rollout, LAG) if push > pushes_from)])
+    return rollout - pushed
+
+
+def prompts(folder):
+    """Data position at each checkpoint, by rollout; None where there is none."""
+    import torch
+
+    files = sorted(folder.glob("checkpoints/rollout/global_dataset_state_dict_*.pt"))
+    states = {int(file.stem.split("_")[-1]): torch.load(file, weights_only=True) for file in files}
+    assert all(state["sample_offset"] % 4 == 0 for state in states.values())
+    # 4 prompts for each trained batch, though one more was in flight.
+    assert all(state["sample_group_index"] == 4 * (rollout + 1) for rollout, state in states.items())
+    return [state["sample_group_index"] for _, state in sorted(states.items())] or None

@@ -1,0 +1,63 @@
+"""slime's trainer makes of a batch the same on two ranks and on one: tensor, expert, data and context parallelism."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from one_batch import EPSILON, assert_same_metrics, make_batch, train_on_slime, worst_difference
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
+
+LAYOUTS = {
+    "tensor": ("train.tensor_parallel=2", "train.expert_tensor_parallel=2"),  # and with it sequence parallelism
+    "tensor-expert": ("train.tensor_parallel=2", "train.expert_parallel=2"),
+    "data": (),
+    "data-expert": ("train.expert_parallel=2",),
+    "context": ("train.context_parallel=2",),
+}
+METHODS = {
+    "grpo": ("method=grpo",),
+    "sat-gspo-r3-step": ("method=sat-gspo-r3", "method.sat.scope=step"),
+    "sat-gspo-tis": ("method=sat-gspo-tis",),
+}
+"""The last with the quantile of a micro-batch, which data-parallel ranks take of their own responses alone."""
+CELLS = [
+    (method, layout)
+    for method, layout in itertools.product(METHODS, LAYOUTS)
+    if method != "sat-gspo-tis" or layout in ("tensor", "context")
+]
+UNCUT = ("train.gpus_per_node=2", "train.tensor_parallel=2", "train.expert_tensor_parallel=1")
+"""Each rank has every expert whole, which the launcher refuses."""
+
+
+@pytest.fixture(scope="module")
+def trained(slime, tmp_path_factory):
+    """What one rank made of each method, and two ranks of each cell."""
+    folder = tmp_path_factory.mktemp("layouts")
+    batch = make_batch(slime.laptop / "model", folder)
+    cases = {method: (*settings, EPSILON) for method, settings in METHODS.items()}
+    cases["uncut"] = (*cases["grpo"], *UNCUT)
+    for method, layout in CELLS:
+        cases[f"{method}-{layout}"] = (*cases[method], "train.gpus_per_node=2", *LAYOUTS[layout])
+    return train_on_slime(slime, batch, cases, folder / "slime")
+
+
+@pytest.mark.parametrize("method, layout", CELLS)
+def test_two_ranks_report_what_one_does(method, layout, trained):
+    one, two = trained[method].metrics, trained[f"{method}-{layout}"].metrics
+    assert two[0].keys() >= one[0].keys()
+    # With two experts a token, padding is not told from tokens, and each layout pads otherwise.
+    assert_same_metrics(one, two, apart=["routing/agreement"])
+
+
+@pytest.mark.parametrize("method, layout", CELLS)
+def test_two_ranks_have_the_weights_of_one(method, layout, trained):
+    assert worst_difference(trained[method].weights, trained[f"{method}-{layout}"].weights) < 2e-6
+
+
+def test_megatron_leaves_copies_of_experts_apart(trained):
+    """Why the launcher refuses this layout. Once Megatron sums their gradients, it need not."""
+    one, two = trained["grpo"].metrics[0], trained["uncut"].metrics[0]
+    assert two["loss/policy"] == pytest.approx(one["loss/policy"], abs=1e-6)
+    assert abs(two["grad_norm"] - one["grad_norm"]) > 0.01

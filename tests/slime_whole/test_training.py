@@ -1,0 +1,52 @@
+"""slime trains: engines, pushes, replayed routes, our loss, evaluation, a checkpoint."""
+
+import pytest
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
+
+SHORT = (
+    *("--set", "pipeline.iterations=3", "--set", "eval.every_n_iterations=2"),
+    *("--set", "checkpoint.every_n_iterations=2"),
+)
+
+
+@pytest.fixture(scope="module")
+def run(slime):
+    run = slime.launch("sat-gspo-r3", "--method", "sat-gspo-r3", "--lag", "2", *SHORT)
+    assert run.code == 0, run.output
+    return run
+
+
+def test_every_iteration_is_trained_at_the_lag_that_was_asked_for(run):
+    assert run.column("step") == [1, 2, 3]
+    assert run.column("lag/max") == run.column("lag/mean") == [0, 1, 2]
+    assert all(norm > 0 for norm in run.column("grad_norm"))
+
+
+def test_trainer_and_engine_agree_right_after_a_push(run):
+    first, *stale = run.column("mismatch/d_pi")
+    assert first < 1e-5
+    assert min(stale) > 1e-3
+
+
+def test_sat_has_a_gate(run):
+    assert all(0.05 < rate < 0.2 for rate in run.column("sat/gate_rate"))
+    assert all(q > 0 for q in run.column("sat/q")[1:])
+
+
+def test_replayed_routes_are_held_against_the_routers_own(run):
+    first, *stale = run.column("routing/agreement")
+    assert first > 0.999
+    assert max(stale) < 1
+
+
+def test_evaluations_measure_the_first_and_the_last_weights(run):
+    rows = run.rows("eval.jsonl")
+    assert [row["weights_step"] for row in rows] == [0, 2, 3]
+    assert {row["n_samples"] for row in rows} == {256}
+
+
+def test_the_run_ends_with_a_checkpoint_and_a_report(run):
+    newest = (run.folder / "checkpoints" / "latest_checkpointed_iteration.txt").read_text()
+    assert newest == "2"
+    assert (run.folder / "report.html").stat().st_size > 10_000

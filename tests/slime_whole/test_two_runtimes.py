@@ -1,0 +1,70 @@
+"""The embedded trainer and slime's make the same of one batch: loss, gradient, metrics and weights, in fp32."""
+
+from __future__ import annotations
+
+import pytest
+from one_batch import EPSILON, assert_same_metrics, make_batch, train_embedded, train_on_slime, worst_difference
+
+from sat_slime.config.loader import vary
+from sat_slime.config.schema import EmbeddedConfig
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
+
+BASES = ("grpo", "gspo", "sat-grpo", "sat-gspo", "grpo-tis", "gspo-tis", "sat-grpo-tis", "sat-gspo-tis")
+METHODS = {f"{base}{r3}": (f"method={base}{r3}",) for base in BASES for r3 in ("", "-r3")}
+CASES = METHODS | {
+    "token-mean-entropy": ("method=sat-grpo-r3", "loss.reduction=token_mean", "loss.entropy_coef=0.01"),
+    "several-microbatches": ("method=sat-gspo-r3", "method.sat.scope=step"),
+}
+TOKENS = {"several-microbatches": 300}
+"""Bound on the tokens of a micro-batch, where it is not all of them."""
+EMBEDDED_ALONE = {"response/length_max", "response/truncated", "reward/flat_groups", "routing/flip_rate"}
+"""Metrics that a run of slime has elsewhere, or not."""
+
+
+@pytest.fixture(scope="module")
+def trained(slime, tmp_path_factory):
+    """What slime and the embedded trainer made of each case."""
+    folder = tmp_path_factory.mktemp("two-runtimes")
+    batch = make_batch(slime.laptop / "model", folder)
+    of_slime, of_embedded = (
+        {name: [*case, EPSILON, f"train.{bound}={TOKENS.get(name, 8192)}"] for name, case in CASES.items()}
+        for bound in ("max_tokens_per_gpu", "tokens_per_microbatch")
+    )
+    configs = {
+        name: vary(EmbeddedConfig(), [], [*case, "diagnose.split_every_n_steps=0"])
+        for name, case in of_embedded.items()
+    }
+    return train_on_slime(slime, batch, of_slime, folder / "slime"), train_embedded(batch, configs)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_metrics_are_equal(case, trained):
+    on_slime, embedded = (side[case].metrics for side in trained)
+    assert embedded[0].keys() - on_slime[0].keys() <= EMBEDDED_ALONE
+    assert_same_metrics(on_slime, embedded)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_are_equal(case, trained):
+    on_slime, embedded = (side[case].weights for side in trained)
+    assert worst_difference(on_slime, embedded) < 2e-6
+
+
+def test_the_batch_brings_out_what_the_methods_do(trained):
+    on_slime, _ = trained
+
+    def at_most(name: str, metric: str) -> float:
+        return max(row[metric] for row in on_slime[name].metrics)
+
+    untruncated = [name for name in METHODS if "tis" not in name]
+    assert all(0 < at_most(name, "clip/fraction") < 0.2 for name in untruncated)
+    assert all(at_most(name, "sat/newly_clipped") > 0 for name in untruncated if name.startswith("sat"))
+    assert all(at_most(name, "tis/capped") > 0 for name in METHODS if "tis" in name)
+    assert all(at_most(name, "loss/kl") > 0 for name in METHODS)
+
+
+@pytest.mark.parametrize("name", ["gspo", "sat-grpo", "grpo-tis", "grpo-r3"])
+def test_other_methods_make_other_weights(name, trained):
+    on_slime, _ = trained
+    assert worst_difference(on_slime[name].weights, on_slime["grpo"].weights) > 1e-4
