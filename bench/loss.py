@@ -99,7 +99,7 @@ def make_batch(tokens: int, response: int, width: int, device: torch.device) -> 
 def loss_and_gradient(method: str | None, estimator: str, batch: dict, logits: torch.Tensor) -> None:
     from slime.backends.megatron_utils.loss import get_log_probs_and_entropy, loss_function
 
-    from sat_slime.plugin import step_metrics
+    from sat_slime.plugin.inside import step_metrics
 
     args = arguments(method, estimator)
     if "rollout_log_probs" not in batch:

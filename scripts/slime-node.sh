@@ -2,11 +2,12 @@
 # From a bare node of eight GPUs to a running job. On the node, then in the container, in a checkout of this project:
 #
 #   docker run --rm -it --gpus all --ipc=host --shm-size=16g --ulimit memlock=-1 --ulimit stack=67108864 \
-#       -v /data:/data slimerl/slime:latest /bin/bash
+#       -v /data:/data slimerl/slime:v0.3.1 /bin/bash
 #   ./scripts/slime-node.sh                                     Qwen3-4B-Base on the paper's prompts, SAT-GSPO
 #   ./scripts/slime-node.sh --no-sat --name gspo                arguments go to `sat-slime launch`
 #   MODEL=Qwen/Qwen3-30B-A3B-Base FILE=configs/paper/qwen3-30b-a3b.yaml ./scripts/slime-node.sh --method sat-gspo-r3
 #
+# Which slime works, and in which image it is: docs/compatibility.md. `latest` is a slime that was only read so far.
 # Everything lands in ROOT (/data); what is there already is kept. WANDB_API_KEY and HF_TOKEN are used where they are
 # exported. Other jobs on the node are left alone: a Ray is started for this run, and ends with it.
 set -euo pipefail
@@ -33,6 +34,9 @@ echo "slime-node: installing sat-slime"
 python3 -m pip install --quiet --no-deps -e .
 python3 -m pip install --quiet "pydantic>=2.7" "pyyaml>=6" "typer>=0.12" "rich>=13.7" "matplotlib>=3.8" \
     "math-verify[antlr4_13_2]>=0.9,<0.10" "huggingface_hub>=0.24" "pyarrow>=14"
+
+unknown=$(python3 -c 'from sat_slime.plugin.probe import probe_slime; print(*probe_slime(), sep="\n")')
+[[ -z $unknown ]] || fail "$unknown"
 
 echo "slime-node: downloading what is missing to $root"
 [[ -f $hf/config.json ]] || hf download "$model" --local-dir "$hf"

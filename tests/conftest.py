@@ -7,6 +7,13 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser):
+    """Of tests/slime_whole; here, since pytest asks for options before it looks into the folders below."""
+    group = parser.getgroup("the real slime")
+    group.addoption("--slime", metavar="DIR", help="a checkout of slime, as docs/slime-laptop.md names it")
+    group.addoption("--megatron", metavar="DIR", help="Megatron-LM with slime's patches")
+
+
 def pytest_collection_modifyitems(items):
     """Fast tests first: those that start engines take minutes."""
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
@@ -18,7 +25,7 @@ def ray_server(tmp_path_factory):
     for module in ("ray", "aiohttp_cors", "opencensus", "prometheus_client"):
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"needs pip install 'ray[default]': {module} is not installed")
-    from sat_slime.plugin.local_ray import start_ray, stop_ray
+    from sat_slime.plugin.launch.local_ray import start_ray, stop_ray
 
     with pytest.MonkeyPatch.context() as patch:
         # Ray's workers import from where it was started, before PYTHONPATH.

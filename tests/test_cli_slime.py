@@ -13,8 +13,8 @@ import yaml
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
-from sat_slime.plugin.jobs import JobServer
-from sat_slime.plugin.local_ray import LocalRay, is_running
+from sat_slime.plugin.launch.local_ray import LocalRay, is_running
+from sat_slime.plugin.launch.ray_jobs import JobServer
 
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml"
@@ -57,12 +57,14 @@ def test_a_plan_as_json_is_all_there_is_on_stdout(tmp_path):
         "--base", "gspo", "--sat", "--r3", "--lag", "8", "--name", "a", *settings(f"output_dir={tmp_path}/runs")
     )
     assert set(sent) == {"command", "env", "files"}
-    assert sent["command"][1].endswith("/train_async.py")
-    assert (flag(sent, "--advantage-estimator"), flag(sent, "--update-weights-interval")) == ("gspo", "8")
+    assert sent["command"][:3] == ["python3", "-m", "sat_slime.plugin.driver"]
+    assert flag(sent, "--advantage-estimator") == "gspo"
     assert "--use-rollout-routing-replay" in sent["command"]
     (path,) = sent["files"]
     assert path == flag(sent, "--custom-config-path") == f"{tmp_path}/runs/a/sat_slime.yaml"
-    assert yaml.safe_load(sent["files"][path])["sat_slime"]["method"]["sat"]["enabled"] is True
+    settings_of_plugin = yaml.safe_load(sent["files"][path])["sat_slime"]
+    assert settings_of_plugin["method"]["sat"]["enabled"] is True
+    assert settings_of_plugin["driver"]["lag"] == 8
     assert not (tmp_path / "runs").exists()
 
 
@@ -76,7 +78,7 @@ def test_a_plan_for_people_says_the_same(tmp_path):
     sent = plan()
     words = result.stdout.replace(" \\\n", " ").splitlines()
     assert [line for line in words if line.startswith("python3 ")] == [
-        line for line in words if "train_async.py" in line
+        line for line in words if "sat_slime.plugin.driver" in line
     ]
     for name, value in sent["env"].items():
         assert f"export {name}={value}" in result.stdout
@@ -143,7 +145,7 @@ def test_a_machine_without_the_checkpoint(tmp_path):
 
 
 def test_a_slime_that_is_too_old(tmp_path):
-    for file in ("train_async.py", "slime/backends/megatron_utils/actor.py", "slime/ray/rollout.py"):
+    for file in ("train.py", "slime/backends/megatron_utils/actor.py", "slime/ray/rollout.py"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("")
     result = sat_slime("launch", PAPER, "--dry-run", *settings(f"cluster.slime_dir={tmp_path}"))
@@ -386,7 +388,8 @@ def slime_checkout(folder):
         pytest.skip("needs the real slime: slime.backends is not importable")
     folder.mkdir()
     (folder / "slime").symlink_to(Path(next(iter(spec.submodule_search_locations))).parent)
-    (folder / "train_async.py").symlink_to(STAND_IN / "train_async.py")
+    for file in ("train.py", "sitecustomize.py"):
+        (folder / file).symlink_to(STAND_IN / file)
     return folder
 
 

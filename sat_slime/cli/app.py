@@ -59,7 +59,7 @@ def _without_traceback() -> Iterator[None]:
             _complain(str(error).splitlines())
             raise typer.Exit(BAD_INPUT) from None
         except RuntimeError as error:
-            from sat_slime.plugin.jobs import JobError
+            from sat_slime.plugin.launch.ray_jobs import JobError
 
             if not isinstance(error, JobError):
                 raise
@@ -503,6 +503,26 @@ def prepare_model(
 
         code = convert_model(file, {k: v for k, v in settings.items() if v}, overrides or [], gpus, dry_run)
     raise typer.Exit(FAILED if code else OK)
+
+
+@prepare.command("laptop")
+def prepare_laptop(
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to; by itself where configs/slime/laptop.yaml looks.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Make it anew where it is there.")] = False,
+) -> None:
+    """Make the model, tokenizer, prompts and held-out problems of configs/slime/laptop.yaml: those of the embedded
+    quick start. sat-slime launch does so by itself.
+
+        sat-slime prepare laptop --out data/laptop
+    """
+    with _without_traceback():
+        from sat_slime.cli.prepare import LAPTOP, make_laptop
+
+        folder = out or LAPTOP
+        make_laptop(folder.absolute(), overwrite)
+    typer.echo(f"{folder} is ready")
 
 
 data = typer.Typer(no_args_is_help=True, help="Prompts with labels: prepare the paper's, check any.")

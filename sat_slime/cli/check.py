@@ -44,7 +44,7 @@ ENGINES = (
     Engine(
         "sglang",
         "sglang.srt.server_args",
-        "from sat_slime.embedded.sglang_server import cpu_shim; cpu_shim.apply()",
+        "from sat_slime.rollout.sglang_on_cpu import patches; patches.apply()",
     ),
     Engine("ray", "ray"),
     Engine("transformers", "transformers"),

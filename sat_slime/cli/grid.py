@@ -143,7 +143,7 @@ def _run_faults(config: RunConfig, file: Path) -> tuple[list[str], Sequence[str]
     if isinstance(config, EmbeddedConfig):
         return config_errors(config), config_warnings(config)
     from sat_slime.config import slime_config_warnings
-    from sat_slime.plugin.preflight import settings_errors
+    from sat_slime.plugin.launch.checks import settings_errors
 
     return settings_errors(config, None), slime_config_warnings(config)
 
@@ -241,7 +241,7 @@ class Cells:
     def settle(self, state: CellState) -> None:
         if isinstance(self.plan.run, SlimeConfig):
             from sat_slime.cli.sent import status_lines
-            from sat_slime.plugin.jobs import JobError
+            from sat_slime.plugin.launch.ray_jobs import JobError
 
             # What cannot be asked now is told by the command that runs next.
             with contextlib.suppress(RunFolderError, ConfigError, JobError):

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from sat_slime.cli.check import Finding
 from sat_slime.cli.launch import Ending, sigterm_as_ctrl_c
+from sat_slime.cli.prepare import make_missing_laptop
 from sat_slime.cli.slime import SlimePlan, check_cluster, raise_failed, saved_iterations, to_stderr
 from sat_slime.config import SlimeConfig, dump_config, method_label
 from sat_slime.experiment.metrics import keep_rows, write_atomically
@@ -21,10 +22,10 @@ from sat_slime.experiment.run_folder import RunFolder, RunFolderError, writable
 from sat_slime.experiment.view import View, make_view
 
 if TYPE_CHECKING:
-    from sat_slime.plugin.jobs import JobServer, JobState
-    from sat_slime.plugin.launcher import JobRecord
-    from sat_slime.plugin.local_ray import LocalRay
-    from sat_slime.plugin.slime_log import LogLine
+    from sat_slime.plugin.launch.job_files import JobRecord
+    from sat_slime.plugin.launch.local_ray import LocalRay
+    from sat_slime.plugin.launch.ray_jobs import JobServer, JobState
+    from sat_slime.plugin.launch.slime_log import LogLine
 
 LAST_LINES = 15
 """Lines of the log that are shown of a job that failed."""
@@ -44,15 +45,16 @@ class Where:
 def launch(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None, console: Console) -> Ending:
     """Send the plan and follow it to its end, or until Ctrl-C. Raises ConfigError, RunFolderError or JobError when it
     cannot be sent."""
-    from sat_slime.plugin.local_ray import stop_ray
+    from sat_slime.plugin.launch.local_ray import stop_ray
 
     with sigterm_as_ctrl_c():
         _check_folder(plan, overwrite)
+        make_missing_laptop(plan.config, console)
         server, ray = _cluster(plan, where, console)
         with contextlib.ExitStack() as undo:
             if ray is not None:
                 undo.callback(stop_ray, ray)
-            if not where.skip_checks:
+            if not where.skip_checks and not (ray and plan.config.cluster.device == "cpu"):  # this machine: was checked
                 console.print(f"checking the cluster at {server.address} ...", highlight=False)
                 raise_failed(check_cluster(plan, server), to_stderr())
             folder = _claim(plan, overwrite)
@@ -70,9 +72,9 @@ def launch(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None, co
 
 def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
     """Neither a job that runs nor a checkpoint of another run may be in the way."""
-    from sat_slime.plugin.arguments import checkpoint_folder
-    from sat_slime.plugin.jobs import NoAnswer
-    from sat_slime.plugin.launcher import JobRecord, job_state
+    from sat_slime.plugin.launch.command import checkpoint_folder
+    from sat_slime.plugin.launch.job_files import JobRecord, job_state
+    from sat_slime.plugin.launch.ray_jobs import NoAnswer
 
     if not plan.resume:
         RunFolder(plan.folder).check_new(overwrite)
@@ -99,12 +101,15 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
 
 def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer, LocalRay | None]:
     """The cluster to send to, and the Ray that was started for it."""
-    from sat_slime.plugin.jobs import JobServer, given_address
-    from sat_slime.plugin.launcher import JobRecord
-    from sat_slime.plugin.local_ray import start_ray
-    from sat_slime.plugin.machine import machine_findings
+    from sat_slime.plugin.launch import cpu
+    from sat_slime.plugin.launch.job_files import JobRecord
+    from sat_slime.plugin.launch.local_ray import start_ray
+    from sat_slime.plugin.launch.machine import machine_findings
+    from sat_slime.plugin.launch.ray_jobs import JobServer, given_address
 
-    if not where.start_ray:
+    on_cpu = plan.config.cluster.device == "cpu"
+    has_own_ray = where.start_ray or (on_cpu and not (where.address or plan.config.cluster.address))
+    if not has_own_ray:
         before = JobRecord.read(plan.folder) if plan.resume else None
         last = before.address if before and before.ray is None else None
         return JobServer(given_address(where.address, plan.config.cluster.address) or last), None
@@ -112,7 +117,11 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
         found = (Finding(f.mark, f.what, f.detail) for f in machine_findings(plan.config, plan.folder))
         raise_failed((finding for finding in found if finding.mark == "FAIL"), to_stderr())
     console.print("starting Ray on this machine ...", highlight=False)
-    ray = start_ray()
+    if on_cpu:
+        gpus, cores = plan.config.cluster.gpus_per_node, cpu.cpu_cores(plan.config)
+        ray = start_ray(gpus, cores, cpu.OBJECT_STORE_BYTES, cpu.RAY_ENVIRONMENT)
+    else:
+        ray = start_ray()
     return JobServer(ray.address), ray
 
 
@@ -133,7 +142,7 @@ def _claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
 
 
 def _send(plan: SlimePlan, folder: RunFolder, server: JobServer, ray: LocalRay | None) -> JobRecord:
-    from sat_slime.plugin.launcher import submit, write_files
+    from sat_slime.plugin.launch.job_files import submit, write_files
 
     with writable(folder.path):
         write_files(plan.sent.files)
@@ -174,8 +183,8 @@ def follow(
     folder: RunFolder, config: SlimeConfig, record: JobRecord, server: JobServer, live: bool | None, console: Console
 ) -> Ending:
     """Show the job's progress until it ends or Ctrl-C; keep its log."""
-    from sat_slime.plugin.jobs import JobError
-    from sat_slime.plugin.launcher import JobLog
+    from sat_slime.plugin.launch.job_files import JobLog
+    from sat_slime.plugin.launch.ray_jobs import JobError
 
     title = f"{config.name} · {method_label(config.method.model_dump())} · lag {config.pipeline.lag}"
     show = Show(config)
@@ -218,7 +227,7 @@ class Show:
 
     def read(self, text: str, view: View | None = None) -> None:
         """Take in a line of the log."""
-        from sat_slime.plugin.slime_log import read_line, run_metrics
+        from sat_slime.plugin.launch.slime_log import read_line, run_metrics
 
         line = read_line(text)
         self.now = self.now if line.time is None else line.time
@@ -256,7 +265,7 @@ class Show:
 
 def end(folder: RunFolder, record: JobRecord, state: JobState | None) -> Ending:
     """Note how the job ended, end the Ray that was started for it, write the report. state: None where it is lost."""
-    from sat_slime.plugin.local_ray import stop_ray
+    from sat_slime.plugin.launch.local_ray import stop_ray
 
     status, error = note_end(folder, record, state)
     if record.ray is not None:
@@ -274,7 +283,7 @@ def end(folder: RunFolder, record: JobRecord, state: JobState | None) -> Ending:
 
 def note_end(folder: RunFolder, record: JobRecord, state: JobState | None) -> tuple[str, str | None]:
     """(status, error) of a job that has ended, written into the run's state.json."""
-    from sat_slime.plugin.jobs import JobState
+    from sat_slime.plugin.launch.ray_jobs import JobState
 
     state = state or JobState("FAILED", None, f"the cluster at {record.address} does not know it any more")
     status = {"SUCCEEDED": "finished", "STOPPED": "interrupted"}.get(state.status, "failed")
@@ -284,7 +293,7 @@ def note_end(folder: RunFolder, record: JobRecord, state: JobState | None) -> tu
 
 
 def _failure(folder: RunFolder, record: JobRecord, state: JobState) -> str:
-    from sat_slime.plugin.launcher import JobLog
+    from sat_slime.plugin.launch.job_files import JobLog
 
     lines = [*deque((line for line in JobLog(folder.log).lines(record.job) if line.strip()), LAST_LINES)]
     if state.exit_code is None or not lines:  # it did not run: the message is the reason, not the end of a log

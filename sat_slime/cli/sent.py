@@ -19,8 +19,8 @@ from sat_slime.experiment.run_folder import RunFolder, RunFolderError
 from sat_slime.experiment.view import number
 
 if TYPE_CHECKING:
-    from sat_slime.plugin.jobs import JobServer, JobState
-    from sat_slime.plugin.launcher import JobRecord
+    from sat_slime.plugin.launch.job_files import JobRecord
+    from sat_slime.plugin.launch.ray_jobs import JobServer, JobState
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class SentRun:
 
 def find(path: Path) -> SentRun:
     """The run in a folder. Raises RunFolderError, ConfigError or JobError."""
-    from sat_slime.plugin.jobs import JobServer, NoAnswer
-    from sat_slime.plugin.launcher import JobRecord
+    from sat_slime.plugin.launch.job_files import JobRecord
+    from sat_slime.plugin.launch.ray_jobs import JobServer, NoAnswer
 
     folder = RunFolder.open(path)
     config = load_config(folder.config)
@@ -63,7 +63,7 @@ def find(path: Path) -> SentRun:
 
 def status_lines(path: Path) -> list[str]:
     """What is known of a run, a line each."""
-    from sat_slime.plugin.local_ray import is_running
+    from sat_slime.plugin.launch.local_ray import is_running
 
     run = find(path)
     folder, config, record = run.folder, run.config, run.record
@@ -120,7 +120,7 @@ def _progress(run: SentRun) -> str:
 
 def log_lines(run: SentRun) -> Iterator[str]:
     """Lines of the newest job's log so far."""
-    from sat_slime.plugin.launcher import JobLog
+    from sat_slime.plugin.launch.job_files import JobLog
 
     _catch_up(run)
     yield from JobLog(run.folder.log).lines(run.record.job)
@@ -134,7 +134,7 @@ def last_log_lines(path: Path, count: int | None) -> Iterator[str]:
 
 def follow_log(path: Path, count: int | None = None) -> Iterator[str]:
     """The log of a run's newest job as it grows, until the job ends; of what is there the last `count` lines."""
-    from sat_slime.plugin.launcher import JobLog
+    from sat_slime.plugin.launch.job_files import JobLog
 
     run = find(path)
     if run.server is None or not run.goes_on:
@@ -147,7 +147,7 @@ def follow_log(path: Path, count: int | None = None) -> Iterator[str]:
 
 def _catch_up(run: SentRun) -> None:
     """Bring log.txt up to what the cluster has, unless another process is at it."""
-    from sat_slime.plugin.launcher import JobLog
+    from sat_slime.plugin.launch.job_files import JobLog
 
     if run.server is not None and run.state is not None:
         with _writing(run) as keep:
@@ -171,7 +171,7 @@ def _writing(run: SentRun) -> Iterator[bool]:
 
 def stop(path: Path) -> Ending:
     """End a run's job, and the Ray that was started for it; nothing else."""
-    from sat_slime.plugin.local_ray import stop_ray
+    from sat_slime.plugin.launch.local_ray import stop_ray
 
     run = find(path)
     folder, record = run.folder, run.record

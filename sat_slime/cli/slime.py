@@ -17,8 +17,8 @@ from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
 from sat_slime.experiment.run_folder import RunFolder, RunFolderError
 
 if TYPE_CHECKING:
-    from sat_slime.plugin.arguments import SlimeCommand
-    from sat_slime.plugin.jobs import JobServer
+    from sat_slime.plugin.launch.command import SlimeCommand
+    from sat_slime.plugin.launch.ray_jobs import JobServer
 
 FREE_ON_RESUME = (
     "pipeline.iterations",
@@ -60,17 +60,18 @@ def plan_slime_run(
     folder: that of an existing run, wherever it was moved to; None: output_dir/name.
     """
     from sat_slime.config.slime_checks import slime_config_warnings
-    from sat_slime.plugin.arguments import run_folder, slime_command
-    from sat_slime.plugin.preflight import flags_here, settings_errors
+    from sat_slime.plugin.launch.checks import flags_here, settings_errors
+    from sat_slime.plugin.launch.command import run_folder, slime_command
 
     folder = run_folder(config) if folder is None else folder.absolute()
     # As its folder will remember it, for other terminals in other working directories.
     config = config.model_copy(update={"output_dir": str(folder.parent), "name": folder.name})
-    if errors := settings_errors(config, flags_here(config) if look_for_slime else None):
+    known = flags_here(config) if look_for_slime else None
+    if errors := settings_errors(config, known):
         raise ConfigError([f"{file}: {error}" for error in errors])
     if resume:
         check_resume(config, folder)
-    return SlimePlan(config, folder, resume, slime_command(config, folder), tuple(slime_config_warnings(config)))
+    return SlimePlan(config, folder, resume, slime_command(config, folder, known), tuple(slime_config_warnings(config)))
 
 
 def check_resume(config: SlimeConfig, path: Path) -> None:
@@ -96,8 +97,8 @@ def check_resume(config: SlimeConfig, path: Path) -> None:
 
 def saved_iterations(config: SlimeConfig, folder: Path) -> int:
     """Iterations in the run's newest checkpoint; 0 without one."""
-    from sat_slime.plugin.arguments import checkpoint_folder
-    from sat_slime.plugin.machine import newest_iteration
+    from sat_slime.plugin.launch.command import checkpoint_folder
+    from sat_slime.plugin.launch.machine import newest_iteration
 
     newest = newest_iteration(checkpoint_folder(config, folder))
     return int(newest) + 1 if newest and newest.isdigit() else 0
@@ -140,7 +141,7 @@ def by_flag(command: Sequence[str]) -> list[str]:
 
 def describe_json(plan: SlimePlan) -> str:
     """The same for programs."""
-    from sat_slime.plugin.arguments import as_json
+    from sat_slime.plugin.launch.command import as_json
 
     return json.dumps(as_json(plan.sent), indent=2)
 
@@ -151,9 +152,9 @@ def describe_json(plan: SlimePlan) -> str:
 def check_slime_run(config: SlimeConfig, file: Path, option: str | None) -> Iterator[Finding]:
     """Every check of a run of slime: its settings, then the cluster where one is named, else this machine."""
     from sat_slime.config.slime_checks import slime_config_warnings
-    from sat_slime.plugin.flags import recorded_flags
-    from sat_slime.plugin.jobs import JobError, JobServer, given_address
-    from sat_slime.plugin.preflight import flags_here, settings_errors
+    from sat_slime.plugin.launch.checks import flags_here, settings_errors
+    from sat_slime.plugin.launch.flags import recorded_flags
+    from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, given_address
 
     address = given_address(option, config.cluster.address)
     known = flags_here(config) if address is None else recorded_flags()
@@ -178,12 +179,12 @@ def check_slime_run(config: SlimeConfig, file: Path, option: str | None) -> Iter
 
 def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
     """This machine, where the run would be on it. option: the address that the command line gives."""
-    from sat_slime.plugin import preflight
-    from sat_slime.plugin.jobs import given_address, is_this_machine
+    from sat_slime.plugin.launch import checks
+    from sat_slime.plugin.launch.ray_jobs import given_address, is_this_machine
 
     address = given_address(option, plan.config.cluster.address)
     if is_this_machine(address):
-        findings = preflight.here(plan.config, plan.folder)
+        findings = checks.here(plan.config, plan.folder)
         yield from (Finding(finding.mark, finding.what, finding.detail) for finding in findings)
     else:
         yield Finding("WARN", "cluster", f"{address} is checked when the run is launched, and by sat-slime check")
@@ -191,7 +192,7 @@ def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
 
 def check_cluster(plan: SlimePlan, server: JobServer) -> Iterator[Finding]:
     """The cluster that the run is for."""
-    from sat_slime.plugin.preflight import cluster_findings
+    from sat_slime.plugin.launch.checks import cluster_findings
 
     for finding in cluster_findings(server, plan.config, plan.folder, plan.sent):
         yield Finding(finding.mark, finding.what, finding.detail)

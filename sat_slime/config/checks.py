@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sat_slime.config.method import build_method, unused_settings
-from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.schema import EmbeddedConfig, PipelineConfig
 from sat_slime.objective import Method, check_method, no_op_at_ratio_one
 
 MIN_PROBLEMS = 500
@@ -185,14 +185,7 @@ def _streaming(config: EmbeddedConfig) -> Iterator[str]:
             "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
             "more, or pipeline.mode to batch"
         )
-    # The trainer's steps between two broadcasts make every token that old, however fast it comes.
-    least = pipeline.lag * pipeline.optimizer_steps_per_rollout - 1
-    if pipeline.max_staleness < least:
-        yield (
-            f"pipeline.max_staleness is {pipeline.max_staleness}, but with pipeline.lag {pipeline.lag} and "
-            f"pipeline.optimizer_steps_per_rollout {pipeline.optimizer_steps_per_rollout} tokens of the newest weights "
-            f"are up to {least} updates old: raise it to {least} or more, or lower pipeline.lag"
-        )
+    yield from bound_too_tight(pipeline)
     if pipeline.queue_prompts < rollout.prompts_per_iteration:
         yield (
             f"pipeline.queue_prompts is {pipeline.queue_prompts}, less than the batch of rollout.prompts_per_iteration "
@@ -202,6 +195,17 @@ def _streaming(config: EmbeddedConfig) -> Iterator[str]:
         yield (
             "rollout.deterministic is true with pipeline.mode streaming, where the clock decides which weights "
             "generate a token: set it to false, or pipeline.mode to batch"
+        )
+
+
+def bound_too_tight(pipeline: PipelineConfig) -> Iterator[str]:
+    """The fault of a bound on staleness that nothing could keep."""
+    least = pipeline.least_staleness
+    if pipeline.max_staleness < least:
+        yield (
+            f"pipeline.max_staleness is {pipeline.max_staleness}, but with pipeline.lag {pipeline.lag} and "
+            f"pipeline.optimizer_steps_per_rollout {pipeline.optimizer_steps_per_rollout} tokens of the newest weights "
+            f"are up to {least} updates old: raise it to {least} or more, or lower pipeline.lag"
         )
 
 
@@ -245,11 +249,11 @@ def _schedule(config: EmbeddedConfig) -> Iterator[str]:
 def _queue_depth(config: EmbeddedConfig) -> Iterator[str]:
     pipeline, prompts = config.pipeline, config.rollout.prompts_per_iteration
     ahead = pipeline.queue_prompts // prompts * pipeline.optimizer_steps_per_rollout
-    if ahead > pipeline.max_staleness:
+    if ahead > pipeline.max_staleness and not pipeline.pacing:
         yield (
             f"pipeline.queue_prompts {pipeline.queue_prompts} lets the engines run {ahead} optimizer steps ahead of "
-            f"the trainer, more than pipeline.max_staleness {pipeline.max_staleness}: much will be dropped; lower "
-            f"it to {pipeline.max_staleness // pipeline.optimizer_steps_per_rollout * prompts}, or raise max_staleness"
+            f"the trainer, more than pipeline.max_staleness {pipeline.max_staleness}, with pipeline.pacing false: "
+            "much will be dropped; set pipeline.pacing to true"
         )
 
 

@@ -5,12 +5,12 @@ slime hands them over as the one key `sat_slime` of its `--custom-config-path` f
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import model_validator
 
 from sat_slime.config.method import method_switches
-from sat_slime.config.schema import MethodConfig, ScoresConfig, Section
+from sat_slime.config.schema import MethodConfig, NonNegativeInt, ScoresConfig, Section
 
 
 class HooksConfig(Section):
@@ -20,8 +20,9 @@ class HooksConfig(Section):
     """Push the actor's weights to the engines after a start or a resume, whatever model was loaded last: with a KL loss
     the reference model is, and slime would broadcast that one (slime issue 1695)."""
     checkpoint_denominator: bool = True
-    """With denominator `checkpoint` and a lag above 1, score the batch that was in flight during a broadcast under the
-    weights that generated it; slime has by then replaced them."""
+    """In launch scripts of one's own with denominator `checkpoint` and a lag above 1: score the batch that was in
+    flight during a push under the weights that generated it, which slime has replaced by then. Our driver always
+    does."""
     version_by_step: bool = True
     """Number the weights that are pushed by their optimizer steps, so that lag and evaluation are attributed by the
     version that came back with each response."""
@@ -30,10 +31,20 @@ class HooksConfig(Section):
     check_routed_experts: bool = True
     """Refuse replayed experts that do not belong to the tokens trained: length, layers, range, off by one."""
     evaluate_first: bool = True
-    """Evaluate the initial weights, which slime's train_async.py does not; its train.py does, and `sat-slime launch`
-    leaves this out there."""
+    """Evaluate the initial weights, before the first rollout of a new run."""
     evaluate_last: bool = True
-    """Evaluate the final weights: push them after the last iteration and evaluate, where slime would not."""
+    """Evaluate the final weights: push them after the last rollout and evaluate."""
+
+
+class DriverConfig(Section):
+    """The order that `sat_slime.plugin.driver` keeps. slime's own training scripts read none of it."""
+
+    mode: Literal["batch", "streaming"] = "batch"
+    """As pipeline.mode of a run."""
+    lag: NonNegativeInt = 1
+    """As pipeline.lag of a run: rollouts per push of the weights; 0: synchronous."""
+    max_staleness: NonNegativeInt = 8
+    """As pipeline.max_staleness of a run: bound on the lag of every token in mode streaming, in optimizer steps."""
 
 
 class PluginConfig(Section):
@@ -43,6 +54,8 @@ class PluginConfig(Section):
     """What is optimized: a section as in every configuration here, or a name such as `sat-gspo-r3`."""
     hooks: HooksConfig = HooksConfig()
     """Hooks into slime."""
+    driver: DriverConfig = DriverConfig()
+    """The order of generation, training and pushes."""
     eval: ScoresConfig = ScoresConfig()
     """What is reported of an evaluation."""
     run_dir: str | None = None

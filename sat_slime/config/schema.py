@@ -220,16 +220,26 @@ class PipelineConfig(Section):
     """Rollout batches to train on."""
     optimizer_steps_per_rollout: PositiveInt = 1
     """Optimizer steps (mini-batches) per rollout batch; the paper's is 1."""
+    max_staleness: NonNegativeInt = 8
+    """Mode streaming: bound on the lag of every token, in optimizer updates. A prompt begins only when it can still be
+    trained within it; what is overtaken and breaks it all the same is dropped."""
+
+    @property
+    def least_staleness(self) -> int:
+        """The least max_staleness of mode streaming: the trainer's own steps between two broadcasts make tokens that
+        old, however fast they come."""
+        return self.lag * self.optimizer_steps_per_rollout - 1
 
 
 class EmbeddedPipelineConfig(PipelineConfig):
     """The order of generation, training and weight broadcast, with the queue of mode streaming."""
 
-    max_staleness: NonNegativeInt = 8
-    """Mode streaming: bound on the lag of every token, in optimizer updates; prompts of which a response has an older
-    token when they would be trained are dropped."""
     queue_prompts: PositiveInt = 32
     """Mode streaming: bound on the prompts that are generated, or in generation, ahead of the trainer."""
+    pacing: bool = True
+    """Mode streaming: begin a prompt only when it can still be trained within max_staleness, and train the oldest
+    first. false: begin whenever there is room, train what was complete first, and let the bound drop the rest, which
+    falls on long answers."""
 
     @property
     def weights_in_use(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sat_slime.config.checks import divisors, idle_top_p_replay, uneven_batch
+from sat_slime.config.checks import bound_too_tight, divisors, idle_top_p_replay, uneven_batch
 from sat_slime.config.method import build_method, unused_settings
 from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_schema import SlimeConfig
@@ -12,6 +12,14 @@ from sat_slime.objective import SAT, Method, check_method
 
 NEEDED_SIZES = ("num-layers", "hidden-size", "num-attention-heads")
 """Flags without which there is no model."""
+
+NOT_STREAMED = (
+    "dynamic-sampling-filter-path",
+    "rollout-sample-filter-path",
+    "rollout-all-samples-process-path",
+    "multimodal-keys",
+)
+"""Flags of slime's own rollout function that have no effect in mode streaming, or cannot be saved with its queue."""
 
 
 def slime_config_errors(config: SlimeConfig) -> list[str]:
@@ -21,11 +29,13 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
     """
     return [
         *_method(config),
+        *_streaming(config),
         *_unset(config),
         *_parallelism(config),
         *_nodes(config),
         *_batch(config),
         *_context(config),
+        *_cpu(config),
     ]
 
 
@@ -94,25 +104,39 @@ def _method(config: SlimeConfig) -> Iterator[str]:
             "the first step and would be stale for the others; set pipeline.optimizer_steps_per_rollout to 1 or "
             "method.sat.scope to microbatch"
         )
-    streams = config.pipeline.mode == "streaming"
-    if streams and lag == 0:
-        yield (
-            "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
-            "more, or pipeline.mode to batch"
-        )
-    elif streams and method.denominator == "checkpoint":
-        yield (
-            "pipeline.mode is streaming with denominator checkpoint: a response may be of several weights, and slime "
-            "keeps one old actor to score it with; set method.denominator to "
-            + ("trainer" if method.tis else "rollout")
-            + ", or pipeline.mode to batch"
-        )
-    elif lag == 0 and method.denominator == "checkpoint":
+    if lag == 0 and method.denominator == "checkpoint" and config.pipeline.mode == "batch":
         yield (
             "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those at the start of the "
             "step, which denominator trainer stands for: raise pipeline.lag, or set method.denominator to "
             + ("rollout and method.tis.enabled to false" if method.tis else "trainer or rollout")
         )
+
+
+def _streaming(config: SlimeConfig) -> Iterator[str]:
+    pipeline, method = config.pipeline, build_method(config.method)
+    if pipeline.mode != "streaming":
+        return
+    if pipeline.lag == 0:
+        yield (
+            "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
+            "more, or pipeline.mode to batch"
+        )
+    yield from bound_too_tight(pipeline)
+    if method.denominator == "checkpoint":
+        yield (
+            "pipeline.mode is streaming with denominator checkpoint: a response may be of several weights, and one "
+            "copy of those that generated is kept to score it with; set method.denominator to "
+            + ("trainer" if method.tis else "rollout")
+            + ", or pipeline.mode to batch"
+        )
+    if not config.hooks.version_by_step:
+        yield (
+            "hooks.version_by_step is false with pipeline.mode streaming, whose bound counts on versions that are "
+            "optimizer steps: set it to true"
+        )
+    for name in NOT_STREAMED:
+        if name in config.extra_args:
+            yield f"extra_args.{name} cannot be with pipeline.mode streaming: leave it out, or set the mode to batch"
 
 
 def _unset(config: SlimeConfig) -> Iterator[str]:
@@ -169,6 +193,12 @@ def _parallelism(config: SlimeConfig) -> Iterator[str]:
         yield (
             f"train.expert_parallel is {expert}, which does not divide the model's {model.experts} experts: choose one "
             f"of {divisors(model.experts)}"
+        )
+    if expert == 1 and train.expert_tensor_parallel != tensor:
+        yield (
+            f"train.expert_tensor_parallel is {train.expert_tensor_parallel} with train.expert_parallel 1 and "
+            f"train.tensor_parallel {tensor}: Megatron then leaves the gradients of the experts' copies apart, which "
+            f"drift from one another: set train.expert_tensor_parallel to {tensor}, or raise train.expert_parallel"
         )
     shared = expert * train.expert_tensor_parallel * pipeline
     if gpus % shared:
@@ -259,6 +289,30 @@ def _context(config: SlimeConfig) -> Iterator[str]:
             )
 
 
+def _cpu(config: SlimeConfig) -> Iterator[str]:
+    """What of slime has nothing that stands in for it on a CPU."""
+    train = config.train
+    if config.cluster.device != "cpu":
+        return
+    if not config.model.is_moe:
+        yield (
+            "cluster.device is cpu, but model.architecture has no num-experts: only a Qwen3-MoE has layers without "
+            "Transformer Engine here; describe one, or set cluster.device to gpu"
+        )
+    if train.optimizer_offload:
+        yield "train.optimizer_offload is true with cluster.device cpu: all memory is the host's; set it to false"
+    if train.pipeline_parallel > 1:
+        yield (
+            f"train.pipeline_parallel is {train.pipeline_parallel} with cluster.device cpu, which was never run: set "
+            "it to 1"
+        )
+    if config.rollout.gpus_per_engine > 1:
+        yield (
+            f"rollout.gpus_per_engine is {config.rollout.gpus_per_engine} with cluster.device cpu: an engine is one "
+            "process there; set it to 1, and rollout.gpus_per_node to more for more engines"
+        )
+
+
 # ----------------------------------------------------------------------------------------------------- warnings
 
 
@@ -315,14 +369,6 @@ def _sampling(config: SlimeConfig) -> Iterator[str]:
 
 def _schedule(config: SlimeConfig) -> Iterator[str]:
     lag, iterations, evaluation = config.pipeline.lag, config.pipeline.iterations, config.eval.every_n_iterations
-    rollout = config.rollout
-    waiting = rollout.concurrent_requests * rollout.engines
-    if config.pipeline.mode == "streaming" and waiting > rollout.prompts_per_iteration:
-        yield (
-            f"pipeline.mode is streaming: slime lets rollout.concurrent_requests x engines = {waiting} finished "
-            f"prompts wait, {waiting / rollout.prompts_per_iteration:.1f} iterations of work, and has no bound on "
-            "their lag; fewer concurrent requests let fewer wait"
-        )
     if lag and iterations <= lag:
         yield (
             f"pipeline.iterations is {iterations}, not more than pipeline.lag {lag}: the run ends before a batch of "

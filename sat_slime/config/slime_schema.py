@@ -6,6 +6,7 @@ Where slime's flag has another name it stands in the docstring as `--flag`. Anyt
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -51,12 +52,16 @@ EnvironmentValue = Annotated[str, BeforeValidator(_as_text)]
 """Text; a number stands for its digits."""
 
 
+LocalPath = Annotated[str, AfterValidator(os.path.expanduser)]
+"""A path; `~` is the home of who reads the settings."""
+
+
 class SlimeModelConfig(Section):
     """The model: where its weights are, and its architecture as Megatron's flags."""
 
-    hf_checkpoint: str | None = None
+    hf_checkpoint: LocalPath | None = None
     """Folder with the Hugging Face weights, configuration and tokenizer; SGLang starts from it (--hf-checkpoint)."""
-    megatron_checkpoint: str | None = None
+    megatron_checkpoint: LocalPath | None = None
     """The same weights in Megatron's format, as `sat-slime prepare model` converts them: what training starts from, and
     the reference model of the KL (--ref-load)."""
     max_positions: PositiveInt | None = None
@@ -130,7 +135,7 @@ class SlimeModelConfig(Section):
 class DataConfig(Section):
     """The prompts and what rewards a response."""
 
-    prompts: str | None = None
+    prompts: LocalPath | None = None
     """File of training prompts, one JSON object per line (--prompt-data)."""
     input_key: str = "prompt"
     """Key of the prompt: text, or a list of chat messages."""
@@ -261,7 +266,7 @@ class SlimeEvalConfig(ScoresConfig):
     every_n_iterations: NonNegativeInt = 20
     """Iterations between evaluations, besides one before the first iteration and one after the last
     (hooks.evaluate_first, hooks.evaluate_last); 0: none at all."""
-    prompts: dict[str, str] = Field(default_factory=dict)
+    prompts: dict[str, LocalPath] = Field(default_factory=dict)
     """Name and file of each set, in the training prompts' format."""
     samples_per_problem: PositiveInt = 1
     """Samples per problem and repeat."""
@@ -303,13 +308,18 @@ class SlimeLoggingConfig(Section):
 class ClusterConfig(Section):
     """Where the run is started, and what is installed there."""
 
+    device: Literal["gpu", "cpu"] = "gpu"
+    """cpu: the same run on this machine without a GPU (docs/slime-laptop.md), on a Ray that is started for it unless an
+    address is given; the GPUs that settings count are then processes."""
+    cpu_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Device cpu: arithmetic of trainer and engines. On GPUs slime's is bfloat16."""
     address: str | None = None
     """Ray's job server, such as http://10.0.0.1:8265; unset: the one of this machine."""
     gpus_per_node: PositiveInt = 8
     """GPUs that a node has, in use or not (--num-gpus-per-node)."""
-    slime_dir: str = "/root/slime"
+    slime_dir: LocalPath = "/root/slime"
     """slime's checkout, as in its image."""
-    megatron_dir: str = "/root/Megatron-LM"
+    megatron_dir: LocalPath = "/root/Megatron-LM"
     """Megatron-LM's checkout, as in slime's image."""
     python_path: list[str] = Field(default_factory=list)
     """Further folders that Python looks into, for instance that of this package where it is not installed."""

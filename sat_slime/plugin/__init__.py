@@ -1,4 +1,6 @@
-"""Everything that touches slime: the loss that it calls, hooks into it, and the launcher of its runs.
+"""Everything that touches slime.
 
-slime takes these functions by their dotted paths; docs/slime.md lists them.
+The modules beside this one hold what slime calls by its dotted path, and `driver`, which runs slime's classes in our
+order. `inside` is what they stand on, in slime's processes; `launch` starts and follows a run; `cpu` lets slime run
+without a GPU.
 """

@@ -20,8 +20,8 @@ from slime.utils.ppo_utils import compute_approx_kl, compute_gspo_kl
 from torch import Tensor
 
 from sat_slime.objective import Method, TokenBatch, policy_surrogate
-from sat_slime.plugin import step_metrics, step_quantile
-from sat_slime.plugin.settings import plugin_method
+from sat_slime.plugin.inside import step_metrics, step_quantile
+from sat_slime.plugin.inside.settings import plugin_method
 
 Batch = dict[str, Any]
 """slime's micro-batch: lists of a tensor or number for each response; log-probs are this context-parallel rank's."""

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from sat_slime.plugin import reward, versions
-from sat_slime.plugin.routed_experts import fault, narrow, routed_layers, stand_in, strangers
-from sat_slime.plugin.settings import plugin_config, steps_per_rollout
-from sat_slime.plugin.step_files import StepFile, slime_module
+from sat_slime.plugin import reward
+from sat_slime.plugin.inside import versions
+from sat_slime.plugin.inside.routed_experts import fault, narrow, routed_layers, stand_in, strangers
+from sat_slime.plugin.inside.settings import plugin_config, steps_per_rollout
+from sat_slime.plugin.inside.step_files import StepFile, slime_module
 from sat_slime.rollout.evaluation import Graded, summary
+from sat_slime.rollout.staleness import STREAM_METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +132,8 @@ def log_rollout(
         _count_left_out(samples, rollout_id, rollout_extra_metrics)
     if versions.are_steps(args, hooks):
         _announce("version_by_step")
-        if reason := versions.load(samples):
+        ours = {key: value for key, value in (rollout_extra_metrics or {}).items() if key.startswith(STREAM_METRICS)}
+        if reason := versions.load(samples, ours):
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
     if verified := reward.drain_metrics():
         _track(args, {**verified, "rollout/step": slime_module("metric_utils").compute_rollout_step(args, rollout_id)})

@@ -35,6 +35,7 @@ def test_a_dense_run_can_start():
         ["train.gpus_per_node=8", "rollout.gpus_per_node=8", "rollout.nodes=2", "rollout.gpus_per_engine=16"],
         ["rollout.gpus_per_engine=1"],
         ["rollout.gpus_per_engine=4"],
+        ["train.expert_parallel=1", "train.expert_tensor_parallel=4"],
         ["train.tensor_parallel=8", "train.gpus_per_node=8"],  # a multiple of the four key-value heads
         ["train.pipeline_parallel=2", "train.tensor_parallel=2", "train.expert_parallel=2"],
         ["rollout.end_at_context=false", "rollout.max_response_tokens=30720", "eval.max_response_tokens=30720"],
@@ -68,7 +69,19 @@ def test_other_layouts_that_can_start(overrides):
         (["pipeline.mode=streaming", "pipeline.lag=0"], ["pipeline.lag is 0", "pipeline.mode to batch"]),
         (
             ["pipeline.mode=streaming", "method.denominator=checkpoint"],
-            ["pipeline.mode is streaming", "one old actor", "set method.denominator to rollout"],
+            ["pipeline.mode is streaming", "one copy", "set method.denominator to rollout"],
+        ),
+        (
+            ["pipeline.mode=streaming", "pipeline.lag=6", "pipeline.max_staleness=4"],
+            ["pipeline.max_staleness is 4", "raise it to 5", "lower pipeline.lag"],
+        ),
+        (
+            ["pipeline.mode=streaming", "hooks.version_by_step=false"],
+            ["hooks.version_by_step is false with pipeline.mode streaming", "set it to true"],
+        ),
+        (
+            ["pipeline.mode=streaming", "extra_args.dynamic-sampling-filter-path=a.b"],
+            ["extra_args.dynamic-sampling-filter-path cannot be with pipeline.mode streaming"],
         ),
         (["method=trpo"], ["trpo: TRPO's constraint", "its step cannot be taken back", "choose base dppo"]),
         (["method=gspo-topp"], ["method.top_p_replay is true", "rollout.top_p is 1"]),
@@ -86,6 +99,10 @@ def test_other_layouts_that_can_start(overrides):
         (["model.architecture.num-experts=126"], ["train.expert_parallel is 4", "126 experts"]),
         (["train.expert_parallel=8"], ["train.expert_parallel 8", "the 4 GPUs"]),
         (["train.expert_tensor_parallel=2"], ["expert_tensor_parallel 2", "is 8"]),
+        (
+            ["train.expert_parallel=1"],
+            ["train.expert_tensor_parallel is 1", "drift", "set train.expert_tensor_parallel to 4", "expert_parallel"],
+        ),
         (["train.nodes=2"], ["train.nodes is 2 with 4 of 8", "set train.gpus_per_node to 8"]),
         (["train.gpus_per_node=16"], ["train.gpus_per_node is 16", "cluster.gpus_per_node 8"]),
         (["rollout.gpus_per_node=16"], ["rollout.gpus_per_node is 16", "cluster.gpus_per_node 8"]),
@@ -192,7 +209,6 @@ def test_a_run_without_oddities_has_no_warning():
         (["checkpoint.every_n_iterations=20"], ["checkpoint.every_n_iterations is 20, no multiple of pipeline.lag 8"]),
         (["checkpoint.every_n_iterations=0"], ["checkpoint.every_n_iterations is 0"]),
         (["checkpoint.optimizer=false"], ["checkpoint.optimizer is false"]),
-        (["pipeline.mode=streaming"], ["1024 finished prompts", "4.0 iterations of work", "no bound on their lag"]),
     ],
 )
 def test_each_warning(overrides, named):

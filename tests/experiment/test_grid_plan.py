@@ -13,7 +13,7 @@ from sat_slime.embedded.initial_model import cached_model
 from sat_slime.experiment.grid_plan import Cell, cell_config, plan_cells
 from sat_slime.experiment.grid_progress import CellSize, ProgressReader, expect, outlook
 from sat_slime.experiment.grid_state import CellState, GridFolder
-from sat_slime.plugin.preflight import settings_errors
+from sat_slime.plugin.launch.checks import settings_errors
 
 ROOT = Path(__file__).parents[2]
 

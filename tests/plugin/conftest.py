@@ -8,30 +8,8 @@ SLIME is a checkout of slime, MEGATRON one of Megatron-LM at the commit that sli
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
-
-NEEDS = {
-    "needs_slime": ("slime.backends.megatron_utils", "megatron.core", "ray", "httpx", "wandb"),
-    "needs_slime_arguments": ("slime.backends.megatron_utils", "megatron.training", "sglang", "transformers"),
-}
-"""What must be importable for a test with that mark. PyPI has another slime, without `backends`."""
-
-
-def missing_modules(mark: str) -> list[str]:
-    return [name for name in NEEDS[mark] if not _importable(name)]
-
-
-def _importable(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ImportError:  # of a parent package
-        return False
-
-
-MISSING = {mark: missing_modules(mark) for mark in NEEDS}
-"""Looked up before any test puts a stand-in for slime in place."""
+from real_slime import MISSING, NEEDS
 
 
 def pytest_configure(config):

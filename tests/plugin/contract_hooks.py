@@ -8,8 +8,8 @@ from typing import Any
 
 from slime_host import make_args
 
-from sat_slime.embedded.sglang_server.absent import stand_in_for
 from sat_slime.plugin import rollout_hooks, train_hooks
+from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
 if importlib.util.find_spec("wandb") is None:
     stand_in_for("wandb")

@@ -12,17 +12,16 @@ from types import ModuleType
 
 import torch
 import torch.distributed as dist
+from real_slime import MISSING
 from torch import Tensor
 
 
 def is_real() -> bool:
+    """Whether the real slime serves: it can be imported with all that it needs, else the stand-in does."""
     module = sys.modules.get("slime.backends.megatron_utils.loss")
     if module is not None:
         return not getattr(module, "is_fake", False)
-    try:
-        return importlib.util.find_spec("slime.backends.megatron_utils") is not None
-    except ImportError:
-        return False
+    return not MISSING["needs_slime"]
 
 
 def install_where_missing() -> None:
@@ -44,7 +43,7 @@ def install_where_missing() -> None:
 
 def remove() -> None:
     """Takes the stand-in out again, with what was imported on top of it."""
-    from sat_slime.plugin import step_metrics
+    from sat_slime.plugin.inside import step_metrics
 
     if not is_real():
         for name in [*MODULES, "sat_slime.plugin.loss"]:

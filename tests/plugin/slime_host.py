@@ -18,7 +18,11 @@ from typing import Any
 
 import torch
 
-from sat_slime.plugin import evaluations, rollout_hooks, train_hooks
+from sat_slime.config.plugin import DriverConfig
+from sat_slime.plugin import driver, rollout_hooks, train_hooks
+from sat_slime.plugin.inside import evaluations, trainer_process
+from sat_slime.plugin.inside.batch_facts import BatchFacts
+from sat_slime.plugin.inside.host import Host
 
 REFERENCE = -1.0
 """The reference model's number."""
@@ -35,6 +39,11 @@ class Recorder:
     batches: list[dict[str, Any]] = field(default_factory=list)
     pushes: list[tuple[str, float]] = field(default_factory=list)
     evaluations: list[tuple[int, str]] = field(default_factory=list)
+    saved: list[tuple[str, int, int]] = field(default_factory=list)
+    """What was saved, after which rollout, and how many batches had taken their prompts by then."""
+
+    def note(self, what: str, rollout_id: int) -> None:
+        self.saved.append((what, rollout_id, len(self.batches)))
 
     def push(self, version: int) -> None:
         self.version, self.engine = str(version), self.model.item()
@@ -62,7 +71,7 @@ class Recorder:
         data["batch"]["scored_by"][prefix] = self.model.item()
 
     def train(self, data: dict[str, Any], steps: int) -> None:
-        data["batch"] |= {"trained": self.model.item(), "facts": train_hooks.rollout_facts()}
+        data["batch"] |= {"trained": self.model.item(), "facts": dict(trainer_process.facts().numbers)}
         self.model += steps
 
 
@@ -76,7 +85,7 @@ def make_args(n: int, rollouts: int, start: int, *, reference: bool, hooks: dict
             return None  # a flag that is not set
 
     args = Args()
-    settings = {
+    settings: dict[str, Any] = {
         "sat_slime": {"method": {"denominator": "checkpoint"}, "hooks": hooks},
         "eps_clip": 0.2,
         "eps_clip_high": 0.2,
@@ -136,12 +145,39 @@ def run(monkeypatch: Any, args: Namespace, start: int, real: bool, script: str =
     return recorder
 
 
+def run_driver(monkeypatch: Any, args: Namespace, start: int, order: DriverConfig) -> Recorder:
+    """A whole run of our driver on slime's real trainer, as inside/actor.py extends it."""
+    steps = args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size
+    recorder = Recorder(args, torch.tensor(float(start * steps)))
+    (ours,) = import_slime("sat_slime.plugin.inside.actor")
+    monkeypatch.setattr(ours, "leave_out_padding", lambda *_: False)
+    monkeypatch.setattr(ours, "mpu", types.SimpleNamespace(get_tensor_model_parallel_rank=lambda: 0))
+    monkeypatch.setattr(trainer_process, "_facts", BatchFacts())
+    args.start_rollout_id, args.custom_megatron_init_path = start, "builtins.id"
+    driver.take_over(args)
+    actor = _real_actor(monkeypatch, args, recorder, start, recorder.model.item(), ours.SatTrainRayActor)
+    actor.init(args, "actor", with_ref=args.use_kl_loss)
+    trainers = types.SimpleNamespace(
+        update_weights=actor.update_weights,
+        async_train=lambda rollout_id, batch: actor.train(rollout_id, batch),
+        save_model=lambda rollout_id, force_sync: recorder.note("weights", rollout_id),
+    )
+    manager = types.SimpleNamespace(
+        generate=_remote(lambda rollout_id: recorder.generate(rollout_id, steps)),
+        eval=_remote(recorder.evaluate),
+        save=_remote(lambda rollout_id: recorder.note("data", rollout_id)),
+    )
+    monkeypatch.setattr(driver, "ray", local_ray)
+    driver.train(Host(args, manager, trainers, None), order)
+    return recorder
+
+
 def import_slime(*names: str) -> list[types.ModuleType]:
     """Modules of the real slime that a CPU machine lacks something for, with stand-ins for that, which do not stay."""
     import torch._inductor.select_algorithm
     import torch.utils.flop_counter  # noqa: F401  both ask Triton for classes
 
-    from sat_slime.embedded.sglang_server.absent import Absent, stand_in_for
+    from sat_slime.rollout.sglang_on_cpu.absent import Absent, stand_in_for
 
     absent = ("torch_memory_saver", "triton", "pylatexenc", "IPython", "wandb", "torchvision", "zstandard")
     before = list(sys.meta_path)
@@ -164,7 +200,7 @@ class _MegatronTraining:
         return ModuleSpec(name, self, is_package=True) if name.startswith("megatron.training") else None
 
     def create_module(self, spec: Any) -> Any:
-        from sat_slime.embedded.sglang_server.absent import Absent
+        from sat_slime.rollout.sglang_on_cpu.absent import Absent
 
         return Absent(spec.name)
 
@@ -172,7 +208,7 @@ class _MegatronTraining:
         pass
 
 
-local_ray = types.SimpleNamespace(get=lambda result: result)
+local_ray = types.SimpleNamespace(get=lambda result: result, wait=lambda results: (results, []))
 """Calls have returned before they are waited for."""
 
 
@@ -184,8 +220,10 @@ def _remote(function: Any) -> Any:
     return types.SimpleNamespace(remote=function)
 
 
-def _real_actor(monkeypatch: Any, args: Namespace, recorder: Recorder, start: int, saved: float) -> Any:
-    """slime's MegatronTrainRayActor, initialized by its own init."""
+def _real_actor(
+    monkeypatch: Any, args: Namespace, recorder: Recorder, start: int, saved: float, cls: type | None = None
+) -> Any:
+    """slime's MegatronTrainRayActor, or `cls`, on the number; not yet initialized."""
     trainer, updaters, backuper = import_slime(
         "slime.backends.megatron_utils.actor",
         "slime.backends.megatron_utils.update_weight.update_weight_from_distributed",
@@ -272,7 +310,7 @@ def _real_actor(monkeypatch: Any, args: Namespace, recorder: Recorder, start: in
     monkeypatch.setattr(from_tensor, "update_weights", from_tensor.update_weights)
 
     trainer.Timer().start_time.clear()  # one of a process, which has had an actor before
-    actor = object.__new__(trainer.MegatronTrainRayActor)
+    actor = object.__new__(cls or trainer.MegatronTrainRayActor)
     actor._rank = 0
     actor._get_rollout_data = lambda data: data
     actor.rollout_manager = types.SimpleNamespace(
@@ -328,10 +366,10 @@ def facts_of_rank(layout: Any) -> tuple[dict[str, float], dict[str, float]]:
     from slime.utils import distributed_utils
 
     distributed_utils.init_gloo_group()
-    train_hooks._state = train_hooks._State(actor=types.SimpleNamespace(), steps=10)
+    followed = BatchFacts(steps=10)
     mine = [[10, 2], [9]][mpu.get_data_parallel_rank()]
-    train_hooks._begin(Namespace(), {"response_lengths": [4] * len(mine), "round_number": [-1 - made for made in mine]})
-    facts = train_hooks.rollout_facts()
+    followed.begin({"response_lengths": [4] * len(mine), "round_number": [-1 - made for made in mine]})
+    facts = dict(followed.numbers)
     unknown = {"response_lengths": [4]} | ({"round_number": [-1]} if mpu.get_data_parallel_rank() else {})
-    train_hooks._begin(Namespace(), unknown)
-    return facts, train_hooks.rollout_facts()
+    followed.begin(unknown)
+    return facts, followed.numbers

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from sat_slime.plugin import routing_check
-from sat_slime.plugin.routed_experts import narrow
+from sat_slime.plugin.inside import routing_check
+from sat_slime.plugin.inside.routed_experts import narrow
 
 
 def without_pinned_memory(put: Any) -> None:

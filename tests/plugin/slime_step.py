@@ -145,7 +145,7 @@ def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
     """One step on a rank; `take_step_quantile` in the plugin's section calls its hook before."""
     before = None
     if isinstance(args.sat_slime, dict) and args.sat_slime.pop("take_step_quantile", False):
-        from sat_slime.plugin.step_quantile import postprocess
+        from sat_slime.plugin.inside.step_quantile import postprocess
 
         def before(args: Namespace, data: dict[str, Any]) -> None:
             postprocess(args, 0, data)
@@ -256,7 +256,7 @@ def _layout(tokens: list[Tensor], layout: Layout) -> Tensor:
 
 
 def _reducer() -> Callable[..., dict[str, float]]:
-    from sat_slime.plugin import step_metrics
+    from sat_slime.plugin.inside import step_metrics
 
     step_metrics.install()
     module, name = step_metrics.reducer_place()

@@ -13,7 +13,7 @@ from sat_slime.plugin import train_hooks
 def serve_as_slime(monkeypatch: Any, problems: tuple[str, ...] = ()) -> None:
     """Until the test ends, the hooks take this module for slime's; the probe finds `problems`."""
     monkeypatch.setattr(train_hooks, "TRAINER", __name__)
-    monkeypatch.setattr(train_hooks, "probe_slime", lambda: list(problems))
+    monkeypatch.setattr(train_hooks, "probe_slime", lambda **_: list(problems))
     monkeypatch.setattr(train_hooks, "_state", train_hooks._State())
 
 

@@ -19,7 +19,8 @@ import pytest
 import torch
 from synthetic_routes import make_routes
 
-from sat_slime.plugin import rollout_hooks, versions
+from sat_slime.plugin import rollout_hooks
+from sat_slime.plugin.inside import versions
 
 pytestmark = pytest.mark.needs_slime
 

@@ -22,7 +22,7 @@ from sat_slime.objective import (
     named_method,
     policy_surrogate,
 )
-from sat_slime.plugin import step_metrics
+from sat_slime.plugin.inside import step_metrics
 
 needs_slime = pytest.mark.needs_slime
 

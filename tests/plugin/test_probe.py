@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from newest_slime import write_newest_slime
 
 from sat_slime.plugin import probe
 from sat_slime.plugin.probe import probe_slime
+from sat_slime.plugin.slime_names import NAMES
 
 
 @pytest.fixture
@@ -18,7 +20,7 @@ def slime(tmp_path) -> Path:
     spec = importlib.util.find_spec("slime")
     assert spec is not None and spec.submodule_search_locations
     source, copy = Path(spec.submodule_search_locations[0]), tmp_path / "slime"
-    for file in {*probe._PARAMETERS, *probe._CALLS, *probe._REDUCERS}:
+    for file in {form.file for name in NAMES for form in name.forms}:
         if (source / file).exists():
             (copy / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source / file, copy / file)
@@ -32,13 +34,14 @@ def change(root: Path, file: str, old: str, new: str) -> None:
 
 
 @pytest.mark.needs_slime
-def test_this_slime_is_known():
-    assert probe_slime() == []
+@pytest.mark.parametrize("own_script", [False, True])
+def test_this_slime_is_known(own_script):
+    assert probe_slime(own_script=own_script) == []
 
 
 @pytest.mark.needs_slime
 def test_the_files_that_are_read_suffice(slime):
-    assert probe_slime(slime) == []
+    assert probe_slime(slime, own_script=True) == []
 
 
 @pytest.mark.needs_slime
@@ -92,18 +95,47 @@ def test_the_files_that_are_read_suffice(slime):
 )
 def test_a_difference_is_a_line_that_names_it(slime, file, old, new, words):
     change(slime, file, old, new)
-    (problem,) = probe_slime(slime)
-    assert problem.startswith(f"slime at {slime} is not one that this plugin knows (v0.3.1 up to ")
+    (problem,) = probe_slime(slime, own_script=True)
+    assert problem.startswith(f"slime at {slime} is not one that this plugin knows (v0.3.1, main at 624b824a8, and ")
     assert words in problem and "\n" not in problem
 
 
 @pytest.mark.needs_slime
-def test_a_slime_without_the_reduction_of_a_step_is_refused(slime):
-    for file in probe._REDUCERS:
+def test_a_name_that_moved_is_told_with_every_place_where_it_is_known(slime):
+    for file in ("observability/train_metric_utils.py", "backends/megatron_utils/cp_utils.py"):
         if (slime / file).exists() and "def reduce_train_step_metrics" in (slime / file).read_text():
             change(slime, file, "reduce_train_step_metrics", "reduce_step")
-    (problem,) = [one for one in probe_slime(slime) if "reduce_train_step_metrics" in one]
-    assert "neither observability/train_metric_utils.py nor " in problem
+    (problem,) = probe_slime(slime)
+    assert problem.endswith(
+        "observability/train_metric_utils.py has no reduce_train_step_metrics and "
+        "backends/megatron_utils/cp_utils.py has no reduce_train_step_metrics"
+    )
+
+
+@pytest.mark.needs_slime
+def test_what_only_hooks_in_scripts_of_ones_own_need_may_be_missing_under_the_driver(slime):
+    change(slime, "backends/megatron_utils/actor.py", "def load_other_checkpoint", "def load_side_checkpoint")
+    assert probe_slime(slime) == []
+
+
+def test_the_newest_slime_is_known_as_far_as_it_was_read(tmp_path):
+    assert probe_slime(write_newest_slime(tmp_path / "slime")) == []
+
+
+def test_on_the_newest_slime_a_script_of_ones_own_is_sent_to_the_driver(tmp_path):
+    root = write_newest_slime(tmp_path / "slime")
+    (problem,) = probe_slime(root, own_script=True)
+    assert problem.startswith(f"slime at {root} has no asynchronous training script")
+    assert problem.endswith("start `python3 -m sat_slime.plugin.driver` in its place, with the same flags")
+
+
+def test_the_newest_slime_with_a_signature_changed_is_refused(tmp_path):
+    root = write_newest_slime(tmp_path / "slime")
+    change(root, "ray/placement_group.py", "rollout_manager, actor_cls=None", "rollout_manager")
+    (problem,) = probe_slime(root)
+    assert (
+        "create_training_models takes (args, pgs, rollout_manager), not (args, pgs, rollout_manager, actor" in problem
+    )
 
 
 def old_slime(root: Path) -> Path:

@@ -25,9 +25,10 @@ from synthetic_routes import make_routes
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.experiment.slime_rows import split_log
-from sat_slime.plugin import rollout_hooks, versions
+from sat_slime.plugin import rollout_hooks
+from sat_slime.plugin.inside import versions
+from sat_slime.plugin.inside.routed_experts import fault
 from sat_slime.plugin.rollout_hooks import log_eval, log_rollout, on_sample
-from sat_slime.plugin.routed_experts import fault
 from sat_slime.rollout.evaluation import Graded, summary
 
 

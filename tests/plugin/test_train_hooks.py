@@ -14,7 +14,9 @@ import slime_trainer_stand_in as stand_in
 import torch
 from slime_host import REFERENCE, facts_of_rank, import_slime, make_args, run
 
-from sat_slime.plugin import evaluations, routing_check, step_metrics, step_quantile, train_hooks, versions
+from sat_slime.plugin import train_hooks
+from sat_slime.plugin.inside import evaluations, routing_check, step_metrics, step_quantile, trainer_process, versions
+from sat_slime.plugin.inside.batch_facts import BatchFacts
 
 HOOKS = (
     "ref_weights_first",
@@ -26,6 +28,14 @@ HOOKS = (
     "evaluate_last",
 )
 ALL_OFF = dict.fromkeys(HOOKS, False)
+
+
+def follow(steps):
+    """The facts of this process's trainer, whose weights have had that many steps."""
+    trainer_process._facts = BatchFacts(steps)
+    return trainer_process._facts
+
+
 HOSTS = pytest.mark.parametrize(
     "real", [False, pytest.param(True, marks=pytest.mark.needs_slime)], ids=["stand-in", "slime"]
 )
@@ -175,7 +185,7 @@ def test_a_push_by_disk_keeps_its_own_versions(monkeypatch, real):
 def test_each_hook_that_is_on_is_told_once(monkeypatch, caplog, real):
     caplog.set_level(logging.INFO)
     run(monkeypatch, make_args(2, 3, 0, reference=True, hooks={}, use_rollout_routing_replay=None), 0, real)
-    told = [record.getMessage() for record in caplog.records if record.name == train_hooks.__name__]
+    told = [record.getMessage() for record in caplog.records if record.name == trainer_process.__name__]
     assert [message.split()[2] for message in told] == [
         "ref_weights_first",
         "checkpoint_denominator",
@@ -279,7 +289,8 @@ def test_the_quantile_of_the_step_and_the_metrics_get_what_they_need(monkeypatch
     )
     actor = object()
     facts = {"lag/mean": 3.0}
-    monkeypatch.setattr(train_hooks, "_state", train_hooks._State(actor=actor, facts=facts))
+    monkeypatch.setattr(train_hooks, "_state", train_hooks._State(actor=actor))
+    train_hooks._state.facts.numbers = facts
     data = {}
     train_hooks.postprocess(Namespace(), 7, data)
     assert seen == [facts, (7, data, actor)]
@@ -295,9 +306,9 @@ def test_each_further_step_on_a_batch_is_one_further_from_its_weights():
 
 
 def test_facts_of_a_batch():
-    train_hooks._state = train_hooks._State(actor=SimpleNamespace(), steps=10)
+    facts = follow(steps=10)
     data = {"response_lengths": [4, 8, 6], "raw_reward": [1, 0.0, 0.5], "round_number": [-3, -11, -9]}
-    train_hooks._begin(Namespace(), data)
+    facts.begin(data)
     assert train_hooks.lags() == [8, 0, 2]
     assert train_hooks.rollout_facts() == {
         "response/length_mean": 6.0,
@@ -313,10 +324,10 @@ def test_facts_of_a_batch():
 
 
 def test_the_lag_of_each_token_of_an_interrupted_response():
-    train_hooks._state = train_hooks._State(actor=SimpleNamespace(), steps=10)
+    facts = follow(steps=10)
     carried = versions.Carried(-1 - 4)
     carried.parts = ((3, 4), (1, 7))
-    train_hooks._begin(Namespace(), {"response_lengths": [4, 2], "round_number": [carried, -1 - 8]})
+    facts.begin({"response_lengths": [4, 2], "round_number": [carried, -1 - 8]})
     assert train_hooks.lags() == [6, 2]
     assert [lags.tolist() for lags in train_hooks.token_lags()] == [[6, 6, 6, 3], [2, 2]]
     facts = train_hooks.rollout_facts()
@@ -326,9 +337,9 @@ def test_the_lag_of_each_token_of_an_interrupted_response():
 
 
 def test_round_numbers_of_a_users_own_are_left_alone():
-    train_hooks._state = train_hooks._State(actor=SimpleNamespace(), steps=10)
+    facts = follow(steps=10)
     data = {"response_lengths": [4, 8], "raw_reward": [{"a": 1}, {"a": 0}], "round_number": [0, 2]}
-    train_hooks._begin(Namespace(), data)
+    facts.begin(data)
     assert train_hooks.lags() is None
     assert set(train_hooks.rollout_facts()) == {"response/length_mean", "tokens/response_total"}
     assert data["round_number"] == [0, 2]

@@ -1,6 +1,6 @@
 """Runs a module that imports slime's argument parser on a machine without a GPU, and without what only a GPU needs.
 
-PYTHONPATH=SLIME:MEGATRON python tests/plugin/without_gpu.py sat_slime.plugin.flags --record FILE ...
+PYTHONPATH=SLIME:MEGATRON python tests/plugin/without_gpu.py sat_slime.plugin.launch.flags --record FILE ...
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def prepare() -> None:
     import torch
     import torch.utils.flop_counter  # before the stand-in for Triton: it asks Triton for a class
 
-    from sat_slime.embedded.sglang_server.absent import stand_in_for
+    from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
     # Megatron compiles its fusions as it is imported, and Inductor takes the stand-in for Triton.
     torch.compile = lambda model=None, **_: model if model is not None else lambda function: function

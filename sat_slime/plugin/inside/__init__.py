@@ -1,0 +1,1 @@
+"""What the plugin does inside slime's processes, beneath the functions that slime calls by their dotted paths."""

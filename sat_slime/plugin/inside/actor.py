@@ -1,0 +1,84 @@
+"""slime's trainer with what asynchronous RL needs besides: a subclass that our driver gives to slime's training group.
+
+What slime calls on its trainer is overridden here; nothing of slime is replaced. What cannot be a method, since slime
+calls a function of a module, is in docs/slime-hooks.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from typing import Any
+
+from megatron.core import mpu
+from slime.backends.megatron_utils.actor import MegatronTrainRayActor
+
+from sat_slime.plugin.inside import trainer_process, versions
+from sat_slime.plugin.inside.batch_facts import BatchFacts
+from sat_slime.plugin.inside.generating_weights import GeneratingWeights
+from sat_slime.plugin.inside.settings import plugin_config, plugin_method, steps_per_rollout
+from sat_slime.plugin.inside.vocabulary import leave_out_padding
+
+logger = logging.getLogger(__name__)
+
+
+class SatTrainRayActor(MegatronTrainRayActor):
+    """One rank of the trainer. Versions of weights are the optimizer steps that they have had."""
+
+    def init(self, args: Namespace, role: str, *positional: Any, **keywords: Any) -> Any:
+        """As slime's; returns the rollout to begin with.
+
+        Raises:
+            ConfigError: `args.sat_slime` has faults.
+        """
+        config = plugin_config(args)
+        start = super().init(args, role, *positional, **keywords)
+        if args.debug_rollout_only or role != "actor":
+            return start
+        begins_with = start if args.start_rollout_id is None else args.start_rollout_id
+        self.facts = BatchFacts(begins_with * steps_per_rollout(args))
+        self.versions_are_steps = versions.are_steps(args, config.hooks)
+        self.generating = GeneratingWeights(self) if plugin_method(args).denominator == "checkpoint" else None
+        self._postprocess: Any = self.rollout_data_postprocess
+        self.rollout_data_postprocess: Any = self._after_scoring
+        trainer_process.prepare(args, self.facts, trainer_process.teller(self._rank == 0))
+        if config.hooks.ref_weights_first and self._active_model_tag != "actor":
+            self._switch_model("actor")  # else the first push would send the model loaded last (slime issue 1695)
+        if leave_out_padding(self.model, args.vocab_size, mpu.get_tensor_model_parallel_rank()):
+            logger.info(
+                "sat_slime: the padded columns of the vocabulary have no probability (%d are real)", args.vocab_size
+            )
+        return start
+
+    def update_weights(self) -> None:
+        """Sends the weights to the engines, under the number of optimizer steps that they have had."""
+        if self.args.debug_train_only or self.args.debug_rollout_only:
+            return super().update_weights()
+        if self.versions_are_steps:
+            self.weight_updater.weight_version = self.facts.steps - 1  # slime adds one as the push begins
+        super().update_weights()
+        if self.generating is not None:
+            self.generating.pushed(self.facts.steps)
+
+    def train_actor(self, rollout_id: int, rollout_data: dict[str, Any], *positional: Any, **keywords: Any) -> Any:
+        """Trains on a batch; its lag and numbers join the metrics of its optimizer steps."""
+        self.facts.begin(rollout_data)
+        steps = len(rollout_data["num_microbatches"])
+        trained = super().train_actor(rollout_id, rollout_data, *positional, **keywords)
+        self.facts.trained(self.args, rollout_id, steps)
+        return trained
+
+    def compute_log_prob(
+        self, data_iterator: Any, num_microbatches: list[int], store_prefix: str = "", **keywords: Any
+    ) -> dict[str, Any]:
+        """Log-probs of a batch under the model's weights. Those without a prefix stand below the ratio: where the
+        denominator is `checkpoint` they are under the weights that generated the batch."""
+        if self.generating is None or store_prefix:
+            return super().compute_log_prob(data_iterator, num_microbatches, store_prefix=store_prefix, **keywords)
+        with self.generating.loaded(self.facts.generated_by, self.facts.steps):
+            return super().compute_log_prob(data_iterator, num_microbatches, store_prefix=store_prefix, **keywords)
+
+    def _after_scoring(self, args: Namespace, rollout_id: int, rollout_data: dict[str, Any]) -> None:
+        self.facts.scored(args, rollout_id, rollout_data, self)
+        if self._postprocess is not None:
+            self._postprocess(args, rollout_id, rollout_data)

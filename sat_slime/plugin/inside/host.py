@@ -1,0 +1,96 @@
+"""slime's processes of a run, started and ended as each of its versions wants it (docs/compatibility.md).
+
+Those after slime's pull request 2391 start their engines as a service of its own, which outlives a failed trainer.
+"""
+
+from __future__ import annotations
+
+import inspect
+from argparse import Namespace
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from sat_slime.plugin.inside.step_files import slime_module
+
+
+def parse_arguments() -> tuple[Namespace, Any]:
+    """slime's arguments from the command line, and what its newest versions need for a restart besides, else None."""
+    from slime.utils.arguments import parse_args
+
+    if "return_restore_plan" in inspect.signature(parse_args).parameters:
+        args, restore_plan = parse_args(return_restore_plan=True)
+        return args, restore_plan
+    return parse_args(), None
+
+
+@dataclass
+class Host:
+    """The rollout manager with its engines, and the group of trainer ranks."""
+
+    args: Namespace
+    manager: Any
+    """slime's RolloutManager, an actor of Ray that does one call at a time."""
+    trainers: Any
+    """slime's RayTrainGroup."""
+    rollouts_per_epoch: int | None
+    startup: Any = None
+    """slime's RolloutStartup, in versions that have it."""
+
+    @classmethod
+    def start(cls, args: Namespace, restore_plan: Any, actor_cls: type) -> Host:
+        """Starts engines, manager and trainers; the trainers have loaded their checkpoint and know where to begin.
+
+        Args:
+            actor_cls: class of a trainer rank.
+        """
+        from slime.ray.placement_group import create_rollout_manager, create_training_models
+
+        logging = slime_module("logging_utils")
+        logging.configure_logger()
+        if "restore_plan" in inspect.signature(create_rollout_manager).parameters:
+            logging.init_tracking(args)
+            startup = create_rollout_manager(args, restore_plan=restore_plan)
+            args = getattr(startup, "args", args)
+            manager, groups, per_epoch = startup.manager, startup.placements, startup.num_rollout_per_epoch
+        else:
+            from slime.ray.placement_group import create_placement_groups
+
+            groups, startup = create_placement_groups(args), None
+            logging.init_tracking(args)
+            manager, per_epoch = create_rollout_manager(args, groups["rollout"])
+        trainers, _ = create_training_models(args, groups, manager, actor_cls=actor_cls)
+        return cls(args, manager, trainers, per_epoch, startup)
+
+    def push(self) -> None:
+        """Sends the trainers' weights to the engines."""
+        if self.startup is None:
+            self.trainers.update_weights()
+            return
+        was = ray.get(self.manager.pause_rollout_admission.remote())
+        self.trainers.update_weights()
+        ray.get(self.manager.resume_rollout_admission.remote(was))
+
+    def pushed_first(self) -> None:
+        """Tells slime that the engines have the weights that the run begins with."""
+        if self.startup is not None:
+            ray.get(self.manager.training_ready.remote())
+        if self.args.check_weight_update_equal:
+            ray.get(self.manager.check_weights.remote(action="compare"))
+
+    def trained(self, rollout_id: int) -> None:
+        """Tells slime that a batch is trained on; the call may wait behind the generation of the next one."""
+        if self.startup is not None:
+            self.manager.training_completed.remote(rollout_id)
+
+    def close(self, *, failed: bool) -> None:
+        """Ends engines and trackers, or after a failure what would outlive it."""
+        if hasattr(self.startup, "close"):
+            self.startup.close(failed=failed)
+        elif not failed:
+            ray.get(self.manager.dispose.remote())
+        elif self.startup is not None:
+            ray.get(self.startup.serving.dispose.remote())
+        if not failed:
+            slime_module("logging_utils").finish_tracking(self.args)

@@ -1,0 +1,131 @@
+"""What the plugin reads of slime's arguments: its own section, and the flags that it stands for."""
+
+from __future__ import annotations
+
+import dataclasses
+from argparse import Namespace
+from typing import Any
+
+from sat_slime.config.loader import read_section
+from sat_slime.config.method import build_method
+from sat_slime.config.plugin import PluginConfig
+from sat_slime.config.slime_checks import not_on_slime
+from sat_slime.config.source import ConfigError
+from sat_slime.objective import Method, check_method
+
+KEY = "sat_slime"
+"""The key of slime's --custom-config-path file."""
+DRIVEN = "sat_slime_driven"
+"""The argument by which our driver marks a run as its own."""
+_CACHE = "_sat_slime_settings"
+
+_NOT_UNDER_CUSTOM_LOSS = {
+    "use_tis": "slime leaves it out of a custom loss: use `tis: true` in the method",
+    "use_opsm": "it has no counterpart here: leave it out",
+    "custom_tis_function_path": "slime leaves it out of a custom loss: use `tis` or `base: icepop` in the method",
+}
+"""Flags that slime would silently ignore."""
+
+
+def plugin_config(args: Namespace) -> PluginConfig:
+    """The checked value of `args.sat_slime`. Raises ConfigError with a line for every fault."""
+    return _settings(args)[0]
+
+
+def plugin_method(args: Namespace) -> Method:
+    """What the run optimizes: the method of `args.sat_slime`, its clip radii from slime's flags where it sets none.
+
+    Raises:
+        ConfigError: faults of the section, and what it and slime's flags disagree on; a line each.
+    """
+    return _settings(args)[1]
+
+
+def steps_per_rollout(args: Namespace) -> int:
+    """Optimizer steps that slime makes of one rollout batch."""
+    return max(1, args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size)
+
+
+def _settings(args: Namespace) -> tuple[PluginConfig, Method]:
+    cached = getattr(args, _CACHE, None)
+    if cached is None:
+        config = _read(getattr(args, KEY, None))
+        cached = config, _method(args, config)
+        setattr(args, _CACHE, cached)
+    return cached
+
+
+def _read(value: Any) -> PluginConfig:
+    if value is None:
+        raise ConfigError(
+            [f"no key '{KEY}' in the file of --custom-config-path: add one, such as `{KEY}: {{method: sat-gspo-r3}}`"]
+        )
+    if isinstance(value, str):
+        value = {"method": value}
+    return read_section(PluginConfig, value, f"{KEY} in --custom-config-path")
+
+
+def _method(args: Namespace, config: PluginConfig) -> Method:
+    method, errors = build_method(config.method), []
+    region = method.trust_region
+    if region is not None:
+        flags = {
+            "eps_low": ("eps_clip", args.eps_clip),
+            "eps_high": ("eps_clip_high", args.eps_clip_high),
+            "dual": ("eps_clip_c", args.eps_clip_c),
+        }
+        in_section = config.method.clip.model_fields_set
+        for field, (flag, value) in flags.items():
+            ours = getattr(region, field)
+            if field in in_section and ours != value:
+                errors.append(
+                    f"{KEY}.method.clip.{field} is {ours}, but slime's --{flag.replace('_', '-')} is {value}: give "
+                    "them one value, or leave the first out"
+                )
+        method = dataclasses.replace(
+            method,
+            trust_region=dataclasses.replace(region, **{field: value for field, (_, value) in flags.items()}),
+        )
+    for flag, remedy in _NOT_UNDER_CUSTOM_LOSS.items():
+        if getattr(args, flag, None):
+            errors.append(f"--{flag.replace('_', '-')} is set: {remedy}")
+    if method.routing_replay and not getattr(args, "use_rollout_routing_replay", False):
+        errors.append(f"{KEY}.method has r3, but slime's --use-rollout-routing-replay is off: add it")
+    if getattr(args, "use_rollout_routing_replay", False) and not method.routing_replay:
+        errors.append(f"slime's --use-rollout-routing-replay is on, but {KEY}.method.r3 is false: set it to true")
+    top_p = args.rollout_top_p
+    if method.top_p_replay and top_p == 1:
+        errors.append(f"{KEY}.method has top_p_replay, but slime's --rollout-top-p is 1: there is no mask to replay")
+    if top_p != 1 and not method.top_p_replay:
+        errors.append(
+            f"slime's --rollout-top-p is {top_p}, with which it replays the engine's mask, but "
+            f"{KEY}.method.top_p_replay is false: set it to true"
+        )
+    if reason := not_on_slime(method):
+        errors.append(f"{KEY}.method: {reason}")
+    keeps = getattr(args, DRIVEN, False) or getattr(args, "keep_old_actor", False)
+    if method.denominator == "checkpoint" and not keeps:
+        errors.append(f"{KEY}.method.denominator is checkpoint: add slime's --keep-old-actor, which keeps its weights")
+    if method.denominator == "checkpoint" and args.use_rollout_logprobs:
+        errors.append(
+            f"{KEY}.method.denominator is checkpoint, but --use-rollout-logprobs spares the forward pass that scores "
+            "the generating weights: leave that flag out"
+        )
+    steps = steps_per_rollout(args)
+    if method.denominator == "trainer" and steps > 1 and args.use_rollout_logprobs:
+        errors.append(
+            f"{KEY}.method.denominator is trainer with {steps} optimizer steps per rollout, but --use-rollout-logprobs "
+            "spares the forward pass at their start: leave that flag out"
+        )
+    if getattr(region, "scope", None) == "step" and steps > 1:
+        errors.append(
+            f"{KEY}.method.sat.scope is step with {steps} optimizer steps per rollout: the quantile is taken before "
+            "the first of them and would be stale for the others; use one step per rollout, or scope microbatch"
+        )
+    try:
+        check_method(method, steps)
+    except ValueError as error:
+        errors.append(f"{KEY}.method: {error}")
+    if errors:
+        raise ConfigError(errors)
+    return method

@@ -1,0 +1,104 @@
+"""SAT's quantile over a whole optimizer step (scope `step`): all micro-batches, all data- and context-parallel ranks.
+
+It needs log pi of every token before the first micro-batch is trained. With denominator `rollout` slime makes that
+pass anyway, its recompute of `log_probs` under the current weights, unless --use-rollout-logprobs spares it; so that
+flag is left out, and scope `step` costs this one forward pass. With denominator `checkpoint` slime's pass is that of
+the generating weights, and one more is made here. Exact as far as a forward pass repeats itself.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sat_slime.objective import SAT, Method, tail_quantile
+from sat_slime.plugin.inside.settings import plugin_method
+
+_quantile: Tensor | None = None
+
+
+def is_wanted(method: Method) -> bool:
+    """Whether the method's quantile is that of the step."""
+    return isinstance(method.trust_region, SAT) and method.trust_region.scope == "step"
+
+
+def current(method: Method) -> Tensor | None:
+    """q of the current optimizer step under scope `step`, 0-dim; None where each micro-batch takes its own.
+
+    Raises:
+        RuntimeError: the step has none, as the hook that takes it is not in place.
+    """
+    if not is_wanted(method):
+        return None
+    if _quantile is None:
+        raise RuntimeError(
+            "sat.scope is step, but no quantile was taken for this step: add "
+            "--rollout-data-postprocess-path sat_slime.plugin.train_hooks.postprocess"
+        )
+    return _quantile
+
+
+def forget() -> None:
+    """Ends the step: its quantile must not serve the next."""
+    global _quantile
+    _quantile = None
+
+
+def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any], actor: Any = None) -> None:
+    """Takes the quantile of a rollout batch, where the scope wants one; from slime's rollout-data hook, when all of its
+    forward passes are done and the model holds the weights in training.
+
+    Args:
+        rollout_data: this data-parallel rank's responses; log-probs are those of its context-parallel rank.
+        actor: slime's MegatronTrainRayActor, for a pass of our own where slime made none.
+    """
+    global _quantile
+    method = plugin_method(args)
+    _quantile = None
+    if not is_wanted(method):
+        return
+    log_probs = rollout_data.get("log_probs") if method.denominator == "rollout" else None
+    if log_probs is None:
+        log_probs = _forward(args, rollout_data, actor)
+
+    from megatron.core import mpu
+
+    if not mpu.is_pipeline_last_stage():
+        return
+
+    from sat_slime.plugin.loss import denominator, local_masks, log_ratio
+
+    below = denominator(method, log_probs, rollout_data.get("rollout_log_probs"), rollout_data.get("log_probs"))
+    masks = local_masks(rollout_data)
+    with torch.no_grad():
+        d = log_ratio(method, rollout_data, log_probs, below, masks)
+    assert isinstance(method.trust_region, SAT)
+    group = mpu.get_data_parallel_group(with_context_parallel=True)
+    _quantile = tail_quantile(d[torch.cat(masks)], method.trust_region.alpha, group)
+
+
+def _forward(args: Namespace, rollout_data: dict[str, Any], actor: Any) -> list[Tensor]:
+    """log pi of every response under the weights in training, by a forward pass of our own; [] on earlier stages."""
+    if actor is None:
+        raise RuntimeError(
+            "sat.scope is step, but slime made no forward pass under the weights in training: leave out "
+            "--use-rollout-logprobs, or add --custom-megatron-init-path sat_slime.plugin.train_hooks.install, so that "
+            "one can be made"
+        )
+    from slime.backends.megatron_utils.data import get_data_iterator
+
+    replays = getattr(args, "use_rollout_routing_replay", False)
+    if replays:
+        os.environ["ROUTING_REPLAY_STAGE"] = "replay_forward"
+    scored = actor.compute_log_prob(
+        get_data_iterator(rollout_data), rollout_data["num_microbatches"], store_prefix="training_"
+    )
+    if replays:
+        from slime.utils.routing_replay import RoutingReplay
+
+        RoutingReplay.clear_all_forward()
+    return scored.get("training_log_probs", [])

@@ -1,0 +1,320 @@
+"""The stream of a fully asynchronous run on slime: which prompts begin when, and what is handed to the trainer.
+
+A *group* is all samples of one prompt. Groups begin while the engines have room and a new one can still be trained
+within the bound (rollout/staleness.py); they go on through pushes of weights, which abort what the engines decode. The
+oldest complete groups are handed out first. One that was overtaken and breaks the bound all the same is dropped.
+
+Everything here runs on one event loop, slime's own: only between two awaits does anything change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sat_slime.plugin.inside import versions
+from sat_slime.rollout.staleness import StalenessBound, drop_metrics
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 1.0
+"""Seconds between two looks at what nobody tells: samples done within a group, the engines' version."""
+PATIENCE_S = 600.0
+"""Seconds without a version of the engines' weights before that is a failure."""
+TELL_S = 30.0
+"""Seconds between two lines in the log while a batch is waited for."""
+MAX_ATTEMPTS = 3
+"""Times that a group is generated before its failure is the run's."""
+
+Samples = list[Any]
+"""A group's samples, or a list of them where a generate function makes several of one."""
+
+
+class Engines(Protocol):
+    """The engines behind slime's functions."""
+
+    @property
+    def slots(self) -> int:
+        """Samples that are decoded side by side."""
+
+    async def generate(self, group: Samples) -> Samples:
+        """Generates and rewards a group; samples that a push cut off come back aborted."""
+
+    async def version(self) -> int | None:
+        """Oldest version of the weights that the engines hold, in optimizer steps; None while it is not known."""
+
+
+@dataclass(eq=False)
+class Begun:
+    """A group in generation."""
+
+    prompts: Samples
+    """As drawn, before generation."""
+    samples: Samples
+    attempt: int
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass(frozen=True)
+class Complete:
+    """A group that waits for the trainer."""
+
+    samples: Samples
+    oldest: int | None
+    """Version of the oldest weights that generated a token of it; None where that is not known."""
+
+
+class Stream:
+    """Groups in generation and waiting."""
+
+    def __init__(
+        self,
+        bound: StalenessBound,
+        engines: Callable[[], Engines],
+        draw: Callable[[], Samples | None],
+        rollouts: int,
+        longest: int,
+    ) -> None:
+        """
+        Args:
+            engines: called when the stream starts.
+            draw: the next prompt's samples; None while there is none.
+            rollouts: of the whole run; no more is generated than they take.
+            longest: response tokens at most.
+        """
+        self.bound, self.rollouts, self.longest = bound, rollouts, longest
+        self._make_engines, self._draw = engines, draw
+        self.waiting: list[Complete] = []
+        self.begun: list[Begun] = []
+        self.again: deque[tuple[Samples, int]] = deque()
+        """Prompts to begin before new ones, and which attempt it will be: those in generation at the checkpoint, those
+        that failed."""
+        self.next_rollout = 0
+        self.held = False
+        """Nothing begins: the state is being saved."""
+        self.failure: BaseException | None = None
+        self._finished: list[int] = []
+        """Lengths of the responses completed since the last batch."""
+        self._dropped: list[int] = []
+        """Lengths of those of them that were dropped since."""
+        self._version: int | None = None
+        self._unknown_since: float | None = None
+        self._news = asyncio.Event()
+        self._tending: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------------------------------------- handing out
+
+    async def next_batch(self, rollout: int) -> tuple[list[Samples], dict[str, float]]:
+        """The groups of a rollout, waited for, in the order of the prompts; queue/* and rollout/* of the run folder.
+
+        To be called when all rollouts before are trained and the push that was due is made: it counts on nothing else
+        to change while it waits.
+
+        Raises:
+            RuntimeError: a group failed too often, or the engines do not tell their version.
+        """
+        self.next_rollout = rollout
+        if self._tending is None:
+            self.engines = self._make_engines()
+            self._tending = asyncio.create_task(self._tend())
+        self._drop_stale()
+        self._tell()
+        while self.failure is None and len(self.waiting) < self.bound.prompts:
+            if not await _wait(self._news, TELL_S):
+                self._tell_progress()
+        if self.failure is not None:
+            raise self.failure
+        self.waiting.sort(key=_age)
+        batch, self.waiting = self.waiting[: self.bound.prompts], self.waiting[self.bound.prompts :]
+        self.next_rollout += 1
+        metrics = {
+            "queue/length": len(self.waiting),
+            "queue/in_generation": len(self.begun),
+            **drop_metrics(self._finished, self._dropped, self.longest),
+        }
+        self._finished, self._dropped = [], []
+        self._drop_stale()
+        self._tell()
+        return sorted((group.samples for group in batch), key=_place), metrics
+
+    def _drop_stale(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for group in waiting:
+            if group.oldest is not None and group.oldest >= self.bound.oldest(self.next_rollout):
+                self.waiting.append(group)
+            else:
+                self._dropped += _lengths(group.samples)
+
+    def _tell_progress(self) -> None:
+        logger.info(
+            "sat_slime: rollout %d: %d of %d prompts complete, %d in generation; the engines hold version %s",
+            *(self.next_rollout, len(self.waiting), self.bound.prompts, len(self.begun), self._version),
+        )
+
+    # -------------------------------------------------------------------------------------------------- generation
+
+    async def _tend(self) -> None:
+        """Begins groups whenever there is room for them."""
+        try:
+            while True:
+                news = self._news
+                await self._begin()
+                await _wait(news, POLL_S)
+        except Exception as error:
+            self.failure = error
+            self._tell()
+
+    async def _begin(self) -> None:
+        left = (self.rollouts - self.next_rollout) * self.bound.prompts
+        while not self.held and self._unfinished() < self.engines.slots:
+            line = len(self.waiting) + len(self.begun)
+            if line >= left:
+                return
+            if self._version is None or line >= self.bound.room(self.next_rollout, self._version):
+                if not await self._learn_version():
+                    return
+                continue
+            prompts, attempt = self.again.popleft() if self.again else (self._draw(), 1)
+            if prompts is None:
+                return
+            begun = Begun(prompts, copy.deepcopy(prompts), attempt)
+            self.begun.append(begun)
+            begun.task = asyncio.create_task(self._generate(begun))
+
+    async def _learn_version(self) -> bool:
+        """Asks the engines; whether they hold other weights than was known."""
+        version, now = await self.engines.version(), asyncio.get_running_loop().time()
+        if version is not None or self._unknown_since is None:
+            self._unknown_since = now if version is None else None
+        elif now - self._unknown_since > PATIENCE_S:
+            raise RuntimeError(
+                f"no engine has told the version of its weights for {PATIENCE_S:.0f} s, without which no prompt may "
+                "begin: see the engines' logs"
+            )
+        changed = version is not None and version != self._version
+        if changed:
+            self._version = version
+        return changed
+
+    async def _generate(self, begun: Begun) -> None:
+        """Generates a group, through any number of pushes."""
+        try:
+            while True:
+                length = sum(_lengths(begun.samples))
+                begun.samples = await self.engines.generate(begun.samples)
+                if not any(_is(sample, "aborted") for sample in flat(begun.samples)):
+                    break
+                self._tell()
+                if any(isinstance(part, list) for part in begun.samples):  # slime cannot go on with these
+                    begun.samples = copy.deepcopy(begun.prompts)
+                if sum(_lengths(begun.samples)) == length:  # so that an engine that aborts at once is not pressed
+                    await asyncio.sleep(POLL_S)
+        except Exception as error:
+            self._failed(begun, error)
+        else:
+            self.waiting.append(Complete(begun.samples, _oldest(begun.samples)))
+            self._finished += _lengths(begun.samples)
+            self._drop_stale()
+        finally:
+            self.begun.remove(begun)
+            self._tell()
+
+    def _failed(self, begun: Begun, error: Exception) -> None:
+        name = f"prompt {_place(begun.prompts)}"
+        logger.warning("sat_slime: %s failed, attempt %d of %d", name, begun.attempt, MAX_ATTEMPTS, exc_info=error)
+        if begun.attempt < MAX_ATTEMPTS:
+            self.again.append((begun.prompts, begun.attempt + 1))
+            return
+        self.failure = RuntimeError(
+            f"{name} could not be generated and rewarded in {MAX_ATTEMPTS} attempts, last: "
+            f"{type(error).__name__}: {error}"
+        )
+        self.failure.__cause__ = error
+
+    def _unfinished(self) -> int:
+        """Samples that engines decode, or will."""
+        return sum(
+            _is(sample, "pending") or _is(sample, "aborted") for begun in self.begun for sample in flat(begun.samples)
+        )
+
+    # ------------------------------------------------------------------------------------------------------- state
+
+    async def freeze(self, rollout: int) -> tuple[list[Samples], list[Samples]]:
+        """The samples of the groups that wait, and the prompts of those in generation in the order in which they began.
+        Nothing begins until `thaw`.
+
+        Raises:
+            RuntimeError: a later rollout than this one is handed out, and would be lost.
+        """
+        if self.next_rollout > rollout + 1:
+            raise RuntimeError(
+                f"the state after rollout {rollout} is to be saved, but rollout {self.next_rollout - 1} is handed out "
+                "already: in mode streaming a rollout is asked for when all before it are trained and saved"
+            )
+        self.held = True
+        prompts = [begun.prompts for begun in self.begun] + [prompts for prompts, _ in self.again]
+        return [group.samples for group in self.waiting], prompts
+
+    async def thaw(self) -> None:
+        self.held = False
+        self._tell()
+
+    def restore(self, waiting: list[Samples], prompts: list[Samples]) -> None:
+        """Takes what `freeze` returned, before the first batch."""
+        self.waiting = [Complete(samples, _oldest(samples)) for samples in waiting]
+        self.again = deque((group, 1) for group in prompts)
+
+    # -------------------------------------------------------------------------------------------------------- news
+
+    def _tell(self) -> None:
+        """Wakes all who wait for a change."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+async def _wait(news: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(news.wait(), seconds)
+    except asyncio.TimeoutError:
+        return False
+    return True
+
+
+def flat(group: Samples) -> Iterator[Any]:
+    """The samples of a group, whatever lists they stand in."""
+    for part in group:
+        if isinstance(part, list):
+            yield from flat(part)
+        else:
+            yield part
+
+
+def _is(sample: Any, status: str) -> bool:
+    return sample.status.value == status
+
+
+def _lengths(group: Samples) -> list[int]:
+    return [sample.response_length for sample in flat(group)]
+
+
+def _place(group: Samples) -> int:
+    """Number of a group's first sample among the run's."""
+    return next((int(sample.index) for sample in flat(group) if sample.index is not None), 0)
+
+
+def _age(group: Complete) -> int:
+    assert group.oldest is not None  # what waits has a version
+    return group.oldest
+
+
+def _oldest(group: Samples) -> int | None:
+    try:
+        return min(versions.oldest(sample) for sample in flat(group))
+    except ValueError:
+        logger.warning("sat_slime: prompt %d is dropped: an engine answered without a version", _place(group))
+        return None

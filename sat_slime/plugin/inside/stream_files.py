@@ -1,0 +1,144 @@
+"""A stream's groups in a checkpoint: the folder `queue_ROLLOUT` with queue.json and queue.safetensors, there in full or
+not at all. Nothing in it is pickled.
+
+Long lists of numbers, such as tokens and log-probs, and tensors, such as routes, are in queue.safetensors; all else of
+slime's samples is in queue.json, under the names of its `Sample.to_dict`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+SCHEMA = "sat_slime.queue/1"
+GROUPS = ("waiting", "prompts")
+MANY = 16
+"""Lists of so many numbers are kept as tensors."""
+
+
+def write_queue(folder: Path, waiting: list[Any], prompts: list[Any]) -> None:
+    """Writes groups of slime's samples: those that wait, and the prompts of those in generation.
+
+    Raises:
+        TypeError: a sample holds what the files cannot; the message says where.
+        OSError: they could not be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    groups = {
+        name: [_encode(group, f"{name}.{i}", tensors) for i, group in enumerate(groups)]
+        for name, groups in zip(GROUPS, (waiting, prompts), strict=True)
+    }
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        save_file(tensors, part / "queue.safetensors")
+        meta = {"schema": SCHEMA, "sha256": _digest(part / "queue.safetensors"), **groups}
+        (part / "queue.json").write_text(json.dumps(meta))
+        for path in (part / "queue.safetensors", part / "queue.json", part):
+            _flush(path)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(part, folder)
+        _flush(folder.parent)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any]]:
+    """What `write_queue` wrote.
+
+    Args:
+        sample_class: slime's Sample.
+
+    Raises:
+        ValueError: the files are damaged or not of this kind; one line that names the folder and the remedy.
+    """
+    try:
+        meta = json.loads((folder / "queue.json").read_text())
+        if meta["schema"] != SCHEMA:
+            raise ValueError(f"schema {meta['schema']}, not {SCHEMA}")
+        if _digest(folder / "queue.safetensors") != meta["sha256"]:
+            raise ValueError("queue.safetensors is not what was written")
+        tensors = load_file(folder / "queue.safetensors")
+        waiting, prompts = ([_decode(group, tensors, sample_class) for group in meta[name]] for name in GROUPS)
+    except Exception as error:  # whatever damage does to JSON, to tensors and to samples
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(
+            f"{folder} is damaged ({why}): go on from an earlier checkpoint, or delete the folder, and the prompts "
+            "that waited or were in generation are skipped"
+        ) from error
+    return waiting, prompts
+
+
+def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """As JSON: what is no plain value stands in an object with one key, its kind."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        return {"tensor": path}
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        tensors[path] = torch.from_numpy(np.array(value))
+        return {"array": path}
+    if isinstance(value, (list, tuple)):
+        kind = {int: torch.int64, float: torch.float64}.get(type(value[0])) if len(value) >= MANY else None
+        if kind and len({type(item) for item in value}) == 1:
+            tensors[path] = torch.tensor(value, dtype=kind)
+            return {"numbers": path}
+        items = [_encode(item, f"{path}.{i}", tensors) for i, item in enumerate(value)]
+        return items if isinstance(value, list) else {"tuple": items}
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {key: _encode(item, f"{path}.{key}", tensors) for key, item in value.items()}}
+    if hasattr(value, "to_dict"):
+        return {"sample": _encode(value.to_dict(), path, tensors)["dict"]}
+    raise TypeError(f"the queue cannot be saved: {path} of a sample is a {type(value).__name__}")
+
+
+def _decode(value: Any, tensors: dict[str, Tensor], sample_class: Any) -> Any:
+    if isinstance(value, list):
+        return [_decode(item, tensors, sample_class) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "array":
+        return tensors[content].numpy()
+    if kind == "numbers":
+        return tensors[content].tolist()
+    if kind == "tuple":
+        return tuple(_decode(item, tensors, sample_class) for item in content)
+    fields = {key: _decode(item, tensors, sample_class) for key, item in content.items()}
+    if kind == "sample":
+        return sample_class.from_dict(fields)
+    if kind == "dict":
+        return fields
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,110 @@
+"""Weight versions: numbered by optimizer steps, and carried from each response to the trainer.
+
+slime numbers its pushes. With the hook `version_by_step` the number is that of the optimizer steps that the pushed
+weights have had, so what comes back with a response says exactly which weights made it. A sample's versions stay in
+slime's rollout process; the one number of a sample that reaches the trainer is `metadata["round_number"]`, meant for
+the turns of a conversation. Versions travel there as -1 - version: negative, so that they are told from turns.
+
+A response that a push cut off goes on under the new weights when slime asks for its rest. Where it was cut off is kept
+beside it, so that its tokens' versions are known too.
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from sat_slime.config.plugin import HooksConfig
+
+logger = logging.getLogger(__name__)
+
+CARRIER = "round_number"
+CUTS = "sat_slime_cuts"
+"""Key of a sample's metadata: response tokens that it had at each interruption."""
+
+
+class Carried(int):
+    """The oldest version of a response's tokens as it travels, -1 - version, and those of its parts."""
+
+    parts: tuple[tuple[int, int], ...] = ()
+    """Tokens and version of each part of the response in order; empty where only the oldest is known."""
+    numbers: Mapping[str, float] = MappingProxyType({})
+    """Of the whole rollout, for the metrics: the same with all of its samples."""
+
+    @property
+    def oldest(self) -> int:
+        return -1 - int(self)
+
+
+def are_steps(args: Namespace, hooks: HooksConfig) -> bool:
+    """Whether the versions of this run are optimizer steps. Not with a push by disk, full or delta: folders there are
+    named by version and must count up by one, and with --release-train the driver counts them."""
+    return hooks.version_by_step and getattr(args, "update_weight_transport", "nccl") != "disk"
+
+
+def steps_of(versions: Iterable[Any]) -> list[int]:
+    """Versions as numbers. Raises ValueError for one that is none: of an engine that was never sent weights."""
+    return [int(version) for version in versions]
+
+
+def note_interruption(sample: Any) -> None:
+    """Keeps where a sample was cut off; slime then calls its sample hook."""
+    metadata = sample.metadata or {}
+    sample.metadata = {**metadata, CUTS: [*metadata.get(CUTS, []), sample.response_length]}
+
+
+def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
+    """Tokens and version of each part of a sample's response. Empty where an engine answered other than once, and once
+    more after each interruption: turns of a conversation, say."""
+    versions, ends = steps_of(sample.weight_versions), list((sample.metadata or {}).get(CUTS, []))
+    if len(ends) < len(versions):  # else it was cut off at its last possible token, and not sent again
+        ends.append(sample.response_length)
+    if len(ends) != len(versions):
+        return ()
+    lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    return tuple((length, version) for length, version in zip(lengths, versions, strict=True) if length)
+
+
+def oldest(sample: Any) -> int:
+    """Version of the oldest weights that generated a token of a sample. Raises ValueError where that is not known."""
+    return min([version for _, version in parts_of(sample)] or steps_of(sample.weight_versions))
+
+
+def load(samples: Sequence[Any], numbers: Mapping[str, float] | None = None) -> str | None:
+    """Puts the versions of each of slime's samples where they reach the trainer: of all of them, or none.
+
+    Args:
+        numbers: of the whole rollout, which travel with them.
+
+    Returns:
+        Why the batch carries no versions, or None.
+    """
+    if not samples:
+        return "there are no samples"
+    if any(CARRIER in (sample.metadata or {}) for sample in samples):
+        return f"the samples use metadata[{CARRIER!r}] themselves"
+    try:
+        ages = [oldest(sample) for sample in samples]
+        parts = [parts_of(sample) for sample in samples]
+    except ValueError:
+        odd = {str(version) for sample in samples for version in sample.weight_versions or ["none"]}
+        return f"not every response came with the version of its weights: {', '.join(sorted(odd)[:4])}"
+    told = dict(numbers or {})
+    for sample, version, known in zip(samples, ages, parts, strict=True):
+        carried = Carried(-1 - version)
+        carried.parts, carried.numbers = known, told
+        sample.metadata = {key: value for key, value in (sample.metadata or {}).items() if key != CUTS}
+        sample.metadata[CARRIER] = carried
+    return None
+
+
+def unload(rollout_data: dict[str, Any]) -> list[Carried] | None:
+    """Takes this rank's versions out of a trainer's batch, in the order of its samples; None where it has none. A
+    user's own round numbers stay, and slime logs them."""
+    carried = rollout_data.get(CARRIER)
+    if not carried or max(carried) >= 0:
+        return None
+    return [number if isinstance(number, Carried) else Carried(number) for number in rollout_data.pop(CARRIER)]

@@ -1,0 +1,58 @@
+"""Columns of the logits that are no tokens.
+
+Megatron pads the vocabulary to a multiple of --make-vocab-size-divisible-by x TP. The padded rows of its output layer
+are zero, so that their logits are 0 and take part in slime's softmax; the engine, which has no such rows, leaves them
+out. What they cost is in docs/compatibility.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NO_TOKEN = -1e30
+"""A padded column's logit: its probability is exactly 0, and 0 times it is 0 in the entropy, which -inf would spoil."""
+
+
+def padded_columns(width: int, vocabulary: int, rank: int) -> int:
+    """First padded column among the `width` columns of a tensor-parallel rank; `width` where it has none."""
+    return min(max(vocabulary - rank * width, 0), width)
+
+
+def leave_out_padding(model: Iterable[torch.nn.Module], vocabulary: int, rank: int) -> bool:
+    """Gives padded columns no probability in every forward pass of the model, by a hook on its output layer.
+
+    Args:
+        model: slime's model chunks of this rank; only the last pipeline stage has an output layer.
+        vocabulary: tokens of the checkpoint, those that the engine samples from.
+        rank: that of tensor parallelism.
+
+    Returns:
+        Whether this rank holds padded columns.
+    """
+    found = False
+    for chunk in model:
+        for name, layer in chunk.named_modules():
+            if name.split(".")[-1] != "output_layer":
+                continue
+            width = layer.output_size_per_partition
+            first = padded_columns(width, vocabulary, rank)
+            if first < width:
+                layer.register_forward_hook(_Filling(first))
+                found = True
+    return found
+
+
+class _Filling:
+    """A forward hook of the output layer; Megatron's returns (logits, bias)."""
+
+    def __init__(self, first: int):
+        self.first = first
+
+    def __call__(self, layer: torch.nn.Module, inputs: Any, output: Any) -> Any:
+        logits: Tensor = output[0] if isinstance(output, tuple) else output
+        logits[..., self.first :] = max(NO_TOKEN, torch.finfo(logits.dtype).min / 8)  # fp16 ends at -65504
+        return output

@@ -1,0 +1,242 @@
+"""Everything about a run of slime that can be checked before a GPU is touched, one line for each finding.
+
+The same checks of files and memory run on this machine, or, once a cluster is there, in a small job on its head node;
+that job also asks every node whether it can import what the run calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sat_slime.config import dump_config, load_config
+from sat_slime.config.slime_checks import slime_config_errors
+from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.plugin.launch.command import SlimeCommand, environment, flag_errors, run_folder
+from sat_slime.plugin.launch.flags import KnownFlags, known_flags
+from sat_slime.plugin.launch.machine import Finding, existing_parent, fail, machine_findings, memory_finding, ok, warn
+from sat_slime.plugin.launch.ray_jobs import JobServer
+from sat_slime.plugin.launch.secrets import secret_names
+from sat_slime.plugin.probe import probe_slime
+
+PROBE_TIMEOUT_S = 300.0
+"""For importing torch, Megatron and SGLang on every node of a cluster that has done nothing yet."""
+ANSWER = "SAT_SLIME_PROBE "
+"""What the probe's answer begins with in its job's log."""
+DOTTED_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
+
+
+def settings_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:
+    """Faults of the settings, each in one line. known: slime's flags; by itself the recorded ones."""
+    return [*slime_config_errors(config), *secret_errors(config), *flag_errors(config, known)]
+
+
+def flags_here(config: SlimeConfig) -> KnownFlags:
+    """Flags of the slime on this machine, whose parser takes some seconds to ask, else the recorded ones."""
+    variables = environment(config, run_folder(config)) if config.cluster.device == "cpu" else None
+    return known_flags(config.cluster.slime_dir, config.cluster.megatron_dir, variables)
+
+
+def secret_errors(config: SlimeConfig) -> list[str]:
+    """Secrets written into the settings: they would be shown, saved and kept by Ray."""
+    inner = config.cluster.runtime_env.get("env_vars")
+    written = {
+        "cluster.env": config.cluster.env,
+        "cluster.runtime_env.env_vars": inner if isinstance(inner, Mapping) else {},
+        "extra_args": config.extra_args,
+    }
+    return [
+        f"{key}.{name} is a secret, and settings are shown and saved: leave it out and export it where the cluster's "
+        "Ray is started"
+        for key, values in written.items()
+        for name in secret_names(values)
+    ]
+
+
+def called_functions(command: Sequence[str]) -> list[str]:
+    """Dotted paths of the functions that slime is to call: the values of its flags that end in -path."""
+    return list(
+        dict.fromkeys(
+            value
+            for flag, value in itertools.pairwise(command)
+            if flag.startswith("--") and flag.endswith("-path") and DOTTED_PATH.match(value)
+        )
+    )
+
+
+# ----------------------------------------------------------------------------------------------- without a cluster
+
+
+def here(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
+    """This machine, taken for one of those that the run uses."""
+    yield from machine_findings(config, run_folder)
+    package = Path(config.cluster.slime_dir) / "slime"
+    if package.is_dir():  # a checkout that is missing is among the findings already
+        yield from _slime_findings(probe_slime(package))
+
+
+def _slime_findings(problems: Sequence[str]) -> Iterator[Finding]:
+    yield from (fail("slime", problem) for problem in problems)
+    if not problems:
+        yield ok("slime", "has all that the plugin uses")
+
+
+# -------------------------------------------------------------------------------------------------- with a cluster
+
+# Runs where nothing of this package may be installed.
+_PROBE = f"""
+import importlib, json, os, socket, sys
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+functions, marker, config, folder = json.loads(sys.argv[1])
+ray.init(log_to_driver=False, logging_level="ERROR")
+
+def look(functions, marker):
+    failures = {{}}
+    for path in functions:
+        module, _, name = path.rpartition(".")
+        try:
+            getattr(importlib.import_module(module), name)
+        except BaseException as error:
+            failures[path] = f"{{type(error).__name__}}: {{error}}"
+    try:
+        from sat_slime.plugin.launch.machine import host_memory
+        memory = host_memory()
+    except BaseException:
+        memory = None
+    return {{"failures": failures, "memory": memory, "sees_folder": not marker or os.path.exists(marker)}}
+
+nodes = [node for node in ray.nodes() if node["Alive"]]
+look = ray.remote(num_cpus=0, max_retries=0)(look)
+places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+answers = [look.options(scheduling_strategy=place).remote(functions, marker) for place in places]
+report = {{"nodes": [], "resources": ray.cluster_resources(), "available": ray.available_resources()}}
+for node, answer in zip(nodes, answers):
+    told = {{"name": node["NodeManagerAddress"], "gpus": node["Resources"].get("GPU", 0)}}
+    try:
+        told.update(ray.get(answer, timeout={PROBE_TIMEOUT_S / 2}))
+    except Exception as error:
+        told["error"] = f"{{type(error).__name__}}: {{error}}".splitlines()[0]
+    report["nodes"].append(told)
+try:
+    from sat_slime.plugin.launch.checks import on_head_node
+    report.update(on_head_node(config, folder))
+except ImportError as error:
+    report["head"] = f"{{type(error).__name__}}: {{error}}"
+print({ANSWER!r} + json.dumps(report), flush=True)
+"""
+
+
+def on_head_node(config_text: str, folder: str) -> dict[str, Any]:
+    """What the probe finds out on the node where slime's driver will run."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(config_text)
+        file.flush()
+        config = load_config(file.name)
+    assert isinstance(config, SlimeConfig)
+    findings = [(f.mark, f.what, f.detail) for f in machine_findings(config, Path(folder))]
+    known = flags_here(config)
+    findings += [("FAIL", "flags", error) for error in flag_errors(config, known)] or [("OK", "flags", known.source)]
+    return {"findings": findings, "slime": probe_slime(), "wandb_key": _has_wandb_key()}
+
+
+def _has_wandb_key() -> bool:
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
+        return True
+    try:
+        return "api.wandb.ai" in (Path.home() / ".netrc").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def cluster_findings(server: JobServer, config: SlimeConfig, run_folder: Path, sent: SlimeCommand) -> Iterator[Finding]:
+    """The cluster, asked by a job that uses no GPU. Raises JobError when Ray fails."""
+    job = f"sat-slime-check-{uuid.uuid4().hex[:8]}"
+    with _marker(run_folder) as marker:
+        question = json.dumps([called_functions(sent.command), marker, dump_config(config), str(run_folder)])
+        server.submit([sent.command[0], "-c", _PROBE, question], sent.env, job, config.cluster.runtime_env)
+        try:
+            state = server.wait(job, PROBE_TIMEOUT_S)
+            log = server.log(job)
+        finally:
+            server.stop(job)
+            server.delete(job)
+    answer = next((line for line in log.splitlines() if line.startswith(ANSWER)), None)
+    if answer is None:
+        last = (log.strip().splitlines() or ["nothing in its log"])[-1]
+        status = state.status if state else "lost"
+        yield fail("cluster", f"the check on {server.address} ended without an answer ({status}): {last}")
+        return
+    yield from read_report(config, json.loads(answer.removeprefix(ANSWER)))
+
+
+@contextlib.contextmanager
+def _marker(run_folder: Path) -> Iterator[str | None]:
+    """A file where the run folder will be, for nodes to see: the same path alone may be another disk."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=existing_parent(run_folder), prefix=".sat_slime-") as file:
+            yield file.name
+    except OSError:  # who cannot write there is told so by the check of the disk
+        yield None
+
+
+def read_report(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Finding]:
+    """Findings from the probe's answer."""
+    yield from _gpus(config, report)
+    yield from _nodes(config, report["nodes"])
+    if "findings" in report:
+        yield from (Finding(*finding) for finding in report["findings"])
+        yield from _slime_findings(report["slime"])
+        if config.logging.wandb_project and not report["wandb_key"]:
+            yield warn("wandb", "WANDB_API_KEY is not in the cluster's environment, nor is the head node logged in")
+    elif not any(node.get("failures") for node in report["nodes"]):
+        yield fail("plugin", f"sat_slime cannot be imported on the head node ({report.get('head')}): install it there")
+
+
+def _gpus(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Finding]:
+    needed = config.train.world_size + config.rollout.gpus
+    there, free = (int(report[kind].get("GPU", 0)) for kind in ("resources", "available"))
+    parts = f"{config.train.world_size} for training and {config.rollout.gpus} for rollout"
+    if there < needed:
+        yield fail(
+            "GPUs", f"the cluster has {there}, the run needs {needed} ({parts}): add nodes, or lower train or rollout"
+        )
+    elif free < needed:
+        yield warn("GPUs", f"{free} of the cluster's {there} are free, the run needs {needed} ({parts}): it will wait")
+    else:
+        yield ok("GPUs", f"{needed} of {there} ({parts})")
+
+
+def _nodes(config: SlimeConfig, nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    sound = True
+    for node in nodes:
+        name = f"node {node['name']}"
+        if "error" in node:
+            yield fail("plugin", f"{name} could not be asked: {node['error']}")
+            sound = False
+            continue
+        # One cause is behind most failures of a node: the first is told.
+        for path, reason in list(node["failures"].items())[:1]:
+            missing = re.search(r"No module named '([^'.]+)", reason)
+            remedy = f"install {missing[1]} there" if missing else "mend it there"
+            yield fail("plugin", f"{name} cannot import {path} ({reason}): {remedy}, or set cluster.python_path")
+            sound = False
+        if not node["sees_folder"]:
+            yield fail("run folder", f"{name} does not see it: put output_dir on a disk that all nodes share")
+        if node["gpus"]:
+            if (there := int(node["gpus"])) != config.cluster.gpus_per_node:
+                yield warn("GPUs", f"{name} has {there}, but cluster.gpus_per_node is {config.cluster.gpus_per_node}")
+            memory = memory_finding(config, node["memory"], name)
+            if memory.mark != "OK":
+                yield memory
+    if sound:
+        yield ok("plugin", f"can be imported on {len(nodes)} node{'s' if len(nodes) > 1 else ''}")

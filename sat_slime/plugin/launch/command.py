@@ -1,0 +1,389 @@
+"""From a slime run's configuration to what is sent: slime's command, its environment, and the plugin's file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sat_slime.config.method import build_method
+from sat_slime.config.plugin import DriverConfig, PluginConfig
+from sat_slime.config.schema import ScoresConfig
+from sat_slime.config.slime_checks import uses_verifier
+from sat_slime.config.slime_schema import FlagValue, SlimeConfig
+from sat_slime.objective import SAT, Method
+from sat_slime.plugin.launch.cpu import cpu_arguments, cpu_environment, cpu_python_path
+from sat_slime.plugin.launch.flags import KnownFlags, recorded_flags, unknown_flags
+
+DRIVER = "sat_slime.plugin.driver"
+"""The program of a run, in place of slime's training scripts."""
+
+PLUGIN_FLAGS = {
+    "loss-type": "custom_loss",
+    "custom-loss-function-path": "sat_slime.plugin.loss.policy_loss",
+    "rollout-sample-hook-path": "sat_slime.plugin.rollout_hooks.on_sample",
+    "custom-rollout-log-function-path": "sat_slime.plugin.rollout_hooks.log_rollout",
+    "custom-eval-rollout-log-function-path": "sat_slime.plugin.rollout_hooks.log_eval",
+}
+"""Where slime calls the plugin, besides --custom-config-path with the plugin's settings."""
+
+GOVERNED = {
+    "use-rollout-logprobs": "method.denominator",
+    "keep-old-actor": "method.denominator",
+    "use-tis": "method.tis.enabled",
+    "tis-clip": "method.tis.cap",
+    "custom-tis-function-path": "method.tis.enabled",
+    "use-routing-replay": "method.r3",
+    "use-rollout-routing-replay": "method.r3",
+    "eps-clip-c": "method.clip.dual",
+    "kl-coef": "loss.kl_coef",
+    "use-kl-loss": "loss.kl_coef",
+    "calculate-per-token-loss": "loss.reduction",
+    "update-weights-interval": "pipeline.lag",
+    "rollout-function-path": "pipeline.mode",
+    "eval-function-path": "pipeline.mode",
+    "data-source-path": "pipeline.mode",
+    "num-steps-per-rollout": "pipeline.optimizer_steps_per_rollout",
+    "num-epoch": "pipeline.iterations",
+    "colocate": "rollout.nodes and rollout.gpus_per_node (training and generation have GPUs of their own)",
+    "rm-type": "data.reward",
+    "custom-rm-path": "data.reward",
+    "sequence-parallel": "train.tensor_parallel",
+}
+"""Flags that only a setting may give, also where it leaves them out."""
+
+MAY_BE_GONE = {"use-fault-tolerance": "slime after its pull request 2391 always replaces engines that died"}
+"""Flags that are left out where slime no longer has them, since it then does without a flag what they ask for."""
+
+STREAMING = {
+    "rollout-function-path": "sat_slime.plugin.streaming.generate_rollout",
+    "data-source-path": "sat_slime.plugin.streaming.StreamingDataSource",
+}
+"""In mode streaming, where rollouts come from. Evaluations too: slime takes that function where no other is named."""
+
+FIXED = ""
+"""In place of a setting: the flag is in every command."""
+
+
+@dataclass(frozen=True)
+class SlimeCommand:
+    """What is sent, exactly."""
+
+    command: list[str]
+    env: dict[str, str]
+    files: dict[str, str]
+    """Text of each file that the command reads, by its path."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A flag of the command, without its dashes, and the setting that it comes from (FIXED: from none)."""
+
+    name: str
+    value: FlagValue
+    key: str
+
+    def words(self) -> list[str]:
+        """As on the command line."""
+        if self.value is True:
+            return [f"--{self.name}"]
+        values = self.value if isinstance(self.value, list) else [self.value]
+        return [f"--{self.name}", *(str(value) for value in values)]
+
+
+def slime_command(config: SlimeConfig, run_dir: Path | None = None, known: KnownFlags | None = None) -> SlimeCommand:
+    """The command of a run, to be started where slime is installed.
+
+    Args:
+        run_dir: the run's folder; by itself `output_dir/name` below the working directory.
+        known: that slime's flags; by itself the recorded ones of all versions.
+    """
+    run_dir = run_dir or run_folder(config)
+    words = [word for argument in slime_arguments(config, run_dir, known) for word in argument.words()]
+    return SlimeCommand(
+        command=["python3", "-m", DRIVER, *words],
+        env=environment(config, run_dir),
+        files={str(plugin_file(run_dir)): plugin_settings_text(config, run_dir)},
+    )
+
+
+def run_folder(config: SlimeConfig) -> Path:
+    """The run's folder, as an absolute path: workers have other working directories."""
+    return Path(os.path.abspath(Path(config.output_dir).expanduser() / config.name))
+
+
+def plugin_file(run_dir: Path) -> Path:
+    """The file of --custom-config-path."""
+    return run_dir / "sat_slime.yaml"
+
+
+def checkpoint_folder(config: SlimeConfig, run_dir: Path) -> Path:
+    """Where the run saves, and goes on from."""
+    return Path(config.checkpoint.folder).expanduser() if config.checkpoint.folder else run_dir / "checkpoints"
+
+
+def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
+    """The plugin's settings as slime reads them, with yaml.safe_load: a float has a point, or it would be text."""
+    scores = ScoresConfig(repeats=config.eval.repeats, k=config.eval.k)
+    pipeline = config.pipeline
+    driver = DriverConfig(mode=pipeline.mode, lag=pipeline.lag, max_staleness=pipeline.max_staleness)
+    settings = PluginConfig(method=config.method, hooks=config.hooks, driver=driver, eval=scores, run_dir=str(run_dir))
+    sections = {"sat_slime": settings.model_dump(mode="json")}
+    if uses_verifier(config):
+        sections["sat_slime_verifier"] = config.verifier.model_dump(mode="json", exclude_none=True)
+    return yaml.safe_dump(sections, sort_keys=False)
+
+
+def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
+    """Environment of the job and all its workers; no secrets, which are the cluster's own business."""
+    cluster = config.cluster
+    on_cpu = cluster.device == "cpu"
+    folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir]
+    env = {
+        "PYTHONPATH": os.pathsep.join(cpu_python_path(folders) if on_cpu else folders),
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron's order of kernels with tensor parallelism rests on it
+        "NCCL_NVLS_ENABLE": "1" if cluster.nvlink else "0",
+    }
+    if config.logging.tensorboard:
+        env["TENSORBOARD_DIR"] = str(run_dir / "tensorboard")
+    context, longest = config.rollout.context_tokens, config.model.max_positions
+    if context and longest and context > longest:
+        env["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
+    if on_cpu:
+        env |= cpu_environment(cluster)
+    return {**env, **cluster.env}
+
+
+def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:
+    """A line for every flag of the run that slime would not take as it is meant, by the setting that it comes from.
+
+    known: slime's flags; by itself the recorded ones.
+    """
+    known = known or recorded_flags()
+    arguments = slime_arguments(config, run_folder(config), known)
+    errors: list[str] = []
+    for name in config.extra_args:
+        ours = [argument for argument in arguments if argument.name == name and argument.key != _extra(name)]
+        key = GOVERNED.get(name) or (ours[0].key if ours else None)
+        flag = known.by_name.get(f"--{name}")
+        if key == FIXED and not (flag and flag.repeatable):
+            errors.append(f"{_extra(name)}: the command always has {' '.join(ours[0].words())}: leave this out")
+        elif key and key != FIXED:
+            errors.append(f"{_extra(name)}: --{name} follows from {key}: set that, and leave this out")
+    judged = {line.partition(":")[0] for line in errors}
+    others = [argument for argument in arguments if argument.key not in judged]
+    words = [word for argument in others for word in argument.words()]
+    return errors + unknown_flags(words, known, {f"--{argument.name}": argument.key for argument in others})
+
+
+def slime_arguments(config: SlimeConfig, run_dir: Path, known: KnownFlags | None = None) -> list[Argument]:
+    """Every flag of the run, in the order of slime's own scripts; those that are false or unset left out, and those of
+    MAY_BE_GONE that this slime lacks.
+
+    known: that slime's flags; by itself the recorded ones of all versions.
+    """
+    known = known or recorded_flags()
+    parts = (
+        _cluster(config),
+        _model(config),
+        _checkpoint(config, run_dir),
+        _data(config),
+        _rollout(config),
+        _eval(config),
+        _parallelism(config),
+        _optimizer(config),
+        _objective(config),
+        _plugin(run_dir),
+        _logging(config),
+        cpu_arguments(config) if config.cluster.device == "cpu" else (),
+        ((name, value, _extra(name)) for name, value in config.extra_args.items()),
+    )
+    arguments = [Argument(*argument) for part in parts for argument in part]
+    # by identity: 0.0 equals False, and is a value to be sent
+    arguments = [argument for argument in arguments if not (argument.value in (None, []) or argument.value is False)]
+    return [one for one in arguments if one.name not in MAY_BE_GONE or f"--{one.name}" in known.by_name]
+
+
+def _extra(name: str) -> str:
+    return f"extra_args.{name}"
+
+
+Part = Iterator[tuple[str, Any, str]]
+"""Flag, value, and the setting it comes from."""
+
+
+def _cluster(config: SlimeConfig) -> Part:
+    yield "actor-num-nodes", config.train.nodes, "train.nodes"
+    yield "actor-num-gpus-per-node", config.train.gpus_per_node, "train.gpus_per_node"
+    yield "rollout-num-gpus", config.rollout.gpus, "rollout.gpus_per_node"
+    yield "rollout-num-gpus-per-engine", config.rollout.gpus_per_engine, "rollout.gpus_per_engine"
+    yield "num-gpus-per-node", config.cluster.gpus_per_node, "cluster.gpus_per_node"
+    yield "seed", config.seed, "seed"
+
+
+def _model(config: SlimeConfig) -> Part:
+    for name, value in config.model.architecture.items():
+        yield name, value, f"model.architecture.{name}"
+    yield "hf-checkpoint", config.model.hf_checkpoint, "model.hf_checkpoint"
+    yield "ref-load", config.model.megatron_checkpoint, "model.megatron_checkpoint"
+
+
+def _checkpoint(config: SlimeConfig, run_dir: Path) -> Part:
+    checkpoint = config.checkpoint
+    if not checkpoint.every_n_iterations:
+        return
+    # slime starts from --ref-load while this folder has no checkpoint, and else goes on from its newest.
+    folder = str(checkpoint_folder(config, run_dir))
+    yield "load", folder, "checkpoint.folder"
+    yield "save", folder, "checkpoint.folder"
+    yield "save-interval", checkpoint.every_n_iterations, "checkpoint.every_n_iterations"
+    yield "no-save-optim", not checkpoint.optimizer, "checkpoint.optimizer"
+
+
+def _data(config: SlimeConfig) -> Part:
+    data = config.data
+    yield "prompt-data", data.prompts, "data.prompts"
+    yield "input-key", data.input_key, "data.input_key"
+    yield "label-key", data.label_key, "data.label_key"
+    yield "apply-chat-template", data.chat_template, "data.chat_template"
+    template_args = json.dumps(data.chat_template_args) if data.chat_template_args else None
+    yield "apply-chat-template-kwargs", template_args, "data.chat_template_args"
+    yield "rollout-shuffle", data.shuffle, "data.shuffle"
+    yield "balance-data", data.balance, "data.balance"
+    is_path = bool(data.reward and "." in data.reward)
+    yield "custom-rm-path" if is_path else "rm-type", data.reward, "data.reward"
+
+
+def _rollout(config: SlimeConfig) -> Part:
+    rollout, steps = config.rollout, config.pipeline.optimizer_steps_per_rollout
+    yield "num-rollout", config.pipeline.iterations, "pipeline.iterations"
+    if config.pipeline.mode == "streaming":
+        for name, value in STREAMING.items():
+            yield name, value, "pipeline.mode"
+    yield "rollout-batch-size", rollout.prompts_per_iteration, "rollout.prompts_per_iteration"
+    yield "n-samples-per-prompt", rollout.samples_per_prompt, "rollout.samples_per_prompt"
+    yield "global-batch-size", rollout.responses_per_iteration // steps, "pipeline.optimizer_steps_per_rollout"
+    yield "rollout-max-prompt-len", rollout.max_prompt_tokens, "rollout.max_prompt_tokens"
+    yield "rollout-max-response-len", rollout.max_response_tokens, "rollout.max_response_tokens"
+    yield "rollout-temperature", rollout.temperature, "rollout.temperature"
+    yield "rollout-top-p", rollout.top_p, "rollout.top_p"
+    yield "rollout-top-k", rollout.top_k, "rollout.top_k"
+    yield "rollout-stop-token-ids", rollout.stop_token_ids, "rollout.stop_token_ids"
+    yield "rollout-seed", config.seed, "seed"
+    yield "sglang-mem-fraction-static", rollout.memory_fraction, "rollout.memory_fraction"
+    yield "sglang-context-length", rollout.context_tokens, "rollout.context_tokens"
+    yield "sglang-allow-auto-truncate", rollout.end_at_context, "rollout.end_at_context"
+    yield "sglang-server-concurrency", rollout.concurrent_requests, "rollout.concurrent_requests"
+    yield "use-fault-tolerance", rollout.fault_tolerance, "rollout.fault_tolerance"
+
+
+def _eval(config: SlimeConfig) -> Part:
+    evaluation = config.eval
+    if not evaluation.every_n_iterations:
+        return
+    yield "eval-interval", evaluation.every_n_iterations, "eval.every_n_iterations"
+    yield "eval-prompt-data", [word for pair in evaluation.prompts.items() for word in pair], "eval.prompts"
+    samples = evaluation.samples_per_problem * evaluation.repeats
+    yield "n-samples-per-eval-prompt", samples, "eval.samples_per_problem"
+    yield "eval-max-response-len", evaluation.max_response_tokens, "eval.max_response_tokens"
+    yield "eval-temperature", evaluation.temperature, "eval.temperature"
+    yield "eval-top-p", evaluation.top_p, "eval.top_p"
+    yield "eval-top-k", evaluation.top_k, "eval.top_k"
+
+
+def _parallelism(config: SlimeConfig) -> Part:
+    train = config.train
+    yield "tensor-model-parallel-size", train.tensor_parallel, "train.tensor_parallel"
+    yield "sequence-parallel", train.tensor_parallel > 1, "train.tensor_parallel"
+    yield "pipeline-model-parallel-size", train.pipeline_parallel, "train.pipeline_parallel"
+    yield "context-parallel-size", train.context_parallel, "train.context_parallel"
+    yield "expert-model-parallel-size", train.expert_parallel, "train.expert_parallel"
+    yield "expert-tensor-parallel-size", train.expert_tensor_parallel, "train.expert_tensor_parallel"
+    yield "use-dynamic-batch-size", True, FIXED
+    yield "max-tokens-per-gpu", train.max_tokens_per_gpu, "train.max_tokens_per_gpu"
+    if train.recompute != "none":
+        yield "recompute-granularity", train.recompute, "train.recompute"
+    if train.recompute == "full":
+        yield "recompute-method", "uniform", "train.recompute"
+        yield "recompute-num-layers", 1, "train.recompute"
+    yield "attention-dropout", 0.0, FIXED  # Megatron's default is 0.1
+    yield "hidden-dropout", 0.0, FIXED
+    yield "accumulate-allreduce-grads-in-fp32", train.fp32_gradients, "train.fp32_gradients"
+    yield "attention-softmax-in-fp32", train.fp32_softmax, "train.fp32_softmax"
+    if config.cluster.device == "gpu":
+        yield "attention-backend", train.attention_backend, "train.attention_backend"
+
+
+def _optimizer(config: SlimeConfig) -> Part:
+    train = config.train
+    yield "optimizer", "adam", FIXED
+    yield "lr", train.lr, "train.lr"
+    yield "lr-decay-style", "constant", FIXED
+    # Megatron otherwise refuses to go on with another number of iterations, which a constant rate does not depend on.
+    yield "override-opt_param-scheduler", True, FIXED
+    yield "weight-decay", train.weight_decay, "train.weight_decay"
+    yield "adam-beta1", train.adam_beta1, "train.adam_beta1"
+    yield "adam-beta2", train.adam_beta2, "train.adam_beta2"
+    yield "adam-eps", train.adam_eps, "train.adam_eps"
+    yield "clip-grad", train.grad_clip, "train.grad_clip"
+    for name in ("optimizer-cpu-offload", "overlap-cpu-optimizer-d2h-h2d", "use-precision-aware-optimizer"):
+        yield name, train.optimizer_offload, "train.optimizer_offload"
+
+
+def _objective(config: SlimeConfig) -> Part:
+    method, loss, clip = build_method(config.method), config.loss, config.method.clip
+    yield "advantage-estimator", "gspo" if method.ratio == "sequence" else "grpo", "method.base"
+    yield "eps-clip", clip.eps_low, "method.clip.eps_low"
+    yield "eps-clip-high", clip.eps_high, "method.clip.eps_high"
+    yield "eps-clip-c", clip.dual, "method.clip.dual"
+    if loss.kl_coef:
+        yield "use-kl-loss", True, "loss.kl_coef"
+        yield "kl-loss-coef", loss.kl_coef, "loss.kl_coef"
+        yield "kl-loss-type", "low_var_kl", "loss.kl_coef"
+    yield "entropy-coef", loss.entropy_coef, "loss.entropy_coef"
+    yield "calculate-per-token-loss", loss.reduction == "token_mean", "loss.reduction"
+    yield "use-rollout-logprobs", _spares_recompute(config, method), "method.denominator"
+    yield "use-rollout-routing-replay", method.routing_replay, "method.r3"
+
+
+def _spares_recompute(config: SlimeConfig, method: Method) -> bool:
+    """Whether slime can leave out its forward pass that recomputes log-probs, which --use-rollout-logprobs makes it do.
+
+    With `trainer` and one optimizer step the training forward is that pass; the quantile of a whole step needs it made
+    beforehand.
+    """
+    needs_step_quantile = isinstance(method.trust_region, SAT) and method.trust_region.scope == "step"
+    if method.denominator == "trainer":
+        return config.pipeline.optimizer_steps_per_rollout == 1
+    return method.denominator == "rollout" and not needs_step_quantile
+
+
+def _plugin(run_dir: Path) -> Part:
+    for name, value in PLUGIN_FLAGS.items():
+        yield name, value, FIXED
+    yield "custom-config-path", str(plugin_file(run_dir)), FIXED
+
+
+def _logging(config: SlimeConfig) -> Part:
+    logging = config.logging
+    if logging.tensorboard:
+        # The folder is TENSORBOARD_DIR's; slime wants a project besides.
+        yield "use-tensorboard", True, "logging.tensorboard"
+        yield "tb-project-name", "sat_slime", "logging.tensorboard"
+        yield "tb-experiment-name", config.name, "name"
+    if logging.wandb_project:
+        yield "use-wandb", True, "logging.wandb_project"
+        yield "wandb-project", logging.wandb_project, "logging.wandb_project"
+        yield "wandb-group", config.name, "name"
+        yield "disable-wandb-random-suffix", True, "logging.wandb_project"
+
+
+def as_json(sent: SlimeCommand) -> Mapping[str, Any]:
+    """`{"command": [...], "env": {...}, "files": {...}}`."""
+    return {"command": sent.command, "env": sent.env, "files": sent.files}

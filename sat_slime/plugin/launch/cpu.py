@@ -1,0 +1,131 @@
+"""What a run on a CPU is sent besides: flags, environment, the Ray that it is started on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sat_slime.config.slime_schema import ClusterConfig
+from sat_slime.plugin.cpu import DTYPE_VARIABLE, VARIABLE
+
+if TYPE_CHECKING:
+    from sat_slime.config.slime_schema import SlimeConfig
+
+KEY = "cluster.device"
+PACKAGE = Path(__file__).parents[2]
+SITE = PACKAGE / "plugin" / "cpu" / "site"
+"""Folder of the sitecustomize.py by which every Python of the job begins."""
+
+RAY_ENVIRONMENT = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_worker_niceness": "0",  # Ray's 15 would starve the run beside anything else
+    # Ray's own limits on how long its parts take to start are too short for a machine with other work.
+    "RAY_raylet_start_wait_time_s": "200",
+    "RAY_agent_register_timeout_ms": "400000",
+    "RAY_worker_register_timeout_seconds": "400",
+    "RAY_health_check_initial_delay_ms": "120000",
+    "RAY_health_check_timeout_ms": "120000",
+}
+"""Environment of the Ray that is started for such a run."""
+OBJECT_STORE_BYTES = 300 * 2**20
+"""Of that Ray; a batch of a tiny model is some megabytes."""
+
+
+def cpu_python_path(folders: Sequence[str]) -> list[str]:
+    """PYTHONPATH of the job. This package last: beside it may be a megatron-core, which must not be found before
+    Megatron-LM's checkout."""
+    return [str(SITE), *folders, str(PACKAGE.parent)]
+
+
+def cpu_environment(cluster: ClusterConfig) -> dict[str, str]:
+    """Environment of the job and all its workers, besides the one that a run on GPUs has."""
+    return {
+        VARIABLE: "cpu",
+        DTYPE_VARIABLE: cluster.cpu_dtype,
+        "OMP_NUM_THREADS": "1",  # several processes share the cores, and two threads each are far slower than one
+        "TOKENIZERS_PARALLELISM": "false",
+        "TORCHDYNAMO_DISABLE": "1",  # what is compiled would need a C++ compiler
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "SLIME_HOST_IP": "127.0.0.1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "PYTHONWARNINGS": "ignore",  # of every package that finds no Apex
+    }
+
+
+def cpu_cores(config: SlimeConfig) -> int:
+    """CPUs that the Ray of such a run offers: slime asks for one with each GPU, and for some actors beside."""
+    return 4 + 2 * config.cluster.gpus_per_node
+
+
+def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
+    """Flags, values and the setting that they come from."""
+    flags: dict[str, Any] = {
+        # Megatron without Transformer Engine and Apex, and without fusions, which are CUDA's.
+        "transformer-impl": "local",
+        "spec": ["sat_slime.plugin.cpu.layers", "qwen3_moe"],
+        "attention-backend": "auto",
+        "distributed-backend": "gloo",
+        "cp-comm-type": "all_gather",  # what the attention of plugin/cpu/layers does, and all that Megatron allows it
+        "moe-token-dispatcher-type": "alltoall",
+        "no-gradient-accumulation-fusion": True,
+        "no-masked-softmax-fusion": True,
+        "no-bias-swiglu-fusion": True,
+        "no-bias-dropout-fusion": True,
+        "no-rope-fusion": True,
+        "no-persist-layer-norm": True,
+        "data-pad-size-multiplier": 8,  # a GPU's memory wants 128; here each padded token is computed
+        # SGLang without its kernels. --sglang-sleep-on-idle: its idle scheduler otherwise takes most of a core.
+        "sglang-device": "cpu",
+        "sglang-dtype": config.cluster.cpu_dtype,
+        "sglang-attention-backend": "torch_native",
+        "sglang-sampling-backend": "pytorch",
+        "sglang-grammar-backend": "none",
+        "sglang-disable-cuda-graph": True,
+        "sglang-disable-overlap-schedule": True,
+        "sglang-sleep-on-idle": True,
+        "sglang-max-running-requests": config.rollout.concurrent_requests,
+        "sglang-max-total-tokens": 2**15,
+        "sglang-log-level": "warning",  # else a line for every few tokens of a tiny model
+        "sglang-log-level-http": "warning",
+    }
+    own = config.model.architecture.keys() | config.extra_args.keys()
+    yield from ((name, value, KEY) for name, value in flags.items() if name not in own)
+
+
+# ---------------------------------------------------------------------------------------------------------- checks
+
+PACKAGES: Mapping[str, str | None] = {
+    "torch": None,
+    "sglang": "0.5.15.post1",
+    "sglang-router": None,
+    "ray": None,
+    "transformers": None,
+    "torch_memory_saver": None,
+    "pylatexenc": None,
+    "omegaconf": None,
+    "httpx": None,
+    "aiohttp": None,
+    "aiohttp_cors": None,
+    "tensorboard": None,
+}
+"""Packages that slime imports on its way, and the version with which it was run where another one is likely to fail."""
+INSTALL = "pip install --no-deps -r requirements/slime-cpu.txt"
+MEGATRON_PATCH = ("megatron/core/transformer/moe/router.py", "slime.utils.routing_replay")
+"""A file of Megatron-LM and a word in it that only slime's patch brings."""
+
+
+def missing_packages() -> Iterator[tuple[str, str]]:
+    """(package, what is wrong with it and the remedy) of each that a run on this machine lacks."""
+    for package, version in PACKAGES.items():
+        try:
+            found = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            yield package, f"not installed: {INSTALL}"
+            continue
+        if version and found != version:
+            yield package, f"is {found}, and slime was run with {version}: {INSTALL}"

@@ -1,0 +1,160 @@
+"""A Ray of a run's own on this machine, on the loopback interface; nothing else is ever ended here."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sat_slime.plugin.launch.ray_jobs import JobError, JobServer
+
+START_TIMEOUT_S = 240.0
+STOP_TIMEOUT_S = 120.0
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class LocalRay:
+    """A Ray that was started here, as a run folder remembers it."""
+
+    address: str
+    """http://127.0.0.1:PORT of its dashboard."""
+    pid: int
+    """`ray start --block`, which ends all of Ray's processes when it ends."""
+    folder: str
+    """Ray's temporary folder with its logs; a part of its command line, by which the process is known again."""
+
+
+def start_ray(
+    gpus: int | None = None,
+    cpus: int | None = None,
+    store_bytes: int | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> LocalRay:
+    """Start a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
+
+    gpus, cpus: what it offers, on paper; None: all there are. store_bytes: of its object store. variables: more
+    environment. Raises JobError when it does not come up.
+    """
+    folder = tempfile.mkdtemp(prefix="sat_slime-")
+    port, agent_port, client_port, metrics_port, env_port, export_port = _free_ports(6)
+    command = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
+        *("--node-ip-address=127.0.0.1", "--port=0", f"--ray-client-server-port={client_port}"),
+        *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
+        f"--dashboard-agent-listen-port={agent_port}",  # where a second Ray would lack it, no job could be sent
+        # Ports that are given are not waited for: Ray gives its agents 15 s to tell theirs, too few on a busy machine.
+        *(f"--dashboard-agent-grpc-port={metrics_port}", f"--runtime-env-agent-port={env_port}"),
+        f"--metrics-export-port={export_port}",
+        f"--temp-dir={folder}/ray",
+        *([f"--num-gpus={gpus}"] if gpus is not None else []),
+        *([f"--num-cpus={cpus}"] if cpus is not None else []),
+        *([f"--object-store-memory={store_bytes}"] if store_bytes is not None else []),
+    ]
+    environment = {
+        **own_python_first(),
+        **(variables or {}),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no cluster: all of Ray's servers then bind to 127.0.0.1
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # ends at SIGTERM, where newer Rays wait up to 30 s
+        "RAY_TMPDIR": folder,  # where Ray notes which one is this machine's; another Ray keeps its note
+    }
+    environment.pop("RAY_ADDRESS", None)
+    log = Path(folder) / "start.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,  # Ctrl-C here is not meant for it
+        )
+    ray = LocalRay(f"http://127.0.0.1:{port}", process.pid, folder)
+    try:
+        _wait_until_ready(ray, process)
+    except BaseException:
+        stop_ray(ray, keep_logs=True)
+        raise
+    return ray
+
+
+def own_python_first() -> dict[str, str]:
+    """This process's environment, in which `python3` is its own interpreter."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            JobServer(ray.address)
+            return
+        except JobError as error:
+            log = Path(ray.folder) / "start.log"
+            if process.poll() is not None:
+                lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing"]
+                raise JobError(f"Ray did not start on this machine: {lines[-1].strip()}; more in {log}") from None
+            if time.monotonic() > deadline:
+                raise JobError(f"Ray did not start within {START_TIMEOUT_S:.0f} s; see {log}") from error
+        time.sleep(POLL_S)
+
+
+def stop_ray(ray: LocalRay, keep_logs: bool = False) -> bool:
+    """End it; whether it was still there. A process that is not the one started is left alone.
+
+    keep_logs: leave its folder, for its workers' logs.
+    """
+    was_there = _is_ours(ray)
+    if was_there:
+        _end(ray)
+    if not keep_logs:
+        shutil.rmtree(ray.folder, ignore_errors=True)
+    return was_there
+
+
+def _end(ray: LocalRay) -> None:
+    os.kill(ray.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    while _is_ours(ray):
+        if time.monotonic() > deadline:
+            raise JobError(f"the Ray of this run (process {ray.pid}) does not end: see {ray.folder}")
+        time.sleep(POLL_S)
+
+
+def is_running(ray: LocalRay) -> bool:
+    """Whether it is still there."""
+    return _is_ours(ray)
+
+
+def _is_ours(ray: LocalRay) -> bool:
+    try:
+        state = Path(f"/proc/{ray.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        command = Path(f"/proc/{ray.pid}/cmdline").read_text(encoding="utf-8")
+    except (OSError, IndexError):
+        return False
+    return state != "Z" and ray.folder in command
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of which none is in use. Above those of Ray's workers and below those that the kernel gives to connections,
+    since Ray binds some of them only seconds later."""
+    free: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        free.append(port)
+        if len(free) == count:
+            return free
+    raise JobError("no free port between 20000 and 32000 on this machine: end what holds them")

@@ -1,0 +1,262 @@
+"""Ray's job API: where it is, a job's submission, its log, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import logging
+import os
+import shlex
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+"""Ray lets these win over the address that a client is given, even over the one of a job that runs elsewhere."""
+THIS_MACHINE = "http://127.0.0.1:8265"
+"""Where a Ray on this machine has its dashboard by itself."""
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+CONNECT_TIMEOUT_S = 5.0
+STOP_TIMEOUT_S = 60.0
+"""Ray gives a job a few seconds after SIGTERM, then kills it."""
+SUBMISSIONS = 12
+POLL_S = 0.5
+
+
+class JobError(RuntimeError):
+    """What Ray's job API refused, in one line with the remedy."""
+
+
+class NoAnswer(JobError):
+    """Nothing listens at the address: its cluster is gone, and its jobs with it, or was never there."""
+
+
+@dataclass(frozen=True)
+class JobState:
+    """A job as Ray knows it."""
+
+    status: str
+    """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
+    exit_code: int | None = None
+    message: str = ""
+
+    @property
+    def ended(self) -> bool:
+        return self.status in ENDED
+
+
+class JobServer:
+    """The job server of one Ray cluster."""
+
+    def __init__(self, address: str | None = None) -> None:
+        """address: http://HOST:PORT of the dashboard, or what ray.init takes; None: THIS_MACHINE.
+
+        Raises JobError when none answers there.
+        """
+        self._client = _client(address)
+        self.address: str = self._client.get_address()
+
+    def submit(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        job: str,
+        runtime_env: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start `command` on the head node as `job`, an id not used before."""
+        settings = dict(runtime_env or {})
+        settings["env_vars"] = {**(settings.get("env_vars") or {}), **env}
+        values = {"submission_id": job, "runtime_env": settings, "metadata": dict(metadata or {})}
+        for attempt in range(SUBMISSIONS):
+            try:
+                self._client.submit_job(entrypoint=shlex.join(command), **values)
+                return
+            except (RuntimeError, OSError, ValueError, TypeError) as error:
+                # Of a cluster that has just come up: Ray itself waits some seconds each time.
+                if "No available agent" not in str(error) or attempt == SUBMISSIONS - 1:
+                    raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
+
+    def state(self, job: str) -> JobState | None:
+        """None for a job that this cluster does not know, for instance since it was started again."""
+        try:
+            info = self._client.get_job_info(job)
+        except RuntimeError as error:
+            if "404" in str(error) or "does not exist" in str(error):
+                return None
+            raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
+        except OSError as error:
+            raise _no_answer(self.address) from error
+        return JobState(
+            str(getattr(info.status, "value", info.status)), getattr(info, "driver_exit_code", None), info.message or ""
+        )
+
+    def wait(self, job: str, timeout_s: float) -> JobState | None:
+        """The job's state when it has ended, or after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while (state := self.state(job)) is not None and not state.ended and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return state
+
+    def log(self, job: str) -> str:
+        """All that the job wrote so far."""
+        with _told(self.address):
+            return str(self._client.get_job_logs(job))
+
+    def follow(self, job: str) -> Iterator[str]:
+        """The job's log from its beginning, in pieces of whole or broken lines, until the job ends.
+
+        Raises JobError when the connection breaks; the job goes on.
+        """
+        import aiohttp
+
+        pieces = self._client.tail_job_logs(job)
+
+        async def next_piece() -> str | None:
+            return await anext(pieces, None)
+
+        loop = asyncio.new_event_loop()
+        try:
+            while True:
+                reading = loop.create_task(next_piece())
+                try:
+                    with _told(self.address, aiohttp.ClientError):
+                        piece = loop.run_until_complete(reading)
+                except KeyboardInterrupt:
+                    reading.cancel()
+                    loop.run_until_complete(asyncio.gather(reading, return_exceptions=True))
+                    raise
+                if piece is None:
+                    return
+                yield piece
+        finally:
+            loop.run_until_complete(pieces.aclose())
+            loop.close()
+
+    def stop(self, job: str) -> JobState | None:
+        """End the job and wait for its end. A job that has ended is left as it is."""
+        with _told(self.address):
+            self._client.stop_job(job)
+        state = self.wait(job, STOP_TIMEOUT_S)
+        if state is not None and not state.ended:
+            raise JobError(
+                f"job {job} at {self.address} has not ended {STOP_TIMEOUT_S:.0f} s after it was told to: ask again"
+            )
+        return state
+
+    def delete(self, job: str) -> None:
+        """Forget a job that has ended."""
+        with _told(self.address):
+            self._client.delete_job(job)
+
+
+def given_address(option: str | None, configured: str | None) -> str | None:
+    """The address to use: the option's, the configured one, the environment's, or None for this machine's Ray."""
+    values = (os.environ.get(name) for name in ADDRESS_VARIABLES)
+    from_environment = next((value for value in values if value and value not in ("auto", "local")), None)
+    return option or configured or from_environment
+
+
+def is_this_machine(address: str | None) -> bool:
+    """Whether an address is on the loopback interface; None is."""
+    if address is None:
+        return True
+    host = urlsplit(address if "://" in address else f"//{address}").hostname or ""
+    return host == "localhost" or host.startswith("127.")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error that says anything."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _client(address: str | None) -> Any:
+    address, token = _url(address or THIS_MACHINE), _token()
+    if token and not address.startswith("http"):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # read at Ray's import: its own protocol takes no header
+    try:
+        from ray.exceptions import AuthenticationError, RayError
+        from ray.job_submission import JobSubmissionClient
+    except ImportError as error:
+        raise JobError(f"Ray cannot be imported ({first_line(error)}): pip install 'sat-slime[slime]'") from error
+    logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
+    try:
+        with _without(ADDRESS_VARIABLES):
+            return JobSubmissionClient(address, headers={"Authorization": f"Bearer {token}"} if token else None)
+    except AuthenticationError as error:
+        raise JobError(
+            f"the Ray at {address} wants an authentication token: put that of the cluster into ~/.ray/auth_token or "
+            "RAY_AUTH_TOKEN"
+        ) from error
+    except (RuntimeError, ValueError, OSError, RayError) as error:
+        raise _no_answer(address) from error
+
+
+def _url(address: str) -> str:
+    """`address` with its scheme, if it is a dashboard's; raises JobError when nothing listens there."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise JobError(f"the address {address!r} is not that of a Ray dashboard, such as http://10.0.0.1:8265")
+    try:
+        # Ray's client would wait for minutes.
+        socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise _no_answer(address) from error
+    if "://" not in address:
+        # RAY_ADDRESS names another port of the head node, but HOST:8265 is an easy thing to write.
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection(host, port, timeout=CONNECT_TIMEOUT_S)
+            connection.request("GET", "/api/version")
+            connection.getresponse().close()
+            return f"http://{address}"
+    return address
+
+
+def _no_answer(address: str) -> NoAnswer:
+    return NoAnswer(
+        f"no Ray answers at {address}: start one (ray start --head), name another (--address http://HOST:8265), or "
+        "have one started on this machine for this run (--start-ray)"
+    )
+
+
+def _token() -> str | None:
+    """The token of Ray's authentication, which newer versions turn on by themselves, from where Ray looks for it."""
+    if os.environ.get("RAY_AUTH_MODE") == "disabled":
+        return None
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        return token
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    try:
+        return file.read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def _without(names: Sequence[str]) -> Iterator[None]:
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+@contextlib.contextmanager
+def _told(address: str, *more: type[BaseException]) -> Iterator[None]:
+    """Turns what Ray's client raises into a JobError."""
+    from ray.exceptions import RayError
+
+    kinds: tuple[type[BaseException], ...] = (RuntimeError, OSError, RayError, *more)
+    try:
+        yield
+    except kinds as error:
+        raise JobError(f"Ray at {address}: {first_line(error)}") from error

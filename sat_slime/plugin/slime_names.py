@@ -1,0 +1,450 @@
+"""Every name of slime that the plugin touches, once: the probe, the tests and docs/compatibility.md read this table.
+
+The fewer there are, the longer the plugin lives. A row says what the plugin needs, and in which form each version of
+slime has it. Versions of which the whole tree was at hand are held against this table by the tests. Of the newest only
+single files could be read, so its column says for each name what was read; nothing of it was run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+V031, MAIN, NEWEST = "v0.3.1", "624b824a8", "newest"
+VERSIONS = {
+    V031: "tag v0.3.1, commit a6272da0d, 2026-08-06",
+    MAIN: "main of 2026-08-21, commit 624b824a8",
+    NEWEST: "main after pull request 2391, of which single files of commits up to 0b0c277d were read",
+}
+"""What each version is."""
+
+TREE = "tree"
+"""Found in the whole tree of the version."""
+FORK = "fork"
+"""Read in vllm-project/vime at 8c1c944b, slime's main with another engine, where slime's own file was not to be had."""
+UNREAD = "not read"
+"""Taken to be there: neither the name nor a caller of it could be read."""
+
+Use = Literal["calls", "extends", "reads", "wraps", "is called by"]
+Needed = Literal["always", "where slime has it", "in launch scripts of one's own"]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A name as one or several versions have it."""
+
+    place: str
+    """`module:name(parameters)`, the module below `slime`. The parameters are those that the plugin gives or takes
+    over, in order; others must have defaults. Without parentheses they are of no account."""
+    seen: Mapping[str, str]
+    """Version: TREE, the commit of the file where it was read, `called in FILE COMMIT`, FORK or UNREAD."""
+    body: tuple[str, ...] = ()
+    """What its body must have in it, as ast.unparse writes it."""
+
+    @property
+    def module(self) -> str:
+        return self.place.partition(":")[0]
+
+    @property
+    def file(self) -> str:
+        """Below the package's folder."""
+        return self.module.replace(".", "/") + ".py"
+
+    @property
+    def name(self) -> str:
+        """Of a function, a class, or a method with its class."""
+        return self.place.partition(":")[2].partition("(")[0]
+
+    @property
+    def parameters(self) -> list[str] | None:
+        _, parenthesis, rest = self.place.partition("(")
+        return rest.removesuffix(")").split() if parenthesis else None
+
+
+@dataclass(frozen=True)
+class Name:
+    """What the plugin needs of slime, in one of its forms, the newest first."""
+
+    use: Use
+    why: str
+    forms: tuple[Form, ...]
+    needed: Needed = "always"
+
+
+def _need(use: Use, why: str, *forms: Form, needed: Needed = "always") -> Name:
+    return Name(use, why, forms, needed)
+
+
+def _all(place: str, newest: str, *body: str) -> Form:
+    return Form(place, {V031: TREE, MAIN: TREE, NEWEST: newest}, body)
+
+
+def _trees(place: str, *body: str) -> Form:
+    return Form(place, {V031: TREE, MAIN: TREE}, body)
+
+
+def _since_main(place: str, newest: str, *body: str) -> Form:
+    return Form(place, {MAIN: TREE, NEWEST: newest}, body)
+
+
+def _v031(place: str, *body: str) -> Form:
+    return Form(place, {V031: TREE}, body)
+
+
+def _newest(place: str, newest: str, *body: str) -> Form:
+    return Form(place, {NEWEST: newest}, body)
+
+
+def _logging(use: Use, why: str, call: str, newest: str) -> Name:
+    return _need(
+        use, why, _since_main(f"observability.logging_utils:{call}", newest), _v031(f"utils.logging_utils:{call}")
+    )
+
+
+_ACTOR = "backends.megatron_utils.actor:MegatronTrainRayActor"
+_INIT = "backends.megatron_utils.initialize:init"
+_LOSS = "backends.megatron_utils.loss"
+_CP = "backends.megatron_utils.cp_utils"
+_MODEL = "backends.megatron_utils.model"
+_PUSH = "backends.megatron_utils.update_weight.update_weight_from_"
+_GROUPS = "ray.placement_group"
+_TRAINERS = "ray.actor_group:RayTrainGroup"
+_MANAGER = "ray.rollout:RolloutManager"
+_REPLAY = "utils.routing_replay"
+_BACKUPS = "utils.tensor_backper"
+_STEP_METRICS = "reduce_train_step_metrics"
+_IN_TRAIN = "called in train.py"
+"""slime's own text of it, of an unknown commit; its calls fit 13b347f8."""
+_IN_ACTOR, _IN_LOSS, _IN_MODEL = (
+    "called in actor.py d0a9ecfd",
+    "called in loss.py 00c2d6db",
+    "called in model.py d0a9ecfd",
+)
+_IN_STREAM, _SOURCE = "called in fully_async_rollout.py 17211d44", "data_source:RolloutDataSourceWithBuffer"
+_OWN: Needed = "in launch scripts of one's own"
+_IF: Needed = "where slime has it"
+
+_DRIVER = (
+    _need(
+        "calls",
+        "the arguments; in the newest a plan for restarts besides",
+        _newest("utils.arguments:parse_args(return_restore_plan)", "0b0c277d"),
+        _trees("utils.arguments:parse_args()"),
+    ),
+    _logging("calls", "the driver's log", "configure_logger()", _IN_TRAIN),
+    _logging("calls", "trackers", "init_tracking(args)", _IN_TRAIN),
+    _logging("calls", "trackers", "finish_tracking(args)", _IN_TRAIN),
+    _need("calls", "GPUs", _all(f"{_GROUPS}:create_placement_groups(args)", "13b347f8")),
+    _need(
+        "calls",
+        "rollout manager and engines",
+        _newest(f"{_GROUPS}:create_rollout_manager(args restore_plan)", "13b347f8", "RolloutStartup("),
+        _trees(f"{_GROUPS}:create_rollout_manager(args pg)"),
+    ),
+    _need(
+        "calls",
+        "the trainer's ranks, of our class",
+        _all(f"{_GROUPS}:create_training_models(args pgs rollout_manager actor_cls)", "13b347f8"),
+    ),
+    _need("calls", "trains on a batch", _all(f"{_TRAINERS}.async_train(self rollout_id rollout_data_ref)", "13b347f8")),
+    _need("calls", "saves weights", _all(f"{_TRAINERS}.save_model(self rollout_id force_sync)", "13b347f8")),
+    _need("calls", "pushes weights", _all(f"{_TRAINERS}.update_weights(self)", "13b347f8")),
+    *(
+        _need("calls", why, _all(f"{_MANAGER}.{call}", "0b0c277d"))
+        for why, call in (
+            ("generates a batch", "generate(self rollout_id)"),
+            ("evaluates the engines' weights", "eval(self rollout_id)"),
+            ("saves the data position", "save(self rollout_id)"),
+            ("--check-weight-update-equal", "check_weights(self action)"),
+            ("ends the engines", "dispose(self)"),
+        )
+    ),
+    *(
+        _need("calls", why, _newest(f"{_MANAGER}.{call}", "0b0c277d"), needed=_IF)
+        for why, call in (
+            ("the first push is done", "training_ready(self)"),
+            ("a batch is trained on", "training_completed(self rollout_id)"),
+            ("before a push", "pause_rollout_admission(self)"),
+            ("after a push", "resume_rollout_admission(self was_paused)"),
+        )
+    ),
+    _need(
+        "calls",
+        "whether a rollout saves or evaluates",
+        _all("utils.misc:should_run_periodic_action(rollout_id interval num_rollout_per_epoch num_rollout)", _IN_TRAIN),
+    ),
+)
+
+_TRAINER = (
+    _need("extends", "one rank of the trainer", _all(_ACTOR, "d0a9ecfd")),
+    _need(
+        "extends",
+        "our state beside slime's; a reference model is not pushed",
+        _all(
+            f"{_ACTOR}.init(self args role)",
+            "d0a9ecfd",
+            "self._active_model_tag",
+            "self.weights_backuper =",
+            "self.weight_updater =",
+            "self.rollout_data_postprocess =",
+        ),
+    ),
+    _need(
+        "is called by",
+        "it calls train_actor",
+        _all(
+            f"{_ACTOR}.train(self rollout_id rollout_data_ref external_data)",
+            "d0a9ecfd",
+            "self.train_actor(rollout_id, rollout_data, external_data=external_data)",
+        ),
+    ),
+    _need(
+        "extends",
+        "lag and numbers of a batch",
+        _all(
+            f"{_ACTOR}.train_actor(self rollout_id rollout_data external_data)",
+            "d0a9ecfd",
+            "self._switch_model('actor')",
+            "self.compute_log_prob(",
+            "self.rollout_data_postprocess(self.args, rollout_id, rollout_data)",
+        ),
+    ),
+    _need(
+        "extends",
+        "log-probs below the ratio",
+        _all(f"{_ACTOR}.compute_log_prob(self data_iterator num_microbatches store_prefix)", "d0a9ecfd"),
+    ),
+    _need(
+        "extends",
+        "versions are optimizer steps",
+        _all(f"{_ACTOR}.update_weights(self)", "d0a9ecfd", "self.weight_updater.update_weights()"),
+    ),
+    _need(
+        "calls",
+        "weights of a backup into the model",
+        _all(f"{_ACTOR}._switch_model(self target_tag)", "d0a9ecfd", "self.weights_backuper.restore(target_tag)"),
+    ),
+    _need(
+        "calls",
+        "keeps weights in host memory",
+        _newest(f"{_BACKUPS}:TensorBackuper.backup(self tag)", FORK, "copy_("),
+        _trees(f"{_BACKUPS}:_TensorBackuperNormal.backup(self tag)", "copy_("),
+    ),
+    _need(
+        "calls",
+        "brings them back",
+        _newest(f"{_BACKUPS}:TensorBackuper.restore(self tag)", FORK, "copy_("),
+        _trees(f"{_BACKUPS}:_TensorBackuperNormal.restore(self tag)", "copy_("),
+    ),
+    _need(
+        "reads",
+        "a push adds one to the version",
+        _all(
+            f"{_PUSH}distributed:UpdateWeightFromDistributed.update_weights(self)",
+            "d0a9ecfd",
+            "self.weight_version += 1",
+        ),
+    ),
+    _need(
+        "reads",
+        "so does one to engines on the same GPUs",
+        _all(f"{_PUSH}tensor:UpdateWeightFromTensor.update_weights(self)", UNREAD, "self.weight_version += 1"),
+    ),
+    _need(
+        "calls",
+        "a forward pass of our own",
+        _all("backends.megatron_utils.data:get_data_iterator(rollout_data)", _IN_ACTOR),
+    ),
+    _need("calls", "numbers over all ranks", _all("utils.distributed_utils:get_gloo_group()", _IN_ACTOR)),
+    _need(
+        "reads",
+        "a step's metrics are logged",
+        _all(f"{_MODEL}:train", "d0a9ecfd", "logging_utils.log(args, log_dict, step_key='train/step')"),
+    ),
+    _logging("wraps", "slime's numbers into metrics.jsonl", "log(args metrics step_key)", _IN_MODEL),
+    _need(
+        "wraps",
+        "metrics that are no means",
+        _since_main(f"observability.train_metric_utils:{_STEP_METRICS}", _IN_MODEL),
+        _v031(f"{_CP}:{_STEP_METRICS}"),
+    ),
+)
+
+_OBJECTIVE = (
+    _need(
+        "is called by",
+        "the objective, --custom-loss-function-path",
+        _all(
+            f"{_LOSS}:loss_function(args batch num_microbatches step_global_batch_size logits)",
+            "00c2d6db",
+            "load_function(args.custom_loss_function_path)",
+            "func(args, batch, logits, sum_of_sample_mean)",
+        ),
+    ),
+    _need(
+        "reads",
+        "what is in a batch",
+        _all(
+            f"{_MODEL}:train_one_step",
+            "d0a9ecfd",
+            "partial(loss_function, args, batch, num_microbatches, step_global_batch_size)",
+            "'rollout_mask_sums'",
+        ),
+    ),
+    _need(
+        "calls",
+        "log pi and entropy",
+        _all(
+            f"{_LOSS}:get_log_probs_and_entropy"
+            "(logits args unconcat_tokens total_lengths response_lengths with_entropy)",
+            "00c2d6db",
+        ),
+    ),
+    _need(
+        "calls", "the engine's top-p mask", _all(f"{_LOSS}:get_rollout_top_p_logprob_kwargs(args batch)", "00c2d6db")
+    ),
+    _need(
+        "calls",
+        "log-probs for slime's debug dump",
+        _since_main(f"{_LOSS}:_maybe_capture_log_probs(batch log_probs)", "00c2d6db"),
+        needed=_IF,
+    ),
+    _need("calls", "GSPO", _all(f"{_CP}:all_gather_with_cp(tensor total_length response_length)", _IN_LOSS)),
+    _need(
+        "calls",
+        "context parallelism",
+        _all(f"{_CP}:slice_log_prob_with_cp(log_prob total_length response_length)", _IN_LOSS),
+    ),
+    _need(
+        "calls",
+        "KL to the reference",
+        _all("utils.ppo_utils:compute_approx_kl(log_probs log_probs_base kl_loss_type importance_ratio)", _IN_LOSS),
+    ),
+    _need(
+        "calls",
+        "GSPO's ratio",
+        _all("utils.ppo_utils:compute_gspo_kl(full_log_probs full_old_log_probs local_log_probs loss_masks)", _IN_LOSS),
+    ),
+    _need("calls", "functions by dotted path", _all("utils.misc:load_function(path)", _IN_LOSS)),
+)
+
+_ROUTES = (
+    _need(
+        "wraps",
+        "replayed routes against the routers' own",
+        _all(f"{_REPLAY}:get_routing_replay_compute_topk(old_compute_topk)", "1eec71f8"),
+    ),
+    _need("wraps", "routes in narrow types", _all(f"{_REPLAY}:RoutingReplay.pop_forward(self)", "1eec71f8")),
+    _need("wraps", "routes in narrow types", _all(f"{_REPLAY}:RoutingReplay.pop_backward(self)", "1eec71f8")),
+    _need("calls", "a forward pass of our own", _all(f"{_REPLAY}:RoutingReplay.clear_all_forward()", "1eec71f8")),
+    _need(
+        "wraps",
+        "padding of narrow routes; the newest counts it wide by itself",
+        _trees(f"{_CP}:_pad_routed_experts(experts pad num_experts)"),
+        needed=_IF,
+    ),
+)
+
+_ROLLOUT = (
+    _need(
+        "is called by",
+        "each sample as it arrives",
+        _all("rollout.sample_hooks:apply_rollout_sample_hooks(args value kwargs)", "fef68167"),
+    ),
+    _need(
+        "reads",
+        "weight versions and routes of a sample",
+        _all(
+            "utils.types:Sample._apply_meta_info", UNREAD, "self.weight_versions.append", "self.rollout_routed_experts"
+        ),
+    ),
+    _need(
+        "reads",
+        "what of a sample reaches the trainer",
+        _newest(
+            "data.batch_builder:BatchBuilder.split_by_dp(self data)",
+            "13b347f8",
+            "'round_number'",
+            "'rollout_mask_sums'",
+        ),
+        _trees(f"{_MANAGER}._split_train_data_by_dp(self data)", "'round_number'", "'rollout_mask_sums'"),
+    ),
+    _need(
+        "calls",
+        "evaluation, --eval-function-path",
+        _all(
+            "rollout.sglang_rollout:generate_rollout(args rollout_id data_source evaluation)",
+            "named in arguments.py 0b0c277d",
+        ),
+    ),
+    _need("extends", "prompts in mode streaming", _newest(f"data.{_SOURCE}", "13b347f8"), _trees(f"rollout.{_SOURCE}")),
+    *(
+        _need("calls", "mode streaming", _all(place, newest))
+        for place, newest in (
+            ("rollout.sglang_rollout:generate_and_rm_group(args group sampling_params evaluation)", _IN_STREAM),
+            ("rollout.sglang_rollout:GenerateState", _IN_STREAM),
+            ("rollout.base_types:RolloutFnTrainOutput", "called in rollout.py 0b0c277d"),
+            ("rollout.base_types:RolloutFnEvalOutput", UNREAD),
+            ("utils.async_utils:run(coro)", _IN_STREAM),
+            ("utils.http_utils:get(url)", UNREAD),
+            ("utils.http_utils:get_rollout_num_engines(args)", _IN_STREAM),
+        )
+    ),
+)
+
+_OWN_SCRIPTS = (
+    _need("is called by", "--custom-megatron-init-path", _trees(f"{_INIT}(args)", "custom_init(args)"), needed=_OWN),
+    _need(
+        "reads",
+        "where the trainer is found, and what it calls by these names",
+        _trees(
+            f"{_ACTOR}.init(self args role)",
+            "init(args)",
+            "initialize_model_and_optimizer(args, role)",
+            "self.load_other_checkpoint('ref', args.ref_load)",
+            "self.load_other_checkpoint('old_actor', args.load)",
+            "UpdateWeightFromDistributed",
+            "UpdateWeightFromTensor",
+        ),
+        needed=_OWN,
+    ),
+    _need("wraps", "steps before a resume", _trees(f"{_MODEL}:initialize_model_and_optimizer(args role)"), needed=_OWN),
+    _need(
+        "wraps",
+        "side models are loaded into the trained one",
+        _trees(f"{_ACTOR}.load_other_checkpoint(self model_tag path)"),
+        needed=_OWN,
+    ),
+    _need(
+        "reads",
+        "denominator checkpoint by slime's old_actor",
+        _trees(f"{_ACTOR}.train_actor", "self._switch_model('old_actor' if self.args.keep_old_actor else 'actor')"),
+        needed=_OWN,
+    ),
+    _need(
+        "reads",
+        "when slime renews old_actor",
+        _trees(f"{_ACTOR}.update_weights(self)", "self.weights_backuper.backup('old_actor')"),
+        needed=_OWN,
+    ),
+    _need(
+        "reads",
+        "evaluations at both ends",
+        _trees(
+            "ray.train_actor:TrainRayActor.set_rollout_manager(self rollout_manager)",
+            "self.rollout_manager = rollout_manager",
+        ),
+        needed=_OWN,
+    ),
+)
+
+PARTS: Mapping[str, tuple[Name, ...]] = {
+    "The driver": _DRIVER,
+    "The trainer": _TRAINER,
+    "The objective": _OBJECTIVE,
+    "Routes (R3)": _ROUTES,
+    "The rollout": _ROLLOUT,
+    "Hooks in launch scripts of one's own": _OWN_SCRIPTS,
+}
+NAMES = tuple(name for part in PARTS.values() for name in part)

@@ -1,0 +1,164 @@
+"""Fully asynchronous rollouts on slime within a bound on staleness (docs/asynchrony.md).
+
+slime takes these by --rollout-function-path (generate_rollout) and --data-source-path (StreamingDataSource), and
+evaluates by the first as well. They are made for the order that `sat_slime.plugin.driver` keeps in mode streaming: a
+rollout is asked for when all before it are trained, saved if due, and pushed if due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from argparse import Namespace
+from pathlib import Path
+
+import httpx
+from slime.rollout import sglang_rollout
+from slime.rollout.base_types import RolloutFnEvalOutput, RolloutFnTrainOutput
+from slime.utils.async_utils import run
+from slime.utils.http_utils import get, get_rollout_num_engines
+from slime.utils.types import Sample
+
+try:
+    from slime.data.data_source import RolloutDataSourceWithBuffer  # after slime's pull request 2391
+except ModuleNotFoundError:
+    from slime.rollout.data_source import RolloutDataSourceWithBuffer
+
+from sat_slime.config.plugin import PluginConfig
+from sat_slime.config.slime_checks import NOT_STREAMED
+from sat_slime.config.source import ConfigError
+from sat_slime.plugin.inside import versions
+from sat_slime.plugin.inside.settings import plugin_config, steps_per_rollout
+from sat_slime.plugin.inside.stream import Samples, Stream
+from sat_slime.plugin.inside.stream_files import read_queue, write_queue
+from sat_slime.rollout.staleness import StalenessBound
+
+logger = logging.getLogger(__name__)
+
+
+def generate_rollout(
+    args: Namespace, rollout_id: int, data_source: StreamingDataSource, evaluation: bool = False
+) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
+    """The groups of a rollout, waited for; generation goes on behind it. An evaluation is slime's own, on the same
+    event loop.
+
+    Raises:
+        RuntimeError: a prompt failed too often, or the engines do not tell the version of their weights.
+    """
+    if evaluation:
+        return sglang_rollout.generate_rollout(args, rollout_id, data_source, evaluation=True)
+    if not isinstance(data_source, StreamingDataSource):
+        raise ConfigError(
+            [
+                f"--data-source-path is {args.data_source_path}: with --rollout-function-path "
+                f"{__name__}.generate_rollout set it to {__name__}.StreamingDataSource"
+            ]
+        )
+    groups, metrics = run(data_source.stream.next_batch(rollout_id))
+    return RolloutFnTrainOutput(samples=groups, metrics=metrics)
+
+
+class StreamingDataSource(RolloutDataSourceWithBuffer):
+    """slime's data source, and the stream that is filled from it: both are saved and loaded together."""
+
+    def __init__(self, args: Namespace) -> None:
+        """Raises ConfigError: a line for everything that cannot be in mode streaming."""
+        if errors := streaming_errors(args, plugin_config(args)):
+            raise ConfigError(errors)
+        super().__init__(args)
+        bound = StalenessBound(
+            plugin_config(args).driver.max_staleness, steps_per_rollout(args), args.rollout_batch_size
+        )
+        self.stream = Stream(bound, lambda: _Engines(args), self._draw, args.num_rollout, args.rollout_max_response_len)
+
+    def _draw(self) -> Samples | None:
+        return next(iter(self.get_samples(1)), None)
+
+    def save(self, rollout_id: int) -> None:
+        """Saves the position in the data, and the stream beside it. Prompts in generation are begun anew on a resume.
+
+        Raises:
+            RuntimeError: a later rollout is handed out already.
+            TypeError: a sample holds what cannot be saved.
+        """
+        waiting, prompts = run(self.stream.freeze(rollout_id))
+        try:
+            write_queue(queue_folder(self.args.save, rollout_id), waiting, prompts)
+            super().save(rollout_id)
+        finally:
+            run(self.stream.thaw())
+
+    def load(self, rollout_id: int | None = None) -> None:
+        """Loads what `save` saved. Raises ValueError where it is damaged."""
+        super().load(rollout_id)
+        if self.args.load is None or rollout_id is None or rollout_id < 0:
+            return
+        folder = queue_folder(self.args.load, rollout_id)
+        if not folder.exists():
+            logger.warning("sat_slime: no %s: prompts that waited or were in generation then are skipped", folder)
+            return
+        waiting, prompts = read_queue(folder, Sample)
+        self.stream.restore(waiting, prompts)
+        logger.info("sat_slime: %d prompts wait, %d are begun again (%s)", len(waiting), len(prompts), folder)
+
+
+def streaming_errors(args: Namespace, config: PluginConfig) -> list[str]:
+    """A line for everything for which a run in mode streaming would fail or break its bound."""
+    driver, steps, errors = config.driver, steps_per_rollout(args), []
+    if driver.mode != "streaming":
+        errors.append(
+            f"sat_slime.driver.mode is {driver.mode}, but --data-source-path is that of mode streaming: set it to "
+            "streaming, and start `python3 -m sat_slime.plugin.driver`"
+        )
+    elif driver.max_staleness < driver.lag * steps - 1:
+        errors.append(
+            f"sat_slime.driver.max_staleness is {driver.max_staleness}, but with lag {driver.lag} and {steps} "
+            f"optimizer steps per rollout tokens of the newest weights are up to {driver.lag * steps - 1} steps old: "
+            "raise it to that or more, or lower lag"
+        )
+    if not versions.are_steps(args, config.hooks):
+        errors.append(
+            "mode streaming needs versions that are optimizer steps: set sat_slime.hooks.version_by_step to true, and "
+            "--update-weight-transport to other than disk"
+        )
+    if args.num_rollout is None:
+        errors.append("--num-rollout is not set, and mode streaming has to know where the run ends: set it")
+    errors += [
+        f"--{name} cannot be in mode streaming: leave it out"
+        for name in NOT_STREAMED
+        if getattr(args, name.replace("-", "_"), None)
+    ]
+    return errors
+
+
+def queue_folder(checkpoints: str, rollout_id: int) -> Path:
+    """Where the stream of a checkpoint is: beside slime's own position in the data."""
+    return Path(checkpoints) / "rollout" / f"queue_{rollout_id}"
+
+
+class _Engines:
+    """slime's engines, behind its router."""
+
+    def __init__(self, args: Namespace) -> None:
+        self._args = args
+        self._state = sglang_rollout.GenerateState(args)
+
+    @property
+    def slots(self) -> int:
+        return self._args.sglang_server_concurrency * get_rollout_num_engines(self._args)
+
+    async def generate(self, group: Samples) -> Samples:
+        return await sglang_rollout.generate_and_rm_group(
+            self._args, group, sampling_params=self._state.sampling_params.copy(), evaluation=False
+        )
+
+    async def version(self) -> int | None:
+        """Asked of each engine: the versions of answers come late, and one that starts anew has none at first."""
+        router = f"http://{self._args.sglang_router_ip}:{self._args.sglang_router_port}"
+        try:
+            workers = (await get(f"{router}/workers"))["workers"]
+            told = await asyncio.gather(*(get(f"{worker['url']}/model_info") for worker in workers))
+            return min(versions.steps_of(one["weight_version"] for one in told), default=None)
+        except (httpx.HTTPError, KeyError, ValueError) as error:
+            logger.debug("sat_slime: the engines' version is not known: %r", error)
+            return None

@@ -1,0 +1,99 @@
+"""What the plugin reads of slime's arguments, and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from slime_step import make_args
+
+from sat_slime.config import ConfigError
+from sat_slime.objective import SAT, Clip, named_method
+from sat_slime.plugin.inside.settings import plugin_config, plugin_method, steps_per_rollout
+
+
+@pytest.mark.parametrize("value", ["sat-gspo", {"method": "sat-gspo"}, {"method": {"base": "gspo", "sat": True}}])
+def test_a_method_by_name_or_by_its_switches(value) -> None:
+    assert plugin_method(make_args(value)) == named_method("sat-gspo")
+
+
+def test_r3_travels_with_slimes_flag() -> None:
+    args = make_args("sat-gspo-r3", use_rollout_routing_replay=True)
+    assert plugin_method(args) == named_method("sat-gspo-r3")
+
+
+@pytest.mark.parametrize("name", ["dppo-kl", "icepop-weight", "kpop", "seqclip", "spo", "drpo"])
+def test_the_design_space_by_name(name: str) -> None:
+    assert plugin_method(make_args(name)) == named_method(name)
+
+
+def test_top_p_replay_travels_with_slimes_flag() -> None:
+    assert plugin_method(make_args("gspo-topp", rollout_top_p=0.9)) == named_method("gspo-topp")
+
+
+def test_the_radii_are_slimes_flags_where_the_section_has_none() -> None:
+    args = make_args("sat-grpo", eps_clip=0.1, eps_clip_high=0.28, eps_clip_c=3.0)
+    assert plugin_method(args).trust_region == SAT(0.1, 0.28, dual=3.0)
+    same = make_args({"method": {"base": "grpo", "clip": {"eps_high": 0.28}}}, eps_clip_high=0.28)
+    assert plugin_method(same).trust_region == Clip(0.2, 0.28)
+
+
+def test_hooks_are_on_by_default_and_can_be_switched_off() -> None:
+    config = plugin_config(make_args({"method": "grpo", "hooks": {"check_routed_experts": False}}))
+    assert config.hooks.ref_weights_first and not config.hooks.check_routed_experts
+
+
+def test_settings_are_read_once() -> None:
+    args = make_args("grpo")
+    assert plugin_method(args) is plugin_method(args)
+
+
+def test_steps_per_rollout() -> None:
+    args = make_args("grpo", rollout_batch_size=256, n_samples_per_prompt=16, global_batch_size=1024)
+    assert steps_per_rollout(args) == 4
+
+
+@pytest.mark.parametrize(
+    ("value", "changes", "says"),
+    [
+        (None, {}, "no key 'sat_slime'"),
+        ([1], {}, "it is a section with the keys method, hooks"),
+        ({"methd": "grpo"}, {}, "unknown key 'methd'; did you mean 'method"),
+        ("sat-gspoo", {}, "did you mean 'sat-gspo'"),
+        ({"method": {"base": "grpo", "clip": {"eps_low": 0.3}}}, {}, "eps_low is 0.3, but slime's --eps-clip is 0.2"),
+        ("grpo", {"use_tis": True}, "--use-tis is set"),
+        ("grpo", {"use_opsm": True}, "--use-opsm is set"),
+        ("sat-gspo-r3", {}, "--use-rollout-routing-replay is off"),
+        ("sat-gspo", {"use_rollout_routing_replay": True}, "r3 is false"),
+        ({"method": {"base": "grpo", "denominator": "checkpoint"}}, {}, "--keep-old-actor"),
+        (
+            {"method": {"base": "grpo", "denominator": "checkpoint"}},
+            {"keep_old_actor": True, "use_rollout_logprobs": True},
+            "leave that flag out",
+        ),
+        (
+            {"method": {"base": "grpo", "denominator": "trainer"}},
+            {"use_rollout_logprobs": True, "global_batch_size": 4},
+            "trainer with 2 optimizer steps",
+        ),
+        (
+            {"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}},
+            {"global_batch_size": 4},
+            "scope is step with 2 optimizer steps",
+        ),
+        ({"method": {"base": "grpo", "sat": True, "denominator": "trainer"}}, {}, "identically 1"),
+        ("trpo", {}, "its step cannot be taken back"),
+        ("grpo-topp", {}, "--rollout-top-p is 1: there is no mask"),
+        ("grpo", {"rollout_top_p": 0.9}, r"--rollout-top-p is 0\.9.*top_p_replay is false"),
+        ({"method": {"base": "grpo", "tis": True, "denominator": "rollout"}}, {}, "count it twice"),
+        ("grpo", {"eps_clip_c": 0.9}, r"dual is 0\.9"),
+    ],
+)
+def test_faults_are_named(value, changes, says) -> None:
+    with pytest.raises(ConfigError, match=says):
+        plugin_method(make_args(value, **changes))
+
+
+def test_the_method_of_a_penalty_has_no_radii() -> None:
+    method = plugin_method(make_args("spo", eps_clip=0.3))
+    assert method == replace(named_method("spo"))

@@ -1,0 +1,416 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from sat_slime.config import load_config
+from sat_slime.plugin.launch import machine
+from sat_slime.plugin.launch.checks import called_functions, cluster_findings, here, read_report, secret_errors
+from sat_slime.plugin.launch.command import slime_command
+from sat_slime.plugin.launch.machine import (
+    GIB,
+    data_problem,
+    machine_findings,
+    memory_finding,
+    model_mismatches,
+    newest_iteration,
+    optimizer_bytes,
+    routes_bytes,
+    weight_copies,
+    weights_bytes,
+)
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+STAND_IN = Path(__file__).parents[1] / "stand_in"
+GB = 10**9
+
+
+def paper(*overrides):
+    return load_config(CONFIGS / "paper" / "qwen3-30b-a3b.yaml", overrides)
+
+
+def dense(*overrides):
+    return load_config(CONFIGS / "models" / "qwen3-4b.yaml", overrides)
+
+
+def failed(findings):
+    return [f"{finding.what}: {finding.detail}" for finding in findings if finding.mark == "FAIL"]
+
+
+# --------------------------------------------------------------------------------------------------------- memory
+
+
+def test_host_memory_of_the_papers_run():
+    """The figures of slime at 30.5 G parameters without data parallelism: 61 GB a copy, 16 bytes a parameter offloaded,
+    206 GB of int32 routes at 32k tokens."""
+    config = paper("method.r3=true", "rollout.max_prompt_tokens=1", "rollout.max_response_tokens=32767")
+    assert weights_bytes(config) / GB == pytest.approx(61, abs=0.5)
+    assert optimizer_bytes(config) / GB == pytest.approx(488, abs=4)
+    assert weight_copies(config) == 2  # the actor and the reference of the KL
+    assert routes_bytes(config) / GB == pytest.approx(206 / 4, abs=1)
+    int32 = paper("method.r3=true", "hooks.narrow_routed_experts=false", "rollout.max_prompt_tokens=1")
+    assert routes_bytes(int32) / routes_bytes(paper("method.r3=true", "rollout.max_prompt_tokens=1")) == 4
+
+
+@pytest.mark.parametrize(
+    "overrides, copies",
+    [
+        (["loss.kl_coef=0"], 1),
+        (["method=sat-gspo", "method.tis=true", "pipeline.lag=1"], 4),
+        (["method=sat-gspo", "method.tis=true", "pipeline.lag=8"], 3),
+    ],
+)
+def test_copies_of_the_weights(overrides, copies):
+    assert weight_copies(paper(*overrides)) == copies
+
+
+def test_data_parallel_ranks_hold_the_weights_again_and_share_the_optimizer():
+    one = paper()
+    two = paper("train.gpus_per_node=8", "train.expert_parallel=8")
+    experts = 3 * 48 * 2048 * 768 * 128
+    assert weights_bytes(two) - weights_bytes(one) == pytest.approx(2 * (one.model.parameters - experts))
+    assert optimizer_bytes(two) == optimizer_bytes(one)
+    assert optimizer_bytes(paper("train.nodes=2")) == optimizer_bytes(one) / 2
+    assert optimizer_bytes(paper("train.optimizer_offload=false")) == 0
+
+
+def test_memory_that_is_too_little_or_perhaps_too_little():
+    config = paper("method.r3=true")
+    little, some, plenty = (memory_finding(config, size * GIB, "node 10.0.0.1") for size in (512, 768, 2048))
+    assert little.mark == "FAIL" and some.mark == "WARN" and plenty.mark == "OK"
+    assert little.detail.startswith(
+        "node 10.0.0.1 has 512 GiB of host memory, less than a training node needs (2 copies"
+    )
+    assert "routed experts up to" in some.detail
+    assert memory_finding(config, None).mark == "WARN"
+    assert machine.host_memory() > GIB // 4
+
+
+# ---------------------------------------------------------------------------------------------------- checkpoints
+
+
+QWEN3_30B = {
+    "num_hidden_layers": 48,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "rope_theta": 1000000,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+}
+
+
+def test_the_models_files_describe_the_checkpoints():
+    assert not list(model_mismatches(paper().model, QWEN3_30B))
+    newer = {key: value for key, value in QWEN3_30B.items() if key != "rope_theta"}
+    assert not list(model_mismatches(paper().model, {**newer, "rope_parameters": {"rope_theta": 1e6}}))
+    assert not list(model_mismatches(paper().model, {"text_config": QWEN3_30B, "hidden_size": 1}))
+
+
+@pytest.mark.parametrize(
+    "key, value, told",
+    [
+        ("num_hidden_layers", 36, "model.architecture.num-layers is 48, but the checkpoint's config.json has"),
+        ("num_key_value_heads", 8, "model.architecture.num-query-groups is 4"),
+        ("vocab_size", 32000, "model.architecture.vocab-size is 151936"),
+        ("num_experts", 64, "model.architecture.num-experts is 128"),
+        ("rope_theta", 10000, "model.architecture.rotary-base is 1000000"),
+        ("max_position_embeddings", 40960, "model.max_positions is 32768"),
+        ("tie_word_embeddings", True, "tie_word_embeddings true: leave it out"),
+        ("num_experts", None, "is an MoE model, but the checkpoint's config.json is a dense one"),
+    ],
+)
+def test_another_checkpoint_than_described(key, value, told):
+    (problem,) = model_mismatches(paper().model, {**QWEN3_30B, key: value})
+    assert told in problem
+
+
+def write_hf(folder, **changes):
+    """The Hugging Face folder of configs/models/qwen3-4b.yaml, without its weights' numbers."""
+    model = dense().model
+    values = {
+        "num_hidden_layers": model.layers,
+        "hidden_size": model.hidden_size,
+        "num_attention_heads": model.attention_heads,
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.max_positions,
+        "tie_word_embeddings": True,
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(values | changes))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "model.safetensors").write_text("")
+    return folder
+
+
+@pytest.fixture
+def ready(tmp_path):
+    """Overrides for a run whose files are all there."""
+    write_hf(tmp_path / "hf")
+    release = tmp_path / "megatron" / "release"
+    release.mkdir(parents=True)
+    (release.parent / "latest_checkpointed_iteration.txt").write_text("release\n")
+    (tmp_path / "data.jsonl").write_text('{"prompt": "1+1", "label": "2"}\n' * 3)
+    return [
+        f"model.hf_checkpoint={tmp_path}/hf",
+        f"model.megatron_checkpoint={release.parent}",
+        f"data.prompts={tmp_path}/data.jsonl@[0:100]",
+        "data.reward=math",
+        f"eval.prompts.aime24={tmp_path}/data.jsonl",
+        f"cluster.slime_dir={STAND_IN}",
+        f"cluster.megatron_dir={STAND_IN}",
+        f"output_dir={tmp_path}/runs",
+        "checkpoint.optimizer=false",
+    ]
+
+
+@pytest.fixture(autouse=True)
+def large_machine(monkeypatch):
+    """Memory and disk are this machine's own business, in tests of their own."""
+    monkeypatch.setattr(machine, "host_memory", lambda: 2048 * GIB)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1024 * GIB}))
+
+
+def test_a_machine_that_has_everything(ready, tmp_path):
+    config = dense(*ready)
+    findings = list(here(config, tmp_path / "runs" / "run"))
+    assert {finding.mark for finding in findings} == {"OK"}, findings
+    assert {finding.what for finding in findings} >= {"slime", "megatron", "checkpoint", "weights", "data", "disk"}
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_missing_is_named(tmp_path):
+    missing = tmp_path / "missing"
+    keys = (
+        "cluster.slime_dir",
+        "cluster.megatron_dir",
+        "model.hf_checkpoint",
+        "model.megatron_checkpoint",
+        "data.prompts",
+    )
+    lines = failed(machine_findings(dense(*(f"{key}={missing}" for key in keys)), tmp_path / "runs" / "run"))
+    assert all(any(f"{key} is {missing}" in line for line in lines) for key in keys)
+    assert len(lines) == len(keys)
+    assert all("\n" not in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "break_it, told",
+    [
+        (lambda folder: (folder / "config.json").write_text("{"), "its config.json cannot be read"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is not there"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "it has no tokenizer"),
+        (
+            lambda folder: (folder / "model.safetensors.index.json").write_text(
+                json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
+            ),
+            "model-1.safetensors and 1 more is not there",
+        ),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole(ready, tmp_path, break_it, told):
+    break_it(tmp_path / "hf")
+    lines = failed(machine_findings(dense(*ready), tmp_path / "runs" / "run"))
+    assert len(lines) == 1 and told in lines[0]
+
+
+def test_a_conversion_that_is_not_whole(ready, tmp_path):
+    (tmp_path / "megatron" / "release").rmdir()
+    (line,) = failed(machine_findings(dense(*ready), tmp_path / "runs" / "run"))
+    assert "it names release, which is not there" in line
+
+
+def test_the_newest_iteration(tmp_path):
+    assert newest_iteration(tmp_path) is None
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("40\n")
+    assert newest_iteration(tmp_path) == "40"
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("nonsense")
+    assert newest_iteration(tmp_path) is None
+
+
+# ----------------------------------------------------------------------------------------------- data, disk, places
+
+
+@pytest.mark.parametrize(
+    "name, text, told",
+    [
+        ("a.jsonl", "", "it has no rows"),
+        ("a.jsonl", "\n \n", "it has no rows"),
+        ("a.jsonl", "{", "it cannot be read"),
+        ("a.jsonl", "[1]\n", "row 1 is not a JSON object"),
+        (
+            "a.jsonl",
+            '{"question": 1, "label": 2}\n',
+            "row 1 has no key 'prompt' but 'question', 'label'; set data.input_key",
+        ),
+        ("a.jsonl", '{"prompt": "1", "label": "2"}\n{"prompt": "1"}\n', "row 2 has no key 'label'"),
+        ("a.jsonl", '{"prompt": 1, "label": "2"}\n', "'prompt' of row 1 is neither text nor a list"),
+        ("a.csv", "x", "slime reads .jsonl and .parquet files"),
+        ("a.parquet", "x", "it cannot be read"),
+    ],
+)
+def test_data_that_slime_could_not_read(tmp_path, name, text, told):
+    (tmp_path / name).write_text(text)
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    assert told in data_problem(str(tmp_path / name), "prompt", "label")
+
+
+def test_data_that_slime_can_read(tmp_path):
+    row = {"prompt": [{"role": "user", "content": "1+1"}], "label": "2"}
+    (tmp_path / "a.jsonl").write_text("\n" + json.dumps(row) + "\n")
+    assert data_problem(f"{tmp_path}/a.jsonl", "prompt", "label") is None
+    assert data_problem(f"{tmp_path}/a.jsonl@[-5:]", "prompt", "label") is None
+
+
+def test_a_disk_that_is_too_small(ready, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10 * GIB}))
+    config = dense(*ready, "checkpoint.optimizer=true")
+    (line,) = failed(machine_findings(config, tmp_path / "runs" / "run"))
+    assert f"10 GiB free at {tmp_path}, less than one checkpoint (52 GiB)" in line
+    several = [f for f in machine_findings(dense(*ready), tmp_path / "runs" / "run") if f.what == "disk"]
+    assert several[0].mark == "WARN" and "10 checkpoints of 7 GiB" in several[0].detail
+    assert not failed(machine_findings(dense(*ready, "checkpoint.every_n_iterations=0"), tmp_path / "runs" / "run"))
+
+
+def test_an_output_folder_that_cannot_be_made(ready, tmp_path):
+    config = dense(*ready, f"checkpoint.folder={tmp_path}/data.jsonl/x")
+    (line,) = failed(machine_findings(config, tmp_path / "runs" / "run"))
+    assert "data.jsonl cannot be written: choose another checkpoint.folder" in line
+
+
+def test_an_old_slime_is_named(ready, tmp_path):
+    old = tmp_path / "old"
+    for file in ("backends/megatron_utils/actor.py", "ray/rollout.py"):
+        (old / "slime" / file).parent.mkdir(parents=True, exist_ok=True)
+        (old / "slime" / file).write_text("")
+    (old / "train.py").write_text("")
+    lines = failed(here(dense(*ready, f"cluster.slime_dir={old}"), tmp_path / "runs" / "run"))
+    assert lines == [f"slime: slime at {old}/slime is too old, from before v0.3.1: check out v0.3.1 or newer"]
+
+
+# -------------------------------------------------------------------------------------------- settings, the cluster
+
+
+def test_secrets_in_the_settings():
+    config = dense(
+        "cluster.env.HF_TOKEN=a",
+        "cluster.env.NCCL_DEBUG=INFO",
+        "cluster.runtime_env.env_vars.WANDB_API_KEY=b",
+        "extra_args.wandb-key=c",
+    )
+    errors = secret_errors(config)
+    named = ["cluster.env.HF_TOKEN", "cluster.runtime_env.env_vars.WANDB_API_KEY", "extra_args.wandb-key"]
+    assert [line.split(" is a secret")[0] for line in errors] == named
+    assert all("\n" not in line and "=" not in line for line in errors)
+
+
+def test_functions_that_slime_calls(tmp_path):
+    config = dense("data.reward=my.rewards.grade")
+    called = called_functions(slime_command(config, tmp_path).command)
+    assert {"sat_slime.plugin.loss.policy_loss", "my.rewards.grade"} <= set(called)
+    assert not any("/" in path for path in called)
+
+
+def report(**changes):
+    node = {"name": "10.0.0.1", "gpus": 8.0, "failures": {}, "memory": 2048 * GIB, "sees_folder": True}
+    return {
+        "nodes": [{**node, **changes.pop("node", {})}],
+        "resources": {"GPU": 8.0},
+        "available": {"GPU": 8.0},
+        "findings": [["OK", "disk", "enough"]],
+        "slime": [],
+        "wandb_key": True,
+        **changes,
+    }
+
+
+def test_a_cluster_that_has_everything():
+    findings = list(read_report(dense(), report()))
+    assert {finding.mark for finding in findings} == {"OK"}
+    assert [finding.what for finding in findings] == ["GPUs", "plugin", "disk", "slime"]
+
+
+@pytest.mark.parametrize(
+    "changes, told",
+    [
+        ({"resources": {"GPU": 4.0}}, "GPUs: the cluster has 4, the run needs 8 (4 for training and 4 for rollout)"),
+        ({"resources": {}}, "GPUs: the cluster has 0"),
+        (
+            {
+                "node": {
+                    "failures": {
+                        "sat_slime.plugin.loss.policy_loss": "ModuleNotFoundError: No module named 'sat_slime'"
+                    }
+                }
+            },
+            "plugin: node 10.0.0.1 cannot import sat_slime.plugin.loss.policy_loss (ModuleNotFoundError: No module "
+            "named 'sat_slime'): install sat_slime there, or set cluster.python_path",
+        ),
+        ({"node": {"failures": {"my.f": "NameError: x"}}}, "node 10.0.0.1 cannot import my.f (NameError: x): mend it"),
+        (
+            {"node": {"sees_folder": False}},
+            "node 10.0.0.1 does not see it: put output_dir on a disk that all nodes share",
+        ),
+        ({"node": {"error": "GetTimeoutError: ..."}}, "plugin: node 10.0.0.1 could not be asked: GetTimeoutError"),
+        ({"node": {"memory": GIB}}, "memory: node 10.0.0.1 has 1 GiB of host memory"),
+        ({"slime": ["slime at /x is too old"]}, "slime: slime at /x is too old"),
+        ({"findings": [["FAIL", "data", "no such file"]]}, "data: no such file"),
+    ],
+)
+def test_what_a_cluster_lacks(changes, told):
+    (line,) = failed(read_report(dense(), report(**changes)))
+    assert line.startswith(told) or told in line
+
+
+def test_what_a_cluster_may_lack():
+    config = dense("logging.wandb_project=p")
+    changes = {"available": {"GPU": 4.0}, "wandb_key": False, "node": {"gpus": 4.0}}
+    warnings = [finding.detail for finding in read_report(config, report(**changes)) if finding.mark == "WARN"]
+    assert len(warnings) == 3
+    assert warnings[0].startswith("4 of the cluster's 8 are free") and "it will wait" in warnings[0]
+    assert "cluster.gpus_per_node is 8" in warnings[1] and "WANDB_API_KEY" in warnings[2]
+
+
+def test_a_head_node_without_the_plugin():
+    answer = {key: value for key, value in report().items() if key not in ("findings", "slime", "wandb_key")}
+    (line,) = failed(read_report(dense(), {**answer, "head": "ModuleNotFoundError: No module named 'sat_slime'"}))
+    assert line.startswith("plugin: sat_slime cannot be imported on the head node")
+
+
+@pytest.mark.engine
+def test_a_real_cluster_is_asked(ready, tmp_path, ray_server):
+    from sat_slime.plugin.launch.ray_jobs import JobServer
+
+    server = JobServer(ray_server.address)
+    config = dense(*ready, "train.tensor_parallel=4")
+    folder = tmp_path / "runs" / "run"
+    sent = slime_command(config, folder)
+    findings = list(cluster_findings(server, config, folder, sent))
+    assert ("OK", "GPUs", "8 of 8 (4 for training and 4 for rollout)") in [(f.mark, f.what, f.detail) for f in findings]
+    assert {f.what for f in findings} >= {"plugin", "slime", "megatron", "checkpoint", "data", "disk", "flags"}
+    assert not [finding for finding in findings if finding.what == "run folder"]
+    assert not list(tmp_path.glob(".sat_slime-*"))
+    assert not [job for job in server._client.list_jobs() if str(job.submission_id).startswith("sat-slime-check")]
+
+
+@pytest.mark.engine
+def test_a_worker_without_the_plugin_is_named(ready, tmp_path, ray_server):
+    from sat_slime.plugin.launch.ray_jobs import JobServer
+
+    shadow = tmp_path / "shadow" / "sat_slime"
+    shadow.mkdir(parents=True)
+    (shadow / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'sat_slime'\")")
+    config = dense(*ready, f"cluster.python_path=[{shadow.parent}]")
+    folder = tmp_path / "runs" / "run"
+    lines = failed(cluster_findings(JobServer(ray_server.address), config, folder, slime_command(config, folder)))
+    assert [line for line in lines if line.startswith("plugin: ")] == [
+        "plugin: node 127.0.0.1 cannot import sat_slime.plugin.loss.policy_loss (ModuleNotFoundError: No module named "
+        "'sat_slime'): install sat_slime there, or set cluster.python_path"
+    ]

@@ -1,0 +1,102 @@
+"""What a run on a CPU is sent, and what is said of a machine that cannot have it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sat_slime.config import load_config, slime_config_errors
+from sat_slime.plugin.launch import cpu
+from sat_slime.plugin.launch.command import PLUGIN_FLAGS, slime_command
+from sat_slime.plugin.launch.flags import recorded_flags, unknown_flags
+from sat_slime.plugin.launch.machine import machine_findings
+
+LAPTOP = Path(__file__).parents[3] / "configs" / "slime" / "laptop.yaml"
+
+
+def laptop(*overrides):
+    return load_config(LAPTOP, overrides)
+
+
+def words_after(command, flag):
+    """Values of a flag of the command."""
+    start = command.index(flag) + 1
+    end = next((i for i in range(start, len(command)) if command[i].startswith("--")), len(command))
+    return command[start:end]
+
+
+@pytest.mark.parametrize("version", ["v0.3.1", "main"])
+def test_the_laptops_command_has_only_flags_of_slime(version):
+    command = slime_command(laptop()).command
+    assert unknown_flags(command[3:], recorded_flags(version)) == []
+
+
+def test_the_laptops_settings_are_sound():
+    assert slime_config_errors(laptop()) == []
+
+
+def test_nothing_but_the_device_is_special():
+    on_cpu, on_gpu = (slime_command(laptop(f"cluster.device={device}")) for device in ("cpu", "gpu"))
+    assert on_cpu.files == on_gpu.files
+    assert not {"--spec", "--sglang-device", "--transformer-impl"} & set(on_gpu.command)
+    for flag in PLUGIN_FLAGS:
+        assert words_after(on_cpu.command, f"--{flag}") == words_after(on_gpu.command, f"--{flag}")
+
+
+def test_every_python_of_the_job_begins_with_our_sitecustomize():
+    config = laptop("cluster.slime_dir=/slime", "cluster.megatron_dir=/megatron", "cluster.python_path=[/more]")
+    first, *others = slime_command(config).env["PYTHONPATH"].split(os.pathsep)
+    assert (Path(first) / "sitecustomize.py").is_file()
+    # Beside this package may be another megatron-core, which must not win.
+    assert others == ["/more", "/megatron", "/slime", str(cpu.PACKAGE.parent)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_trainer_and_engine_have_the_dtype_that_is_asked_for(dtype):
+    sent = slime_command(laptop(f"cluster.cpu_dtype={dtype}"))
+    assert sent.env["SAT_SLIME_CPU_DTYPE"] == dtype
+    assert words_after(sent.command, "--sglang-dtype") == [dtype]
+
+
+def test_extra_args_win_over_the_flags_of_the_device():
+    command = slime_command(laptop("extra_args.sglang-max-total-tokens=4096")).command
+    assert words_after(command, "--sglang-max-total-tokens") == ["4096"]
+    assert command.count("--sglang-max-total-tokens") == 1
+
+
+@pytest.mark.parametrize(
+    "overrides, key",
+    [
+        (["model.architecture.num-experts=0", "method=sat-gspo"], "cluster.device is cpu"),
+        (["train.optimizer_offload=true"], "train.optimizer_offload is true"),
+        (["train.gpus_per_node=2", "train.pipeline_parallel=2"], "train.pipeline_parallel is 2"),
+        (["rollout.gpus_per_node=2", "rollout.gpus_per_engine=2"], "rollout.gpus_per_engine is 2"),
+    ],
+)
+def test_what_has_no_stand_in_is_an_error(overrides, key):
+    (error,) = slime_config_errors(laptop(*overrides))
+    assert error.startswith(key)
+
+
+def findings(tmp_path):
+    """Details of what fails with checkouts in tmp_path."""
+    config = laptop(f"cluster.slime_dir={tmp_path}/slime", f"cluster.megatron_dir={tmp_path}/megatron")
+    return [f.detail for f in machine_findings(config, tmp_path / "run") if f.mark == "FAIL"]
+
+
+def test_a_missing_package_is_a_line_with_its_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr(cpu, "PACKAGES", {"pylatexenc-of-nobody": None, "numpy": "0.1", "pydantic": None})
+    failed = findings(tmp_path)
+    assert f"pylatexenc-of-nobody not installed: {cpu.INSTALL}" in failed
+    assert any(line.startswith("numpy is ") and line.endswith(cpu.INSTALL) for line in failed)
+    assert not any("pydantic" in line for line in failed)
+
+
+@pytest.mark.parametrize("text, patched", [("import torch\n", False), ("import slime.utils.routing_replay\n", True)])
+def test_a_megatron_without_slimes_patch_is_told(tmp_path, text, patched):
+    path = tmp_path / "megatron" / cpu.MEGATRON_PATCH[0]
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    told = [line for line in findings(tmp_path) if "slime's patch is not in it" in line]
+    assert bool(told) is not patched
+    assert all("megatron.patch" in line for line in told)

@@ -1,0 +1,182 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sat_slime.plugin.launch import flags
+from sat_slime.plugin.launch.flags import RECORDED, Flag, KnownFlags, known_flags, recorded_flags, unknown_flags
+
+KNOWN = KnownFlags(
+    "slime",
+    {
+        "--lr": Flag("--lr", type="float"),
+        "--seed": Flag("--seed", type="int"),
+        "--use-tis": Flag("--use-tis", values=0),
+        "--eval-prompt-data": Flag("--eval-prompt-data", values="+"),
+        "--profile": Flag("--profile", values="?"),
+        "--names": Flag("--names", values="*"),
+        "--loss-type": Flag("--loss-type", choices=("policy_loss", "custom_loss")),
+        "--hook": Flag("--hook", repeatable=True),
+        "--size": Flag("--size"),
+        "--sz": Flag("--size"),
+    },
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--lr", "1e-6", "--seed", "-1", "--use-tis", "--loss-type", "custom_loss"],
+        ["--lr=1e-6", "--eval-prompt-data", "a", "b", "--names", "--profile"],
+        ["--hook", "a", "--hook", "b"],
+        [],
+    ],
+)
+def test_a_command_that_slime_takes_as_it_is_meant(words):
+    assert unknown_flags(words, KNOWN) == []
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["--use-tiss"], "--use-tiss: there is no flag --use-tiss in slime; did you mean --use-tis?"),
+        (["--eval-prompt", "a"], "did you mean --eval-prompt-data? Flags are written in full"),
+        (["--zzzzzz"], "--zzzzzz: there is no flag --zzzzzz in slime"),
+        (["--lr", "fast"], "--lr is 'fast': it must be a number"),
+        (["--seed", "1.5"], "--seed is '1.5': it must be a whole number"),
+        (["--lr"], "--lr takes 1 value(s), and has none"),
+        (["--lr", "1", "2"], "--lr takes 1 value(s), not '1 2'"),
+        (["--use-tis", "true"], "--use-tis takes no value: true sets it, not 'true'"),
+        (["--eval-prompt-data"], "--eval-prompt-data takes one value or more"),
+        (["--profile", "a", "b"], "--profile takes one value at most"),
+        (["--loss-type", "ppo"], "--loss-type is 'ppo': it must be one of policy_loss, custom_loss"),
+        (["--seed", "1", "--lr", "1", "--seed", "2"], "--seed is given twice, and slime takes the last"),
+        (["--size", "1", "--sz", "2"], "--sz is --size, which the command has already"),
+    ],
+)
+def test_each_fault_is_one_line(words, says):
+    (error,) = unknown_flags(words, KNOWN)
+    assert says in error and "\n" not in error
+
+
+def test_a_fault_names_the_setting_it_came_from():
+    (error,) = unknown_flags(["--lr", "fast"], KNOWN, {"--lr": "train.lr"})
+    assert error.startswith("train.lr: --lr is 'fast'")
+
+
+def test_the_recorded_list_names_its_commits_and_holds_three_versions():
+    v031, main, newest, either = (recorded_flags(version) for version in ("v0.3.1", "main", "newest", None))
+    assert "a6272da0d" in v031.source and "624b824a8" in main.source and "0b0c277d5" in newest.source
+    assert len(v031.by_name) > 1400
+    assert either.by_name.keys() == v031.by_name.keys() | main.by_name.keys() | newest.by_name.keys()
+    assert "--freeze-indexer" in main.by_name and "--freeze-indexer" not in v031.by_name
+    assert main.by_name["--rollout-batch-size"] == Flag("--rollout-batch-size", type="int")
+    assert main.by_name["--rollout-sample-hook-path"].repeatable
+    assert main.by_name["--sglang-cuda-graph-bs"].values == "+"
+
+
+def test_the_newest_has_lost_flags_and_has_others():
+    main, newest = recorded_flags("main").by_name.keys(), recorded_flags("newest").by_name.keys()
+    assert main - newest == {
+        "--update-weights-interval",
+        "--keep-old-actor",
+        "--disable-rollout-global-dataset",
+        "--profile-target",
+    }
+    assert {"--flush-cache-interval", "--rollout-session-id", "--pg-loss-type"} <= newest - main
+
+
+def test_the_recorded_list_is_part_of_an_installation():
+    settings = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    assert f'"plugin/launch/{RECORDED.name}"' in settings
+
+
+def test_recording_a_version_leaves_the_others(tmp_path, monkeypatch):
+    file = tmp_path / "flags.json"
+    old = {"--a": {"values": 1}, "--gone": {"values": 0}}
+    new = {"--a": {"values": 1, "type": "int"}, "--b": {"values": "+", "aliases": ["--bb"]}}
+    for version, found in (("v1", old), ("v2", {}), ("v2", new)):
+        monkeypatch.setattr(flags, "installed_flags", lambda found=found: json.loads(json.dumps(found)))
+        flags.record(file, version, f"commit of {version}", "")
+    data = json.loads(file.read_text())
+    assert data["versions"] == {"v1": "commit of v1", "v2": "commit of v2"}
+    assert data["flags"] == {
+        "--a": {"values": 1, "type": "int"},
+        "--b": {"values": "+", "aliases": ["--bb"], "only": ["v2"]},
+        "--gone": {"values": 0, "only": ["v1"]},
+    }
+
+
+def test_where_no_slime_is_installed_the_recorded_list_serves(tmp_path, monkeypatch):
+    monkeypatch.setattr(flags, "_slime_is_installed", lambda: False)
+    assert known_flags(str(tmp_path / "slime"), str(tmp_path / "megatron")) == recorded_flags()
+
+
+def test_a_slime_that_cannot_be_asked_is_told_of(tmp_path):
+    (tmp_path / "slime" / "utils").mkdir(parents=True)
+    (tmp_path / "slime" / "__init__.py").touch()
+    (tmp_path / "slime" / "utils" / "arguments.py").write_text("raise ImportError('no GPU here')\n")
+    known = known_flags(str(tmp_path))
+    assert known.by_name == recorded_flags().by_name
+    assert known.source.endswith("as recorded (the installed one failed: ImportError: no GPU here)")
+
+
+def test_the_slime_that_is_there_is_asked(tmp_path):
+    package = tmp_path / "slime" / "utils"
+    package.mkdir(parents=True)
+    (tmp_path / "slime" / "__init__.py").touch()
+    (package / "arguments.py").write_text(
+        "import argparse\n"
+        "def parse_args():\n"
+        "    sglang = argparse.ArgumentParser()\n"
+        "    sglang.add_argument('--sglang-mem-fraction-static', type=float)\n"
+        "    sglang.parse_known_args()\n"
+        "    parser = argparse.ArgumentParser()\n"
+        "    parser.add_argument('--num-layers', type=int)\n"
+        "    parser.add_argument('--rollout-batch-size', type=int)\n"
+        "    parser.add_argument('--offload', action=argparse.BooleanOptionalAction)\n"
+        "    parser.add_argument('--kind', choices=['a', 'b'], nargs='*')\n"
+        "    parser.add_argument('--hook', action='append')\n"
+        "    parser.parse_known_args()\n"
+        "    raise SystemExit(2)\n"
+    )
+    known = known_flags(str(tmp_path))
+    assert known.source == f"slime {tmp_path}"
+    assert known.by_name == {
+        "--sglang-mem-fraction-static": Flag("--sglang-mem-fraction-static", type="float"),
+        "--num-layers": Flag("--num-layers", type="int"),
+        "--rollout-batch-size": Flag("--rollout-batch-size", type="int"),
+        "--offload": (offload := Flag("--offload", values=0)),
+        "--no-offload": offload,
+        "--kind": Flag("--kind", values="*", choices=("a", "b")),
+        "--hook": Flag("--hook", repeatable=True),
+    }
+
+
+@pytest.mark.needs_slime_arguments
+def test_the_recorded_list_is_that_of_the_slime_on_the_path(tmp_path):
+    """Its own flags and Megatron's; SGLang's and its router's are those of slime's image."""
+    file, root = tmp_path / "flags.json", Path(__file__).parents[3]
+    result = subprocess.run(
+        [sys.executable, str(Path(__file__).parents[1] / "without_gpu.py"), flags.__name__, "--record", str(file)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ["PYTHONPATH"]])},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+
+    def own(found, version):
+        return {
+            name: {key: value for key, value in spec.items() if key != "only"}
+            for name, spec in found.items()
+            if not name.startswith(("--sglang-", "--router-", "--worker-urls"))
+            and version in spec.get("only", [version])
+        }
+
+    installed, recorded = json.loads(file.read_text())["flags"], json.loads(RECORDED.read_text())
+    ran = [version for version, how in recorded["built_with"].items() if not how.startswith("read, not run")]
+    assert ran == ["v0.3.1", "main"]
+    assert own(installed, "installed") in [own(recorded["flags"], version) for version in ran]

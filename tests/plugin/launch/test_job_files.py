@@ -1,0 +1,132 @@
+import json
+
+import pytest
+
+from sat_slime.plugin.launch import job_files
+from sat_slime.plugin.launch.job_files import JobLog, JobRecord, new_job_id, submit
+from sat_slime.plugin.launch.local_ray import LocalRay
+from sat_slime.plugin.launch.ray_jobs import JobError
+
+
+class FakeServer:
+    """A job server whose log comes in given pieces; an exception among them breaks the connection there."""
+
+    address = "http://10.0.0.1:8265"
+
+    def __init__(self, *connections):
+        self.connections = list(connections)
+        self.sent = []
+
+    def follow(self, job):
+        for piece in self.connections.pop(0):
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+
+    def submit(self, command, env, job, runtime_env=None, metadata=None):
+        self.sent.append((command, env, job, runtime_env, metadata))
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(job_files, "RECONNECT_AFTER_S", 0.0)
+
+
+def test_whole_lines_from_pieces_are_kept_and_told(tmp_path):
+    log = JobLog(tmp_path / "log.txt")
+    server = FakeServer(["a\nb", "", "c\n\nd", "\nno end"])
+    assert list(log.follow(server, "job-1")) == ["a", "bc", "", "d", "no end"]
+    assert log.path.read_text() == "--- job job-1\na\nbc\n\nd\nno end\n"
+
+
+def test_a_broken_connection_repeats_nothing(tmp_path):
+    log, told = JobLog(tmp_path / "log.txt"), []
+    server = FakeServer(["a\nb\n", JobError("gone")], ["a\n", JobError("gone")], ["a\nb\nc\n"])
+    assert list(log.follow(server, "job-1", on_break=told.append)) == ["a", "b", "c"]
+    assert log.path.read_text() == "--- job job-1\na\nb\nc\n"
+    assert [str(error) for error in told] == ["gone", "gone"]
+
+
+def test_a_connection_that_stays_broken_is_an_error(tmp_path):
+    server = FakeServer(*[[JobError("gone")]] * 10)
+    with pytest.raises(JobError, match="gone"):
+        list(JobLog(tmp_path / "log.txt").follow(server, "job-1"))
+    assert len(server.connections) == 10 - job_files.RECONNECTIONS - 1
+
+
+def test_another_follower_writes_what_is_missing(tmp_path):
+    log = JobLog(tmp_path / "log.txt")
+    first = log.follow(FakeServer(["a\nb\nc\n"]), "job-1")
+    assert [next(first), next(first)] == ["a", "b"]
+    first.close()
+    assert list(log.follow(FakeServer(["a\nb\nc\nd\n"]), "job-1")) == ["a", "b", "c", "d"]
+    assert log.path.read_text() == "--- job job-1\na\nb\nc\nd\n"
+
+
+def test_a_line_torn_by_a_kill_is_written_again(tmp_path):
+    log = JobLog(tmp_path / "log.txt")
+    log.path.write_text("--- job job-1\na\nhal")
+    log.catch_up("job-1", "a\nhalf\n")
+    assert log.path.read_text() == "--- job job-1\na\nhalf\n"
+
+
+def test_each_job_has_its_own_part(tmp_path):
+    log = JobLog(tmp_path / "log.txt")
+    log.catch_up("job-1", "a\n")
+    log.catch_up("job-10", "b\nc\n")
+    log.catch_up("job-10", "b\nc\nd\n")
+    assert (list(log.lines("job-1")), list(log.lines("job-10"))) == (["a"], ["b", "c", "d"])
+    assert list(log.lines("job-2")) == []
+
+
+def test_who_may_not_write_only_reads(tmp_path):
+    log = JobLog(tmp_path / "log.txt")
+    assert list(log.follow(FakeServer(["a\n"]), "job-1", keep=False)) == ["a"]
+    assert not log.path.exists()
+
+
+def test_secrets_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
+    log = JobLog(tmp_path / "log.txt")
+    assert list(log.follow(FakeServer(["login 0123456789abcdef\n"]), "job-1")) == ["login <WANDB_API_KEY>"]
+    assert "0123456789abcdef" not in log.path.read_text()
+
+
+def test_a_record_keeps_the_earlier_jobs(tmp_path):
+    server, ray = FakeServer(), LocalRay("http://127.0.0.1:1", 7, "/nowhere")
+    first = submit(server, ["python3"], {"A": "1"}, {"working_dir": "x"}, tmp_path, "run")
+    second = submit(server, ["python3"], {}, {}, tmp_path, "run", ray)
+    assert JobRecord.read(tmp_path) == second
+    assert (second.earlier, second.ray, second.address) == ([first.job], ray, server.address)
+    assert server.sent[0] == (
+        ["python3"],
+        {"A": "1"},
+        first.job,
+        {"working_dir": "x"},
+        {"sat_slime_run": str(tmp_path)},
+    )
+
+
+def test_a_job_that_was_refused_is_on_record(tmp_path):
+    class Refusing(FakeServer):
+        def submit(self, *arguments):
+            raise JobError("no")
+
+    with pytest.raises(JobError):
+        submit(Refusing(), ["python3"], {}, {}, tmp_path, "run")
+    assert JobRecord.read(tmp_path).job.startswith("run-")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"job": "a"})])
+def test_a_damaged_record_is_named(tmp_path, text):
+    (tmp_path / "job.json").write_text(text)
+    with pytest.raises(JobError, match=r"job\.json cannot be read"):
+        JobRecord.read(tmp_path)
+
+
+def test_no_record(tmp_path):
+    assert JobRecord.read(tmp_path) is None
+
+
+def test_job_ids_differ():
+    assert new_job_id("run") != new_job_id("run")

@@ -1,0 +1,121 @@
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from sat_slime.plugin.launch.local_ray import LocalRay, is_running, start_ray, stop_ray
+from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, NoAnswer, given_address, is_this_machine
+
+PYTHON = "python3"
+
+
+@pytest.fixture
+def no_addresses(monkeypatch):
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_which_address(no_addresses, monkeypatch):
+    assert given_address(None, None) is None
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.3:6379")
+    assert given_address(None, None) == "10.0.0.3:6379"
+    assert given_address(None, "http://10.0.0.2:8265") == "http://10.0.0.2:8265"
+    assert given_address("http://10.0.0.1:8265", "http://10.0.0.2:8265") == "http://10.0.0.1:8265"
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert given_address(None, None) is None
+
+
+def test_this_machine():
+    assert all(map(is_this_machine, (None, "http://127.0.0.1:8265", "localhost:8265")))
+    assert not is_this_machine("http://10.0.0.1:8265")
+
+
+@pytest.fixture
+def closed_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets it, and it answers nobody
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize("form", ["http://127.0.0.1:{}", "127.0.0.1:{}"])
+def test_nothing_there(no_addresses, closed_port, form):
+    with pytest.raises(NoAnswer, match=r"no Ray answers at .*: start one .*--address.*--start-ray"):
+        JobServer(form.format(closed_port))
+
+
+def test_no_address():
+    with pytest.raises(JobError, match="'nonsense' is not that of a Ray dashboard"):
+        JobServer("nonsense")
+
+
+def test_only_the_process_that_was_started_is_ended(tmp_path):
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        folder = tmp_path / "ray"
+        folder.mkdir()
+        assert not stop_ray(LocalRay("http://127.0.0.1:1", stranger.pid, str(folder)))
+        assert stranger.poll() is None
+        assert not folder.exists()
+    finally:
+        stranger.communicate()
+
+
+@pytest.mark.engine
+def test_a_ray_that_does_not_start_says_why(monkeypatch):
+    monkeypatch.setattr("sat_slime.plugin.launch.local_ray._free_ports", lambda count: [1] * count)
+    with pytest.raises(JobError, match=r"Ray did not start on this machine: .*; more in .*start\.log"):
+        start_ray()
+
+
+@pytest.mark.engine
+def test_a_job_from_start_to_end(ray_server, monkeypatch):
+    # Ray's client would prefer these.
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")
+    server = JobServer(ray_server.address)
+    assert os.environ["RAY_ADDRESS"] == "127.0.0.1:1"
+    program = "import os; print('X is', repr(os.environ['X'])); raise SystemExit(3)"
+    server.submit([PYTHON, "-c", program], {"X": 'it\'s "1 2"'}, "test-job-a", {"env_vars": {"Y": "2"}})
+    text = "".join(server.follow("test-job-a"))
+    assert "X is 'it\\'s \"1 2\"'\n" in text
+    state = server.state("test-job-a")
+    assert (state.status, state.exit_code, state.ended) == ("FAILED", 3, True)
+    assert server.log("test-job-a") == text
+    assert server.stop("test-job-a") == state  # it has ended: left as it is
+    server.delete("test-job-a")
+    assert server.state("test-job-a") is None
+
+
+@pytest.mark.engine
+def test_one_of_two_jobs_is_stopped(ray_server):
+    server = JobServer(ray_server.address.removeprefix("http://"))
+    assert server.address == ray_server.address
+    for job in ("test-job-b", "test-job-c"):
+        server.submit([PYTHON, "-c", "import time; print('up', flush=True); time.sleep(600)"], {}, job)
+        assert any(piece.endswith("up\n") for piece in server.follow(job))
+    assert server.stop("test-job-b").status == "STOPPED"
+    assert server.state("test-job-c").status == "RUNNING"
+    assert server.stop("test-job-c").status == "STOPPED"
+
+
+@pytest.mark.engine
+def test_a_connection_that_breaks_is_told(ray_server):
+    server = JobServer(ray_server.address)
+    with pytest.raises(JobError, match=f"Ray at {ray_server.address}: .*404"):
+        list(server.follow("no-such-job"))
+    with pytest.raises(JobError, match="does not exist"):
+        server.log("no-such-job")
+
+
+@pytest.mark.engine
+def test_a_ray_of_ones_own_ends_alone(ray_server):
+    mine = start_ray(gpus=0, cpus=1)
+    assert is_running(mine) and mine.address != ray_server.address
+    assert stop_ray(mine)
+    assert not is_running(mine) and not stop_ray(mine)
+    assert not os.path.exists(mine.folder)
+    assert is_running(ray_server)
+    with pytest.raises(NoAnswer):
+        JobServer(mine.address)

@@ -1,0 +1,55 @@
+"""Stands for our driver over slime, which needs GPUs: the same flags, checkpoints and log lines, and no training.
+
+Ray shows the lines of slime's actors behind the actor's name and pid; metrics are Python dictionaries. The rollout of
+number WAIT_BEFORE is not begun before the file WAIT_FOR exists; FAIL_AT ends with an exception.
+"""
+
+import os
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+
+def flag(name, default=None):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
+def log(where, text):
+    time = datetime.now()
+    print(f"\x1b[36m(MegatronTrainRayActor pid=123)\x1b[0m [{time:%Y-%m-%d %H:%M:%S}] {where} - {text}", flush=True)
+
+
+def main():
+    folder = Path(flag("--load", "checkpoints"))
+    newest = folder / "latest_checkpointed_iteration.txt"
+    first = int(newest.read_text()) + 1 if newest.exists() else 0
+    print(f"starts at rollout {first}, knows {os.environ.get('WANDB_API_KEY', 'no key')}", flush=True)
+    log("timer.py:24", "Timer train_wait start")
+    for rollout in range(first, int(flag("--num-rollout"))):
+        if str(rollout) == os.environ.get("WAIT_BEFORE"):
+            print(f"waits before rollout {rollout}", flush=True)
+            while not Path(os.environ["WAIT_FOR"]).exists():
+                time.sleep(0.05)
+        if str(rollout) == os.environ.get("FAIL_AT"):
+            raise RuntimeError("CUDA out of memory, or so")
+        log("train_metric_utils.py:135", f"rollout {rollout}: {{'rollout/raw_reward': {0.1 * (rollout + 1)}}}")
+        values = {
+            "train/loss": float("nan"),
+            "train/mismatch/d_pi": 0.012,
+            "train/lag/mean": 1.0,
+            "train/step": rollout,
+        }
+        log("model.py:918", f"step {rollout}: {values}")
+        if (rollout + 1) % int(flag("--save-interval", "1000")) == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            newest.write_text(str(rollout))
+        if (rollout + 1) % int(flag("--eval-interval", "1000")) == 0:
+            log(
+                "rollout_metrics.py:247",
+                f"eval {rollout}: {{'eval/aime24': 0.25, 'eval/aime24/response_len/mean': 9.0}}",
+            )
+
+
+if __name__ == "__main__":
+    main()

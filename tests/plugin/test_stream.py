@@ -1,0 +1,368 @@
+"""The stream on slime with engines and a trainer that take virtual time: pace, bound, pushes, failures, state."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from sat_slime.plugin.inside import stream as stream_module
+from sat_slime.plugin.inside import versions
+from sat_slime.plugin.inside.stream import Stream, flat
+from sat_slime.rollout.staleness import StalenessBound, length_bins
+
+PROMPTS, SAMPLES, LONGEST, ROLLOUTS = 4, 2, 24, 12
+
+
+class Status(enum.Enum):
+    PENDING = "pending"
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+
+
+@dataclass
+class Sample:
+    """As much of slime's as the stream reads."""
+
+    index: int
+    status: Status = Status.PENDING
+    response_length: int = 0
+    weight_versions: list[str] = field(default_factory=list)
+    metadata: dict = field(default_factory=dict)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Its clock jumps to whatever is due next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, select = 0.0, self._selector.select
+
+        def jump(timeout):
+            assert timeout is not None, "nothing will ever happen"
+            self.now += timeout
+            return select(0)
+
+        self._selector.select = jump
+
+    def time(self) -> float:
+        return self.now
+
+
+def simulate(coroutine):
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(asyncio.wait_for(coroutine, 1e6))
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+
+class Engines:
+    """A token of a sample takes a second. A push cuts off what is decoded and holds requests until it is over."""
+
+    def __init__(self, slots=12, length=lambda index: 8) -> None:
+        self.slots, self.length = slots, length
+        self.held, self.interrupt, self.open = 0, asyncio.Event(), asyncio.Event()
+        self.open.set()
+        self.decoding = self.most = 0
+        self.faults: dict[int, int] = {}
+
+    async def version(self):
+        await asyncio.sleep(0.01)
+        return self.held
+
+    async def generate(self, group):
+        place = next(flat(group)).index // SAMPLES
+        if self.faults.get(place, 0):
+            self.faults[place] -= 1
+            raise OSError("no route to host")
+        await asyncio.gather(*(self.decode(sample) for sample in flat(group)))
+        return group
+
+    async def decode(self, sample):
+        if sample.status == Status.COMPLETED:
+            return
+        await self.open.wait()
+        version, started = self.held, asyncio.get_running_loop().time()
+        rest = self.length(sample.index) - sample.response_length
+        self.decoding += 1
+        self.most = max(self.most, self.decoding)
+        try:
+            await asyncio.wait_for(self.interrupt.wait(), rest)
+        except asyncio.TimeoutError:
+            tokens, sample.status = rest, Status.COMPLETED
+        else:
+            tokens, sample.status = int(asyncio.get_running_loop().time() - started), Status.ABORTED
+        self.decoding -= 1
+        sample.response_length += tokens
+        sample.weight_versions.append(str(version))
+        if sample.status == Status.ABORTED:
+            versions.note_interruption(sample)
+
+    async def push(self, version):
+        self.open.clear()
+        self.interrupt.set()
+        self.interrupt = asyncio.Event()
+        await asyncio.sleep(2)
+        self.held = version
+        self.open.set()
+
+
+class Prompts:
+    def __init__(self) -> None:
+        self.drawn = 0
+
+    def draw(self):
+        self.drawn += 1
+        return [Sample(index) for index in range((self.drawn - 1) * SAMPLES, self.drawn * SAMPLES)]
+
+
+class Run:
+    """A driver: asks, trains, pushes."""
+
+    def __init__(
+        self, engines, lag=1, steps=1, max_staleness=1, rollouts=ROLLOUTS, train=lambda: 10.0, prompts=None
+    ) -> None:
+        self.engines, self.lag, self.steps, self.rollouts, self.train = engines, lag, steps, rollouts, train
+        self.max_staleness, self.prompts = max_staleness, prompts or Prompts()
+        bound = StalenessBound(max_staleness, steps, PROMPTS)
+        self.stream = Stream(bound, lambda: engines, self.prompts.draw, rollouts, LONGEST)
+        self.handed: list[Sample] = []
+        self.metrics: list[dict] = []
+
+    async def go(self, first=0, last=None) -> None:
+        for rollout in range(first, self.rollouts if last is None else last):
+            groups, metrics = await self.stream.next_batch(rollout)
+            assert [len(group) for group in groups] == [SAMPLES] * PROMPTS
+            self.handed += [sample for group in groups for sample in group]
+            self.metrics.append(metrics)
+            self.check(groups, rollout)
+            await asyncio.sleep(self.train())
+            if (rollout + 1) % self.lag == 0:
+                await self.engines.push((rollout + 1) * self.steps)
+
+    def check(self, groups, rollout) -> None:
+        for sample in flat(groups):
+            parts = versions.parts_of(sample)
+            assert sum(tokens for tokens, _ in parts) == sample.response_length == self.engines.length(sample.index)
+            last_step_on = (rollout + 1) * self.steps - 1
+            assert max(last_step_on - version for _, version in parts) <= self.max_staleness
+        assert sum(1 for _ in flat(groups)) == PROMPTS * SAMPLES
+        inside = sum(1 for group in self.stream.waiting for _ in flat(group.samples))
+        inside += sum(1 for begun in self.stream.begun for _ in flat(begun.samples))
+        inside += sum(1 for prompts, _ in self.stream.again for _ in flat(prompts))
+        gone = self.dropped() + len(self.stream._dropped)
+        assert self.prompts.drawn * SAMPLES == len(self.handed) + gone + inside  # nothing is lost
+
+    def dropped(self) -> int:
+        return int(sum(metrics["rollout/dropped"] for metrics in self.metrics))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_whatever_engines_and_trainer_take_the_bound_holds_and_nothing_is_lost(seed):
+    rng = random.Random(seed)
+    lag, steps = rng.randint(1, 3), rng.randint(1, 3)
+    spread = rng.choice([1, 6, LONGEST])
+    lengths = [rng.randint(1, spread) for _ in range(5000)]
+
+    async def whole():
+        engines = Engines(slots=rng.randint(1, 20), length=lengths.__getitem__)
+        run = Run(
+            engines,
+            lag,
+            steps,
+            max_staleness=lag * steps - 1 + rng.randint(0, 4),  # the least that is accepted, and more
+            train=lambda: rng.choice([0.1, 3.0, 40.0]),
+        )
+        await run.go()
+        return run
+
+    run = simulate(whole())
+    assert len({sample.index for sample in run.handed}) == ROLLOUTS * PROMPTS * SAMPLES
+    assert run.engines.most < run.engines.slots + SAMPLES
+    assert not run.stream.begun and not run.stream.waiting  # nothing is generated that the run cannot train
+
+
+@pytest.mark.parametrize("lag, steps, slack", [(1, 1, 0), (1, 1, 1), (2, 1, 0), (3, 2, 3), (1, 4, 2)])
+@pytest.mark.parametrize("slots", [2, 7, 100])
+def test_where_no_group_overtakes_another_none_is_dropped(lag, steps, slack, slots):
+    async def whole():
+        run = Run(Engines(slots=slots), lag, steps, max_staleness=lag * steps - 1 + slack)
+        await run.go()
+        return run
+
+    run = simulate(whole())
+    assert run.dropped() == 0 and run.prompts.drawn == ROLLOUTS * PROMPTS
+    assert {sample.index for sample in run.handed} == set(range(ROLLOUTS * PROMPTS * SAMPLES))
+
+
+def test_an_overtaken_group_is_dropped_and_counted_by_its_length():
+    async def whole():
+        run = Run(Engines(length=lambda index: LONGEST if index // SAMPLES == 5 else 2), train=lambda: 4.0)
+        await run.go()
+        return run
+
+    run = simulate(whole())
+    assert 5 * SAMPLES not in {sample.index for sample in run.handed}
+    (metrics,) = [metrics for metrics in run.metrics if metrics["rollout/dropped"]]
+    (low, high) = length_bins(LONGEST)[-1]
+    assert metrics["rollout/dropped"] == metrics[f"rollout/dropped/{low}-{high}"] == SAMPLES
+    assert metrics["rollout/dropped_length_mean"] == LONGEST
+    assert sum(m[f"rollout/finished/{low}-{high}"] for m in run.metrics) == SAMPLES
+
+
+def test_a_slow_trainer_finds_the_queue_full_and_the_engines_at_rest():
+    async def whole():
+        run = Run(Engines(), max_staleness=2, train=lambda: 1000.0)
+        await run.go(last=5)
+        await asyncio.sleep(1000)
+        return run
+
+    run = simulate(whole())
+    # 5 rollouts are trained and pushed: rollouts 5, 6 and 7 may be of these weights.
+    assert len(run.stream.waiting) == 3 * PROMPTS and not run.stream.begun
+    assert run.metrics[-1]["queue/length"] == PROMPTS  # of version 3, while rollout 4 is trained: rollout 5 alone
+
+
+def test_a_group_that_fails_is_generated_anew():
+    async def whole():
+        engines = Engines()
+        engines.faults = {3: stream_module.MAX_ATTEMPTS - 1}
+        run = Run(engines, max_staleness=4)
+        await run.go()
+        return run
+
+    run = simulate(whole())
+    assert {3 * SAMPLES, 3 * SAMPLES + 1} <= {sample.index for sample in run.handed}
+
+
+def test_one_that_fails_always_ends_the_run_with_its_reason():
+    async def whole():
+        engines = Engines()
+        engines.faults = {3: stream_module.MAX_ATTEMPTS}
+        await Run(engines).go()
+
+    with pytest.raises(RuntimeError, match=r"prompt 6 could not .* 3 attempts, last: OSError: no route to host"):
+        simulate(whole())
+
+
+def test_what_came_without_a_version_is_dropped():
+    async def whole():
+        engines = Engines()
+        generate = engines.generate
+
+        async def first_of_an_engine_that_started_anew(group):
+            group = await generate(group)
+            for sample in group:
+                if sample.index < SAMPLES:
+                    sample.weight_versions[0] = "default"
+            return group
+
+        engines.generate = first_of_an_engine_that_started_anew
+        run = Run(engines)
+        run.check = lambda *_: None
+        await run.go()
+        return run
+
+    run = simulate(whole())
+    assert min(sample.index for sample in run.handed) == SAMPLES and run.dropped() == SAMPLES
+
+
+def test_engines_that_tell_no_version_are_waited_for_and_then_told():
+    async def whole(seconds):
+        engines = Engines()
+        known = engines.version
+
+        async def late():
+            return await known() if asyncio.get_running_loop().time() > seconds else None
+
+        engines.version = late
+        run = Run(engines)
+        await run.go()
+
+    simulate(whole(stream_module.PATIENCE_S / 2))
+    with pytest.raises(RuntimeError, match="told the version of its weights for 600 s"):
+        simulate(whole(2 * stream_module.PATIENCE_S))
+
+
+def test_samples_made_of_one_begin_anew_after_a_push():
+    """slime cannot go on with a part of a group that is a list."""
+    seen = []
+
+    async def whole():
+        engines = Engines(length=lambda index: 20)
+        generate = engines.generate
+
+        async def several(group):
+            seen.append([part if isinstance(part, list) else part.response_length for part in group])
+            return [[sample] for sample in flat(await generate(group))]
+
+        engines.generate = several
+        run = Run(engines, max_staleness=8, train=lambda: 3.0)
+        groups, _ = await run.stream.next_batch(0)
+        await engines.push(1)
+        return [groups, (await run.stream.next_batch(1))[0]]
+
+    batches = simulate(whole())
+    assert all(group == [0, 0] for group in seen)
+    assert all(len(sample.weight_versions) == 1 for batch in batches for sample in flat(batch))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(seed):
+    rng = random.Random(seed)
+    lengths = [rng.randint(1, LONGEST) for _ in range(5000)]
+    prompts = Prompts()
+
+    async def until_the_checkpoint():
+        run = Run(Engines(length=lengths.__getitem__), max_staleness=3, train=lambda: 6.0, prompts=prompts)
+        await run.go(last=7)
+        waiting, unfinished = await run.stream.freeze(6)
+        drawn = prompts.drawn
+        await asyncio.sleep(100)
+        assert prompts.drawn == drawn  # nothing begins meanwhile
+        return run, waiting, unfinished
+
+    before, waiting, unfinished = simulate(until_the_checkpoint())
+    assert waiting and unfinished
+    assert all(sample.response_length == 0 and not sample.weight_versions for sample in flat(unfinished))
+
+    async def rest():
+        engines = Engines(length=lengths.__getitem__)
+        engines.held = 7
+        run = Run(engines, max_staleness=3, train=lambda: 6.0, prompts=prompts)
+        run.stream.restore(waiting, unfinished)
+        run.handed = list(before.handed)
+        run.metrics = [{"rollout/dropped": before.dropped() + len(before.stream._dropped)}]
+        batch = asyncio.create_task(run.stream.next_batch(7))
+        await asyncio.sleep(0.5)
+        first = [begun.prompts[0].index for begun in run.stream.begun]
+        groups, metrics = await batch
+        run.handed += flat(groups)
+        run.metrics.append(metrics)
+        run.check(groups, 7)
+        await engines.push(8)
+        await run.go(first=8)
+        return run, first
+
+    run, first = simulate(rest())
+    asked_again = [group[0].index for group in unfinished]
+    assert first[: len(asked_again)] == asked_again[: len(first)]
+    assert len({sample.index for sample in run.handed}) == ROLLOUTS * PROMPTS * SAMPLES
+
+
+def test_a_rollout_that_is_handed_out_too_early_is_not_lost_in_silence():
+    async def whole():
+        run = Run(Engines(), max_staleness=4)
+        await run.stream.next_batch(0)
+        await run.stream.next_batch(1)
+        await run.stream.freeze(0)
+
+    with pytest.raises(RuntimeError, match="rollout 1 is handed out already"):
+        simulate(whole())

@@ -1,0 +1,301 @@
+"""Mode streaming on slime's own functions: its sample, its generation of a group, its data source, its event loop.
+
+SGLang and its router answer from here. A push aborts what is decoded, as slime's does, and what is asked for meanwhile
+waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import pickle
+import threading
+from argparse import Namespace
+
+import pytest
+
+from sat_slime.config.source import ConfigError
+from sat_slime.plugin import rollout_hooks
+from sat_slime.plugin.inside import stream as stream_module
+from sat_slime.plugin.inside import versions
+
+pytestmark = pytest.mark.needs_slime
+
+PROMPTS, SAMPLES, RESPONSE, ROLLOUTS = 4, 2, 20, 8
+LONG = 3
+"""Of so many prompts one has answers that the next push cuts off."""
+
+
+class Sglang:
+    """Two engines behind a router, as slime's `post` and `get` see them."""
+
+    def __init__(self, held: int = 0) -> None:
+        self.held = held
+        self.interrupt, self.open = asyncio.Event(), asyncio.Event()
+        self.open.set()
+        self.asked: list[list[int]] = []
+        self.broken: dict[int, int] = {}
+
+    async def post(self, url, payload, headers=None, **_):
+        prompt, *rest = payload["input_ids"]
+        self.asked.append(payload["input_ids"])
+        if self.broken.get(prompt, 0):
+            self.broken[prompt] -= 1
+            raise OSError("no route to host")
+        await self.open.wait()
+        version, tokens, reason = self.held, payload["sampling_params"]["max_new_tokens"], "length"
+        if prompt % LONG == 0 and len(rest) == 1:
+            await self.interrupt.wait()
+            tokens, reason = 5, "abort"
+        meta = {"weight_version": str(version), "finish_reason": {"type": reason}, "completion_tokens": tokens}
+        meta["output_token_logprobs"] = [[-0.25 - version, 50 + i, None] for i in range(tokens)]
+        return {"text": "x" * tokens, "meta_info": meta}
+
+    async def get(self, url):
+        if url.endswith("/workers"):
+            return {"workers": [{"url": "http://127.0.0.1:2"}, {"url": "http://127.0.0.1:3"}]}
+        return {"weight_version": str(self.held)}
+
+    async def push(self, version):
+        self.open.clear()
+        self.interrupt.set()
+        self.interrupt = asyncio.Event()
+        await asyncio.sleep(0)
+        self.held = version
+        self.open.set()
+
+
+class Tokenizer:
+    def encode(self, prompt, **_):
+        return [int(prompt), 7]
+
+
+class Problems:
+    """slime's data set, in small: rewarded beforehand."""
+
+    def __init__(self, sample_class) -> None:
+        self.samples = [sample_class(prompt=str(i), label=f"label {i}", reward=1.0) for i in range(500)]
+
+    def __len__(self):
+        return len(self.samples)
+
+
+@pytest.fixture
+def slime(monkeypatch):
+    """slime's modules, with ours for mode streaming, and no servers behind them."""
+    rollout = importlib.import_module("slime.rollout.sglang_rollout")
+    streaming = importlib.import_module("sat_slime.plugin.streaming")
+    misc = importlib.import_module("slime.utils.misc")
+    types = importlib.import_module("slime.utils.types")
+    monkeypatch.setattr(rollout, "load_tokenizer", lambda *_, **__: Tokenizer())
+    monkeypatch.setattr(rollout, "load_processor", lambda *_, **__: None)
+    monkeypatch.setattr(misc.SingletonMeta, "_instances", {})
+    monkeypatch.setattr(stream_module, "POLL_S", 0.02)
+    sources = []
+
+    def start(server, args):
+        misc.SingletonMeta._instances.clear()
+        monkeypatch.setattr(rollout, "post", server.post)
+        monkeypatch.setattr(streaming, "get", server.get)
+        source = streaming.StreamingDataSource(args)
+        source.dataset = Problems(types.Sample)
+        sources.append(source)
+        return source
+
+    base = importlib.import_module("slime.rollout.base_types")
+    run = importlib.import_module("slime.utils.async_utils").run
+    yield Namespace(streaming=streaming, start=start, call=base.call_rollout_fn, run=run, base=base)
+
+    async def end(stream):
+        for task in [stream._tending, *(begun.task for begun in stream.begun)]:
+            if task is not None:
+                task.cancel()
+
+    for source in sources:
+        run(end(source.stream))
+
+
+def make_args(tmp_path, **changes):
+    driver = {"mode": "streaming", "lag": 1, "max_staleness": 2}
+    settings = {
+        "sat_slime": {"method": "grpo", "driver": driver},
+        "data_source_path": "sat_slime.plugin.streaming.StreamingDataSource",
+        "rollout_sample_hook_path": ["sat_slime.plugin.rollout_hooks.on_sample"],
+        "use_rollout_routing_replay": False,
+        "update_weight_transport": "nccl",
+        "eps_clip": 0.2,
+        "eps_clip_high": 0.2,
+        "eps_clip_c": None,
+        "keep_old_actor": False,
+        "use_rollout_logprobs": True,
+        "rollout_batch_size": PROMPTS,
+        "n_samples_per_prompt": SAMPLES,
+        "global_batch_size": PROMPTS * SAMPLES,
+        "num_rollout": ROLLOUTS,
+        "rollout_global_dataset": True,
+        "prompt_data": None,
+        "rollout_shuffle": False,
+        "buffer_filter_path": None,
+        "hf_checkpoint": "",
+        "ci_test": False,
+        "partial_rollout": False,
+        "group_rm": False,
+        "custom_generate_function_path": None,
+        "custom_rm_path": None,
+        "router_policy": None,
+        "sglang_router_ip": "127.0.0.1",
+        "sglang_router_port": 1,
+        "sglang_server_concurrency": 16,
+        "sglang_dp_size": 1,
+        "rollout_num_gpus": 1,
+        "rollout_num_gpus_per_engine": 1,
+        "sglang_speculative_algorithm": None,
+        "rollout_temperature": 1.0,
+        "rollout_top_p": 1.0,
+        "rollout_top_k": -1,
+        "rollout_max_response_len": RESPONSE,
+        "rollout_stop": None,
+        "rollout_stop_token_ids": None,
+        "rollout_skip_special_tokens": True,
+        "save": str(tmp_path),
+        "load": None,
+    }
+    return Namespace(**{**settings, **changes})
+
+
+def go(slime, source, server, first, last):
+    """A driver: asks, trains, pushes. Returns each rollout's samples and metrics."""
+    rollouts = []
+    for rollout in range(first, last):
+        output = slime.call(slime.streaming.generate_rollout, source.args, rollout, source, evaluation=False)
+        assert isinstance(output, slime.base.RolloutFnTrainOutput)
+        samples = [sample for group in output.samples for sample in group]
+        for sample in samples:
+            check(sample, source.args, rollout)
+        rollouts.append((samples, output.metrics))
+        slime.run(server.push(rollout + 1))
+    return rollouts
+
+
+def check(sample, args, rollout):
+    """Whole, of the versions that it says, and within the bound."""
+    parts = versions.parts_of(sample)
+    assert sum(tokens for tokens, _ in parts) == len(sample.rollout_log_probs) == sample.response_length
+    assert sample.rollout_log_probs == [-0.25 - version for tokens, version in parts for _ in range(tokens)]
+    assert rollout - min(version for _, version in parts) <= args.sat_slime["driver"]["max_staleness"]
+    assert sample.label == f"label {sample.prompt}" and sample.tokens[0] == int(sample.prompt)
+
+
+async def something_waits(stream):
+    while not stream.waiting:
+        await stream._news.wait()
+
+
+def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
+    server, args = Sglang(), make_args(tmp_path)
+    source = slime.start(server, args)
+    first = go(slime, source, server, 0, 3)
+    output = slime.call(slime.streaming.generate_rollout, args, 3, source, evaluation=False)
+    fourth = [sample for group in output.samples for sample in group]
+    slime.run(something_waits(source.stream))
+    frozen, freeze = [], source.stream.freeze
+
+    async def noted(rollout):
+        frozen.append(await freeze(rollout))
+        return frozen[0]
+
+    source.stream.freeze = noted
+    source.save(3)  # as the driver does: before rollout 3 is trained
+    ((waiting, unfinished),) = frozen
+    assert waiting and unfinished
+
+    server, args = Sglang(held=4), make_args(tmp_path, load=str(tmp_path))
+    resumed = slime.start(server, args)
+    resumed.load(3)
+    assert [group.samples for group in resumed.stream.waiting] == waiting
+    assert [prompts for prompts, _ in resumed.stream.again] == unfinished
+    second = go(slime, resumed, server, 4, ROLLOUTS)
+
+    samples = [sample for part in (first, [(fourth, {})], second) for some, _ in part for sample in some]
+    indices = {sample.index for sample in samples}
+    assert len(indices) == len(samples) == ROLLOUTS * PROMPTS * SAMPLES
+    metrics = [*(metrics for _, metrics in first), output.metrics, *(metrics for _, metrics in second)]
+    dropped = sum(one["rollout/dropped"] for one in metrics)
+    assert max(indices) + 1 - len(indices) <= dropped  # no prompt is skipped
+    assert any(len(versions.parts_of(sample)) == 2 for sample in samples)
+
+
+def test_its_metrics_travel_to_the_trainer_and_are_named_as_in_the_run_folder(slime, tmp_path):
+    server, args = Sglang(), make_args(tmp_path)
+    ((samples, metrics),) = go(slime, slime.start(server, args), server, 0, 1)
+    names = {"queue/length", "queue/in_generation", "rollout/dropped"}
+    names |= {f"rollout/{what}/{b}" for what in ("finished", "dropped") for b in ("1-5", "6-10", "11-15", "16-20")}
+    assert set(metrics) == names and metrics["rollout/finished/16-20"] >= len(samples)
+    rollout_hooks.log_rollout(0, args, samples, {**metrics, "rollout/rejected": 1}, 1.0)
+    carried = pickle.loads(pickle.dumps([sample.metadata["round_number"] for sample in samples]))
+    unloaded = versions.unload({"round_number": carried})
+    assert all(one.numbers == metrics for one in unloaded)
+
+
+def test_a_prompt_that_fails_comes_again_and_one_that_always_does_ends_the_run(slime, tmp_path):
+    server = Sglang()
+    server.broken = {1: 2, 5: 3 * SAMPLES}
+    source = slime.start(server, make_args(tmp_path))
+    with pytest.raises(RuntimeError, match=r"prompt 10 could not .* in 3 attempts, last: OSError: no route to host"):
+        go(slime, source, server, 0, ROLLOUTS)
+    assert sum(asked[0] == 1 for asked in server.asked) >= 2 + SAMPLES
+
+
+def test_an_evaluation_is_slimes_own(slime, tmp_path):
+    args = make_args(tmp_path, eval_datasets=[])
+    source = slime.start(Sglang(), args)
+    output = slime.call(slime.streaming.generate_rollout, args, 0, source, evaluation=True)
+    assert isinstance(output, slime.base.RolloutFnEvalOutput) and output.data == {}
+
+
+def test_another_data_source_is_refused(slime, tmp_path):
+    args = make_args(tmp_path, data_source_path="slime.rollout.data_source.RolloutDataSourceWithBuffer")
+    with pytest.raises(ConfigError, match=r"--data-source-path is slime\.rollout.*StreamingDataSource"):
+        slime.streaming.generate_rollout(args, 0, object())
+
+
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"sat_slime": {"method": "grpo"}}, "driver.mode is batch"),
+        ({"sat_slime": {"driver": {"mode": "streaming", "lag": 4, "max_staleness": 2}}}, "are up to 3 steps old"),
+        ({"global_batch_size": 2, "num_rollout": 4}, "with lag 1 and 4 optimizer steps per rollout"),
+        ({"update_weight_transport": "disk"}, "versions that are optimizer steps"),
+        ({"num_rollout": None}, "--num-rollout is not set"),
+        ({"dynamic_sampling_filter_path": "a.b"}, "--dynamic-sampling-filter-path cannot be in mode streaming"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_the_start(slime, tmp_path, changes, named):
+    with pytest.raises(ConfigError, match=named):
+        slime.start(Sglang(), make_args(tmp_path, **changes))
+
+
+def test_a_resume_without_a_queue_goes_on_and_says_what_is_skipped(slime, tmp_path, caplog):
+    server, args = Sglang(held=3), make_args(tmp_path, load=str(tmp_path))
+    source = slime.start(server, args)
+    source.load(2)
+    assert "prompts that waited or were in generation then are skipped" in caplog.text
+    go(slime, source, server, 3, 5)
+
+
+def test_slimes_event_loop_is_the_only_one(slime, tmp_path):
+    """Its semaphore, and the pool of its connections, are bound to one loop; evaluations use that one."""
+    server, args = Sglang(), make_args(tmp_path)
+    seen, post = set(), server.post
+
+    async def noted(*positional, **keywords):
+        seen.add(threading.current_thread().name)
+        return await post(*positional, **keywords)
+
+    server.post = noted
+    go(slime, slime.start(server, args), server, 0, 2)
+
+    async def here():
+        return threading.current_thread().name
+
+    assert seen == {slime.run(here())}
