@@ -6,13 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
+from sat_slime.cli.jobs import Show
+from sat_slime.config import load_config
+from sat_slime.experiment.view import make_view
 from sat_slime.plugin.launch.local_ray import LocalRay, is_running
 from sat_slime.plugin.launch.ray_jobs import JobServer
 
@@ -233,6 +238,16 @@ def wait_for_line(folder, text):
     """Until the run's job has written a line with `text`."""
     job = json.loads((Path(folder) / "job.json").read_text())
     assert any(text in piece for piece in JobServer(job["address"]).follow(job["job"]))
+
+
+def test_an_evaluation_is_told_with_what_was_trained_before_it():
+    told = StringIO()
+    config = load_config(PAPER)
+    show, view = Show(config), make_view("run", 8, Console(file=told, width=200), live=False)
+    for line in ("eval 0: {'eval/aime24': 0.1}", "step 0: {'train/step': 0}", "eval 0: {'eval/aime24': 0.2}"):
+        show.read(line, view)
+    evaluations = [line for line in told.getvalue().splitlines() if line.startswith("eval")]
+    assert evaluations == ["eval before training: aime24 0.100", "eval after iteration 1: aime24 0.200"]
 
 
 @pytest.mark.engine

@@ -256,7 +256,10 @@ class Show:
             shown = ", ".join(
                 f"{name} {value:.3f}" for name, value in scores.items() if name in self.config.eval.prompts
             )
-            view.message(f"eval after iteration {line.number + 1}: {shown}", "info")
+            # slime counts the evaluation of the initial weights as the first iteration's.
+            first = line.number == 0 and not self.step
+            when = "before training" if first else f"after iteration {line.number + 1}"
+            view.message(f"eval {when}: {shown}", "info")
         elif line.kind == "phase":
             view.status({"phase": line.text})
         elif line.kind == "trouble":
