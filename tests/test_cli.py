@@ -269,7 +269,8 @@ def test_a_disk_that_stays_full_is_a_line_too(runtime, monkeypatch, tmp_path):
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 1 and "Traceback" not in result.output
     assert len(result.stderr.splitlines()) == 1 and "metrics.jsonl: No space left" in result.stderr
-    assert "no report: [Errno 28] No space left on device; when that is mended: sat-slime report" in result.stdout
+    state_file = Path("runs/tiny/state.json")
+    assert f"no report: [Errno 28] No space left on device: '{state_file}'; when that is mended:" in result.stdout
     assert not list((tmp_path / "runs" / "tiny").glob(".*.tmp"))
 
 

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from sat_slime.cli.launch import sigterm_as_ctrl_c
 from sat_slime.config import ConfigError
+from sat_slime.config.disk import disk_is_full, naming
 from sat_slime.experiment.metrics import read_rows, to_json, write_atomically
 from sat_slime.experiment.run_folder import writable
 
@@ -44,10 +45,15 @@ def run(task: Task, overwrite: bool, console: Console) -> dict[str, Any]:
     if overwrite:
         for name in ("samples.jsonl", "settings.json", "eval.json"):
             (task.out / name).unlink(missing_ok=True)
-    with sigterm_as_ctrl_c():
-        asyncio.run(_collect(task, console))
-    result = _result(task)
-    write_atomically(task.out / "eval.json", json.dumps(result, indent=1) + "\n")
+    try:
+        with sigterm_as_ctrl_c(), naming(task.out):
+            asyncio.run(_collect(task, console))
+            result = _result(task)
+            write_atomically(task.out / "eval.json", json.dumps(result, indent=1) + "\n")
+    except OSError as error:
+        if not disk_is_full(error):
+            raise
+        raise EvaluationFailed(f"{error}; free space and give the command again: finished samples are kept") from error
     return result
 
 

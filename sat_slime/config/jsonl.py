@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from sat_slime.config.disk import naming
+
 
 def to_json(row: Mapping[str, Any]) -> str:
     """One line of valid JSON: NaN and infinities, which JSON lacks, become null."""
@@ -47,9 +49,10 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
 
 
 def append_row(path: str | Path, row: Mapping[str, Any]) -> None:
-    """Adds a line, in one write at the end of the file. After a torn line it begins one of its own."""
+    """Adds a line, in one write at the end of the file. After a torn line it begins one of its own. An OSError names
+    the file."""
     line = (to_json(row) + "\n").encode()
-    with open(path, "ab+") as file:
+    with naming(path), open(path, "ab+") as file:
         if file.tell() and not _ends_with_newline(file):
             line = b"\n" + line
         file.write(line)
@@ -72,11 +75,11 @@ def keep_rows(path: str | Path, keep: Callable[[dict[str, Any]], bool]) -> list[
 
 
 def write_atomically(path: str | Path, text: str) -> None:
-    """Write a text file so that it is never seen, nor left, half written."""
+    """Write a text file so that it is never seen, nor left, half written. An OSError names the file."""
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
+        with naming(path), open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

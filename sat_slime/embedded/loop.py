@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from sat_slime.config.disk import disk_is_full, naming
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint, task
 from sat_slime.embedded.batch import RolloutBatch, StepResult, evaluation_requests, training_requests
@@ -63,7 +64,7 @@ def run(config: EmbeddedConfig, folder: Path, log: RunLog, resume: bool = False)
     Raises:
         ActorFailure: a trainer rank or an engine failed beyond recovery; the run can be resumed.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is saved.
-        OSError: a checkpoint could not be written; the previous one is whole.
+        OSError: a checkpoint or weights could not be written; the previous checkpoint is whole.
     """
     # Ray sets signal handlers of its own as it starts, so ours come after.
     with local_ray() as scratch, _interruptible() as interruption:
@@ -177,7 +178,8 @@ class Pipeline:
         cached = cached_model(self.config)
         try:
             if not is_model(cached):
-                self._warm_up(cached)
+                with naming(cached):
+                    self._warm_up(cached)
             shutil.rmtree(self.initial, ignore_errors=True)
             shutil.copytree(cached, self.initial)
         except OSError as error:
@@ -317,7 +319,8 @@ class Pipeline:
         """Current weights to all engines, with the number of optimizer updates as their version."""
         self.log.status(phase="broadcasting weights")
         folder = self._weights_folder(self.updates)
-        version = self.trainer.call("export_weights", folder)
+        with naming(folder):
+            version = self.trainer.call("export_weights", folder)
         self.engines.update_weights(folder, version)
         if version not in self.versions:
             self.versions.append(version)
@@ -367,17 +370,24 @@ class Pipeline:
             self.iteration, self.updates, self.versions, checkpoint.parallel_layout(self.config)
         )
         try:
-            with checkpoint.writing(self.checkpoints, state) as part:
+            with naming(self.checkpoints), checkpoint.writing(self.checkpoints, state) as part:
                 self._write_ahead(part)
                 for version in self.versions:
                     source = self._weights_folder(version)
                     shutil.copytree(source, part / "weights" / source.name)
                 self.trainer.call("save", part)
-        except Exception as error:  # safetensors has an error type of its own for a full disk
-            kept = checkpoint.newest(self.checkpoints)
-            raise OSError(
-                f"checkpoint of iteration {self.iteration} not saved: {error}; "
-                + (f"{kept.name} is whole: free space and go on with --resume" if kept else "there is no earlier one")
-            ) from error
+        except Exception as error:
+            raise self._not_saved(error) from error
         checkpoint.prune(self.checkpoints, self.config.checkpoint.keep)
         self.log.message(f"checkpoint of iteration {self.iteration} saved")
+
+    def _not_saved(self, error: Exception) -> Exception:
+        """What happened while a checkpoint was written, and what is left to go on from."""
+        kept = checkpoint.newest(self.checkpoints)
+        whole = f"{kept.name} is whole" if kept else "there is no earlier one"
+        if isinstance(error, ActorFailure):
+            return ActorFailure(
+                f"{error}; so the checkpoint of iteration {self.iteration} is not saved, {whole}: go on with --resume"
+            )
+        remedy = "free space and go on" if disk_is_full(error) else "go on"
+        return OSError(f"checkpoint of iteration {self.iteration} not saved: {error}; {whole}: {remedy} with --resume")

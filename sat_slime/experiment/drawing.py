@@ -14,6 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from sat_slime.config.disk import naming
+
 Columns = Mapping[str, np.ndarray]
 Table = dict[str, np.ndarray]
 Panel = Callable[[Axes, Table], bool]
@@ -180,7 +182,12 @@ def has(columns: Columns, key: str) -> bool:
 
 
 def save(drawing: Drawing, folder: Path, name: str) -> bytes:
-    """Write NAME.png, NAME.svg and NAME.csv into `folder`; returns the SVG."""
+    """Write NAME.png, NAME.svg and NAME.csv into `folder`; returns the SVG. An OSError names the folder at least."""
+    with naming(folder):
+        return _save(drawing, folder, name)
+
+
+def _save(drawing: Drawing, folder: Path, name: str) -> bytes:
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
         drawing.figure.draw_without_rendering()

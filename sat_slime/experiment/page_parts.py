@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sat_slime.config.disk import naming
 from sat_slime.experiment.drawing import Drawing, save
 
 
@@ -39,7 +40,8 @@ class Sheet:
     def save(self, folder: Path) -> None:
         """NAME.csv."""
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / f"{self.name}.csv", "w", newline="", encoding="utf-8") as file:
+        path = folder / f"{self.name}.csv"
+        with naming(path), open(path, "w", newline="", encoding="utf-8") as file:
             rows = self.numbers or [self.head, *self.rows]
             csv.writer(file).writerows([[_plain(value) for value in row] for row in rows])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib.util
 import os
 import threading
@@ -14,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from sat_slime.config.disk import disk_is_full
 from sat_slime.experiment.collapse import CollapseWatch
 from sat_slime.experiment.metrics import keep_rows, read_rows, to_json
 from sat_slime.experiment.run_folder import RunFolder
@@ -172,11 +172,8 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise OSError(
-            f"cannot write {path}: {error.strerror or error}: {'free space' if full else 'see to it'} and go on with "
-            "--resume"
-        ) from error
+        remedy = "free space" if disk_is_full(error) else "see to it"
+        raise OSError(f"cannot write {path}: {error.strerror or error}: {remedy} and go on with --resume") from error
 
 
 def _open_at_line_start(path: Path) -> IO[str]:

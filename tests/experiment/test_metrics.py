@@ -64,7 +64,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(path.parent.iterdir()) == [path]
