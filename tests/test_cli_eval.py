@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from fake_completions import serving
 from typer.testing import CliRunner
 
+from sat_slime.cli import evaluate_run
 from sat_slime.cli.app import app
 from sat_slime.cli.evaluate import read_questions
 from sat_slime.experiment.metrics import read_rows
@@ -136,7 +138,9 @@ def test_weights_that_change_meanwhile_are_told(tmp_path, data):
         (["--engine", "http://127.0.0.1:9", "--data", "DATA", "--chat-args", "[1]"], "expected a JSON object"),
         (["--engine", "http://127.0.0.1:9", "--data", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
         (["--engine", "http://127.0.0.1:9", "--data", "DATA", "--verifier", "mine"], "--verifier is mine"),
-        (["FOLDER", "--data", "DATA"], "neither a run nor a Hugging Face folder"),
+        (["FOLDER", "--data", "DATA"], "is neither a run, which has a config.yaml, nor a model's folder"),
+        (["FOLDER"], "is neither a run, which has a config.yaml, nor a model's folder, which has a config.json"),
+        (["nowhere"], "there is no nowhere: name a run, one of its checkpoints, or a model's folder"),
     ],
 )
 def test_bad_input_is_a_line_before_anything_is_asked(tmp_path, data, arguments, message):
@@ -147,8 +151,27 @@ def test_bad_input_is_a_line_before_anything_is_asked(tmp_path, data, arguments,
 
 def test_a_server_that_is_not_there_is_a_line(tmp_path, data):
     result = sat_slime_eval("--engine", "http://127.0.0.1:9", "--data", data, "--out", tmp_path / "out")
-    assert result.exit_code == 1 and "http://127.0.0.1:9/v1/models" in result.output
-    assert "Traceback" not in result.output
+    assert result.exit_code == 1 and "http://127.0.0.1:9/v1/models: no server answers there" in result.output
+    assert not re.search(r"Traceback|Error\(|Exception", result.output)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:9", "localhost", "http//x", "http://[::1"])
+def test_what_is_no_address_is_a_line(tmp_path, data, url):
+    result = sat_slime_eval("--engine", url, "--data", data, "--out", tmp_path / "out")
+    assert result.exit_code == 1 and "this is no address of a server, such as http://" in " ".join(
+        result.output.split()
+    )
+    assert not re.search(r"Traceback|Error\(|Exception", result.output)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_a_line_with_its_path(tmp_path, monkeypatch, data):
+    out = tmp_path / "out"
+    monkeypatch.setattr(evaluate_run, "_appending", lambda path: Path("/dev/full").open("w"))  # noqa: SIM115
+    with serving(Solver()) as server:
+        result = sat_slime_eval("--engine", server.url, "--data", data, "--out", out)
+    assert result.exit_code == 1 and "Traceback" not in result.output
+    assert f"No space left on device: '{out}'; free space and give the command again" in " ".join(result.output.split())
 
 
 @pytest.mark.skipif(not AIME.is_file(), reason="the real AIME 2024 is not beside the repository")

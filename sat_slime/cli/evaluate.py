@@ -75,6 +75,12 @@ def plan(wish: Wish) -> Task:
         raise ConfigError(["give a run, a model's folder, or --engine URL: one of them"])
     if wish.what is not None and _run_of(wish.what) is not None:
         return _plan_run(wish, *_run_of(wish.what))  # type: ignore[misc]
+    if wish.what is not None and not (wish.what / "config.json").is_file():
+        if not wish.what.exists():
+            raise ConfigError([f"there is no {wish.what}: name a run, one of its checkpoints, or a model's folder"])
+        raise ConfigError(
+            [f"{wish.what} is neither a run, which has a config.yaml, nor a model's folder, which has a config.json"]
+        )
     if wish.data is None:
         raise ConfigError(["--data is not given: name a .jsonl file of problems, such as aime24.jsonl"])
     from sat_slime.cli.check import installed_version
@@ -85,8 +91,6 @@ def plan(wish: Wish) -> Task:
                 [f"{package} is not installed, which an evaluation needs: pip install 'sat-slime[{extra}]'"]
             )
     if wish.what is not None:
-        if not (wish.what / "config.json").is_file():
-            raise ConfigError([f"{wish.what} is neither a run nor a Hugging Face folder: it has no config.json"])
         _check_sglang()
     return _plan_data(wish)
 

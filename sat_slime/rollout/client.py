@@ -18,6 +18,21 @@ class ServerRefused(RuntimeError):
     """The server answered that it will not do it: asking again would not help."""
 
 
+def in_words(error: Exception) -> str:
+    """Why an HTTP request came to nothing."""
+    if isinstance(error, httpx.ConnectError):
+        return f"no server answers there ({error})"
+    if isinstance(error, httpx.TimeoutException):
+        return "no answer in time"
+    if isinstance(error, (httpx.UnsupportedProtocol, httpx.InvalidURL)):
+        return "this is no address of a server, such as http://127.0.0.1:30000"
+    if isinstance(error, httpx.HTTPStatusError):
+        return f"answered {error.response.status_code}: {error.response.text[:300]}"
+    if isinstance(error, httpx.TransportError):
+        return f"the connection broke ({str(error) or type(error).__name__})"
+    return f"the answer is no JSON ({error})"
+
+
 class SGLangClient:
     """One server. A POST carries many requests: one connection each would cost several times the generation itself."""
 
@@ -59,7 +74,7 @@ class SGLangClient:
         try:
             return (await self._http.get("/server_info")).raise_for_status().json()
         except httpx.HTTPError as error:
-            raise ServerLost(f"{self.url}/server_info: {error!r}") from error
+            raise ServerLost(f"{self.url}/server_info: {in_words(error)}") from error
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -78,7 +93,7 @@ class SGLangClient:
             answer.raise_for_status()
             return answer.json() if answers else None
         except (httpx.HTTPError, ValueError) as error:
-            raise ServerLost(f"{self.url}{path}: {error!r}") from error
+            raise ServerLost(f"{self.url}{path}: {in_words(error)}") from error
 
 
 def generate_payload(requests: Sequence[GenerationRequest], wire_ids: Sequence[str]) -> dict[str, Any]:

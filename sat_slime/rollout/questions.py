@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import httpx
 
-from sat_slime.rollout.client import ServerLost, ServerRefused
+from sat_slime.rollout.client import ServerLost, ServerRefused, in_words
 from sat_slime.rollout.reward.verdict import Verdict
 
 ATTEMPTS = 5
@@ -192,8 +192,10 @@ class CompletionsEngine:
             if 400 <= answer.status_code < 500 and answer.status_code != 429:
                 raise ServerRefused(f"{self.url}{path} answered {answer.status_code}: {answer.text[:300]}")
             return answer.raise_for_status().json()
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise ServerLost(f"{self.url}{path}: {error!r}") from error
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise ServerRefused(f"{self.url}{path}: {in_words(error)}") from error
+        except (httpx.HTTPError, ValueError) as error:
+            raise ServerLost(f"{self.url}{path}: {in_words(error)}") from error
 
 
 def _read(raw: Any, where: str) -> Answer:
