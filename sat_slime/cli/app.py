@@ -709,9 +709,13 @@ def report(
     """
     with _without_traceback():
         from sat_slime.experiment.grid_report import write_reports
+        from sat_slime.experiment.report import faults_of
 
         for written in write_reports(paths, out, figure or []):
             typer.echo(written)
+        for path in paths:
+            for sentence in faults_of(path):
+                Console(stderr=True, soft_wrap=True).print(f"warning: {path}: {sentence}", style="yellow", markup=False)
 
 
 @app.command()

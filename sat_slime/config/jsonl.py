@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,20 +32,32 @@ def _plain(value: Any) -> Any:
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file; a missing file has none. Lines that are not a whole object are left out: a
-    process that was killed can leave its last one torn."""
+    """Rows of a JSON-lines file; a missing file has none. Lines that are not a whole object are left out: a process
+    that was killed can leave its last one torn. damaged_lines names the others."""
+    return [row for _, row in _lines(path) if row is not None]
+
+
+def damaged_lines(path: str | Path, is_row: Callable[[dict[str, Any]], bool] | None = None) -> list[int]:
+    """Numbers of the lines, from 1, that are not a whole object, or not one that `is_row` accepts. A last line that no
+    newline ends is torn, or still being written, and not among them."""
+    return [number for number, row in _lines(path) if row is None or (is_row is not None and not is_row(row))]
+
+
+def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Number and object of each line, None where it is none; of a last line without a newline only if it is whole."""
     path = Path(path)
     if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        return
+    *lines, last = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    for number, line in enumerate([*lines, last], 1):
         try:
             row = json.loads(line)
         except json.JSONDecodeError:
-            continue
+            row = None
         if isinstance(row, dict):
-            rows.append(row)
-    return rows
+            yield number, row
+        elif number <= len(lines):
+            yield number, None
 
 
 def append_row(path: str | Path, row: Mapping[str, Any]) -> None:

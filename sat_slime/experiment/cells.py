@@ -16,7 +16,8 @@ import yaml
 from sat_slime.config.method import base_name, method_label, method_switches
 from sat_slime.experiment.collapse import CollapseWatch, judge
 from sat_slime.experiment.drawing import RunData
-from sat_slime.experiment.metrics import columns, read_rows
+from sat_slime.experiment.metrics import columns, read_histograms, read_rows
+from sat_slime.experiment.row_faults import last_step, missing_steps
 from sat_slime.experiment.run_folder import RunFolder, RunFolderError
 from sat_slime.experiment.slime_rows import adopt, is_slime_log, split_log
 from sat_slime.objective import PAPER_METHODS
@@ -74,10 +75,16 @@ class Cell:
         pipeline = _section(self.config, "pipeline")
         return _whole(pipeline.get("iterations"), 0) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1)
 
+    @cached_property
+    def missing(self) -> list[int]:
+        """Optimizer steps that were made and have no row."""
+        steps = [int(step) for step in self.data.metrics.get("step", ()) if np.isfinite(step)]
+        return missing_steps(steps, last_step(self.config, self.status))
+
     @property
     def counts(self) -> bool:
         """Whether the run is whole, so that its numbers may stand beside those of others."""
-        if not self.steps:
+        if not self.steps or self.missing:
             return False
         if self.planned_steps:
             # a run that collapse.stop ended is finished too
@@ -192,7 +199,7 @@ def load_cell(path: Path) -> Cell:
     folder = RunFolder(path)
     state = folder.state()
     cell = _cell(path, _read_yaml(folder.config), read_rows(folder.metrics), read_rows(folder.eval))
-    cell.data.histograms = read_rows(folder.histograms)
+    cell.data.histograms = read_histograms(folder.histograms)
     cell.status, cell.error = str(state.get("status", "unknown")), state.get("error")
     return cell
 

@@ -176,7 +176,9 @@ def _not_run(collection: Collection) -> Iterator[str]:
     broken = [cell for cell in collection.cells if not cell.counts]
     for cell in broken:
         error = f" ({cell.error})" if cell.error else ""
-        yield f"Not counted: {cell.where}, {cell.status} after {cell.steps} steps{error}."
+        lacks = f", without a row of step {cell.missing[0]}" if cell.missing else ""
+        more = f" and {len(cell.missing) - 1} more" if len(cell.missing) > 1 else ""
+        yield f"Not counted: {cell.where}, {cell.status} after {cell.steps} steps{lacks}{more}{error}."
     if any(cell.status == "failed" for cell in broken):
         yield "If runs fail because of what is measured, such as a method that diverges, leaving them out flatters it."
     yield from collection.left_out

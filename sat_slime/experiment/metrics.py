@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from sat_slime.config.jsonl import keep_rows, read_rows, to_json, write_atomically
+from sat_slime.config.jsonl import damaged_lines, keep_rows, read_rows, to_json, write_atomically
 
 __all__ = [
     "columns",
+    "damaged_lines",
+    "is_histogram",
     "keep_rows",
     "largest_k",
     "once_per_iteration",
+    "read_histograms",
     "read_metrics",
     "read_rows",
     "to_json",
@@ -26,6 +29,19 @@ __all__ = [
 def read_metrics(path: str | Path) -> dict[str, np.ndarray]:
     """Columns of a JSON-lines file, (rows,) float64 each, NaN where a row lacks the key or has no number for it."""
     return columns(read_rows(path))
+
+
+def read_histograms(path: str | Path) -> list[dict[str, Any]]:
+    """Rows of histograms.jsonl that are histograms."""
+    return [row for row in read_rows(path) if is_histogram(row)]
+
+
+def is_histogram(row: Mapping[str, Any]) -> bool:
+    """Whether a row is a histogram of |d|: numbers of tokens below, between and above its edges."""
+    edges, counts = row.get("edges"), row.get("counts")
+    if not (isinstance(edges, list) and isinstance(counts, list) and 0 < len(edges) == len(counts) - 1):
+        return False
+    return all(isinstance(number, (int, float)) for number in (*edges, *counts))
 
 
 def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:

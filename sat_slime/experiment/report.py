@@ -22,11 +22,13 @@ from sat_slime.experiment.metrics import (
     columns,
     largest_k,
     once_per_iteration,
+    read_histograms,
     read_metrics,
     read_rows,
     write_atomically,
 )
 from sat_slime.experiment.page import PAGE, STYLE
+from sat_slime.experiment.row_faults import row_faults
 from sat_slime.experiment.run_folder import RunFolder
 from sat_slime.experiment.view import duration
 
@@ -128,17 +130,27 @@ def section(config: dict[str, Any], name: str) -> dict[str, Any]:
 def load_run(path: str | Path) -> Run:
     """Read a run folder; what is missing or torn is left out. Raises RunFolderError when it is no run folder."""
     folder = RunFolder.open(path)
+    config = _config(folder)
+    rows = read_rows(folder.metrics)
+    pipeline = section(config, "pipeline")
+    period = max(1, int(pipeline.get("lag", 1)) * int(pipeline.get("optimizer_steps_per_rollout", 1)))
+    data = RunData(columns(rows), read_metrics(folder.eval), read_histograms(folder.histograms), period)
+    gaps = sum(value is None for row in rows for value in row.values())
+    return Run(folder, config, folder.state(), data, gaps)
+
+
+def _config(folder: RunFolder) -> dict[str, Any]:
     try:
         config = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):
         config = None
-    config = config if isinstance(config, dict) else {}
-    rows = read_rows(folder.metrics)
-    pipeline = section(config, "pipeline")
-    period = max(1, int(pipeline.get("lag", 1)) * int(pipeline.get("optimizer_steps_per_rollout", 1)))
-    data = RunData(columns(rows), read_metrics(folder.eval), read_rows(folder.histograms), period)
-    gaps = sum(value is None for row in rows for value in row.values())
-    return Run(folder, config, folder.state(), data, gaps)
+    return config if isinstance(config, dict) else {}
+
+
+def faults_of(path: str | Path) -> list[str]:
+    """What is wrong with the rows of a run folder, a sentence each; of anything else nothing."""
+    folder = RunFolder(path)
+    return list(row_faults(folder, _config(folder))) if folder.is_run() else []
 
 
 def write_report(path: str | Path) -> Path:
@@ -266,6 +278,7 @@ def findings(run: Run) -> Iterator[str]:
             "its tokens that q is the largest |d| and the gate cannot open. Raise train.tokens_per_microbatch or set "
             "method.sat.scope to step."
         )
+    yield from row_faults(run.folder, run.config)
     if run.gaps:
         yield f"{run.gaps} logged values were not finite numbers (null in metrics.jsonl); the figures leave them out."
     reward = metrics.get("reward/mean")

@@ -16,6 +16,7 @@ from typing import IO, Any
 from sat_slime.config.disk import disk_is_full
 from sat_slime.experiment.collapse import CollapseWatch
 from sat_slime.experiment.metrics import keep_rows, read_rows, to_json
+from sat_slime.experiment.row_faults import lost_rows
 from sat_slime.experiment.run_folder import RunFolder
 from sat_slime.experiment.view import View
 
@@ -108,7 +109,9 @@ class RunLog:
             self._view.message(text, level)
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after optimizer step `step`: a resumed run logs it again. Each file changes whole."""
+        """Forget what was logged after optimizer step `step`: a resumed run logs it again. Each file changes whole.
+        What lacks of the rows up to there is told: it does not come again."""
+        lost = list(lost_rows(self._folder, step)) if step > 0 else []
         with self._lock, _writing(self._folder.path):
             for file in self._files.values():
                 file.close()
@@ -126,6 +129,8 @@ class RunLog:
                     path.unlink()
             if self._tensorboard is not None:
                 self._tensorboard.restart(purge_step=step + 1)
+        for sentence in lost:
+            self.message(sentence, "warning")
 
     def close(self, failed: bool = False) -> None:
         """Close every file and tracker; the log is not used afterwards. failed: what the tracker is to call the run."""

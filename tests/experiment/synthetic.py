@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def step_metrics(step: int, lag: int = 8, seed: int = 0, **changes: Any) -> dict
     d_pi = 0.008 + 0.006 * realized * np.exp(-progress) * (1 + 0.1 * random.normal())
     row = {
         "step": step,
-        "iteration": step - 1,
+        "iteration": step,
         "rollout_id": step - 1,
         "lag/mean": float(realized),
         "lag/min": realized,
@@ -77,6 +78,7 @@ def step_metrics(step: int, lag: int = 8, seed: int = 0, **changes: Any) -> dict
     return {**row, **changes}
 
 
+@functools.cache
 def histogram_row(step: int, lag: int = 8, seed: int = 0) -> dict[str, Any]:
     """A histogram of |d| at `step`."""
     random = np.random.default_rng([seed, step, 1])
@@ -122,6 +124,8 @@ def write_cell(
             "seed": seed,
             "method": method_switches(method),
             "pipeline": {"lag": lag, "iterations": STEPS},
+            "collapse": {"stop": collapses},
+            "eval": {"every_n_iterations": 10},
         }
     )
     (folder / "config.yaml").write_text(dump_config(config))
@@ -133,7 +137,9 @@ def write_cell(
         if step % 10 == 0:
             weights = step if step == STEPS else lag * (step // lag)
             noise = 0.01 * np.random.default_rng([seed, step]).normal()
-            evals.append({"step": step, "weights_step": weights, "accuracy": score + noise, "n_samples": 256})
+            evals.append(
+                {"step": step, "iteration": step, "weights_step": weights, "accuracy": score + noise, "n_samples": 256}
+            )
         if step == 0:
             continue
         row = step_metrics(step, lag, seed)
@@ -144,9 +150,8 @@ def write_cell(
         if not method.startswith("sat-"):
             row = {key: value for key, value in row.items() if not key.startswith("sat/")}
         rows.append(row)
-        if step % 5 == 0:
-            histogram = histogram_row(step, lag, seed)
-            histograms.append(histogram if method.startswith("sat-") else histogram | {"q": None})
+        histogram = histogram_row(step, lag, seed)
+        histograms.append(histogram if method.startswith("sat-") else histogram | {"q": None})
     for name, lines in (("metrics", rows), ("eval", evals), ("histograms", histograms)):
         (folder / f"{name}.jsonl").write_text("".join(to_json(line) + "\n" for line in lines))
     if state:
@@ -197,7 +202,7 @@ def write_slime_log(path: Path, seed: int = 0, steps: int = 60) -> Path:
 
 
 def write_run(folder: Path, steps: int = 200, lag: int = 8, state: str | None = None) -> Path:
-    """A run folder with `steps` optimizer steps, an evaluation every 16 and a histogram every 4."""
+    """A run folder with `steps` optimizer steps, and an evaluation every 16."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(CONFIG.replace("lag: 8", f"lag: {lag}"))
     lines = [to_json(step_metrics(step, lag)) for step in range(1, steps + 1)]
@@ -205,6 +210,7 @@ def write_run(folder: Path, steps: int = 200, lag: int = 8, state: str | None = 
     evals = [
         {
             "step": step,
+            "iteration": step,
             "weights_step": max(0, step - 3),
             "accuracy": 0.24 + 0.6 * (1 - np.exp(-step / 70)),
             "n_samples": 256,
@@ -212,7 +218,7 @@ def write_run(folder: Path, steps: int = 200, lag: int = 8, state: str | None = 
         for step in range(0, steps + 1, 16)
     ]
     (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in evals))
-    rows = [histogram_row(step, lag) for step in range(1, steps + 1, 4)]
+    rows = [histogram_row(step, lag) for step in range(1, steps + 1)]
     (folder / "histograms.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
     if state:
         (folder / "state.json").write_text(state)

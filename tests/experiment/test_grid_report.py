@@ -188,7 +188,7 @@ def test_tail_is_pooled_by_realized_lag(comparison):
     cells = comparison.collection.of("grpo", 8)
     pools = pool(cells)
     assert set(pools) <= set(range(9)) and len(pools) > 4
-    assert sum(one.counts.sum() for one in pools.values()) == len(cells) * 40 * 3300
+    assert sum(one.counts.sum() for one in pools.values()) == len(cells) * 200 * 3300
 
 
 def test_gate_opens_above_q_alone(comparison):
