@@ -459,6 +459,17 @@ def test_check_finds_a_taken_port(runtime, monkeypatch):
 @pytest.mark.parametrize("key", ["output_dir", "cache_dir"])
 def test_check_finds_folders_that_cannot_be_made(runtime, monkeypatch, tmp_path, key):
     monkeypatch.setattr(checking, "ENGINES", ())
+def test_report_tells_on_the_terminal_what_is_wrong_with_the_rows(runtime, tmp_path):
+    sat_slime_command("launch", TINY, "--set", "eval.every_n_iterations=0")
+    assert sat_slime_command("report", "runs/tiny").stderr == ""
+    metrics = tmp_path / "runs/tiny/metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:2] + lines[3:]))
+    told = sat_slime_command("report", "runs/tiny")
+    assert told.exit_code == 0
+    assert told.stderr.startswith("warning: runs/tiny: metrics.jsonl lacks 1 row, of optimizer step 3")
+
+
     (tmp_path / "file").write_text("")
     result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/file/x")
     assert result.exit_code == 1
