@@ -151,7 +151,6 @@ def stack(
     data: RunData,
     *panels: Panel,
     x_label: str = "optimizer step",
-    extra: Mapping[str, np.ndarray] | None = None,
     by_step: bool = True,
 ) -> Drawing | None:
     """Panels one above the other; those without data are left out, and a figure of none is None."""
@@ -167,7 +166,7 @@ def stack(
             if by_step:
                 axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         column[-1].set_xlabel(x_label)
-        return Drawing(figure, {**table, **(extra or {})})
+        return Drawing(figure, table)
 
 
 def steps_of(data: RunData) -> np.ndarray:

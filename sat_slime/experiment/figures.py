@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -39,12 +40,40 @@ HistogramRow = Mapping[str, Any]
 def draw_learning(data: RunData) -> Drawing | None:
     """Reward of the training batches, and accuracy on held-out problems."""
     reward = Series("reward/mean", "reward of the batch", BLUE)
-    return stack(
+    drawing = stack(
         data,
         line_panel(data, "training reward", "mean reward", reward, raw=True, zero=False),
         partial(_eval_panel, data),
-        extra={f"eval/{key}": values for key, values in data.evals.items()},
     )
+    if drawing is not None and "step" in data.evals:
+        drawing.table = joined(drawing.table, {f"eval/{key}": values for key, values in data.evals.items()})
+    return drawing
+
+
+def joined(table: Table, evals: Table) -> Table:
+    """Columns of both by their steps, `step` and `eval/step`, NaN where one has no row. Where a step has several rows,
+    as with several data sets, the first goes with the first."""
+    steps, rows = _places(table["step"], evals["eval/step"])
+    columns: Table = {"step": steps}
+    for part, places in zip((table, evals), rows, strict=True):
+        for key, values in part.items():
+            if key not in ("step", "eval/step"):
+                columns[key] = np.full(len(steps), np.nan)
+                columns[key][places] = values
+    return columns
+
+
+def _places(*parts: np.ndarray) -> tuple[np.ndarray, list[list[int]]]:
+    """All steps in order, each as often as the part that has it most; and the place of each part's steps among them."""
+    numbered = []
+    for steps in parts:
+        seen: Counter[float] = Counter()
+        for step in steps.tolist():
+            seen[step] += 1
+            numbered.append((step, seen[step]))
+    place = {key: i for i, key in enumerate(sorted(set(numbered)))}
+    places = iter([place[key] for key in numbered])
+    return np.array([step for step, _ in place]), [[next(places) for _ in steps] for steps in parts]
 
 
 def _eval_panel(data: RunData, axes: Axes, table: Table) -> bool:

@@ -55,6 +55,28 @@ def test_saved_figure_has_its_numbers_beside_it(tmp_path):
     assert rows[0]["mismatch/policy"] == "" and rows[3]["mismatch/policy"] != ""
 
 
+def test_the_rewards_file_has_each_evaluation_beside_its_step(tmp_path):
+    data = run_data(tmp_path, 40)
+    save(figures.draw_learning(data), tmp_path / "figures", "reward")
+    rows = list(csv.DictReader((tmp_path / "figures" / "reward.csv").open()))
+    assert [float(row["step"]) for row in rows] == list(range(0, 41)) and "eval/step" not in rows[0]
+    scores = dict(zip(data.evals["step"], data.evals["accuracy"], strict=True))
+    rewards = dict(zip(data.metrics["step"], data.metrics["reward/mean"], strict=True))
+    assert scores.keys() == {0, 16, 32}
+    for row in rows:
+        for column, known in (("eval/accuracy", scores), ("reward/mean", rewards)):
+            value = known.get(float(row["step"]))
+            assert row[column] == "" if value is None else float(row[column]) == pytest.approx(value)
+
+
+def test_evaluations_of_several_data_sets_have_a_row_each():
+    evals = columns([{"step": step, "accuracy": score} for step, score in ((0, 0.1), (0, 0.2), (2, 0.3), (2, 0.4))])
+    table = figures.draw_learning(RunData(columns([step_metrics(step) for step in (1, 2, 3)]), evals)).table
+    assert table["step"].tolist() == [0, 0, 1, 2, 2, 3]
+    np.testing.assert_array_equal(table["eval/accuracy"], [0.1, 0.2, np.nan, 0.3, 0.4, np.nan])
+    assert np.isfinite(table["reward/mean"]).tolist() == [False, False, True, True, False, True]
+
+
 def test_an_evaluation_shows_its_interval_and_pass_at_the_largest_k():
     scores = {"accuracy": 0.5, "accuracy/low_samples": 0.4, "accuracy/high_samples": 0.7, "pass@1": 0.5, "pass@8": 0.8}
     evals = columns([{"step": step, "n_samples": 64, **scores} for step in (0, 16)])
