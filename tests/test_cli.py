@@ -83,9 +83,8 @@ def test_the_resolved_file_runs_again(runtime, tmp_path):
 def test_options_change_the_file(runtime, tmp_path):
     arguments = [
         "--method",
-        "grpo-tis",
-        "--base",
-        "gspo",
+        "gspo-tis",
+        "--sat",
         "--r3",
         "--lag",
         "1",
@@ -96,7 +95,7 @@ def test_options_change_the_file(runtime, tmp_path):
     ]
     assert sat_slime_command("launch", TINY, *arguments).exit_code == 0
     ((config, folder, resume),) = runtime.calls
-    assert (config.method.base, config.method.tis.enabled, config.method.r3) == ("gspo", True, True)
+    assert build_method(config.method).name == "sat-gspo-tis-r3"
     assert (config.pipeline.lag, config.train.lr, folder, resume) == (1, 1e-3, tmp_path / "runs" / "7", False)
 
 
@@ -124,6 +123,10 @@ def test_dry_run_starts_nothing(runtime, tmp_path):
         (["--set", "pipline.lag=3"], "unknown key 'pipline.lag'; did you mean 'pipeline.lag'?"),
         (["--method", "sat-gsp"], "did you mean 'sat-gspo'"),
         (["--base", "gspoo"], "command line: method.base is 'gspoo'"),
+        (["--method", "grpo", "--base", "gspo"], "--method grpo and --base gspo contradict each other"),
+        (["--method", "sat-gspo-tis-r3", "--no-sat"], "--method sat-gspo-tis-r3 and --no-sat contradict each other"),
+        (["--method", "gspo-tis", "--no-tis"], "--method gspo-tis and --no-tis contradict each other"),
+        (["--method", "gspo-r3", "--no-r3"], "--method gspo-r3 and --no-r3 contradict each other"),
         (["--lag", "-1"], "pipeline.lag is -1"),
         (["--tis", "--set", "method.denominator=trainer"], "set method.denominator to checkpoint"),
         (["--set", "model.experts=0"], "model.experts is 0"),
@@ -141,6 +144,41 @@ def test_bad_input_is_a_line_and_exit_code_2(runtime, monkeypatch, tmp_path, arg
     assert all(line.startswith("error: ") for line in result.stderr.splitlines())
     assert "Traceback" not in result.output
     assert not (tmp_path / "runs").exists()
+
+
+def test_options_that_say_what_the_method_says_are_no_contradiction(runtime):
+    arguments = ["--method", "sat-gspo-r3", "--base", "gspo", "--sat", "--r3", "--no-tis"]
+    assert sat_slime_command("launch", TINY, *arguments, "--dry-run").exit_code == 0
+
+
+@pytest.mark.parametrize("command", [["launch"], ["check"]])
+def test_all_faults_are_told_at_once(runtime, monkeypatch, command):
+    monkeypatch.setattr(checking, "ENGINES", ())
+    overrides = ["--set", "train.lr=1e400", "--set", "model.kv_heads=3", "--set", "pipline.lag=1"]
+    result = sat_slime_command(*command, TINY, *overrides)
+    assert result.exit_code == 2
+    for fault in ("train.lr is inf", "model.kv_heads is 3", "unknown key 'pipline.lag'"):
+        assert fault in result.output
+
+
+def test_all_faults_of_a_slime_run_are_told_at_once(runtime):
+    laptop = TINY.parents[1] / "slime" / "laptop.yaml"
+    overrides = ["--set", "train.lr=1e400", "--set", "pipeline.max_staleness=0", "--set", "pipeline.mode=streaming"]
+    overrides += ["--set", "extra_args.sglang-mem-fraction=0.5"]
+    result = sat_slime_command("launch", laptop, *overrides, "--skip-checks")
+    assert result.exit_code == 2
+    for fault in ("train.lr is inf", "pipeline.max_staleness is 0", "there is no flag --sglang-mem-fraction"):
+        assert fault in result.stderr
+
+
+def test_a_grid_is_no_run(runtime, tmp_path):
+    (tmp_path / "grid.yaml").write_text(f"name: g\nrun: {TINY}\nmethods: [gspo]\n")
+    for command in ("launch", "check"):
+        result = sat_slime_command(command, "grid.yaml")
+        assert result.exit_code == 2
+        assert "grid.yaml: this is a grid, not a run: sat-slime grid grid.yaml" in result.output
+    folder = sat_slime_command("launch", ".", "--resume")
+    assert folder.exit_code == 2 and "is a grid, not a run: sat-slime grid . goes on with it" in folder.stderr
 
 
 def test_missing_file(runtime):
@@ -421,6 +459,17 @@ def test_report_of_a_run_and_of_nothing(runtime, tmp_path):
     assert sat_slime_command("report", tmp_path).exit_code == 2
 
 
+def test_report_tells_on_the_terminal_what_is_wrong_with_the_rows(runtime, tmp_path):
+    sat_slime_command("launch", TINY, "--set", "eval.every_n_iterations=0")
+    assert sat_slime_command("report", "runs/tiny").stderr == ""
+    metrics = tmp_path / "runs/tiny/metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:2] + lines[3:]))
+    told = sat_slime_command("report", "runs/tiny")
+    assert told.exit_code == 0
+    assert told.stderr.startswith("warning: runs/tiny: metrics.jsonl lacks 1 row, of optimizer step 3")
+
+
 def test_version_and_help():
     assert "sat-slime" in sat_slime_command("version").stdout
     top = sat_slime_command("--help").stdout
@@ -459,17 +508,6 @@ def test_check_finds_a_taken_port(runtime, monkeypatch):
 @pytest.mark.parametrize("key", ["output_dir", "cache_dir"])
 def test_check_finds_folders_that_cannot_be_made(runtime, monkeypatch, tmp_path, key):
     monkeypatch.setattr(checking, "ENGINES", ())
-def test_report_tells_on_the_terminal_what_is_wrong_with_the_rows(runtime, tmp_path):
-    sat_slime_command("launch", TINY, "--set", "eval.every_n_iterations=0")
-    assert sat_slime_command("report", "runs/tiny").stderr == ""
-    metrics = tmp_path / "runs/tiny/metrics.jsonl"
-    lines = metrics.read_text().splitlines(keepends=True)
-    metrics.write_text("".join(lines[:2] + lines[3:]))
-    told = sat_slime_command("report", "runs/tiny")
-    assert told.exit_code == 0
-    assert told.stderr.startswith("warning: runs/tiny: metrics.jsonl lacks 1 row, of optimizer step 3")
-
-
     (tmp_path / "file").write_text("")
     result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/file/x")
     assert result.exit_code == 1

@@ -382,3 +382,13 @@ def test_a_killed_grid_of_slime_runs_takes_up_the_job_that_goes_on(slime_run, ra
     assert json.loads((run / "job.json").read_text()) == job  # the same, followed to its end
     assert {row["state"] for row in rows().values()} == {"finished"}
     assert (run / "log.txt").read_text().count("step 7: ") == 1
+
+
+def test_a_run_is_no_grid(told):
+    result = sat_slime_grid(ROOT / "configs/embedded/tiny.yaml")
+    assert result.exit_code == 2
+    assert "tiny.yaml: this is a run, not a grid: sat-slime launch " in result.stderr and "unknown" not in result.stderr
+    assert sat_slime_grid("grid.yaml", "--only", "gspo@1", "--seeds", "0").exit_code == 0
+    folder = sat_slime_grid(f"grids/small/runs/{CELLS[0]}")
+    assert folder.exit_code == 2
+    assert f"{CELLS[0]} is a run, not a grid: sat-slime launch grids/small/runs/{CELLS[0]} --resume" in folder.stderr

@@ -9,13 +9,15 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
 from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, config_warnings, load_config
+from sat_slime.config.loader import RunConfig, further_errors
 from sat_slime.experiment.run_folder import RunFolder
 from sat_slime.experiment.run_log import tracker_error
 
@@ -95,10 +97,28 @@ def installed_version(package: str) -> str | None:
         return None
 
 
+def load_run(file: Path, overrides: Sequence[str], settings: Mapping[str, Any] | None = None) -> RunConfig:
+    """load_config. Where it raises ConfigError, that also holds what the sections do not agree on."""
+    try:
+        return load_config(file, overrides, settings)
+    except ConfigError as error:
+        more = [f"{file}: {line}" for line in further_errors(error, settings_errors)]
+        raise ConfigError([*error.errors, *more]) from None
+
+
+def settings_errors(config: RunConfig) -> list[str]:
+    """Faults of a run's settings, each in one line."""
+    if isinstance(config, EmbeddedConfig):
+        return config_errors(config)
+    from sat_slime.plugin.launch import checks
+
+    return checks.settings_errors(config)
+
+
 def check_all(file: Path, overrides: Sequence[str], address: str | None = None) -> Iterator[Finding]:
     """Every check of a run, one after another. address: that of a slime run's cluster."""
     try:
-        config = load_config(file, overrides)
+        config = load_run(file, overrides)
     except ConfigError as error:
         yield from (Finding("FAIL", "settings", line, of_config=True) for line in error.errors)
         return

@@ -99,6 +99,8 @@ def grid_at(path: Path) -> GridFolder | None:
     """
     if path.is_dir():
         folder = GridFolder(path)
+        if RunFolder(path).is_run():
+            raise RunFolderError(f"{path} is a run, not a grid: sat-slime launch {path} --resume goes on with it")
         if not folder.is_grid():
             raise RunFolderError(f"{path} is not a grid folder: it has no grid.yaml")
         return folder

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from sat_slime.cli.check import missing_engines, port_error, verifier_error
+from sat_slime.cli.check import load_run, missing_engines, port_error, verifier_error
 from sat_slime.config import (
     ConfigError,
     EmbeddedConfig,
@@ -24,8 +24,10 @@ from sat_slime.config import (
     method_label,
 )
 from sat_slime.config.checks import prompt_tokens, responses_per_iteration
+from sat_slime.config.method import method_switches
 from sat_slime.config.schema import Section
 from sat_slime.experiment.collapse import CollapseWatch
+from sat_slime.experiment.grid_state import GridFolder
 from sat_slime.experiment.metrics import write_atomically
 from sat_slime.experiment.run_folder import RunFolder, RunFolderError, writable
 from sat_slime.experiment.run_log import RunLog, tracker_error
@@ -83,13 +85,17 @@ def plan_run(
     look_for_slime: of a run of slime, hold its flags against the slime on this machine.
     """
     folder: Path | None = None
+    if GridFolder(file).is_grid():
+        raise RunFolderError(f"{file} is a grid, not a run: sat-slime grid {file} goes on with it")
     if file.is_dir():
         folder, file = file, RunFolder.open(file).config
         if not resume and "name" not in settings:
             raise RunFolderError(f"{folder} is a run: go on with it (--resume), or run it again as another (--name X)")
     elif resume and RunFolder(file.parent).config == file and RunFolder(file.parent).is_run():
         folder = file.parent
-    config = load_config(file, overrides, settings)
+    if told := contradiction(settings):
+        raise ConfigError([told])
+    config = load_run(file, overrides, settings)
     if not isinstance(config, EmbeddedConfig):
         from sat_slime.cli.slime import plan_slime_run
 
@@ -104,6 +110,21 @@ def plan_run(
     if resume:
         _check_resume(config, folder)
     return Plan(config, folder, resume, tuple(config_warnings(config)))
+
+
+def contradiction(settings: Mapping[str, Any]) -> str | None:
+    """Which option takes back what --method says, or None."""
+    name = settings.get("method")
+    try:
+        named = method_switches(name) if name is not None else {}
+    except ValueError:
+        return None  # told with all that is wrong with the settings
+    base = settings.get("method.base")
+    options = [f"--base {base}"] if named and base not in (None, named["base"]) else []
+    for key in ("sat", "tis", "r3"):
+        if named and named[key] in (True, {"enabled": True}) and settings.get(f"method.{key}") is False:
+            options.append(f"--no-{key}")
+    return f"--method {name} and {options[0]} contradict each other: leave one of them out" if options else None
 
 
 def _check_resume(config: EmbeddedConfig, path: Path) -> None:

@@ -10,6 +10,8 @@ from sat_slime.objective import Method, check_method, no_op_at_ratio_one
 
 MIN_PROBLEMS = 500
 """Fewer problems than this are soon all seen, whatever the evaluation takes."""
+MAX_RESPONSES = 2**20
+"""Responses of a batch or of an evaluation. Each is several objects of Python in one process, a kilobyte at least."""
 
 
 def config_errors(config: EmbeddedConfig) -> list[str]:
@@ -144,7 +146,7 @@ def _task(config: EmbeddedConfig) -> Iterator[str]:
 def _lengths(config: EmbeddedConfig) -> Iterator[str]:
     prompt, response, task = prompt_tokens(config), config.rollout.max_response_tokens, config.task
     longest = prompt + response
-    parts = f"the longest prompt ({prompt} tokens) and rollout.max_response_tokens {response}"
+    parts = f"the longest prompt ({prompt} tokens, from task.max_digits) and rollout.max_response_tokens {response}"
     if longest > config.model.max_positions:
         yield f"model.max_positions is {config.model.max_positions}, less than {parts} need: set it to {longest}"
     if config.train.tokens_per_microbatch < longest:
@@ -162,8 +164,19 @@ def _lengths(config: EmbeddedConfig) -> Iterator[str]:
 
 def _batch(config: EmbeddedConfig) -> Iterator[str]:
     responses = responses_per_iteration(config)
+    yield from too_many_responses("rollout.prompts_per_iteration x rollout.samples_per_prompt", responses)
+    if config.eval.every_n_iterations:
+        evaluation = config.eval
+        asked = evaluation.problems * evaluation.samples_per_problem * evaluation.repeats
+        yield from too_many_responses("eval.problems x eval.samples_per_problem x eval.repeats", asked)
     steps, ranks = config.pipeline.optimizer_steps_per_rollout, config.train.data_parallel
     yield from uneven_batch(responses, steps, ranks, f"train.data_parallel {ranks}")
+
+
+def too_many_responses(product: str, responses: int) -> Iterator[str]:
+    """The fault of a batch, or an evaluation, that no process can hold. product: the settings that make it."""
+    if responses > MAX_RESPONSES:
+        yield f"{product} is {responses:,} responses, more than the {MAX_RESPONSES:,} that a process holds: lower one"
 
 
 def uneven_batch(responses: int, steps: int, ranks: int, ranks_told: str) -> Iterator[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,10 @@ SectionT = TypeVar("SectionT", bound=Section)
 RunConfig = EmbeddedConfig | SlimeConfig
 RUNTIMES: dict[str, type[RunConfig]] = {"embedded": EmbeddedConfig, "slime": SlimeConfig}
 """The class behind each value of `runtime:`."""
+SHOWN_CHARACTERS = 80
+"""Of a faulty value, in a message."""
+_OF_A_RUN = {key for model in RUNTIMES.values() for key in model.model_fields} - set(GridConfig.model_fields)
+_OF_A_GRID = set(GridConfig.model_fields) - {key for model in RUNTIMES.values() for key in model.model_fields}
 
 
 def load_config(
@@ -33,12 +38,25 @@ def load_config(
 
     overrides: `a.b=value` texts of `--set`, the value in YAML. settings: dotted key to value, laid on before them.
     Raises ConfigError with one line for every fault found. What needs several sections is config_errors, for a slime
-    run slime_config_errors.
+    run slime_config_errors; where this raises, further_errors.
     """
     sources = _layers(path)
+    if _only(sources, _OF_A_GRID, _OF_A_RUN):
+        raise ConfigError([f"{path}: this is a grid, not a run: sat-slime grid {path}, with --dry-run to check it"])
     sources += [_setting(key, value) for key, value in (settings or {}).items()]
-    sources += [_override(text) for text in overrides]
-    return _validate(_laid({}, str(path), sources))
+    return _laid({}, str(path), sources, overrides)
+
+
+def further_errors(error: ConfigError, check: Callable[[RunConfig], Sequence[str]]) -> list[str]:
+    """What `check` finds in the settings besides the faults of `error`, as a line each.
+
+    It is given the faulty settings at their defaults: lines that name one of those, or their section as a whole, are
+    left out.
+    """
+    if error.rest is None:
+        return []
+    named = [rf"\b{re.escape('.'.join(path))}\b|^{re.escape(path[0])}:" for path in error.faulty]
+    return [line for line in check(error.rest) if not any(re.search(one, line) for one in named)]
 
 
 def vary(
@@ -47,22 +65,37 @@ def vary(
     """`config` with layers of settings over it, each with the place that is said where a fault is found. Their keys may
     be sections or dotted. overrides: as of load_config, laid on last. Raises ConfigError."""
     sources = [_setting(key, value, place) for place, settings in layers for key, value in settings.items()]
-    sources += [_override(text) for text in overrides]
-    return _validate(_laid(config.model_dump(mode="json"), config.name, sources))
+    return _laid(config.model_dump(mode="json"), config.name, sources, overrides)
 
 
-def _laid(values: dict[str, Any], place: str, sources: Sequence[Source]) -> Source:
+def _laid(values: dict[str, Any], place: str, sources: Sequence[Source], overrides: Sequence[str]) -> RunConfig:
+    """`values` with the sources over them, and then the overrides. Raises ConfigError with all that is wrong."""
     merged = Source(values, {(): place})
+    errors: list[str] = []
+    faulty: list[KeyPath] = []
+    for text in overrides:
+        try:
+            sources = [*sources, _override(text)]
+        except ConfigError as error:
+            errors += error.errors
     for source in sources:
-        source.values = expand_shorthands(source)
+        try:
+            source.values = expand_shorthands(source)
+        except ConfigError as error:
+            errors += error.errors
+            faulty.append(("method",))
+            source.values = {key: value for key, value in source.values.items() if key != "method"}
         merged.update(source)
-    return merged
+    return _validate(merged, errors, faulty)
 
 
 def load_grid(path: str | Path, settings: Mapping[str, Any] | None = None) -> GridConfig:
     """Read a grid from a YAML file. settings: dotted key to value, laid over it. Raises ConfigError."""
+    layers = _layers(path)
+    if _only(layers, _OF_A_RUN, _OF_A_GRID):
+        raise ConfigError([f"{path}: this is a run, not a grid: sat-slime launch {path}"])
     merged = Source({}, {(): str(path)})
-    for layer in [*_layers(path), *(_setting(key, value) for key, value in (settings or {}).items())]:
+    for layer in [*layers, *(_setting(key, value) for key, value in (settings or {}).items())]:
         merged.update(layer)
     return _validate_as(GridConfig, merged)
 
@@ -72,6 +105,12 @@ def _layers(path: str | Path) -> list[Source]:
         return read_layers(path)
     except FileNotFoundError as error:
         raise ConfigError([str(error)]) from None
+
+
+def _only(layers: Sequence[Source], some: set[str], none: set[str]) -> bool:
+    """Whether the files have keys out of `some`, and none out of `none`."""
+    keys = {key for layer in layers for key in layer.values}
+    return bool(keys & some) and not keys & none
 
 
 def read_section(model: type[SectionT], values: Any, place: str) -> SectionT:
@@ -117,24 +156,52 @@ def _setting(key: str, value: Any, origin: str = "command line") -> Source:
     return Source(values, {path[: depth + 1]: origin for depth in range(len(path))})
 
 
-def _validate(source: Source) -> RunConfig:
+def _validate(source: Source, errors: list[str], faulty: list[KeyPath]) -> RunConfig:
     runtime = source.values.get("runtime", "embedded")
     model = RUNTIMES.get(runtime) if isinstance(runtime, str) else None
     if model is None:
-        raise ConfigError([_bad_choice(source, ("runtime",), runtime, list(RUNTIMES))])
-    return _validate_as(model, source)
+        raise ConfigError([*errors, _bad_choice(source, ("runtime",), runtime, list(RUNTIMES))])
+    return _validate_as(model, source, errors, faulty)
 
 
-def _validate_as(model: type[SectionT], source: Source) -> SectionT:
-    errors: list[str] = []
-    values = _known(model, source.values, (), source, list(key_paths(model)), errors)
+def _validate_as(
+    model: type[SectionT], source: Source, errors: Sequence[str] = (), faulty: Sequence[KeyPath] = ()
+) -> SectionT:
+    """errors, faulty: what was found before, and in which settings."""
+    errors, faulty = list(errors), list(faulty)
+    values = _known(model, source.values, (), source, list(key_paths(model)), errors, faulty)
     try:
         config = model.model_validate(values)
     except ValidationError as error:
         errors += [_translate(model, source, detail) for detail in error.errors()]
+        faulty += [_setting_of(model, detail) for detail in error.errors()]
     if errors:
-        raise ConfigError(errors)
+        raise ConfigError(errors, *_rest(model, values, faulty))
     return config
+
+
+def _rest(
+    model: type[SectionT], values: dict[str, Any], faulty: list[KeyPath]
+) -> tuple[SectionT | None, list[KeyPath]]:
+    """The settings with the faulty ones at their defaults, and which are faulty: those that do not go together with
+    such a default too. None where that is not sound either."""
+    for _ in range(2):
+        sound = values
+        for path in faulty:
+            sound = _without(sound, path)
+        try:
+            return model.model_validate(sound), faulty
+        except ValidationError as error:
+            faulty = faulty + [_setting_of(model, detail) for detail in error.errors()]
+    return None, faulty
+
+
+def _without(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+    """`values` without what is at `path`, or at the part of it that is there."""
+    key, inner = path[0], path[1:]
+    if inner and isinstance(values.get(key), dict):
+        return {**values, key: _without(values[key], inner)}
+    return {name: value for name, value in values.items() if name != key}
 
 
 def _known(
@@ -144,20 +211,33 @@ def _known(
     source: Source,
     known: list[KeyPath],
     errors: list[str],
+    faulty: list[KeyPath],
 ) -> dict[str, Any]:
-    """`values` without its unknown keys, which become `errors`; an empty section stands for its defaults."""
+    """`values` without what is no value of a setting of `model`: that becomes `errors`, and the settings that were
+    meant `faulty`."""
     result: dict[str, Any] = {}
     for key, value in values.items():
         inner = (*path, key)
         field = model.model_fields.get(key)
         if field is None:
-            errors += [_unknown_key(source, leaf, known) for leaf in _leaves(inner, value)]
+            for leaf in _leaves(inner, value):
+                nearest = _nearest(leaf, known)
+                faulty += [nearest] if nearest else []
+                hint = f"; did you mean '{'.'.join(nearest)}'?" if nearest else ""
+                errors.append(f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}")
             continue
         section = _section(field.annotation)
-        if section is not None and (value is None or isinstance(value, Mapping)):
-            result[key] = _known(section, value or {}, inner, source, known, errors)
+        if section is not None and isinstance(value, Mapping):
+            result[key] = _known(section, value, inner, source, known, errors, faulty)
+        elif section is not None and value is None:
+            # laid over the files below, nothing would take back what they say
+            faulty.append(inner)
+            errors.append(
+                f"{source.origin(inner)}: {'.'.join(inner)} is empty: write settings below it, or leave it out"
+            )
         elif isinstance(value, bool) and section is None and field.annotation is not bool:
             # pydantic reads true as 1: `lag: yes` must not become a lag of 1
+            faulty.append(inner)
             errors.append(
                 f"{source.origin(inner)}: {'.'.join(inner)} is {_shown(value)}: it is not a yes-or-no setting"
             )
@@ -172,7 +252,9 @@ def _leaves(path: KeyPath, value: Any) -> list[KeyPath]:
     return [leaf for key, inner in value.items() for leaf in _leaves((*path, key), inner)]
 
 
-def _unknown_key(source: Source, path: KeyPath, known: list[KeyPath]) -> str:
+def _nearest(path: KeyPath, known: list[KeyPath]) -> KeyPath | None:
+    """The setting that an unknown key is likely to mean."""
+
     def similarity(candidate: KeyPath) -> float:
         # a key under the wrong section, or under none, is as close as its own name is
         whole = difflib.SequenceMatcher(None, ".".join(path), ".".join(candidate)).ratio()
@@ -180,12 +262,26 @@ def _unknown_key(source: Source, path: KeyPath, known: list[KeyPath]) -> str:
         return max(whole, 0.95 * name) + 0.01 * whole
 
     nearest = max(known, key=similarity)
-    hint = f"; did you mean '{'.'.join(nearest)}'?" if similarity(nearest) > 0.7 else ""
-    return f"{source.origin(path)}: unknown key '{'.'.join(path)}'{hint}"
+    return nearest if similarity(nearest) > 0.7 else None
+
+
+def _path_of(detail: ErrorDetails) -> KeyPath:
+    return tuple(str(part) for part in detail["loc"])
+
+
+def _setting_of(model: type[Section], detail: ErrorDetails) -> KeyPath:
+    """The setting, or the section, in which a fault was found."""
+    path = _path_of(detail)
+    for depth, name in enumerate(path, 1):
+        section = _section(model.model_fields[name].annotation)
+        if section is None:
+            return path[:depth]
+        model = section
+    return path
 
 
 def _translate(model: type[Section], source: Source, detail: ErrorDetails) -> str:
-    path = tuple(str(part) for part in detail["loc"])
+    path = _path_of(detail)
     key, kind, context = ".".join(path), detail["type"], detail.get("ctx", {})
     if kind == "literal_error":
         return _bad_choice(source, path, detail["input"], _choices(model, path))
@@ -210,7 +306,8 @@ def _bad_choice(source: Source, path: KeyPath, value: Any, choices: list[str]) -
 
 
 def _shown(value: Any) -> str:
-    return {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+    text = {True: "true", False: "false"}[value] if isinstance(value, bool) else repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
 def _section(annotation: Any) -> type[Section] | None:

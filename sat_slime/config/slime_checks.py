@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sat_slime.config.checks import bound_too_tight, divisors, idle_top_p_replay, uneven_batch
+from sat_slime.config.checks import bound_too_tight, divisors, idle_top_p_replay, too_many_responses, uneven_batch
 from sat_slime.config.method import build_method, unused_settings
 from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_schema import SlimeConfig
@@ -257,6 +257,7 @@ def _engines_fit_nodes(first_gpu: int, gpus: int, per_engine: int, node: int) ->
 def _batch(config: SlimeConfig) -> Iterator[str]:
     responses, steps = config.rollout.responses_per_iteration, config.pipeline.optimizer_steps_per_rollout
     ranks = max(config.train.data_parallel, 1)
+    yield from too_many_responses("rollout.prompts_per_iteration x rollout.samples_per_prompt", responses)
     yield from uneven_batch(responses, steps, ranks, f"{ranks} data-parallel ranks")
 
 

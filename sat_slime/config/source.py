@@ -17,8 +17,10 @@ KeyPath = tuple[str, ...]
 class ConfigError(ValueError):
     """Faults of a configuration, each one line that names the place, the key, the value and the remedy."""
 
-    def __init__(self, errors: Sequence[str]):
+    def __init__(self, errors: Sequence[str], rest: Any = None, faulty: Sequence[KeyPath] = ()):
+        """rest: the settings without the faulty ones, where they are sound; faulty: where those are."""
         self.errors = list(errors)
+        self.rest, self.faulty = rest, tuple(faulty)
         super().__init__("\n".join(self.errors))
 
 
@@ -68,17 +70,16 @@ def read_layers(path: str | Path, _below: tuple[Path, ...] = ()) -> list[Source]
     """Read a YAML file and the files that it `extends:` (relative to the file that says so), outermost first: each
     is to be laid over those before it.
 
-    Raises ConfigError for a file that cannot be read, is not YAML, repeats a key, or extends itself.
+    Raises ConfigError for a file that cannot be read, is not YAML, holds nothing, repeats a key, or extends itself.
     """
     path = Path(path)
     if path.resolve() in (file.resolve() for file in _below):
         chain = " -> ".join(str(file) for file in (*_below, path))
         raise ConfigError([f"{path}: extends itself ({chain}); break the circle"])
     source = _read_file(path)
-    parent = source.values.pop("extends", None)
-    if parent is None:
+    if "extends" not in source.values:
         return [source]
-    place = source.origin(("extends",))
+    parent, place = source.values.pop("extends"), source.origin(("extends",))
     if not isinstance(parent, str):
         raise ConfigError([f"{place}: extends is {parent!r}; it takes the path of one YAML file"])
     try:
@@ -99,8 +100,8 @@ def _read_file(path: Path) -> Source:
     try:
         root = loader.get_single_node()
         source = Source({}, {(): str(path)})
-        if root is None or root.tag == "tag:yaml.org,2002:null":
-            return source
+        if root is None or root.tag == "tag:yaml.org,2002:null" or root.value == []:
+            raise ConfigError([f"{path}: holds no settings: write some, such as `extends: base.yaml`"])
         if not isinstance(root, yaml.MappingNode):
             raise ConfigError([f"{path}:1: expected settings `key: value`, found {root.value!r}"])
         source.values = _mapping(loader, root, (), source.origins, str(path))

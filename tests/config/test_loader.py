@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.config import ConfigError, EmbeddedConfig, dump_config, load_config
-from sat_slime.config.loader import key_paths
+from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, dump_config, load_config, load_grid
+from sat_slime.config.loader import further_errors, key_paths
 from sat_slime.config.source import read_layers
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "embedded"
@@ -109,7 +109,9 @@ def test_overrides_win_over_settings_over_the_file(tmp_path):
 
 
 def test_override_values_are_yaml(tmp_path):
-    config = load(tmp_path, "", "train.lr=1e-4", "logging.wandb_project=null", "method.sat=true", "eval={problems: 8}")
+    config = load(
+        tmp_path, "seed: 0", "train.lr=1e-4", "logging.wandb_project=null", "method.sat=true", "eval={problems: 8}"
+    )
     assert config.train.lr == 1e-4
     assert config.method.sat.enabled
     assert config.eval.problems == 8
@@ -117,7 +119,7 @@ def test_override_values_are_yaml(tmp_path):
 
 @pytest.mark.parametrize("override", ["pipeline.lag", "=3", "pipeline.lag=[1"])
 def test_malformed_override(tmp_path, override):
-    (error,) = errors(tmp_path, "", override)
+    (error,) = errors(tmp_path, "seed: 0", override)
     assert error.startswith(f"--set {override}: ")
 
 
@@ -134,5 +136,58 @@ def test_switch_keeps_the_section_below_it(tmp_path):
     assert (sat.enabled, sat.alpha) == (False, 0.8)
 
 
-def test_empty_section_stands_for_its_defaults(tmp_path):
-    assert load(tmp_path, "train:\n  # lr: 1\n") == EmbeddedConfig()
+@pytest.mark.parametrize(
+    "text, key", [("train:\n  # lr: 1\n", "train"), ("pipeline: null", "pipeline"), ("method:\n  sat:\n", "method.sat")]
+)
+def test_an_empty_section_does_not_undo_what_it_extends(tmp_path, text, key):
+    (tmp_path / "base.yaml").write_text("train: {lr: 1.0}\npipeline: {lag: 3}\nmethod: {sat: {alpha: 0.8}}\n")
+    line = 2 + ("sat" in key)
+    told = f"x.yaml:{line}: {key} is empty: write settings below it, or leave it out"
+    assert errors(tmp_path, f"extends: base.yaml\n{text}") == [told]
+    assert errors(tmp_path, "extends: base.yaml", f"{key}=null") == [
+        told.replace(f"x.yaml:{line}", f"--set {key}=null")
+    ]
+
+
+@pytest.mark.parametrize(
+    "text, overrides, told",
+    [
+        ("train: {lr: 1.0e+400}\nmodel: {kv_heads: 3}", [], ["train.lr is inf", "model.kv_heads is 3"]),
+        ("model: {kv_heads: 3}", ["train.lr=1" + "0" * 400], ["train.lr is 1000", "model.kv_heads is 3"]),
+        ("model: {kv_heads: 3}", ["train.lr", "=1"], ["--set train.lr:", "--set =1:", "model.kv_heads is 3"]),
+        ("model: {kv_heads: 3}", ["method=gspoo"], ["unknown method 'gspoo'", "model.kv_heads is 3"]),
+        ("model: {kv_heads: 3}\npipeline:", [], ["pipeline is empty", "model.kv_heads is 3"]),
+        # what hangs on a faulty setting is not guessed from its default
+        ("model: {kv_heads: x, attention_heads: 3}", [], ["model.kv_heads is 'x'"]),
+        ("model: {kv_head: 3, attention_heads: 3}", [], ["unknown key 'model.kv_head'"]),
+        ("model: {max_positions: 30}\ntask: {max_digits: x}", [], ["task.max_digits is 'x'"]),
+        ("task: {min_digits: 12, max_digits: x}", [], ["task.max_digits is 'x'"]),
+        ("eval: {k: [a]}\nmodel: {kv_heads: 3}", [], ["eval.k.0 is 'a'", "model.kv_heads is 3"]),
+        ("method: {denominator: x, sat: true}", ["pipeline.lag=0"], ["method.denominator is 'x'"]),
+    ],
+)
+def test_a_fault_hides_no_other(tmp_path, text, overrides, told):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    found = [*caught.value.errors, *further_errors(caught.value, config_errors)]
+    assert len(found) == len(told), found
+    for part in told:
+        assert any(part in line for line in found), (part, found)
+    assert all(len(line) < 600 for line in found)
+
+
+def test_a_run_and_a_grid_are_told_apart(tmp_path):
+    grid, run = tmp_path / "grid.yaml", tmp_path / "run.yaml"
+    grid.write_text("name: g\nmethods: [gspo]\nlags: [1]\n")
+    run.write_text(f"extends: {CONFIGS / 'base.yaml'}\nname: r\n")
+    with pytest.raises(
+        ConfigError, match=rf"^{grid}: this is a grid, not a run: sat-slime grid {grid}, with --dry-run"
+    ):
+        load_config(grid)
+    with pytest.raises(ConfigError, match=rf"^{run}: this is a run, not a grid: sat-slime launch {run}$"):
+        load_grid(run)
+    grid.write_text("lag: [1]\nmethods: [gspo]")  # a grid with a typing error
+    with pytest.raises(ConfigError, match="unknown key 'lag'; did you mean 'lags'"):
+        load_grid(grid)

@@ -66,6 +66,7 @@ def test_other_layouts_that_can_start(overrides):
             ["method.denominator=checkpoint", "pipeline.lag=0"],
             ["pipeline.lag is 0", "set method.denominator to trainer"],
         ),
+        (["rollout.prompts_per_iteration=1000000000"], ["rollout.prompts_per_iteration x", "16,000,000,000 responses"]),
         (["pipeline.mode=streaming", "pipeline.lag=0"], ["pipeline.lag is 0", "pipeline.mode to batch"]),
         (
             ["pipeline.mode=streaming", "method.denominator=checkpoint"],

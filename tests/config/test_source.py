@@ -94,5 +94,17 @@ def test_unreadable_files(tmp_path):
         read_source(binary)
 
 
-def test_an_empty_file_has_no_settings(tmp_path):
-    assert read_source(write(tmp_path, "a.yaml", "# nothing\n")).values == {}
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "null", "{}"])
+def test_a_file_without_settings_is_refused(tmp_path, text):
+    path = write(tmp_path, "a.yaml", text)
+    with pytest.raises(ConfigError, match=f"^{path}: holds no settings: write some"):
+        read_source(path)
+    with pytest.raises(ConfigError, match=f"^{path}: holds no settings"):
+        read_source(write(tmp_path, "b.yaml", "extends: a.yaml\nseed: 1"))
+
+
+@pytest.mark.parametrize("parent", ["", "null", "[a.yaml]", "3"])
+def test_extends_names_a_file(tmp_path, parent):
+    path = write(tmp_path, "a.yaml", f"seed: 1\nextends: {parent}")
+    with pytest.raises(ConfigError, match=f"^{path}:2: extends is .*; it takes the path of one YAML file"):
+        read_source(path)
