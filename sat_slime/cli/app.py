@@ -518,7 +518,7 @@ def prepare_laptop(
         sat-slime prepare laptop --out data/laptop
     """
     with _without_traceback():
-        from sat_slime.cli.prepare import LAPTOP, make_laptop
+        from sat_slime.cli.laptop import LAPTOP, make_laptop
 
         folder = out or LAPTOP
         make_laptop(folder.absolute(), overwrite)

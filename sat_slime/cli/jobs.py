@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from sat_slime.cli.check import Finding
+from sat_slime.cli.laptop import make_missing_laptop
 from sat_slime.cli.launch import Ending, sigterm_as_ctrl_c
-from sat_slime.cli.prepare import make_missing_laptop
 from sat_slime.cli.slime import SlimePlan, check_cluster, raise_failed, saved_iterations, to_stderr
 from sat_slime.config import SlimeConfig, dump_config, method_label
 from sat_slime.experiment.metrics import keep_rows, write_atomically

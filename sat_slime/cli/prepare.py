@@ -1,17 +1,13 @@
-"""What is made before a run of slime: the model in Megatron's format, and the laptop's model and prompts."""
+"""What is made before a run of slime: the model in Megatron's format."""
 
 from __future__ import annotations
 
-import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from sat_slime.cli.check import Finding
 from sat_slime.cli.slime import by_flag, raise_failed, to_stderr
@@ -44,33 +40,3 @@ def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[s
     else:
         typer.echo(f"{plan.out} is ready")
     return code
-
-
-LAPTOP = Path("~/.cache/sat_slime/laptop").expanduser()
-"""Where configs/slime/laptop.yaml looks for its model and prompts."""
-RUNNING_SUMS = "sat_slime.plugin.running_sums.reward"
-"""data.reward of such a run."""
-
-
-def make_laptop(folder: Path, overwrite: bool) -> None:
-    """The quick start's warmed-up model, from its cache if it is there, and its problems, as slime reads them. Raises
-    ConfigError."""
-    if folder.exists() and not overwrite:
-        raise ConfigError([f"{folder} is there already: --overwrite makes it anew, --out names another"])
-    # In a process of its own, since it makes Megatron's process groups.
-    program = [sys.executable, "-W", "ignore", "-m", "sat_slime.embedded.for_slime", str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run(program, capture_output=True, text=True, env=environment)
-    if result.returncode:
-        reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
-        raise ConfigError([f"{folder} could not be made ({reason}): scripts/setup.sh installs what it needs"])
-
-
-def make_missing_laptop(config: SlimeConfig, console: Console) -> None:
-    """Make the folder of a run of running sums whose model is FOLDER/model, its prompts beside it, and not there."""
-    if config.data.reward != RUNNING_SUMS or not (config.model.hf_checkpoint and config.data.prompts):
-        return
-    model, prompts = Path(config.model.hf_checkpoint), Path(config.data.prompts)
-    if model.name == "model" and prompts.parent == model.parent and not model.parent.exists():
-        console.print(f"making the model and the prompts in {model.parent}, once ...", highlight=False, soft_wrap=True)
-        make_laptop(model.parent, overwrite=False)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from sat_slime.cli.check import Finding
+from sat_slime.cli.laptop import missing_laptop, without_laptop
 from sat_slime.cli.launch import changed_settings
 from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
 from sat_slime.experiment.run_folder import RunFolder, RunFolderError
@@ -184,7 +185,11 @@ def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
 
     address = given_address(option, plan.config.cluster.address)
     if is_this_machine(address):
-        findings = checks.here(plan.config, plan.folder)
+        config = plan.config
+        if folder := missing_laptop(config):
+            yield Finding("OK", "laptop", f"{folder}, with model and prompts, is made at the first launch")
+            config = without_laptop(config, folder)
+        findings = checks.here(config, plan.folder)
         yield from (Finding(finding.mark, finding.what, finding.detail) for finding in findings)
     else:
         yield Finding("WARN", "cluster", f"{address} is checked when the run is launched, and by sat-slime check")

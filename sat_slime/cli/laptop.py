@@ -1,0 +1,65 @@
+"""The model and the prompts of configs/slime/laptop.yaml, which the first launch makes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from sat_slime.config import ConfigError, SlimeConfig
+
+LAPTOP = Path("~/.cache/sat_slime/laptop").expanduser()
+"""Where configs/slime/laptop.yaml looks for its model and prompts."""
+RUNNING_SUMS = "sat_slime.plugin.running_sums.reward"
+"""data.reward of such a run."""
+MODEL, PROMPTS, HELD_OUT = "model", "prompts.jsonl", "held_out.jsonl"
+"""What is made in the folder."""
+
+
+def make_laptop(folder: Path, overwrite: bool) -> None:
+    """The quick start's warmed-up model, from its cache if it is there, and its problems, as slime reads them. Raises
+    ConfigError."""
+    if folder.exists() and not overwrite:
+        raise ConfigError([f"{folder} is there already: --overwrite makes it anew, --out names another"])
+    # In a process of its own, since it makes Megatron's process groups.
+    program = [sys.executable, "-W", "ignore", "-m", "sat_slime.embedded.for_slime", str(folder)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    result = subprocess.run(program, capture_output=True, text=True, env=environment)
+    if result.returncode:
+        reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
+        raise ConfigError([f"{folder} could not be made ({reason}): scripts/setup.sh installs what it needs"])
+
+
+def missing_laptop(config: SlimeConfig) -> Path | None:
+    """The folder that the launch of a run makes first: of a run of running sums, whose model is FOLDER/model and whose
+    prompts are beside it, where there is no FOLDER. Else None."""
+    if config.data.reward != RUNNING_SUMS or not (config.model.hf_checkpoint and config.data.prompts):
+        return None
+    folder = Path(config.model.hf_checkpoint).parent
+    asked = (Path(config.model.hf_checkpoint), Path(config.data.prompts))
+    return folder if asked == (folder / MODEL, folder / PROMPTS) and not folder.exists() else None
+
+
+def make_missing_laptop(config: SlimeConfig, console: Console) -> None:
+    """Make the folder of missing_laptop, where there is one. Raises ConfigError."""
+    if folder := missing_laptop(config):
+        console.print(f"making the model and the prompts in {folder}, once ...", highlight=False, soft_wrap=True)
+        make_laptop(folder, overwrite=False)
+
+
+def without_laptop(config: SlimeConfig, folder: Path) -> SlimeConfig:
+    """The settings without the files that will be made in `folder`, for checks of what has to be there already."""
+    made = {str(folder / name) for name in (MODEL, PROMPTS, HELD_OUT)}
+    model, data, evaluation = config.model, config.data, config.eval
+    paths = {key: None for key in ("hf_checkpoint", "megatron_checkpoint") if getattr(model, key) in made}
+    sets = {name: file for name, file in evaluation.prompts.items() if file not in made}
+    return config.model_copy(
+        update={
+            "model": model.model_copy(update=paths),
+            "data": data.model_copy(update={"prompts": None}) if data.prompts in made else data,
+            "eval": evaluation.model_copy(update={"prompts": sets}),
+        }
+    )
