@@ -50,8 +50,11 @@ class Group:
     responses: list[Response]
     seconds: float
     """From the first request sent to the last response received."""
-    faults: dict[str, int] = field(default_factory=dict)
-    """Counts of rejected and resent responses and of server restarts."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of its responses."""
+        return [len(response.output_ids) for response in self.responses]
 
     @property
     def oldest(self) -> int:
@@ -69,7 +72,7 @@ class RolloutBatch:
     seconds: float = 0.0
     """Seconds from the first request sent to the last response received."""
     faults: dict[str, int] = field(default_factory=dict)
-    """Counts of rejected and resent responses and of server restarts."""
+    """Counts of rejected, lost and resent responses."""
     verdicts: list[Verdict] = field(default_factory=list)
     """Of the responses, in their order, once they are graded."""
     verifier: dict[str, float] = field(default_factory=dict)

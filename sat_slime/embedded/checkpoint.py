@@ -14,7 +14,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,17 @@ class LoopState:
     """Versions of the broadcast weights still in use; the last is what the engines hold."""
     layout: list[int]
     """Tensor-, expert- and data-parallel sizes, by which the rank files are cut."""
+
+
+@dataclass(frozen=True)
+class Untold:
+    """What a stream did since its last batch, which the row of the next one is to tell."""
+
+    finished: list[int] = field(default_factory=list)
+    """Lengths in tokens of the responses completed."""
+    dropped: list[int] = field(default_factory=list)
+    """Lengths of those dropped."""
+    faults: dict[str, int] = field(default_factory=dict)
 
 
 @contextmanager
@@ -131,8 +142,11 @@ def read_batch(folder: Path, config: EmbeddedConfig) -> RolloutBatch | None:
     return RolloutBatch(meta["iteration"], problems, responses, meta["seconds"], meta["faults"])
 
 
-def write_queue(folder: Path, groups: Sequence[Group], unfinished: Sequence[int], next_number: int) -> None:
-    """Saves a stream: its complete groups, the numbers of those in generation, and that of the first one not begun."""
+def write_queue(
+    folder: Path, groups: Sequence[Group], unfinished: Sequence[int], next_number: int, untold: Untold
+) -> None:
+    """Saves a stream: its complete groups, the numbers of those in generation, that of the first one not begun, and
+    what no row tells yet."""
     responses = [response for group in groups for response in group.responses]
     if responses:
         save_file(_arrays(responses), folder / "queue.safetensors")
@@ -142,11 +156,12 @@ def write_queue(folder: Path, groups: Sequence[Group], unfinished: Sequence[int]
         "finish_reasons": [r.finish_reason for r in responses],
         "unfinished": list(unfinished),
         "next": next_number,
+        "untold": asdict(untold),
     }
     (folder / "queue.json").write_text(json.dumps(meta))
 
 
-def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[list[Group], list[int], int]:
+def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[list[Group], list[int], int, Untold]:
     """What `write_queue` saved; prompts follow from the run's seed."""
     meta = json.loads((folder / "queue.json").read_text())
     asked = [training_group(config, number) for number in meta["numbers"]]
@@ -158,7 +173,7 @@ def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[list[Group], list[
         Group(number, problem, responses[i * size : (i + 1) * size], seconds)
         for i, (number, (problem, _), seconds) in enumerate(zip(meta["numbers"], asked, meta["seconds"], strict=True))
     ]
-    return groups, meta["unfinished"], meta["next"]
+    return groups, meta["unfinished"], meta["next"], Untold(**meta.get("untold", {}))
 
 
 def _arrays(responses: Sequence[Response]) -> dict[str, np.ndarray]:

@@ -168,10 +168,10 @@ class TrainerGroup:
 
 
 def faults_of(results: Sequence[GenerationResult]) -> dict[str, int]:
-    """Counts of rejected, lost and resent responses and of server restarts."""
-    faults = Counter({"rejected": 0, "lost": 0, "resent": 0, "restarts": 0})
+    """Counts of rejected, lost and resent responses."""
+    faults = Counter({"rejected": 0, "lost": 0, "resent": 0})
     for result in results:
-        faults.update({name: result.stats[name] for name in ("lost", "resent", "restarts")})
+        faults.update({name: result.stats[name] for name in ("lost", "resent")})
         faults["rejected"] += sum(result.stats["rejected"].values())
         faults.update({f"rejected/{reason}": count for reason, count in result.stats["rejected"].items()})
     return dict(faults)
@@ -195,6 +195,7 @@ class EngineGroup:
             engine_class.remote(index, config.rollout, config.model, task.VOCAB_SIZE, str(model_path), str(log_dir))
             for index in range(config.rollout.engines)
         ]
+        self._restarts_told = 0
 
     def start(self) -> None:
         """Starts all servers and waits until they are healthy."""
@@ -214,6 +215,13 @@ class EngineGroup:
         return ", ".join(
             state["state"] + (f" ({state['restarts']} restarts)" if state["restarts"] else "") for state in states
         )
+
+    def new_restarts(self) -> int:
+        """Restarts of servers since this was asked last. They belong to a server and not to one of the calls that it
+        answers side by side, each of which would count them; and a server is restarted between calls too."""
+        restarts = sum(state["restarts"] for state in self._call("status"))
+        new, self._restarts_told = restarts - self._restarts_told, restarts
+        return new
 
     def generate(self, requests: list[GenerationRequest], group: int) -> list[Any]:
         """Starts generation; `collect` takes what this returns.

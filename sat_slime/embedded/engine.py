@@ -33,8 +33,7 @@ class GenerationResult:
     responses: list[Response]
     """One per request, in the order of the requests."""
     stats: dict[str, Any]
-    """seconds; tokens (of responses); rejected (reason -> count); lost (requests without an answer); resent; restarts
-    (of the server, within this call)."""
+    """seconds; tokens (of responses); rejected (reason -> count); lost (requests without an answer); resent."""
 
 
 @dataclass
@@ -135,7 +134,7 @@ class RolloutEngine:
         return await self._answer(requests, _Batch(interruptible=True))
 
     async def _answer(self, requests: Sequence[GenerationRequest], batch: _Batch) -> GenerationResult:
-        started, restarts = time.monotonic(), self._restarts
+        started = time.monotonic()
         pending = list(requests)
         while pending:
             await self._ensure_server()
@@ -155,7 +154,6 @@ class RolloutEngine:
                 "rejected": dict(batch.rejected),
                 "lost": batch.lost,
                 "resent": sum(len(reasons) for reasons in batch.failures.values()),
-                "restarts": self._restarts - restarts,
             },
         )
 

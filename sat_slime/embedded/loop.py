@@ -303,14 +303,22 @@ class Pipeline:
             self._tell_faults(flight.batch)
         return flight.batch
 
-    def _tell_faults(self, batch: RolloutBatch) -> None:
+    def _tell_faults(self, batch: RolloutBatch, of: str = "") -> None:
+        """of: what the responses are for, where it is not the batch's own iteration."""
         happened = {name: count for name, count in batch.faults.items() if count}
         if happened:
             self.log.message(
-                f"iteration {batch.iteration + 1}: rollout faults, all responses asked for again: "
+                f"{of or f'iteration {batch.iteration + 1}'}: rollout faults, all responses asked for again: "
                 + ", ".join(f"{name} {count}" for name, count in happened.items()),
                 "warning",
             )
+
+    def _restarts(self, during: str) -> dict[str, int]:
+        """rollout/restarts of a row: those since the row before, of steps and evaluations together."""
+        restarts = self.engines.new_restarts()
+        if restarts:
+            self.log.message(f"{during}: {restarts} server restart{'s' * (restarts > 1)}", "warning")
+        return {"rollout/restarts": restarts}
 
     def _weights_folder(self, version: int) -> Path:
         return self.weights / f"v{version:06d}"
@@ -332,8 +340,9 @@ class Pipeline:
     # ------------------------------------------------------------------------------------- record, measure, save
 
     def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
+        metrics = self.metrics | self._restarts(f"iteration {self.iteration}")
         for result in results:
-            self.log.step(step_row(batch, result, self.iteration, self.seconds) | self.metrics)
+            self.log.step(step_row(batch, result, self.iteration, self.seconds) | metrics)
             self.log.histogram(histogram_row(result))
         for part, result in enumerate(results):
             if result.tokens is not None:
@@ -352,7 +361,10 @@ class Pipeline:
         problems, requests = evaluation_requests(self.config, self.updates)
         futures = self.engines.generate(requests, len(requests) // len(problems))
         batch = self.grader.grade(self.engines.collect(futures, self.iteration, problems))
-        self.log.eval(evaluation_row(batch, self.config.eval, self.updates, self.iteration))
+        during = f"evaluation after iteration {self.iteration}"
+        self._tell_faults(batch, during)
+        row = evaluation_row(batch, self.config.eval, self.updates, self.iteration)
+        self.log.eval(row | self._restarts(during))
 
     def _write_ahead(self, part: Path) -> None:
         if self.ahead and self.ahead.batch:

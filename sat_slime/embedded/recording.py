@@ -110,6 +110,7 @@ def evaluation_row(batch: RolloutBatch, scores: EvalConfig, step: int, iteration
         "iteration": iteration,
         "weights_step": measured_weights(response.weight_version for response in batch.responses),
         **summary(graded, scores.sizes(scores.samples_per_problem), scores.repeats),
+        **{f"rollout/{name}": count for name, count in batch.faults.items()},
         **{f"verifier/{name}": count for name, count in batch.verifier.items()},
         "time/eval": batch.seconds,
     }

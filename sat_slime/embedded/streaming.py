@@ -47,10 +47,12 @@ class StreamingPipeline(Pipeline):
         self.next_number = 0
         self.left = pipeline.iterations * rollout.prompts_per_iteration
         """Groups that the run still has to take from the queue."""
-        self.finished: list[Group] = []
-        """Groups completed since the last batch."""
-        self.dropped: list[Group] = []
-        """Groups dropped since the last batch."""
+        self.finished: list[int] = []
+        """Lengths in tokens of the responses completed since the last batch."""
+        self.dropped: list[int] = []
+        """Lengths of those dropped since the last batch."""
+        self.faults = Counter(faults_of([]))
+        """What went wrong with those completed since the last batch."""
 
     # --------------------------------------------------------------------------------------------- the stream
 
@@ -75,14 +77,15 @@ class StreamingPipeline(Pipeline):
         for future in done:
             stream = self.streams.pop(future)
             result = result_of(future, f"rollout engine {stream.number % self.config.rollout.engines}")
-            group = Group(stream.number, stream.problem, result.responses, result.stats["seconds"], faults_of([result]))
+            group = Group(stream.number, stream.problem, result.responses, result.stats["seconds"])
             self.queue.append(group)
-            self.finished.append(group)
+            self.finished += group.lengths
+            self.faults.update(faults_of([result]))
 
     def _drop_stale(self) -> None:
         """Drops what would exceed the bound at the last optimizer step of the next batch."""
         oldest = self.bound.oldest(self.iteration)
-        self.dropped += [group for group in self.queue if group.oldest < oldest]
+        self.dropped += [length for group in self.queue if group.oldest < oldest for length in group.lengths]
         self.queue = deque(group for group in self.queue if group.oldest >= oldest)
 
     # ------------------------------------------------------------------------------------- in place of the batch's
@@ -104,20 +107,17 @@ class StreamingPipeline(Pipeline):
         groups = [self.queue.popleft() for _ in range(size)]
         self.left -= size
         self._begin_groups()
-        faults: Counter[str] = Counter()
-        for group in self.finished:
-            faults.update(group.faults)
         batch = RolloutBatch(
             self.iteration,
             [group.problem for group in groups],
             [response for group in groups for response in group.responses],
             seconds=max(group.seconds for group in groups),
-            faults={**faults},
+            faults=dict(self.faults),
         )
         batch = self.grader.grade(batch)
         self._tell_faults(batch)
         self.metrics = self._stream_metrics()
-        self.finished, self.dropped = [], []
+        self.finished, self.dropped, self.faults = [], [], Counter(faults_of([]))
         return batch
 
     def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
@@ -139,23 +139,23 @@ class StreamingPipeline(Pipeline):
 
     def _stream_metrics(self) -> dict[str, float]:
         """queue/* and rollout/* of the run folder: what the stream did since the batch before."""
-        finished, dropped = (
-            [len(r.output_ids) for group in groups for r in group.responses] for groups in (self.finished, self.dropped)
-        )
         return {
             "queue/length": len(self.queue),
             "queue/in_generation": len(self.streams),
-            **drop_metrics(finished, dropped, self.config.rollout.max_response_tokens),
+            **drop_metrics(self.finished, self.dropped, self.config.rollout.max_response_tokens),
         }
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
     def _write_ahead(self, part: Path) -> None:
-        """The queue, and which groups are in generation: after a resume those are generated anew."""
+        """The queue, and which groups are in generation: after a resume those are generated anew. And what no row tells
+        yet, for the next one."""
         unfinished = sorted([*self.unfinished, *(stream.number for stream in self.streams.values())])
-        checkpoint.write_queue(part, list(self.queue), unfinished, self.next_number)
+        untold = checkpoint.Untold(self.finished, self.dropped, dict(self.faults))
+        checkpoint.write_queue(part, list(self.queue), unfinished, self.next_number, untold)
 
     def _read_ahead(self, saved: Path) -> None:
-        groups, unfinished, self.next_number = checkpoint.read_queue(saved, self.config)
+        groups, unfinished, self.next_number, untold = checkpoint.read_queue(saved, self.config)
         self.queue, self.unfinished = deque(groups), deque(unfinished)
+        self.finished, self.dropped, self.faults = untold.finished, untold.dropped, Counter(untold.faults)
         self.left -= self.iteration * self.config.rollout.prompts_per_iteration

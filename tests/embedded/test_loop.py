@@ -223,6 +223,7 @@ def test_a_killed_trainer_rank_ends_the_run_and_a_resume_goes_on(undisturbed, ro
     assert_gone(processes)
     text = run.output.read_text()
     assert "trainer rank 0 died" in text and "--resume" in text and "Traceback" not in text
+    assert "free space" not in text
     resumed = Run(root, "rank", "--resume")
     assert resumed.wait() == 0, resumed.output.read_text()
     assert_same_history(resumed, undisturbed)
@@ -230,10 +231,11 @@ def test_a_killed_trainer_rank_ends_the_run_and_a_resume_goes_on(undisturbed, ro
 
 def test_a_killed_server_is_restarted_and_nothing_is_lost_or_counted_twice(undisturbed, root):
     run = Run(root, "server")
-    run.until(2)  # well before the evaluation after iteration 6: a restart in its midst is in no row
+    run.until(6)  # after which there is an evaluation: the server dies before it, in it or after it
     run.find("sglang_server.launch").kill()
     assert run.wait() == 0, run.output.read_text()
-    assert sum(row["rollout/restarts"] for row in run.rows()) >= 1
+    assert sum(row["rollout/restarts"] for row in [*run.rows(), *run.rows("eval")]) == 1
+    assert (run.folder / "log.txt").read_text().count("1 server restart") == 1
     assert_same_history(run, undisturbed)
 
 
@@ -252,7 +254,8 @@ def test_a_full_disk_at_a_checkpoint_leaves_the_previous_one_whole(undisturbed, 
         (run.folder / "checkpoints").symlink_to(disk)
         assert run.wait() == 1, run.output.read_text()
         text = run.output.read_text()
-        assert "iteration-000004 is whole" in text and "No space left" in text
+        assert "iteration-000004 is whole: free space" in text
+        assert f"No space left on device: '{run.folder / 'checkpoints'}'" in text
         assert [path.name for path in disk.iterdir()] == ["iteration-000004"]
         subprocess.run(["mount", "-o", "remount,size=50m", disk], check=True)
         resumed = Run(root, "full", "--resume")

@@ -34,6 +34,8 @@ class World:
         monkeypatch.setattr(streaming, "wait_any", self.wait_any)
         monkeypatch.setattr(streaming, "result_of", lambda future, who: self.results[future])
         self.results: dict[object, object] = {}
+        self.resent: dict[int, int] = {}
+        """Of groups by their number."""
 
     def stream(self, number, requests):
         future = object()
@@ -54,7 +56,7 @@ class World:
             Response(r.request_id, r.prompt_ids, (0,) * length, np.zeros(length, np.float32), None, "length", versions)
             for r in requests
         ]
-        stats = {"seconds": 1.0, "rejected": {}, "lost": 0, "resent": 0, "restarts": 0}
+        stats = {"seconds": 1.0, "rejected": {}, "lost": 0, "resent": self.resent.pop(number, 0)}
         self.results[future] = SimpleNamespace(responses=responses, stats=stats)
         return future
 
@@ -211,6 +213,75 @@ def test_a_checkpoint_holds_the_queue_and_asks_again_for_what_was_in_generation(
         seen |= {r.request_id for r in batch.responses}
         train(world, resumed, config)
     assert len(seen) == 4 * PROMPTS * SAMPLES
+
+
+class Books:
+    """What the rows tell, added up over a run and its resumes."""
+
+    def __init__(self, pipeline) -> None:
+        self.pipeline, self.trained, self.totals = pipeline, 0, Counter()
+
+    def row(self, batch) -> None:
+        self.trained += len(batch.responses)
+        self.totals.update({key: value for key, value in self.pipeline.metrics.items() if key != "rollout/dropped"})
+        self.totals.update(dropped=self.pipeline.metrics["rollout/dropped"], **batch.faults)
+
+    def balance(self) -> None:
+        """docs/asynchrony.md's laws; what was completed since the last row is with the pipeline still."""
+        pipeline = self.pipeline
+        dropped, waiting = self.totals["dropped"] + len(pipeline.dropped), len(pipeline.queue) * SAMPLES
+        unfinished = (len(pipeline.streams) + len(pipeline.unfinished)) * SAMPLES
+        assert pipeline.next_number * SAMPLES == self.trained + dropped + waiting + unfinished
+        by_length = sum(self.totals[f"rollout/finished/{low}-{high}"] for low, high in length_bins(LONGEST))
+        assert by_length + len(pipeline.finished) == self.trained + dropped + waiting
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_lost_or_counted_twice_over_any_resumes(monkeypatch, tmp_path, seed):
+    rng = np.random.default_rng([7, seed])
+    config = make_config(
+        iterations=20, max_staleness=int(rng.integers(0, 3)), pacing=bool(rng.integers(2)), queue_prompts=12
+    )
+    durations = rng.integers(1, 2 + rng.integers(1, 6), size=1000)
+    world = World(monkeypatch, turns=lambda number: int(durations[number]))
+    world.resent = {number: int(count) for number, count in enumerate(rng.integers(0, 3, size=1000))}
+    books = Books(make_pipeline(world, config, tmp_path))
+    took = 0
+    for _ in range(20):
+        pipeline = books.pipeline
+        books.row(pipeline._next_batch())
+        books.balance()
+        train(world, pipeline, config)
+        pipeline._take(world.wait_any(list(pipeline.streams), timeout_s=0))  # as training does beside
+        took += len(pipeline.finished)
+        books.balance()
+        if rng.random() < 0.4:
+            pipeline._write_ahead(tmp_path)
+            books.pipeline = make_pipeline(world, config, tmp_path)
+            books.pipeline.iteration, books.pipeline.updates = pipeline.iteration, pipeline.updates
+            books.pipeline._read_ahead(tmp_path)
+            books.balance()
+    assert books.trained == 20 * PROMPTS * SAMPLES and took > 0
+    books.balance()
+
+
+def test_a_row_without_anything_completed_still_has_its_counts(monkeypatch, tmp_path):
+    config = make_config(max_staleness=4, queue_prompts=12)
+    world = World(monkeypatch)
+    pipeline = make_pipeline(world, config, tmp_path)
+    world.resent = {1: 3}
+    first = pipeline._next_batch()
+    assert first.metrics()["rollout/resent"] == 3
+    while len(pipeline.queue) < PROMPTS:
+        pipeline._take(world.wait_any(list(pipeline.streams)))
+        pipeline._begin_groups()
+    pipeline.finished = []
+    world.due = {future: (10**6, *rest) for future, (_, *rest) in world.due.items()}  # nothing completes any more
+    second = pipeline._next_batch()
+    counts = {key: value for key, value in second.metrics().items() if key.startswith("rollout/")}
+    assert counts == {"rollout/rejected": 0, "rollout/lost": 0, "rollout/resent": 0}
+    finished = {key: value for key, value in pipeline.metrics.items() if key.startswith("rollout/finished/")}
+    assert len(finished) == 4 and not any(finished.values())
 
 
 def test_an_empty_queue_is_saved_too(monkeypatch, tmp_path):

@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
+psutil = pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
 pytestmark = [
     pytest.mark.engine,
     pytest.mark.skipif(
@@ -51,24 +53,55 @@ def rows(folder: Path, name: str = "metrics") -> list[dict]:
     return [json.loads(line) for line in lines if line.endswith("}")]
 
 
+def wait_for(run: subprocess.Popen, folder: Path, count: int, output: Path) -> None:
+    """Until there are so many rows."""
+    deadline = time.monotonic() + 400
+    while len(rows(folder)) < count:
+        assert run.poll() is None and time.monotonic() < deadline, output.read_text()
+        time.sleep(0.05)
+
+
+def kill_server(run: subprocess.Popen) -> None:
+    children = psutil.Process(run.pid).children(recursive=True)
+    servers = [child for child in children if "sglang_server.launch" in " ".join(child.cmdline())]
+    servers[0].kill()
+
+
+def assert_books_balance(folder: Path, after: list[dict]) -> None:
+    """docs/asynchrony.md's laws, from the rows and the last checkpoint."""
+    saved = json.loads((folder / "checkpoints" / f"iteration-{ITERATIONS:06d}" / "queue.json").read_text())
+    finished = sum(value for row in after for key, value in row.items() if key.startswith("rollout/finished/"))
+    samples = yaml.safe_load((folder / "config.yaml").read_text())["rollout"]
+    size, trained = samples["samples_per_prompt"], ITERATIONS * samples["prompts_per_iteration"]
+    done = trained * size + sum(row["rollout/dropped"] for row in after) + len(saved["numbers"]) * size
+    assert finished + len(saved["untold"]["finished"]) == done
+    assert saved["next"] * size == done + len(saved["unfinished"]) * size
+
+
 def test_the_bound_holds_through_kill_9_and_resume_and_versions_are_exact(tmp_path):
     folder = tmp_path / "runs" / "stream"
     settings = SETTINGS | {"output_dir": tmp_path / "runs", "cache_dir": tmp_path / "cache"}
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     run = launch(tmp_path, str(ROOT / "configs/embedded/tiny.yaml"), "--name", "stream", *sets)
     output = tmp_path / "out.txt"
-    deadline = time.monotonic() + 400
-    while len(rows(folder)) < 6:
-        assert run.poll() is None and time.monotonic() < deadline, output.read_text()
-        time.sleep(0.05)
+    wait_for(run, folder, 6, output)
     os.kill(run.pid, signal.SIGKILL)
     run.wait()
     before = rows(folder)
     saved = json.loads((folder / "checkpoints" / "iteration-000004" / "queue.json").read_text())
     assert saved["numbers"] or saved["unfinished"]
 
-    assert launch(tmp_path, str(folder), "--resume").wait(400) == 0, output.read_text()
+    # in the resumed run a server dies, with several groups in flight
+    resumed = launch(tmp_path, str(folder), "--resume")
+    wait_for(resumed, folder, 8, output)
+    kill_server(resumed)
+    assert resumed.wait(400) == 0, output.read_text()
     after = rows(folder)
+    assert sum(row["rollout/restarts"] for row in [*after, *rows(folder, "eval")]) == 1
+    assert (folder / "log.txt").read_text().count("1 server restart") == 1
+    assert_books_balance(folder, after)
+    for name in ("rejected", "lost", "resent", "restarts"):
+        assert all(f"rollout/{name}" in row for row in [*after, *rows(folder, "eval")]), name
     assert [row["step"] for row in after] == list(range(1, ITERATIONS + 1))
     assert [row["rollout_id"] for row in after] == list(range(ITERATIONS))
     for row in [*before, *after]:
