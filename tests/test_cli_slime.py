@@ -469,7 +469,11 @@ def resume_plan(*arguments):
     ("damage", "told", "back"),
     [
         (lambda f: (f / "iter_0000003" / ".metadata").unlink(), "iter_0000003 is damaged: .metadata is missing", 2),
-        (lambda f: (f / "latest_checkpointed_iteration.txt").write_text("x"), "slime would begin the run again", 4),
+        (
+            lambda f: (f / "latest_checkpointed_iteration.txt").write_text("x"),
+            "slime would not go on from iter_NNNNNNN",
+            4,
+        ),
     ],
 )
 def test_a_damaged_checkpoint_is_told_before_a_job_is_sent(begun, damage, told, back):

@@ -121,7 +121,7 @@ def _check_saved(config: SlimeConfig, path: Path, done: int, resume_from: int | 
         raise no_such_checkpoint(resume_from, checkpoints, there)
     fault = saved.fault(checkpoints, resume_from) if resume_from else saved.fault_of_newest(checkpoints)
     if fault:
-        damaged = resume_from or done or max(there)
+        damaged = resume_from or done or max(there, default=0)
         raise GoingBack(path, config, fault, damaged, saved.newest_whole(checkpoints)).refusal()
 
 

@@ -37,8 +37,9 @@ def fault_of_newest(checkpoints: Path) -> str | None:
     newest = newest_iteration(checkpoints)
     if newest is not None:
         return fault(checkpoints, int(newest) + 1) if newest.isdigit() else None
-    if numbered(checkpoints):
-        return f"{checkpoints / TRACKER} is missing or holds no number, and slime would begin the run again"
+    # Without a whole one the job before ended in its first save, and to begin again is right.
+    if (checkpoints / TRACKER).exists() or newest_whole(checkpoints):
+        return f"{checkpoints / TRACKER} is missing or holds no number, and slime would not go on from iter_NNNNNNN"
     return None
 
 

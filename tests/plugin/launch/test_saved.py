@@ -55,7 +55,7 @@ def test_whole_ones_have_no_fault(checkpoints, tmp_path_factory):
         ),
         (
             lambda f: (f / "latest_checkpointed_iteration.txt").write_bytes(b"\xff"),
-            "slime would begin the run again",
+            "slime would not go on from iter_NNNNNNN",
             4,
         ),
         (lambda f: (f / "latest_checkpointed_iteration.txt").write_text("8"), "iter_0000008 is missing or empty", 4),
@@ -65,6 +65,13 @@ def test_what_is_damaged_is_told_and_the_newest_whole_one_found(checkpoints, dam
     damage(checkpoints)
     assert told in fault_of_newest(checkpoints)
     assert newest_whole(checkpoints) == whole
+
+
+def test_a_job_that_ended_in_its_first_save_begins_again(checkpoints):
+    shutil.rmtree(checkpoints / "iter_0000003")
+    (checkpoints / "iter_0000001" / ".metadata").unlink()
+    (checkpoints / "latest_checkpointed_iteration.txt").unlink()
+    assert fault_of_newest(checkpoints) is None
 
 
 def test_megatrons_older_format_has_other_files(checkpoints):
