@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sat_slime.cli import app
+from sat_slime.cli import app, jobs
 from sat_slime.cli.jobs import Show
+from sat_slime.cli.slime import plan_slime_run, saved_iterations
 from sat_slime.config import load_config
 from sat_slime.experiment.view import make_view
 from sat_slime.plugin.launch.local_ray import LocalRay, is_running
@@ -468,3 +470,69 @@ def test_a_cluster_with_the_real_slime_passes_the_checks(file, tmp_path):
     result = sat_slime("launch", file, *places)
     assert result.exit_code == 0, result.output
     assert "step 8/8" in result.stdout
+
+
+# -------------------------------------------------------------------------------------------- damaged checkpoints
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run of slime with checkpoints after two and four of eight iterations, and rows of five."""
+    made = plan_slime_run(
+        load_config(PAPER, [], {"pipeline.iterations": 8, "output_dir": str(tmp_path), "name": "run"}),
+        PAPER,
+        None,
+        resume=False,
+        look_for_slime=False,
+    )
+    folder = jobs._claim(made, overwrite=False)
+    folder.started("job-1")
+    folder.ended("failed", "the node went away")
+    folder.unlock()
+    folder.metrics.write_text("".join(f'{{"step": {step}}}\n' for step in range(1, 6)))
+    for rollout in (1, 3):
+        saved = folder.checkpoints / f"iter_{rollout:07d}"
+        saved.mkdir()
+        for name in ("__0_0.distcp", "metadata.json", ".metadata"):
+            (saved / name).write_text("{}")
+        (folder.checkpoints / "latest_checkpointed_iteration.txt").write_text(str(rollout))
+    return folder
+
+
+def resume_plan(*arguments):
+    return sat_slime("launch", "run", *arguments, "--dry-run", "--skip-checks")
+
+
+@pytest.mark.parametrize(
+    ("damage", "told", "back"),
+    [
+        (lambda f: (f / "iter_0000003" / ".metadata").unlink(), "iter_0000003 is damaged: .metadata is missing", 2),
+        (
+            lambda f: (f / "latest_checkpointed_iteration.txt").write_text("x"),
+            "slime would not go on from iter_NNNNNNN",
+            4,
+        ),
+    ],
+)
+def test_a_damaged_checkpoint_is_told_before_a_job_is_sent(begun, damage, told, back):
+    assert resume_plan("--resume").exit_code == 0
+    damage(begun.checkpoints)
+    result = resume_plan("--resume", *settings("cluster.env.A=b"))
+    assert result.exit_code == 2
+    (error,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert told in error and f"the run can go on from iteration {back}, its newest whole checkpoint" in error
+    assert f"iterations {back + 1} to 5 are trained again" in error or (back == 4 and "iteration 5 is trained" in error)
+    words = shlex.split(error.split("to do so: sat-slime launch ")[1])
+    assert words == [str(begun.path), "--resume-from", str(back), "--set", 'cluster.env.A="b"']
+    assert sat_slime("launch", *words, "--dry-run", "--skip-checks").exit_code == 0
+
+
+def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(begun):
+    config = load_config(begun.config)
+    plan = plan_slime_run(config, begun.config, begun.path, resume=True, look_for_slime=False, resume_from=2)
+    jobs._claim(plan, overwrite=False).unlock()
+    assert saved_iterations(config, begun.path) == 2
+    assert begun.metrics.read_text() == '{"step": 1}\n{"step": 2}\n'
+    assert (begun.checkpoints / "iter_0000003.aside" / ".metadata").exists()
+    missing = resume_plan("--resume-from", 3)
+    assert missing.exit_code == 2 and "has no checkpoint of that iteration, but: 2" in missing.stderr

@@ -103,6 +103,14 @@ def launch(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run and of its folder.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
+    resume_from: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="ITERATION",
+            help="Go on from an older checkpoint, 0 from the beginning, and drop what came after it.",
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run of that name first.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved settings and the plan; start nothing.")
@@ -149,6 +157,10 @@ def launch(
     how to go on; a second one ends at once. A run of slime is a job of a Ray
     cluster: Ctrl-C ends the view, and the job goes on.
 
+    A resume first looks at the checkpoint: of an embedded run it holds every
+    file against its checksum. Where one is damaged it starts nothing, and
+    says which checkpoint is whole and what going back to it costs.
+
     [bold]Examples[/]
 
         sat-slime launch configs/embedded/quickstart.yaml
@@ -158,6 +170,8 @@ def launch(
         sat-slime launch configs/embedded/quickstart.yaml --method grpo-tis --dry-run
 
         sat-slime launch runs/quickstart --resume --set pipeline.iterations=400
+
+        sat-slime launch runs/quickstart --resume-from 96
 
         sat-slime launch configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8 --detach
     """
@@ -175,10 +189,11 @@ def launch(
     with _without_traceback():
         from sat_slime.cli import launch as launching
 
+        resume = resume or resume_from is not None
         if resume and overwrite:
             _complain(["--resume goes on with a run and --overwrite deletes it: give one of them"])
             raise typer.Exit(BAD_INPUT)
-        plan = launching.plan_run(file, settings, overrides or [], resume, dry_run and not skip_checks)
+        plan = launching.plan_run(file, settings, overrides or [], resume, dry_run and not skip_checks, resume_from)
         for warning in plan.warnings:
             Console(stderr=True, soft_wrap=True).print(f"warning: {warning}", style="yellow", markup=False)
         if isinstance(plan, launching.Plan):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from sat_slime.config import ConfigError, EmbeddedConfig, load_config
 from sat_slime.config.schema import ScoresConfig
 from sat_slime.experiment.run_folder import RunFolder
@@ -284,17 +286,35 @@ def _check_engines() -> None:
 
 
 def _weights(run: Path, part: Path | None) -> Weights:
+    """The weights that were named, whole. Raises ConfigError."""
     from sat_slime.embedded import held_out
+    from sat_slime.embedded.checkpoint import DamagedCheckpoint
 
-    if part is None:
-        found = held_out.newest_weights(run)
-    elif part.name == "initial":
-        found = held_out.Weights(part, 0)
-    else:
-        found = held_out.weights_of(part)
+    try:
+        if part is None:
+            found = held_out.newest_weights(run)
+        elif part.name == "initial":
+            found = held_out.initial_weights(run)
+        else:
+            found = held_out.weights_of(part)
+    except DamagedCheckpoint as damage:
+        raise ConfigError([f"{damage}; {_whole_instead(run)}"]) from None
     if found is None:
         raise ConfigError([f"{part or run} holds no weights: it has neither a checkpoint nor an initial model"])
+    if not found.has_checksums:
+        warning = f"warning: {found.folder} has no checksums, since an earlier version wrote it"
+        Console(stderr=True, soft_wrap=True).print(warning, style="yellow", markup=False)
     return found
+
+
+def _whole_instead(run: Path) -> str:
+    """What else of the run can be evaluated."""
+    from sat_slime.embedded.checkpoint import newest_whole
+
+    whole = newest_whole(run / "checkpoints")
+    if whole is None:
+        return "no checkpoint of the run is whole"
+    return f"{whole.path.name} is the newest that is whole: sat-slime eval {whole.path}"
 
 
 def _scores(wish: Wish, samples: int, default: ScoresConfig | None = None) -> ScoresConfig:

@@ -327,7 +327,7 @@ def _ending(plan: GridPlan, states: Sequence[CellState]) -> GridEnding:
     lines = [f"{done} of {len(of_them)} cells finished, in {path}"]
     lines += [f"failed: {state.cell.name}: {state.error}" for state in failed]
     if failed:
-        lines.append(f"start them again with: sat-slime grid {path} --retry-failed")
+        lines.append(f"when that is mended, start them again with: sat-slime grid {path} --retry-failed")
     if unfinished:
         lines.append(f"go on with: sat-slime grid {path}")
     lines.append(f"look at it with: sat-slime status {path}; report: sat-slime report {path}")

@@ -127,6 +127,9 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
 
 def _claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
     """The run's folder, locked, with its settings. Raises RunFolderError."""
+    from sat_slime.plugin.launch.command import checkpoint_folder
+    from sat_slime.plugin.launch.saved import go_back
+
     text = dump_config(plan.config)
     if not plan.resume:
         return RunFolder.create(plan.folder, text, overwrite)
@@ -134,6 +137,8 @@ def _claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
     with writable(folder.path):
         folder.lock()
         write_atomically(folder.config, text)
+        if plan.resume_from is not None:
+            go_back(checkpoint_folder(plan.config, plan.folder), plan.resume_from)
         # What came after the checkpoint comes again.
         steps = saved_iterations(plan.config, plan.folder) * plan.config.pipeline.optimizer_steps_per_rollout
         for rows in (folder.metrics, folder.eval):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from sat_slime.cli.check import load_run, missing_engines, port_error, verifier_error
+from sat_slime.cli.resume import find_checkpoint
 from sat_slime.config import (
     ConfigError,
     EmbeddedConfig,
@@ -35,6 +36,7 @@ from sat_slime.experiment.view import make_view
 
 if TYPE_CHECKING:
     from sat_slime.cli.slime import SlimePlan
+    from sat_slime.embedded.checkpoint import Checkpoint
 
 FREE_ON_RESUME = (
     "pipeline.iterations",
@@ -63,6 +65,8 @@ class Plan:
     folder: Path
     resume: bool
     warnings: tuple[str, ...]
+    resume_from: int | None = None
+    """The iteration whose checkpoint is to be gone on from, 0 for the beginning; None: the newest one's."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +82,17 @@ class Ending:
 
 
 def plan_run(
-    file: Path, settings: Mapping[str, Any], overrides: Sequence[str], resume: bool, look_for_slime: bool = False
+    file: Path,
+    settings: Mapping[str, Any],
+    overrides: Sequence[str],
+    resume: bool,
+    look_for_slime: bool = False,
+    resume_from: int | None = None,
 ) -> Plan | SlimePlan:
     """The run that the command line asks for, checked. Raises ConfigError or RunFolderError.
 
     look_for_slime: of a run of slime, hold its flags against the slime on this machine.
+    resume_from: the iteration of the checkpoint to go on from, instead of the newest.
     """
     folder: Path | None = None
     if GridFolder(file).is_grid():
@@ -99,7 +109,7 @@ def plan_run(
     if not isinstance(config, EmbeddedConfig):
         from sat_slime.cli.slime import plan_slime_run
 
-        return plan_slime_run(config, file, None if "name" in settings else folder, resume, look_for_slime)
+        return plan_slime_run(config, file, None if "name" in settings else folder, resume, look_for_slime, resume_from)
     errors = config_errors(config)
     if message := tracker_error(config.logging.wandb_project):
         errors.append(message)
@@ -109,7 +119,7 @@ def plan_run(
         folder = Path(config.output_dir).expanduser() / config.name
     if resume:
         _check_resume(config, folder)
-    return Plan(config, folder, resume, tuple(config_warnings(config)))
+    return Plan(config, folder, resume, tuple(config_warnings(config)), resume_from)
 
 
 def contradiction(settings: Mapping[str, Any]) -> str | None:
@@ -191,8 +201,11 @@ def describe(plan: Plan) -> str:
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = {responses} "
         f"responses, at most {responses * longest:,} tokens an iteration",
         f"length      {config.pipeline.iterations} iterations, {steps} optimizer steps",
-        f"folder      {plan.folder}{' (resumed)' if plan.resume else ''}",
+        f"folder      {plan.folder}",
     ]
+    if plan.resume:
+        saved = find_checkpoint(plan, may_ask=False)
+        lines.append(f"goes on     from {saved.path.name if saved else 'its beginning'}")
     if missing := missing_engines():
         lines.append(f"missing     {', '.join(missing)}: {INSTALL_ENGINES}")
     return "\n".join([dump_config(config), *(f"# {line}" for line in lines)])
@@ -208,9 +221,9 @@ def launch(plan: Plan, *, overwrite: bool, live: bool | None, console: Console) 
     if error := port_error(plan.config) or verifier_error(plan.config):
         raise ConfigError([error])
     with sigterm_as_ctrl_c():
-        folder = _claim(plan, overwrite)
+        folder, saved = _claim(plan, overwrite)
         try:
-            status, error = _run(plan, folder, live, console)
+            status, error = _run(plan, folder, saved, live, console)
         except KeyboardInterrupt:
             status, error = "interrupted", None
         try:
@@ -232,22 +245,31 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _claim(plan: Plan, overwrite: bool) -> RunFolder:
-    """The run's folder, locked, with its settings. Raises RunFolderError."""
-    text = dump_config(plan.config)
+def _claim(plan: Plan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None]:
+    """The run's folder, locked, with its settings, and the checkpoint to go on from. Where that is damaged nothing in
+    the folder changes. Raises RunFolderError or ConfigError."""
+    text, saved = dump_config(plan.config), None
     if not plan.resume:
         folder = RunFolder.create(plan.folder, text, overwrite)
     else:
         folder = RunFolder.open(plan.folder)
         with writable(folder.path):
             folder.lock()
-            write_atomically(folder.config, text)
+        try:
+            saved = find_checkpoint(plan, may_ask=True)
+            with writable(folder.path):
+                write_atomically(folder.config, text)
+        except BaseException:
+            folder.unlock()
+            raise
     with writable(folder.path):
         folder.started()
-    return folder
+    return folder, saved
 
 
-def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> tuple[str, str | None]:
+def _run(
+    plan: Plan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console
+) -> tuple[str, str | None]:
     """(status, error) of the run. Raises KeyboardInterrupt."""
     import sat_slime.embedded as runtime
 
@@ -257,7 +279,7 @@ def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> 
     log: RunLog | None = None
     failed = False
     try:
-        done = folder.saved_updates() if plan.resume else 0
+        done = saved.state.updates if saved else 0
         view = make_view(title, pipeline.iterations * pipeline.optimizer_steps_per_rollout, console, live, done)
         with view:
             log = RunLog(
@@ -272,7 +294,13 @@ def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> 
                 stop_on_collapse=config.collapse.stop,
             )
             log.message(f"{title}, in {folder.path}")
-            runtime.run(config, folder.path.resolve(), log, resume=plan.resume)
+            if saved and not saved.has_checksums:
+                log.message(
+                    f"{saved.path.name} has no checksums, since an earlier version wrote it: its files can be read, "
+                    "but a number in them that changed would not be noticed",
+                    "warning",
+                )
+            runtime.run(config, folder.path.resolve(), log, resume=saved)
         return "finished", None
     except Exception as error:
         failed = True

@@ -14,6 +14,7 @@ from rich.console import Console
 from sat_slime.cli.check import Finding
 from sat_slime.cli.laptop import missing_laptop, without_laptop
 from sat_slime.cli.launch import changed_settings
+from sat_slime.cli.resume import GoingBack, no_such_checkpoint
 from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
 from sat_slime.experiment.run_folder import RunFolder, RunFolderError
 
@@ -48,17 +49,25 @@ class SlimePlan:
     resume: bool
     sent: SlimeCommand
     warnings: tuple[str, ...]
+    resume_from: int | None = None
+    """The iteration whose checkpoint is to be gone on from, 0 for the beginning; None: the newest one's."""
 
 
 # ----------------------------------------------------------------------------------------------------- planning
 
 
 def plan_slime_run(
-    config: SlimeConfig, file: Path, folder: Path | None, resume: bool, look_for_slime: bool
+    config: SlimeConfig,
+    file: Path,
+    folder: Path | None,
+    resume: bool,
+    look_for_slime: bool,
+    resume_from: int | None = None,
 ) -> SlimePlan:
     """The run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
 
     folder: that of an existing run, wherever it was moved to; None: output_dir/name.
+    resume_from: the iteration of the checkpoint to go on from, instead of the newest.
     """
     from sat_slime.config.slime_checks import slime_config_warnings
     from sat_slime.plugin.launch.checks import flags_here, settings_errors
@@ -71,11 +80,12 @@ def plan_slime_run(
     if errors := settings_errors(config, known):
         raise ConfigError([f"{file}: {error}" for error in errors])
     if resume:
-        check_resume(config, folder)
-    return SlimePlan(config, folder, resume, slime_command(config, folder, known), tuple(slime_config_warnings(config)))
+        check_resume(config, folder, resume_from)
+    sent, warnings = slime_command(config, folder, known), tuple(slime_config_warnings(config))
+    return SlimePlan(config, folder, resume, sent, warnings, resume_from)
 
 
-def check_resume(config: SlimeConfig, path: Path) -> None:
+def check_resume(config: SlimeConfig, path: Path, resume_from: int | None = None) -> None:
     """Raise ConfigError or RunFolderError unless the run in `path` can go on with these settings."""
     if not path.exists():
         raise RunFolderError(f"there is no run {path} to resume: leave out --resume to start it")
@@ -87,13 +97,33 @@ def check_resume(config: SlimeConfig, path: Path) -> None:
     if not config.checkpoint.every_n_iterations:
         raise ConfigError([f"{path}: the run saves no checkpoints to go on from: start another with --name X"])
     iterations, done = config.pipeline.iterations, saved_iterations(config, path)
-    if done >= iterations:
+    going_back = resume_from is not None and resume_from < done
+    finished = RunFolder(path).state().get("status") == "finished" and iterations <= saved.pipeline.iterations
+    if done >= iterations and (finished or not going_back):
         raise ConfigError(
             [
                 f"{path}: the run is finished after {done} iterations; to go on, name more: --set "
                 f"pipeline.iterations={done * 2}"
             ]
         )
+    _check_saved(config, path, done, resume_from)
+
+
+def _check_saved(config: SlimeConfig, path: Path, done: int, resume_from: int | None) -> None:
+    """Raise ConfigError where the checkpoint to go on from is not there, or is seen to be damaged."""
+    from sat_slime.plugin.launch import saved
+    from sat_slime.plugin.launch.command import checkpoint_folder
+
+    checkpoints = checkpoint_folder(config, path)
+    if resume_from == 0:
+        return
+    there = list(saved.numbered(checkpoints))
+    if resume_from and resume_from not in there:
+        raise no_such_checkpoint(resume_from, checkpoints, there)
+    fault = saved.fault(checkpoints, resume_from) if resume_from else saved.fault_of_newest(checkpoints)
+    if fault:
+        damaged = resume_from or done or max(there, default=0)
+        raise GoingBack(path, config, fault, damaged, saved.newest_whole(checkpoints)).refusal()
 
 
 def saved_iterations(config: SlimeConfig, folder: Path) -> int:

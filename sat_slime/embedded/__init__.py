@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from sat_slime.config.schema import EmbeddedConfig
 
 if TYPE_CHECKING:
+    from sat_slime.embedded.checkpoint import Checkpoint
     from sat_slime.embedded.loop import RunLog
 
 
-def run(config: EmbeddedConfig, folder: Path, log: RunLog, resume: bool = False) -> None:
+def run(config: EmbeddedConfig, folder: Path, log: RunLog, resume: Checkpoint | None = None) -> None:
     """Runs the pipeline to its end; see `loop.run`."""
     from sat_slime.embedded.loop import run as run_loop
 

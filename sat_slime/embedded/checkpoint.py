@@ -1,9 +1,9 @@
-"""Checkpoints of a run: a folder that is there in full or not at all.
+"""Checkpoints of a run: a folder that is there in full or not at all, with a checksum for every file.
 
 `checkpoints/iteration-000032/` holds `state.json`, one safetensors file per trainer rank, the broadcast weights that
-are still in use (`weights/`) and what was generated ahead: a batch (`batch.safetensors`, `batch.json`) or the queue of
-a stream (`queue.safetensors`, `queue.json`). It is written under another name, flushed to the disk and renamed; nothing
-in it is pickled.
+are still in use (`weights/`), what was generated ahead: a batch (`batch.safetensors`, `batch.json`) or the queue of
+a stream (`queue.safetensors`, `queue.json`), and `SHA256SUMS`. It is written under another name, flushed to the disk
+and renamed; nothing in it is pickled. What reads a checkpoint takes it from `verified`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,35 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from sat_slime.config.checksums import NAME as CHECKSUMS
+from sat_slime.config.checksums import checksum_faults, sha256, write_checksums
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.batch import Group, RolloutBatch, training_group, training_requests
 from sat_slime.rollout.types import GenerationRequest, Response
 
+SCHEMA = "sat_slime.checkpoint/1"
+"""In state.json. Checkpoints without it are of earlier versions, which wrote no checksums."""
 _NAME = re.compile(r"iteration-(\d{6,})")
+
+
+class DamagedCheckpoint(ValueError):
+    """Files of a checkpoint are not what was saved; the message is a line that names them."""
+
+    def __init__(self, path: Path, faults: Mapping[str, str]) -> None:
+        """faults: what is wrong with each file, by its name in the checkpoint."""
+        told = [f"{name} {fault}" for name, fault in faults.items()]
+        more = f" and {len(told) - 3} more files" if len(told) > 3 else ""
+        super().__init__(f"{path} is damaged: {', '.join(told[:3])}{more}")
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,18 @@ class LoopState:
     """Versions of the broadcast weights still in use; the last is what the engines hold."""
     layout: list[int]
     """Tensor-, expert- and data-parallel sizes, by which the rank files are cut."""
+    initial: dict[str, str] = field(default_factory=dict)
+    """Checksums of the run's initial model, which is the reference of its KL, by file; of earlier versions none."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose files are what was saved: made by `verified` alone."""
+
+    path: Path
+    state: LoopState
+    has_checksums: bool
+    """False for one of an earlier version, of which no more is known than that its files can be read."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +89,12 @@ def writing(checkpoints: Path, state: LoopState) -> Iterator[Path]:
     part.mkdir(parents=True)
     try:
         yield part
-        (part / "state.json").write_text(json.dumps(asdict(state)))
+        (part / "state.json").write_text(json.dumps({"schema": SCHEMA, **asdict(state)}))
+        write_checksums(part)
         for path in part.rglob("*"):
             _flush(path)
         _flush(part)
-        shutil.rmtree(final, ignore_errors=True)
+        _remove(final)
         os.replace(part, final)
         _flush(checkpoints)
     except BaseException:
@@ -82,42 +110,173 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def _remove(path: Path) -> None:
+    """Removes a folder, if it is there. Renamed first, it is never seen half removed under its own name."""
+    if path.exists():
+        gone = path.with_name(f"{path.name}.gone.part")
+        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(path, gone)
+        shutil.rmtree(gone)
+
+
+def numbered(checkpoints: Path) -> dict[int, Path]:
+    """All checkpoints by their iteration, oldest first; whether they are whole `verified` says."""
+    found = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    named = ((_NAME.fullmatch(path.name), path) for path in found)
+    return dict(sorted((int(match[1]), path) for match, path in named if match))
+
+
 def newest(checkpoints: Path) -> Path | None:
-    """The newest whole checkpoint."""
-    return max(_all(checkpoints), default=None)
+    """The newest checkpoint, which may be damaged."""
+    return next(reversed(numbered(checkpoints).values()), None)
+
+
+def newest_whole(checkpoints: Path) -> Checkpoint | None:
+    """The newest checkpoint that is not damaged."""
+    for path in reversed(numbered(checkpoints).values()):
+        try:
+            return verified(path)
+        except DamagedCheckpoint:
+            continue
+    return None
 
 
 def prune(checkpoints: Path, keep: int) -> None:
     """Removes all but the newest `keep` checkpoints and what a killed run left half-written."""
-    for old in sorted(_all(checkpoints))[:-keep]:
-        shutil.rmtree(old)
+    for old in list(numbered(checkpoints).values())[:-keep]:
+        _remove(old)
     for part in checkpoints.glob("*.part"):
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _all(checkpoints: Path) -> list[Path]:
-    found = checkpoints.iterdir() if checkpoints.is_dir() else ()
-    return [path for path in found if _NAME.fullmatch(path.name) and (path / "state.json").is_file()]
+def set_aside(checkpoints: Path, after: int) -> list[Path]:
+    """Renames checkpoints newer than iteration `after` to NAME.aside, where no resume takes them for the run's own;
+    returns the new names."""
+    aside = {path: path.with_name(f"{path.name}.aside") for n, path in numbered(checkpoints).items() if n > after}
+    for path, new in aside.items():
+        shutil.rmtree(new, ignore_errors=True)
+        os.replace(path, new)
+    return list(aside.values())
 
 
-def read_state(checkpoint: Path, config: EmbeddedConfig) -> LoopState:
-    """The loop's state.
+# ------------------------------------------------------------------------------------------------------- verification
+
+
+def verified(path: Path) -> Checkpoint:
+    """The checkpoint, once every file of it was held against its checksum.
 
     Raises:
-        ValueError: the checkpoint was written with other parallel sizes.
+        DamagedCheckpoint: names the files that are not what was saved.
     """
-    state = LoopState(**json.loads((checkpoint / "state.json").read_text()))
-    if state.layout != parallel_layout(config):
+    has_checksums = check_files(path)
+    return Checkpoint(path, _read_state(path), has_checksums)
+
+
+def check_files(path: Path, below: str = "") -> bool:
+    """Holds files of a checkpoint against their checksums; of an earlier version's, which have none, reads their form.
+
+    Args:
+        below: look only at files whose names in the checkpoint begin so.
+
+    Returns:
+        Whether it has checksums.
+
+    Raises:
+        DamagedCheckpoint: names the files that are not what was saved.
+    """
+    faults = checksum_faults(path, below)
+    has_checksums = not (CHECKSUMS in faults and _is_of_earlier_version(path))
+    if not has_checksums:
+        faults = _form_faults(path, below)
+    if faults:
+        raise DamagedCheckpoint(path, faults)
+    return has_checksums
+
+
+def _is_of_earlier_version(path: Path) -> bool:
+    if (path / CHECKSUMS).exists():
+        return False
+    try:
+        return "schema" not in json.loads((path / "state.json").read_text())
+    except (OSError, ValueError, TypeError):
+        return True  # its form will be found at fault
+
+
+def _form_faults(path: Path, below: str) -> dict[str, str]:
+    """Files that a checkpoint without checksums lacks, or that cannot be read."""
+    try:
+        state = _read_state(path)
+    except DamagedCheckpoint:
+        return {"state.json": "is missing" if not (path / "state.json").exists() else "cannot be read"}
+    tensor, _, data = state.layout
+    wanted = {f"rank-{rank}.safetensors" for rank in range(tensor * data)}
+    for version in state.weight_versions:
+        wanted |= {f"weights/v{version:06d}/{name}" for name in ("config.json", "model.safetensors")}
+    wanted |= {"batch.safetensors"} if (path / "batch.json").exists() else set()
+    there = {str(file.relative_to(path)) for file in path.rglob("*") if file.suffix in (".json", ".safetensors")}
+    names = sorted(name for name in wanted | there if name.startswith(below))
+    return {name: fault for name in names if (fault := _form_fault(path / name))}
+
+
+def _form_fault(path: Path) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    try:
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+        else:
+            with safe_open(path, framework="np"):  # reads the header, which tells how long the file is
+                pass
+    except Exception as error:  # safetensors has an error type of its own
+        return f"cannot be read ({error})"
+    return None
+
+
+def _read_state(path: Path) -> LoopState:
+    try:
+        values = json.loads((path / "state.json").read_text())
+        values.pop("schema", None)
+        state = LoopState(**values)
+        if not state.weight_versions or len(state.layout) != 3:
+            raise ValueError("no weights or no sizes")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(path, {"state.json": f"cannot be read ({error})"}) from error
+    return state
+
+
+def check_layout(saved: Checkpoint, config: EmbeddedConfig) -> None:
+    """Raises ValueError for a checkpoint that was written with other parallel sizes."""
+    if saved.state.layout != parallel_layout(config):
         raise ValueError(
-            f"{checkpoint} was written with tensor, expert, data parallel {state.layout}, the config has "
+            f"{saved.path} was written with tensor, expert, data parallel {saved.state.layout}, the config has "
             f"{parallel_layout(config)}: resume with the sizes that it was written with"
         )
-    return state
+
+
+def model_checksums(initial: Path) -> dict[str, str]:
+    """Checksums of the initial model's files, for `LoopState.initial`."""
+    return {name: sha256(initial / name) for name in ("config.json", "model.safetensors")}
+
+
+def check_initial(saved: Checkpoint, initial: Path) -> None:
+    """Raises DamagedCheckpoint where the run's initial model is not the one that it began with."""
+    faults = {}
+    for name, checksum in saved.state.initial.items():
+        try:
+            if sha256(initial / name) != checksum:
+                faults[name] = "is not what the run began with"
+        except OSError as error:
+            faults[name] = f"cannot be read ({error.strerror or error})"
+    if faults:
+        raise DamagedCheckpoint(initial, faults)
 
 
 def parallel_layout(config: EmbeddedConfig) -> list[int]:
     """Tensor-, expert- and data-parallel sizes."""
     return [config.train.tensor_parallel, config.train.expert_parallel, config.train.data_parallel]
+
+
+# ------------------------------------------------------------------------------------------- what was generated ahead
 
 
 def write_batch(folder: Path, batch: RolloutBatch) -> None:

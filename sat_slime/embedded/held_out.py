@@ -23,22 +23,38 @@ class Weights:
 
     folder: Path
     step: int
+    has_checksums: bool = True
+    """False in a checkpoint of an earlier version, whose files were not held against any."""
 
 
 def newest_weights(run: Path) -> Weights | None:
     """The newest weights that the engines of a run held, as its newest checkpoint has them; before the first
-    checkpoint its initial model."""
+    checkpoint its initial model. Raises DamagedCheckpoint."""
     saved = checkpoint.newest(run / "checkpoints")
-    if saved is None:
-        return Weights(run / "initial", 0) if is_model(run / "initial") else None
-    return weights_of(saved)
+    return initial_weights(run) if saved is None else weights_of(saved)
 
 
 def weights_of(saved: Path) -> Weights | None:
-    """Those of one checkpoint."""
+    """Those of one checkpoint, held against their checksums; its other files are not read. Raises DamagedCheckpoint."""
+    if not saved.is_dir():
+        return None
+    has_checksums = checkpoint.check_files(saved, below="weights/")
     named = ((_VERSION.fullmatch(folder.name), folder) for folder in (saved / "weights").glob("v*"))
-    known = [Weights(folder, int(match[1])) for match, folder in named if match and is_model(folder)]
+    known = [Weights(folder, int(match[1]), has_checksums) for match, folder in named if match and is_model(folder)]
     return max(known, key=lambda weights: weights.step, default=None)
+
+
+def initial_weights(run: Path) -> Weights | None:
+    """The initial model, held against the checksums that the newest whole checkpoint has of it, if there is one.
+
+    Raises DamagedCheckpoint.
+    """
+    if not is_model(run / "initial"):
+        return None
+    saved = checkpoint.newest_whole(run / "checkpoints")
+    if saved:
+        checkpoint.check_initial(saved, run / "initial")
+    return Weights(run / "initial", 0, has_checksums=saved is None or saved.has_checksums)
 
 
 def questions(config: EmbeddedConfig) -> list[Question]:

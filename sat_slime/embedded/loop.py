@@ -23,6 +23,7 @@ from sat_slime.config.disk import disk_is_full, naming
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint, task
 from sat_slime.embedded.batch import RolloutBatch, StepResult, evaluation_requests, training_requests
+from sat_slime.embedded.checkpoint import Checkpoint
 from sat_slime.embedded.cluster import ActorFailure, EngineGroup, TrainerGroup, local_ray, warm_up_model
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.initial_model import cached_model, is_model
@@ -53,18 +54,19 @@ class Flight:
     batch: RolloutBatch | None = None
 
 
-def run(config: EmbeddedConfig, folder: Path, log: RunLog, resume: bool = False) -> None:
+def run(config: EmbeddedConfig, folder: Path, log: RunLog, resume: Checkpoint | None = None) -> None:
     """Runs the whole pipeline to its end.
 
     Args:
         folder: the run folder.
         log: is told everything that is to be recorded or shown.
-        resume: go on from the folder's newest checkpoint, or from the start where there is none.
+        resume: the checkpoint of the folder to go on from; newer ones are set aside. None: from the beginning.
 
     Raises:
         ActorFailure: a trainer rank or an engine failed beyond recovery; the run can be resumed.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is saved.
         OSError: a checkpoint or weights could not be written; the previous checkpoint is whole.
+        ValueError: the initial model is not the one that the run began with.
     """
     # Ray sets signal handlers of its own as it starts, so ours come after.
     with local_ray() as scratch, _interruptible() as interruption:
@@ -142,12 +144,17 @@ class Pipeline:
         """Parts of the current iteration's time; `wait` is every wait for a rollout."""
         self.metrics: dict[str, float] = {}
         """What the current iteration reports besides its batch and its steps."""
+        self.initial_checksums: dict[str, str] = {}
+        """Of the initial model's files."""
         self.ahead: Flight | None = None
         """The batch generated ahead."""
 
-    def run(self, resume: bool) -> None:
-        saved = checkpoint.newest(self.checkpoints) if resume else None
+    def run(self, saved: Checkpoint | None) -> None:
         self._provide_initial_model(keep=saved is not None)
+        if saved:
+            checkpoint.check_layout(saved, self.config)
+            checkpoint.check_initial(saved, self.initial)
+        self.initial_checksums = checkpoint.model_checksums(self.initial)
         self.log.status(phase="starting", engine="starting")
         self.trainer = TrainerGroup(self.config, self.scratch, self.log_dir)
         self.engines = EngineGroup(self.config, self.initial, self.log_dir)
@@ -198,8 +205,7 @@ class Pipeline:
         self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
 
     def _begin(self) -> None:
-        self.log.rewind(-1)
-        forget_dumps(self.folder, after=0)
+        self._forget_after(0, updates=-1)
         shutil.rmtree(self.weights, ignore_errors=True)
         loading = self.trainer.start("load_initial", self.initial)
         self.engines.start()
@@ -207,22 +213,29 @@ class Pipeline:
         self._broadcast()
         self._evaluate()
 
-    def _restore(self, saved: Path) -> None:
-        state = checkpoint.read_state(saved, self.config)
-        self.log.message(f"resuming from {saved.name}: {state.iteration} iterations, {state.updates} optimizer steps")
-        self.log.rewind(state.updates)
-        forget_dumps(self.folder, after=state.iteration)
-        loading = [self.trainer.start("load_reference", self.initial), self.trainer.start("load", saved, state.updates)]
+    def _restore(self, saved: Checkpoint) -> None:
+        state, path = saved.state, saved.path.resolve()
+        self.log.message(f"resuming from {path.name}: {state.iteration} iterations, {state.updates} optimizer steps")
+        self._forget_after(state.iteration, state.updates)
+        loading = [self.trainer.start("load_reference", self.initial), self.trainer.start("load", path, state.updates)]
         self.engines.start()
         for futures in loading:
             self.trainer.wait(futures)
         shutil.rmtree(self.weights, ignore_errors=True)
-        shutil.copytree(saved / "weights", self.weights)
+        shutil.copytree(path / "weights", self.weights)
         for version in state.weight_versions:
             self.trainer.call("remember_weights", self._weights_folder(version), version)
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
         self.engines.update_weights(self._weights_folder(self.versions[-1]), self.versions[-1])
-        self._read_ahead(saved)
+        self._read_ahead(path)
+
+    def _forget_after(self, iteration: int, updates: int) -> None:
+        """Drops what the run left after the iteration from which it goes on. Checkpoints go first, and aside: where the
+        rest is interrupted, the next resume does not take one of them up."""
+        for path in checkpoint.set_aside(self.checkpoints, after=iteration):
+            self.log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
+        self.log.rewind(updates)
+        forget_dumps(self.folder, after=iteration)
 
     # ------------------------------------------------------------------------------------------------- loop
 
@@ -379,7 +392,11 @@ class Pipeline:
         self._settle()
         self.log.status(phase="saving a checkpoint")
         state = checkpoint.LoopState(
-            self.iteration, self.updates, self.versions, checkpoint.parallel_layout(self.config)
+            self.iteration,
+            self.updates,
+            self.versions,
+            checkpoint.parallel_layout(self.config),
+            self.initial_checksums,
         )
         try:
             with naming(self.checkpoints), checkpoint.writing(self.checkpoints, state) as part:

@@ -171,7 +171,8 @@ class GridRun:
             self._note(state, "failed", f"failed, and is left (attempt {state.attempts}): {error}")
 
     def _error(self, state: CellState, code: int, noted: dict[str, Any]) -> str:
-        if noted.get("status") == "failed" and noted.get("error"):
+        # A start that was refused left no note: what stands there is of the start before.
+        if code != BAD_INPUT and noted.get("status") == "failed" and noted.get("error"):
             return str(noted["error"])
         if code < 0:
             return f"its process was ended by signal {-code} ({signal.Signals(-code).name})"

@@ -133,11 +133,6 @@ class RunFolder:
         """Whether a living process, this one included, works on the folder."""
         return self._lock.is_held()
 
-    def saved_updates(self) -> int:
-        """Optimizer updates in the newest whole checkpoint, where a resumed run goes on; 0 without one."""
-        states = self.checkpoints.glob("iteration-*[0-9]/state.json")
-        return max((json.loads(state.read_text(encoding="utf-8"))["updates"] for state in states), default=0)
-
     def started(self, job: str | None = None) -> None:
         """Note that a run begins or goes on here, in this process or as a cluster's job; the first start is kept."""
         first = self._read_state().get("started")

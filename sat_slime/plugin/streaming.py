@@ -30,7 +30,7 @@ from sat_slime.config.source import ConfigError
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.settings import plugin_config, steps_per_rollout
 from sat_slime.plugin.inside.stream import Samples, Stream
-from sat_slime.plugin.inside.stream_files import read_queue, write_queue
+from sat_slime.plugin.inside.stream_files import queue_folder, read_queue, write_queue
 from sat_slime.rollout.staleness import StalenessBound
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         """
         state = run(self.stream.freeze(rollout_id))
         try:
-            write_queue(queue_folder(self.args.save, rollout_id), *state)
+            write_queue(queue_folder(Path(self.args.save), rollout_id), *state)
             super().save(rollout_id)
         finally:
             run(self.stream.thaw())
@@ -93,7 +93,7 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         super().load(rollout_id)
         if self.args.load is None or rollout_id is None or rollout_id < 0:
             return
-        folder = queue_folder(self.args.load, rollout_id)
+        folder = queue_folder(Path(self.args.load), rollout_id)
         if not folder.exists():
             logger.warning("sat_slime: no %s: prompts that waited or were in generation then are skipped", folder)
             return
@@ -129,11 +129,6 @@ def streaming_errors(args: Namespace, config: PluginConfig) -> list[str]:
         if getattr(args, name.replace("-", "_"), None)
     ]
     return errors
-
-
-def queue_folder(checkpoints: str, rollout_id: int) -> Path:
-    """Where the stream of a checkpoint is: beside slime's own position in the data."""
-    return Path(checkpoints) / "rollout" / f"queue_{rollout_id}"
 
 
 class _Engines:

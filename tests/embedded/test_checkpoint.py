@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from test_batch import CONFIG, make_batch
 
+from sat_slime.config.checksums import write_checksums
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint
-from sat_slime.embedded.checkpoint import LoopState
+from sat_slime.embedded.checkpoint import DamagedCheckpoint, LoopState
 
 STATE = LoopState(iteration=3, updates=3, weight_versions=[0, 2], layout=[1, 1, 1])
 
@@ -24,11 +28,110 @@ def test_the_newest_whole_one_counts_and_old_ones_go(tmp_path):
     assert checkpoint.newest(tmp_path / "none") is None
     for iteration in (3, 10, 200, 1_000_000):
         write(tmp_path, iteration)
+    write(tmp_path, 999_999)
     (tmp_path / "iteration-000201.part").mkdir()
-    (tmp_path / "iteration-000202").mkdir()  # no state: not a checkpoint
+    (tmp_path / "iteration-2000000.aside").mkdir()
+    assert list(checkpoint.numbered(tmp_path)) == [3, 10, 200, 999_999, 1_000_000]
     assert checkpoint.newest(tmp_path).name == "iteration-1000000"
     checkpoint.prune(tmp_path, keep=2)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["iteration-000200", "iteration-000202", "iteration-1000000"]
+    kept = ["iteration-1000000", "iteration-2000000.aside", "iteration-999999"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == kept
+
+
+def test_a_process_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_path):
+    """At each of the calls that make a checkpoint out of files."""
+    script = f"""
+import os, sys
+sys.path[:0] = {[str(Path(__file__).parent)]!r}
+from pathlib import Path
+from test_checkpoint import checkpoint, write
+folder, deadly, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+write(folder, 3)
+calls = 0
+def dying(of):
+    def call(*arguments, **keywords):
+        global calls
+        calls += 1
+        if calls > count:
+            os._exit(9)
+        return of(*arguments, **keywords)
+    return call
+module = checkpoint if hasattr(checkpoint, deadly) else os
+setattr(module, deadly, dying(getattr(module, deadly)))
+write(folder, 6)
+"""
+    points = [("write_checksums", 0), *(("fsync", n) for n in range(6)), ("replace", 0)]
+    for place, (deadly, count) in enumerate(points):
+        folder = tmp_path / str(place)
+        died = subprocess.run([sys.executable, "-c", script, folder, deadly, str(count)])
+        assert died.returncode == (0 if (deadly, count) == ("fsync", 5) else 9), (deadly, count)
+        whole = checkpoint.newest_whole(folder)
+        assert whole.path == checkpoint.newest(folder), "no name of a checkpoint before it is whole"
+        assert whole.state.iteration == (6 if deadly == "fsync" and count > 3 else 3)
+        write(folder, 7)
+        checkpoint.prune(folder, keep=1)
+        assert [path.name for path in folder.iterdir()] == ["iteration-000007"]
+
+
+def test_a_checkpoint_that_is_half_removed_is_none(tmp_path, monkeypatch):
+    for iteration in (3, 6, 9):
+        write(tmp_path, iteration)
+
+    def fails(path, **_):
+        if path.exists():
+            (path / "state.json").unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", fails)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.prune(tmp_path, keep=2)
+    monkeypatch.undo()
+    assert list(checkpoint.numbered(tmp_path)) == [6, 9]
+    checkpoint.prune(tmp_path, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["iteration-000006", "iteration-000009"]
+
+
+def test_newer_checkpoints_go_aside_and_the_files_stay(tmp_path):
+    for iteration in (3, 6, 9):
+        write(tmp_path, iteration)
+    (tmp_path / "iteration-000009.aside").mkdir()  # of an earlier time
+    assert [path.name for path in checkpoint.set_aside(tmp_path, after=3)] == [
+        "iteration-000006.aside",
+        "iteration-000009.aside",
+    ]
+    assert list(checkpoint.numbered(tmp_path)) == [3]
+    assert (tmp_path / "iteration-000009.aside" / "rank-0.safetensors").read_bytes() == b"x"
+    assert checkpoint.set_aside(tmp_path, after=3) == []
+
+
+def test_the_newest_whole_one_is_found_below_damaged_ones(tmp_path):
+    assert checkpoint.newest_whole(tmp_path) is None
+    for iteration in (3, 6, 9):
+        write(tmp_path, iteration)
+        (tmp_path / f"iteration-{iteration:06d}" / "rank-0.safetensors").write_bytes(b"x" if iteration == 3 else b"y")
+    assert checkpoint.newest_whole(tmp_path).state.iteration == 3
+    with pytest.raises(DamagedCheckpoint, match=r"iteration-000009 is damaged: rank-0.safetensors does not match its"):
+        checkpoint.verified(tmp_path / "iteration-000009")
+
+
+def test_many_faults_are_still_one_line(tmp_path):
+    with checkpoint.writing(tmp_path, STATE) as part:
+        for rank in range(8):
+            (part / f"rank-{rank}.safetensors").write_bytes(b"x")
+    for file in (tmp_path / "iteration-000003").glob("rank-*"):
+        file.unlink()
+    with pytest.raises(DamagedCheckpoint, match=r"rank-2.safetensors is missing and 5 more files$"):
+        checkpoint.verified(tmp_path / "iteration-000003")
+
+
+def test_a_garbage_state_with_a_right_checksum_is_still_an_error(tmp_path):
+    folder = tmp_path / "iteration-000003"
+    folder.mkdir()
+    for text in ("[]", "{}", '{"iteration": 1}', "x"):
+        (folder / "state.json").write_text(text)
+        write_checksums(folder)
+        with pytest.raises(DamagedCheckpoint, match=r"state.json cannot be read"):
+            checkpoint.verified(folder)
 
 
 def test_a_failed_write_leaves_the_previous_one(tmp_path):
@@ -42,10 +145,30 @@ def test_a_failed_write_leaves_the_previous_one(tmp_path):
 
 def test_state_comes_back_and_other_parallel_sizes_are_refused(tmp_path):
     write(tmp_path, 3)
-    folder = checkpoint.newest(tmp_path)
-    assert checkpoint.read_state(folder, EmbeddedConfig()) == STATE
+    saved = checkpoint.verified(checkpoint.newest(tmp_path))
+    assert saved.state == STATE and saved.has_checksums
+    checkpoint.check_layout(saved, EmbeddedConfig())
     with pytest.raises(ValueError, match=r"\[1, 1, 1\], the config has \[2, 1, 1\]"):
-        checkpoint.read_state(folder, EmbeddedConfig(train={"tensor_parallel": 2}))
+        checkpoint.check_layout(saved, EmbeddedConfig(train={"tensor_parallel": 2}))
+
+
+def test_another_initial_model_than_that_of_the_state_is_told(tmp_path):
+    initial = tmp_path / "initial"
+    initial.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (initial / name).write_text(name)
+    with checkpoint.writing(tmp_path, dataclasses.replace(STATE, initial=checkpoint.model_checksums(initial))):
+        pass
+    saved = checkpoint.verified(checkpoint.newest(tmp_path))
+    checkpoint.check_initial(saved, initial)
+    (initial / "model.safetensors").write_text("other")
+    with pytest.raises(
+        DamagedCheckpoint, match=r"initial is damaged: model.safetensors is not what the run began with"
+    ):
+        checkpoint.check_initial(saved, initial)
+    (initial / "model.safetensors").unlink()
+    with pytest.raises(DamagedCheckpoint, match=r"model.safetensors cannot be read \(No such file"):
+        checkpoint.check_initial(saved, initial)
 
 
 @pytest.mark.parametrize("routed", [True, False], ids=["moe", "dense, with distributions"])

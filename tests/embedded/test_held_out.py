@@ -15,7 +15,8 @@ from text_model import save_text_model
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded import held_out
+from sat_slime.embedded import checkpoint, held_out
+from sat_slime.embedded.checkpoint import DamagedCheckpoint
 from sat_slime.rollout.evaluation import Graded, summary
 
 ROOT = Path(__file__).parents[2]
@@ -33,19 +34,43 @@ def make_weights(folder: Path) -> None:
         (folder / name).write_text("{}")
 
 
+def save(run: Path, iteration: int, versions: list[int]) -> None:
+    initial = checkpoint.model_checksums(run / "initial")
+    state = checkpoint.LoopState(iteration, iteration, versions, [1, 1, 1], initial)
+    with checkpoint.writing(run / "checkpoints", state) as part:
+        (part / "rank-0.safetensors").write_text("")
+        for version in versions:
+            make_weights(part / "weights" / f"v{version:06d}")
+
+
 def test_the_newest_weights_of_a_run(tmp_path):
     assert held_out.newest_weights(tmp_path) is None
     make_weights(tmp_path / "initial")
     assert held_out.newest_weights(tmp_path) == held_out.Weights(tmp_path / "initial", 0)
-    for iteration, versions in ((4, (0, 3)), (10, (6, 9))):
-        saved = tmp_path / "checkpoints" / f"iteration-{iteration:06d}"
-        for version in versions:
-            make_weights(saved / "weights" / f"v{version:06d}")
-        (saved / "state.json").write_text("{}")
-    (saved / "weights" / "v000012").mkdir()  # half of a folder
+    save(tmp_path, 4, [0, 3])
+    save(tmp_path, 10, [6, 9])
     newest = held_out.newest_weights(tmp_path)
-    assert (newest.step, newest.folder.name) == (9, "v000009")
+    assert (newest.step, newest.folder.name, newest.has_checksums) == (9, "v000009", True)
     assert held_out.weights_of(tmp_path / "checkpoints" / "iteration-000004").step == 3
+    assert held_out.weights_of(tmp_path / "checkpoints" / "iteration-000099") is None
+
+
+def test_damaged_weights_are_not_evaluated_and_nothing_older_takes_their_place(tmp_path):
+    make_weights(tmp_path / "initial")
+    for iteration in (4, 10):
+        save(tmp_path, iteration, [iteration - 3, iteration])
+    saved = tmp_path / "checkpoints" / "iteration-000010"
+    (saved / "rank-0.safetensors").write_text("damaged")  # which an evaluation does not read
+    assert held_out.newest_weights(tmp_path).step == 10
+    (saved / "weights" / "v000010" / "model.safetensors").unlink()
+    with pytest.raises(DamagedCheckpoint, match=r"is damaged: weights/v000010/model.safetensors is missing"):
+        held_out.newest_weights(tmp_path)
+    assert held_out.initial_weights(tmp_path).step == 0
+    (tmp_path / "initial" / "model.safetensors").write_text("{ }")
+    with pytest.raises(
+        DamagedCheckpoint, match=r"initial is damaged: model.safetensors is not what the run began with"
+    ):
+        held_out.initial_weights(tmp_path)
 
 
 def test_another_evaluation_of_a_run_asks_the_same_problems():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from sat_slime.rollout.token_dump import dump_path, dump_paths, read_dump
 
@@ -237,6 +239,28 @@ def test_a_killed_server_is_restarted_and_nothing_is_lost_or_counted_twice(undis
     assert sum(row["rollout/restarts"] for row in [*run.rows(), *run.rows("eval")]) == 1
     assert (run.folder / "log.txt").read_text().count("1 server restart") == 1
     assert_same_history(run, undisturbed)
+
+
+def test_a_flipped_bit_of_adamw_is_found_and_the_told_command_goes_on_from_the_checkpoint_before(undisturbed, root):
+    run = Run(root, "flipped")
+    run.until(9)  # with checkpoints of iterations 4 and 8
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.wait()
+    rank = run.folder / "checkpoints" / "iteration-000008" / "rank-0.safetensors"
+    tensors = load_file(rank)
+    name = next(name for name in tensors if name.endswith("/exp_avg_sq"))
+    tensors[name].view(np.uint32).reshape(-1)[0] ^= 1 << 22
+    save_file(tensors, rank)
+    refused = Run(root, "flipped", "--resume")
+    assert refused.wait() == 2
+    (line,) = [line for line in refused.output.read_text().splitlines() if line.startswith("error: ")]
+    assert "iteration-000008 is damaged: rank-0.safetensors does not match its checksum" in line
+    words = shlex.split(line.split("to do so: sat-slime launch ")[1])
+    assert words == [str(run.folder), "--resume-from", "4"]
+    resumed = Run(root, "flipped", "--resume", *words[1:])
+    assert resumed.wait() == 0, resumed.output.read_text()
+    assert_same_history(resumed, undisturbed)
+    assert (run.folder / "checkpoints" / "iteration-000008.aside").is_dir(), "the damaged one is kept"
 
 
 def test_a_full_disk_at_a_checkpoint_leaves_the_previous_one_whole(undisturbed, root, tmp_path):

@@ -130,12 +130,3 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_the_remedy(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match=r"file/run cannot be written \(Not a directory\).*output_dir"):
         RunFolder.create(tmp_path / "file" / "run", "")
-
-
-def test_saved_updates_are_those_of_the_newest_whole_checkpoint(tmp_path):
-    folder = RunFolder.create(tmp_path / "run", "")
-    assert folder.saved_updates() == 0
-    for name, updates in (("iteration-000002", 4), ("iteration-000004", 8), ("iteration-000006.part", 12)):
-        (folder.checkpoints / name).mkdir()
-        (folder.checkpoints / name / "state.json").write_text(json.dumps({"updates": updates}))
-    assert folder.saved_updates() == 8

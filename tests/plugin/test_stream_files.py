@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from sat_slime.config.checksums import sha256, write_checksums
 from sat_slime.plugin.inside.stream_files import read_queue, write_queue
 
 UNTOLD, NOTHING = {"finished": [3, 9, 9], "dropped": [9]}, {"finished": [], "dropped": []}
@@ -72,7 +73,7 @@ def test_groups_come_back_as_they_were(tmp_path):
     write_queue(tmp_path / "rollout" / "queue_6", waiting, prompts, UNTOLD)
     assert equal(read_queue(tmp_path / "rollout" / "queue_6", Sample), (waiting, prompts, UNTOLD))
     written = sorted(path.name for path in (tmp_path / "rollout").rglob("*"))
-    assert written == ["queue.json", "queue.safetensors", "queue_6"]
+    assert written == ["SHA256SUMS", "queue.json", "queue.safetensors", "queue_6"]
 
 
 def test_an_empty_queue_is_saved_too(tmp_path):
@@ -126,11 +127,20 @@ def tear(folder):
     path.write_text(path.read_text()[:-40])
 
 
+def change_a_reward(folder):
+    path = folder / "queue.json"
+    assert '"score": 1.0' in path.read_text()
+    path.write_text(path.read_text().replace('"score": 1.0', '"score": 3.0'))
+
+
 def edit(change):
+    """Of a file that was written so, with its checksum."""
+
     def damage(folder):
         meta = json.loads((folder / "queue.json").read_text())
         change(meta)
         (folder / "queue.json").write_text(json.dumps(meta))
+        write_checksums(folder)
 
     return damage
 
@@ -139,6 +149,9 @@ DAMAGE = {
     "cut off": truncate,
     "a bit flipped": flip,
     "torn json": tear,
+    "a bit of a number": change_a_reward,
+    "no checksums": lambda folder: (folder / "SHA256SUMS").unlink(),
+    "garbage for checksums": lambda folder: (folder / "SHA256SUMS").write_bytes(b"\xff" * 99),
     "no tensors": lambda folder: (folder / "queue.safetensors").unlink(),
     "no json": lambda folder: (folder / "queue.json").unlink(),
     "another schema": edit(lambda meta: meta.update(schema="sat_slime.queue/9")),
@@ -155,10 +168,28 @@ def test_damage_is_told_in_a_line_with_the_remedy(tmp_path, damage):
     write_queue(tmp_path / "queue_6", *make_groups(), UNTOLD)
     damage(tmp_path / "queue_6")
     with pytest.raises(
-        ValueError, match=r"queue_6 is damaged \(.+\): go on from an earlier checkpoint, or delete"
+        ValueError, match=r"queue_6 is damaged \(.+\): go on from an earlier checkpoint .+ or delete the folder"
     ) as error:
         read_queue(tmp_path / "queue_6", Sample)
     assert "\n" not in str(error.value)
+
+
+def as_before(folder):
+    """A queue of the kind before: the tensors' checksum is in queue.json."""
+    meta = json.loads((folder / "queue.json").read_text())
+    meta |= {"schema": "sat_slime.queue/1", "sha256": sha256(folder / "queue.safetensors")}
+    (folder / "queue.json").write_text(json.dumps(meta))
+    (folder / "SHA256SUMS").unlink()
+
+
+def test_a_queue_of_the_kind_before_is_read_and_its_tensors_are_checked(tmp_path):
+    groups = make_groups()
+    write_queue(tmp_path / "queue_6", *groups)
+    as_before(tmp_path / "queue_6")
+    assert equal(read_queue(tmp_path / "queue_6", Sample), groups)
+    flip(tmp_path / "queue_6")
+    with pytest.raises(ValueError, match=r"queue.safetensors does not match its checksum"):
+        read_queue(tmp_path / "queue_6", Sample)
 
 
 def test_what_cannot_be_saved_is_named(tmp_path):

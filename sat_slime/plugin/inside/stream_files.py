@@ -1,5 +1,5 @@
-"""A stream's groups in a checkpoint: the folder `queue_ROLLOUT` with queue.json and queue.safetensors, there in full or
-not at all. Nothing in it is pickled.
+"""A stream's groups in a checkpoint: the folder `queue_ROLLOUT` with queue.json, queue.safetensors and the checksums of
+both, there in full or not at all. Nothing in it is pickled.
 
 Long lists of numbers, such as tokens and log-probs, and tensors, such as routes, are in queue.safetensors; all else of
 slime's samples is in queue.json, under the names of its `Sample.to_dict`.
@@ -7,7 +7,6 @@ slime's samples is in queue.json, under the names of its `Sample.to_dict`.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,10 +18,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-SCHEMA = "sat_slime.queue/1"
+from sat_slime.config.checksums import NAME as CHECKSUMS
+from sat_slime.config.checksums import checksum_faults, sha256, write_checksums
+
+SCHEMA, BEFORE = "sat_slime.queue/2", "sat_slime.queue/1"
+"""The kind that is written, and the one before: a checksum of the tensors alone, in queue.json."""
 GROUPS = ("waiting", "prompts")
 MANY = 16
 """Lists of so many numbers are kept as tensors."""
+
+
+def queue_folder(checkpoints: Path, rollout_id: int) -> Path:
+    """Where the stream of a checkpoint is: beside slime's own position in the data."""
+    return checkpoints / "rollout" / f"queue_{rollout_id}"
 
 
 def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], untold: dict[str, list[int]]) -> None:
@@ -43,10 +51,9 @@ def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], untold: di
     part.mkdir(parents=True)
     try:
         save_file(tensors, part / "queue.safetensors")
-        meta = {"schema": SCHEMA, "sha256": _digest(part / "queue.safetensors"), **groups}
-        meta["untold"] = untold
-        (part / "queue.json").write_text(json.dumps(meta))
-        for path in (part / "queue.safetensors", part / "queue.json", part):
+        (part / "queue.json").write_text(json.dumps({"schema": SCHEMA, **groups, "untold": untold}))
+        write_checksums(part)
+        for path in (*part.iterdir(), part):
             _flush(path)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(part, folder)
@@ -66,11 +73,7 @@ def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], d
         ValueError: the files are damaged or not of this kind; one line that names the folder and the remedy.
     """
     try:
-        meta = json.loads((folder / "queue.json").read_text())
-        if meta["schema"] != SCHEMA:
-            raise ValueError(f"schema {meta['schema']}, not {SCHEMA}")
-        if _digest(folder / "queue.safetensors") != meta["sha256"]:
-            raise ValueError("queue.safetensors is not what was written")
+        meta = _verified(folder)
         tensors = load_file(folder / "queue.safetensors")
         waiting, prompts = ([_decode(group, tensors, sample_class) for group in meta[name]] for name in GROUPS)
         told = meta.get("untold", {})  # folders of before it was kept have none
@@ -78,10 +81,25 @@ def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], d
     except Exception as error:  # whatever damage does to JSON, to tensors and to samples
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
-            f"{folder} is damaged ({why}): go on from an earlier checkpoint, or delete the folder, and the prompts "
-            "that waited or were in generation are skipped"
+            f"{folder} is damaged ({why}): go on from an earlier checkpoint (sat-slime launch RUN --resume-from "
+            "ITERATION), or delete the folder, and the prompts that waited or were in generation are skipped"
         ) from error
     return waiting, prompts, untold
+
+
+def _verified(folder: Path) -> dict[str, Any]:
+    """queue.json, once the files are what was written. Raises ValueError, OSError or KeyError."""
+    has_checksums = (folder / CHECKSUMS).exists()
+    if has_checksums and (faults := checksum_faults(folder)):
+        raise ValueError(", ".join(f"{name} {fault}" for name, fault in faults.items()))
+    meta: dict[str, Any] = json.loads((folder / "queue.json").read_text())
+    if meta["schema"] not in (SCHEMA, BEFORE):
+        raise ValueError(f"schema {meta['schema']}, not {SCHEMA}")
+    if meta["schema"] == SCHEMA and not has_checksums:
+        raise ValueError(f"{CHECKSUMS} is missing")
+    if meta["schema"] == BEFORE and sha256(folder / "queue.safetensors") != meta["sha256"]:
+        raise ValueError("queue.safetensors does not match its checksum")
+    return meta
 
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -130,14 +148,6 @@ def _decode(value: Any, tensors: dict[str, Tensor], sample_class: Any) -> Any:
     if kind == "dict":
         return fields
     raise ValueError(f"unknown kind {kind!r}")
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _flush(path: Path) -> None:

@@ -208,7 +208,7 @@ def newest_iteration(folder: Path) -> str | None:
     """What Megatron's checkpoint folder calls its newest one: a number or `release`; None without any."""
     try:
         text = (folder / "latest_checkpointed_iteration.txt").read_text(encoding="utf-8").strip()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None
     return text if text == "release" or text.isdigit() else None
 

@@ -42,7 +42,10 @@ def main():
         }
         log("model.py:918", f"step {rollout}: {values}")
         if (rollout + 1) % int(flag("--save-interval", "1000")) == 0:
-            folder.mkdir(parents=True, exist_ok=True)
+            saved = folder / f"iter_{rollout:07d}"
+            saved.mkdir(parents=True)
+            for name in ("__0_0.distcp", "common.pt", "metadata.json", ".metadata"):
+                (saved / name).write_text("{}")
             newest.write_text(str(rollout))
         if (rollout + 1) % int(flag("--eval-interval", "1000")) == 0:
             log(

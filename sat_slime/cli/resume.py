@@ -1,0 +1,133 @@
+"""Which checkpoint a run goes on from: the newest one, looked at before anything starts. An older one only where it is
+asked for, since that drops what was trained after it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from sat_slime.config import ConfigError, load_config
+from sat_slime.config.loader import RunConfig
+from sat_slime.experiment.metrics import read_rows
+from sat_slime.experiment.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from sat_slime.cli.launch import Plan
+    from sat_slime.embedded.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class GoingBack:
+    """What can be done about a run whose checkpoint is damaged."""
+
+    folder: Path
+    config: RunConfig
+    """As the command line has it."""
+    damage: str
+    damaged: int
+    """Iterations of the damaged checkpoint."""
+    fallback: int
+    """Iterations of the newest whole one; 0: there is none, and the run begins again."""
+
+    def explanation(self) -> str:
+        """What is damaged, what is whole, and what going back to it costs."""
+        where = f"iteration {self.fallback}, its newest whole checkpoint" if self.fallback else "its beginning alone"
+        return f"{self.damage}; the run can go on from {where}, {self._cost()}"
+
+    def _cost(self) -> str:
+        steps = self.config.pipeline.optimizer_steps_per_rollout
+        rows = read_rows(RunFolder(self.folder).metrics)
+        trained = [-(-row["step"] // steps) for row in rows if isinstance(row.get("step"), int)]
+        first, last = self.fallback + 1, max([self.damaged, *trained])
+        if last < first:
+            return "which costs nothing"
+        again = f"iteration {last} is" if last == first else f"iterations {first} to {last} are"
+        return f"which costs this: {again} trained again, and their rows, samples and dumps are dropped"
+
+    def command(self) -> str:
+        """What does it, with the settings that the command line changed."""
+        from sat_slime.cli.launch import differences
+
+        saved = load_config(RunFolder(self.folder).config)
+        settings = [
+            f"{key}={json.dumps(new)}"
+            for key, _, new in differences(saved, self.config)
+            if key not in ("name", "output_dir")  # of a run that was moved
+        ]
+        words = ["sat-slime", "launch", str(self.folder), "--resume-from", str(self.fallback)]
+        return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
+
+    def refusal(self) -> ConfigError:
+        return ConfigError([f"{self.explanation()}; to do so: {self.command()}"])
+
+    def ask(self) -> None:
+        """Returns where somebody at a terminal agrees. Raises ConfigError where not, or where there is no terminal."""
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise self.refusal()
+        typer.echo(self.explanation(), err=True)
+        try:
+            agreed = typer.confirm("Go on from there?", default=False, err=True)
+        except typer.Abort:  # Ctrl-C, or the end of the input
+            raise KeyboardInterrupt from None
+        if not agreed:
+            raise ConfigError([f"not resumed, and nothing is changed; to do so: {self.command()}"])
+
+
+def find_checkpoint(plan: Plan, may_ask: bool) -> Checkpoint | None:
+    """The checkpoint that an embedded run goes on from, its files held against their checksums; None: from the
+    beginning.
+
+    Args:
+        may_ask: where files are damaged and a terminal is there, ask whether to go on from an older checkpoint.
+
+    Raises:
+        ConfigError: files are damaged; the message says what is whole, what going back to it costs, and the command.
+    """
+    from sat_slime.embedded import checkpoint
+
+    checkpoints, wanted = RunFolder(plan.folder).checkpoints, plan.resume_from
+    there = checkpoint.numbered(checkpoints)
+    if wanted and wanted not in there:
+        raise no_such_checkpoint(wanted, checkpoints, list(there))
+    number = max(there, default=0) if wanted is None else wanted
+    if number == 0:
+        return None
+    saved: Checkpoint | None
+    try:
+        saved = checkpoint.verified(there[number])
+    except checkpoint.DamagedCheckpoint as damage:
+        saved = checkpoint.newest_whole(checkpoints)
+        back = GoingBack(plan.folder, plan.config, str(damage), number, saved.state.iteration if saved else 0)
+        if not may_ask:
+            raise back.refusal() from None
+        back.ask()
+    if saved is not None:
+        _check_initial(plan, saved)
+    return saved
+
+
+def no_such_checkpoint(wanted: int, checkpoints: Path, there: list[int]) -> ConfigError:
+    known = ", ".join(map(str, there)) or "none"
+    return ConfigError([f"--resume-from {wanted}: {checkpoints} has no checkpoint of that iteration, but: {known}"])
+
+
+def _check_initial(plan: Plan, saved: Checkpoint) -> None:
+    """Raises ConfigError for an initial model that is there and is another."""
+    from sat_slime.embedded import checkpoint
+    from sat_slime.embedded.initial_model import is_model
+
+    initial = plan.folder / "initial"
+    if not is_model(initial):
+        return  # it is copied again from the cache, and compared then
+    try:
+        checkpoint.check_initial(saved, initial)
+    except checkpoint.DamagedCheckpoint as damage:
+        cache = plan.config.cache_dir
+        remedy = f"delete {initial}, and a resume copies it again from the cache ({cache}) or warms it up again"
+        raise ConfigError([f"{damage}; {remedy}"]) from None

@@ -1,0 +1,75 @@
+"""Stands for the embedded runtime, without engines: logs steps, and saves checkpoints by the functions of the real one.
+
+As a script it is `sat_slime.cli.tied` on this runtime: PID ARGUMENTS.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from sat_slime.embedded import checkpoint
+
+SAVED_EVERY = 2
+"""Iterations between checkpoints."""
+
+
+class FakeRuntime:
+    """Ends as told."""
+
+    def __init__(self):
+        self.calls = []
+        self.end = None
+        self.at_end = lambda log: None
+        self.stop_after = 10**9
+
+    def run(self, config, folder, log, resume=None):
+        self.calls.append((config, folder, resume is not None))
+        done = resume.state.iteration if resume else 0
+        checkpoint.set_aside(folder / "checkpoints", after=done)
+        log.rewind(done if resume else -1)
+        log.status(phase="training")
+        for step in range(done + 1, min(config.pipeline.iterations, self.stop_after) + 1):
+            log.step({"step": step, "iteration": step, "reward/mean": 0.1 * step})
+            if step % SAVED_EVERY == 0:
+                save(folder, step)
+        self.at_end(log)
+        if self.end is not None:
+            raise self.end
+
+
+def save(folder, step):
+    """A checkpoint with the files of a real one: weights and AdamW's state of a rank, and broadcast weights."""
+    (folder / "initial").mkdir(exist_ok=True)
+    for name in ("config.json", "model.safetensors"):
+        (folder / "initial" / name).write_text("{}")
+    initial = checkpoint.model_checksums(folder / "initial")
+    state = checkpoint.LoopState(step, step, weight_versions=[step], layout=[1, 1, 1], initial=initial)
+    with checkpoint.writing(folder / "checkpoints", state) as part:
+        names = ("weight", "step", "exp_avg", "exp_avg_sq")
+        save_file({f"layer/{name}": np.full(64, step, np.float32) for name in names}, part / "rank-0.safetensors")
+        weights = part / "weights" / f"v{step:06d}"
+        weights.mkdir(parents=True)
+        (weights / "config.json").write_text("{}")
+        save_file({"layer": np.full(64, step, np.float32)}, weights / "model.safetensors")
+
+
+def main():
+    import sat_slime.embedded
+    from sat_slime.cli import launch, main
+    from sat_slime.cli.tied import tie_to
+
+    tie_to(int(sys.argv.pop(1)))
+    runtime = FakeRuntime()
+    if "STAND_IN_FAILS_AFTER" in os.environ:
+        runtime.stop_after, runtime.end = int(os.environ["STAND_IN_FAILS_AFTER"]), RuntimeError("the engine broke")
+    sat_slime.embedded.run = runtime.run
+    launch.missing_engines = lambda: []
+    main()
+
+
+if __name__ == "__main__":
+    main()

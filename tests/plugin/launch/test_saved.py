@@ -1,0 +1,90 @@
+"""Checkpoints of a run of slime, as the launcher sees them: what is damaged, and going back to an older one."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from sat_slime.plugin.inside.stream_files import queue_folder, write_queue
+from sat_slime.plugin.launch.machine import newest_iteration
+from sat_slime.plugin.launch.saved import fault_of_newest, go_back, newest_whole, numbered
+
+
+@pytest.fixture
+def checkpoints(tmp_path):
+    """After two and four iterations, as Megatron and the stream lay them down."""
+    for iteration in (2, 4):
+        folder = tmp_path / f"iter_{iteration - 1:07d}"
+        folder.mkdir()
+        for name in ("__0_0.distcp", "common.pt", "metadata.json", ".metadata"):
+            (folder / name).write_text("{}")
+        write_queue(queue_folder(tmp_path, iteration - 1), [], [])
+        (tmp_path / "latest_checkpointed_iteration.txt").write_text(str(iteration - 1))
+    return tmp_path
+
+
+def test_whole_ones_have_no_fault(checkpoints, tmp_path_factory):
+    assert fault_of_newest(checkpoints) is None and newest_whole(checkpoints) == 4
+    nothing = tmp_path_factory.mktemp("nothing")
+    assert fault_of_newest(nothing) is None and newest_whole(nothing) == 0
+    shutil.rmtree(queue_folder(checkpoints, 3))  # of mode batch, or deleted as its error says
+    assert fault_of_newest(checkpoints) is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "told", "whole"),
+    [
+        (
+            lambda f: (f / "iter_0000003/.metadata").unlink(),
+            "iter_0000003 is damaged: .metadata is missing or empty",
+            2,
+        ),
+        (lambda f: (f / "iter_0000003/metadata.json").write_text(""), "metadata.json is missing or empty", 2),
+        (lambda f: shutil.rmtree(f / "iter_0000003"), "iter_0000003 is missing or empty", 2),
+        (
+            lambda f: (f / "rollout/queue_3/queue.json").write_text("{}"),
+            "queue_3 is damaged: queue.json does not mat",
+            2,
+        ),
+        (lambda f: (f / "rollout/queue_3/SHA256SUMS").unlink(), "queue_3 is damaged: SHA256SUMS is missing", 2),
+        (
+            lambda f: (f / "latest_checkpointed_iteration.txt").unlink(),
+            "iteration.txt is missing or holds no number",
+            4,
+        ),
+        (
+            lambda f: (f / "latest_checkpointed_iteration.txt").write_bytes(b"\xff"),
+            "slime would not go on from iter_NNNNNNN",
+            4,
+        ),
+        (lambda f: (f / "latest_checkpointed_iteration.txt").write_text("8"), "iter_0000008 is missing or empty", 4),
+    ],
+)
+def test_what_is_damaged_is_told_and_the_newest_whole_one_found(checkpoints, damage, told, whole):
+    damage(checkpoints)
+    assert told in fault_of_newest(checkpoints)
+    assert newest_whole(checkpoints) == whole
+
+
+def test_a_job_that_ended_in_its_first_save_begins_again(checkpoints):
+    shutil.rmtree(checkpoints / "iter_0000003")
+    (checkpoints / "iter_0000001" / ".metadata").unlink()
+    (checkpoints / "latest_checkpointed_iteration.txt").unlink()
+    assert fault_of_newest(checkpoints) is None
+
+
+def test_megatrons_older_format_has_other_files(checkpoints):
+    shutil.rmtree(checkpoints / "iter_0000003")
+    (checkpoints / "iter_0000003" / "mp_rank_00").mkdir(parents=True)
+    assert fault_of_newest(checkpoints) is None
+
+
+def test_going_back_puts_the_newer_ones_aside(checkpoints):
+    (checkpoints / "iter_0000003.aside").mkdir()  # of an earlier time
+    go_back(checkpoints, 2)
+    assert newest_iteration(checkpoints) == "1" and list(numbered(checkpoints)) == [2]
+    assert (checkpoints / "iter_0000003.aside" / "common.pt").exists()
+    go_back(checkpoints, 0)
+    assert newest_iteration(checkpoints) is None and not numbered(checkpoints)
+    assert fault_of_newest(checkpoints) is None, "a run from its beginning"
