@@ -26,7 +26,7 @@ class FakeRuntime:
         self.at_end = lambda log: None
         self.stop_after = 10**9
 
-    def run(self, config, folder, log, resume=None):
+    def run(self, config, folder, log, resume=None, lost=None):
         self.calls.append((config, folder, resume is not None))
         done = resume.state.iteration if resume else 0
         checkpoint.set_aside(folder / "checkpoints", after=done)
