@@ -81,9 +81,9 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
             RuntimeError: a later rollout is handed out already.
             TypeError: a sample holds what cannot be saved.
         """
-        waiting, prompts = run(self.stream.freeze(rollout_id))
+        state = run(self.stream.freeze(rollout_id))
         try:
-            write_queue(queue_folder(self.args.save, rollout_id), waiting, prompts)
+            write_queue(queue_folder(self.args.save, rollout_id), *state)
             super().save(rollout_id)
         finally:
             run(self.stream.thaw())
@@ -97,8 +97,8 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         if not folder.exists():
             logger.warning("sat_slime: no %s: prompts that waited or were in generation then are skipped", folder)
             return
-        waiting, prompts = read_queue(folder, Sample)
-        self.stream.restore(waiting, prompts)
+        waiting, prompts, untold = read_queue(folder, Sample)
+        self.stream.restore(waiting, prompts, untold)
         logger.info("sat_slime: %d prompts wait, %d are begun again (%s)", len(waiting), len(prompts), folder)
 
 

@@ -154,11 +154,13 @@ class Run:
             last_step_on = (rollout + 1) * self.steps - 1
             assert max(last_step_on - version for _, version in parts) <= self.max_staleness
         assert sum(1 for _ in flat(groups)) == PROMPTS * SAMPLES
-        inside = sum(1 for group in self.stream.waiting for _ in flat(group.samples))
-        inside += sum(1 for begun in self.stream.begun for _ in flat(begun.samples))
+        waiting = sum(1 for group in self.stream.waiting for _ in flat(group.samples))
+        inside = waiting + sum(1 for begun in self.stream.begun for _ in flat(begun.samples))
         inside += sum(1 for prompts, _ in self.stream.again for _ in flat(prompts))
         gone = self.dropped() + len(self.stream._dropped)
         assert self.prompts.drawn * SAMPLES == len(self.handed) + gone + inside  # nothing is lost
+        by_length = sum(count for one in self.metrics for key, count in one.items() if "/finished/" in key)
+        assert by_length + len(self.stream._finished) == len(self.handed) + gone + waiting  # or counted twice
 
     def dropped(self) -> int:
         return int(sum(metrics["rollout/dropped"] for metrics in self.metrics))
@@ -323,13 +325,13 @@ def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(se
     async def until_the_checkpoint():
         run = Run(Engines(length=lengths.__getitem__), max_staleness=3, train=lambda: 6.0, prompts=prompts)
         await run.go(last=7)
-        waiting, unfinished = await run.stream.freeze(6)
+        state = await run.stream.freeze(6)
         drawn = prompts.drawn
         await asyncio.sleep(100)
         assert prompts.drawn == drawn  # nothing begins meanwhile
-        return run, waiting, unfinished
+        return run, state
 
-    before, waiting, unfinished = simulate(until_the_checkpoint())
+    before, (waiting, unfinished, untold) = simulate(until_the_checkpoint())
     assert waiting and unfinished
     assert all(sample.response_length == 0 and not sample.weight_versions for sample in flat(unfinished))
 
@@ -337,9 +339,8 @@ def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(se
         engines = Engines(length=lengths.__getitem__)
         engines.held = 7
         run = Run(engines, max_staleness=3, train=lambda: 6.0, prompts=prompts)
-        run.stream.restore(waiting, unfinished)
-        run.handed = list(before.handed)
-        run.metrics = [{"rollout/dropped": before.dropped() + len(before.stream._dropped)}]
+        run.stream.restore(waiting, unfinished, untold)
+        run.handed, run.metrics = list(before.handed), list(before.metrics)
         batch = asyncio.create_task(run.stream.next_batch(7))
         await asyncio.sleep(0.5)
         first = [begun.prompts[0].index for begun in run.stream.begun]

@@ -12,6 +12,8 @@ import torch
 
 from sat_slime.plugin.inside.stream_files import read_queue, write_queue
 
+UNTOLD, NOTHING = {"finished": [3, 9, 9], "dropped": [9]}, {"finished": [], "dropped": []}
+
 
 @dataclass
 class Sample:
@@ -67,35 +69,41 @@ def equal(a, b) -> bool:
 
 def test_groups_come_back_as_they_were(tmp_path):
     waiting, prompts = make_groups()
-    write_queue(tmp_path / "rollout" / "queue_6", waiting, prompts)
-    assert equal(read_queue(tmp_path / "rollout" / "queue_6", Sample), (waiting, prompts))
+    write_queue(tmp_path / "rollout" / "queue_6", waiting, prompts, UNTOLD)
+    assert equal(read_queue(tmp_path / "rollout" / "queue_6", Sample), (waiting, prompts, UNTOLD))
     written = sorted(path.name for path in (tmp_path / "rollout").rglob("*"))
     assert written == ["queue.json", "queue.safetensors", "queue_6"]
 
 
 def test_an_empty_queue_is_saved_too(tmp_path):
-    write_queue(tmp_path / "queue_0", [], [])
-    assert read_queue(tmp_path / "queue_0", Sample) == ([], [])
+    write_queue(tmp_path / "queue_0", [], [], NOTHING)
+    assert read_queue(tmp_path / "queue_0", Sample) == ([], [], NOTHING)
+
+
+def test_a_queue_of_before_they_were_kept_has_no_counts(tmp_path):
+    write_queue(tmp_path / "queue_0", *make_groups(), UNTOLD)
+    edit(lambda meta: meta.pop("untold"))(tmp_path / "queue_0")
+    assert read_queue(tmp_path / "queue_0", Sample)[2] == NOTHING
 
 
 def test_a_later_save_takes_the_place_of_an_earlier_one(tmp_path):
     waiting, prompts = make_groups()
-    write_queue(tmp_path / "queue_0", waiting, prompts)
-    write_queue(tmp_path / "queue_0", [], prompts)
+    write_queue(tmp_path / "queue_0", waiting, prompts, UNTOLD)
+    write_queue(tmp_path / "queue_0", [], prompts, UNTOLD)
     assert read_queue(tmp_path / "queue_0", Sample)[0] == []
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_what_fails_half_way_leaves_what_was_there(tmp_path, monkeypatch, failing):
     waiting, prompts = make_groups()
-    write_queue(tmp_path / "queue_0", waiting, prompts)
+    write_queue(tmp_path / "queue_0", waiting, prompts, UNTOLD)
 
     def full(*_):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(os, failing, full)
     with pytest.raises(OSError, match="No space left"):
-        write_queue(tmp_path / "queue_1", waiting, prompts)
+        write_queue(tmp_path / "queue_1", waiting, prompts, UNTOLD)
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["queue_0"]
     assert len(read_queue(tmp_path / "queue_0", Sample)[0]) == 2
@@ -134,6 +142,7 @@ DAMAGE = {
     "no tensors": lambda folder: (folder / "queue.safetensors").unlink(),
     "no json": lambda folder: (folder / "queue.json").unlink(),
     "another schema": edit(lambda meta: meta.update(schema="sat_slime.queue/9")),
+    "counts of another kind": edit(lambda meta: meta.update(untold={"finished": 5})),
     "a part lacks": edit(lambda meta: meta.pop("prompts")),
     "an unknown kind": edit(lambda meta: meta["waiting"].append([{"code": "import os"}])),
     "a tensor that is not there": edit(lambda meta: meta["waiting"].append([{"numbers": "nowhere"}])),
@@ -143,7 +152,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
 def test_damage_is_told_in_a_line_with_the_remedy(tmp_path, damage):
-    write_queue(tmp_path / "queue_6", *make_groups())
+    write_queue(tmp_path / "queue_6", *make_groups(), UNTOLD)
     damage(tmp_path / "queue_6")
     with pytest.raises(
         ValueError, match=r"queue_6 is damaged \(.+\): go on from an earlier checkpoint, or delete"
@@ -155,5 +164,5 @@ def test_damage_is_told_in_a_line_with_the_remedy(tmp_path, damage):
 def test_what_cannot_be_saved_is_named(tmp_path):
     group = [[Sample(0, metadata={"image": [object()]})]]
     with pytest.raises(TypeError, match=r"waiting\.0\.0\.metadata\.image\.0 of a sample is a object"):
-        write_queue(tmp_path / "queue_0", group, [])
+        write_queue(tmp_path / "queue_0", group, [], UNTOLD)
     assert list(tmp_path.iterdir()) == []

@@ -206,8 +206,8 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
 
     source.stream.freeze = noted
     source.save(3)  # as the driver does: before rollout 3 is trained
-    ((waiting, unfinished),) = frozen
-    assert waiting and unfinished
+    ((waiting, unfinished, untold),) = frozen
+    assert waiting and unfinished and len(untold["finished"]) >= len(waiting)
 
     server, args = Sglang(held=4), make_args(tmp_path, load=str(tmp_path))
     resumed = slime.start(server, args)
@@ -222,6 +222,8 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
     metrics = [*(metrics for _, metrics in first), output.metrics, *(metrics for _, metrics in second)]
     dropped = sum(one["rollout/dropped"] for one in metrics)
     assert max(indices) + 1 - len(indices) <= dropped  # no prompt is skipped
+    finished = sum(count for one in metrics for key, count in one.items() if key.startswith("rollout/finished/"))
+    assert finished >= len(samples) + dropped  # what waited at the checkpoint is counted too
     assert any(len(versions.parts_of(sample)) == 2 for sample in samples)
 
 

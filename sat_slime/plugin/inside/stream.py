@@ -33,6 +33,8 @@ MAX_ATTEMPTS = 3
 
 Samples = list[Any]
 """A group's samples, or a list of them where a generate function makes several of one."""
+Untold = dict[str, list[int]]
+"""Lengths of the responses `finished`, and of those of them `dropped`, since the last batch."""
 
 
 class Engines(Protocol):
@@ -244,9 +246,9 @@ class Stream:
 
     # ------------------------------------------------------------------------------------------------------- state
 
-    async def freeze(self, rollout: int) -> tuple[list[Samples], list[Samples]]:
-        """The samples of the groups that wait, and the prompts of those in generation in the order in which they began.
-        Nothing begins until `thaw`.
+    async def freeze(self, rollout: int) -> tuple[list[Samples], list[Samples], Untold]:
+        """The samples of the groups that wait, the prompts of those in generation in the order in which they began, and
+        what no batch has told yet. Nothing begins until `thaw`.
 
         Raises:
             RuntimeError: a later rollout than this one is handed out, and would be lost.
@@ -258,14 +260,16 @@ class Stream:
             )
         self.held = True
         prompts = [begun.prompts for begun in self.begun] + [prompts for prompts, _ in self.again]
-        return [group.samples for group in self.waiting], prompts
+        untold: Untold = {"finished": list(self._finished), "dropped": list(self._dropped)}
+        return [group.samples for group in self.waiting], prompts, untold
 
     async def thaw(self) -> None:
         self.held = False
         self._tell()
 
-    def restore(self, waiting: list[Samples], prompts: list[Samples]) -> None:
+    def restore(self, waiting: list[Samples], prompts: list[Samples], untold: Untold) -> None:
         """Takes what `freeze` returned, before the first batch."""
+        self._finished, self._dropped = list(untold["finished"]), list(untold["dropped"])
         self.waiting = [Complete(samples, _oldest(samples)) for samples in waiting]
         self.again = deque((group, 1) for group in prompts)
 

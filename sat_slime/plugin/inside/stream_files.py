@@ -25,8 +25,9 @@ MANY = 16
 """Lists of so many numbers are kept as tensors."""
 
 
-def write_queue(folder: Path, waiting: list[Any], prompts: list[Any]) -> None:
-    """Writes groups of slime's samples: those that wait, and the prompts of those in generation.
+def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], untold: dict[str, list[int]]) -> None:
+    """Writes groups of slime's samples: those that wait, and the prompts of those in generation. untold: numbers that
+    go with them.
 
     Raises:
         TypeError: a sample holds what the files cannot; the message says where.
@@ -42,7 +43,8 @@ def write_queue(folder: Path, waiting: list[Any], prompts: list[Any]) -> None:
     part.mkdir(parents=True)
     try:
         save_file(tensors, part / "queue.safetensors")
-        meta = {"schema": SCHEMA, "sha256": _digest(part / "queue.safetensors"), **groups}
+        meta: dict[str, Any] = {"schema": SCHEMA, "sha256": _digest(part / "queue.safetensors")}
+        meta |= {**groups, "untold": untold}
         (part / "queue.json").write_text(json.dumps(meta))
         for path in (part / "queue.safetensors", part / "queue.json", part):
             _flush(path)
@@ -54,7 +56,7 @@ def write_queue(folder: Path, waiting: list[Any], prompts: list[Any]) -> None:
         raise
 
 
-def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any]]:
+def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], dict[str, list[int]]]:
     """What `write_queue` wrote.
 
     Args:
@@ -71,13 +73,15 @@ def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any]]:
             raise ValueError("queue.safetensors is not what was written")
         tensors = load_file(folder / "queue.safetensors")
         waiting, prompts = ([_decode(group, tensors, sample_class) for group in meta[name]] for name in GROUPS)
+        told = meta.get("untold", {})  # folders of before it was kept have none
+        untold = {name: [int(length) for length in told.get(name, [])] for name in ("finished", "dropped")}
     except Exception as error:  # whatever damage does to JSON, to tensors and to samples
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
             f"{folder} is damaged ({why}): go on from an earlier checkpoint, or delete the folder, and the prompts "
             "that waited or were in generation are skipped"
         ) from error
-    return waiting, prompts
+    return waiting, prompts, untold
 
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
