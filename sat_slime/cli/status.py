@@ -7,7 +7,6 @@ from pathlib import Path
 from sat_slime.cli.jobs import short
 from sat_slime.cli.sent import progress, status_lines
 from sat_slime.config import EmbeddedConfig, load_config, method_label
-from sat_slime.embedded.checkpoint import newest
 from sat_slime.experiment.metrics import read_rows
 from sat_slime.experiment.run_folder import RunFolder
 
@@ -20,6 +19,8 @@ def lines(path: Path) -> list[str]:
 
 
 def _embedded(folder: RunFolder, config: EmbeddedConfig) -> list[str]:
+    from sat_slime.embedded.checkpoint import newest
+
     noted, saved = folder.state(), newest(folder.checkpoints)
     status = noted.get("status")
     pipeline = config.pipeline

@@ -338,7 +338,9 @@ class Pipeline:
         """rollout/restarts of a row: those since the row before, of steps and evaluations together."""
         restarts = self.engines.new_restarts()
         if restarts:
-            self.log.message(f"{during}: {restarts} server restart{'s' * (restarts > 1)}", "warning")
+            deaths = "; ".join(self.engines.new_deaths())
+            count = f"{restarts} server restart{'s' * (restarts > 1)}"
+            self.log.message(f"{during}: {count}{': ' * bool(deaths)}{deaths}", "warning")
         return {"rollout/restarts": restarts}
 
     def _weights_folder(self, version: int) -> Path:
@@ -373,8 +375,6 @@ class Pipeline:
         if every and self.iteration % every == 0:
             self.log.samples(self.iteration, sample_rows(batch))
         self.log.status(engine=self.engines.states())
-        for death in self.engines.new_deaths():
-            self.log.message(f"{death}; the server was restarted", "warning")
 
     def _evaluate(self) -> None:
         """Accuracy on held-out problems with the weights that the engines hold, which may lag the trainer."""

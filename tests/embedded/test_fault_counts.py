@@ -51,6 +51,7 @@ def engines(restarts, stats):
     faults = faults_of([GenerationResult([], {"rejected": {}, "lost": 0, "resent": 0, **stats})])
     return SimpleNamespace(
         new_restarts=lambda: next(told),
+        new_deaths=lambda: [],
         states=lambda: "ready",
         generate=lambda requests, group: [],
         collect=lambda futures, iteration, problems: dataclasses.replace(

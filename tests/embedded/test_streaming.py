@@ -307,6 +307,7 @@ def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path)
         return [*done, trainer] if world.now > 6 else done
 
     monkeypatch.setattr(streaming, "wait_any", wait_any)
+    monkeypatch.setattr(streaming, "result_among", lambda future, futures, what: world.results[future])
     pipeline.trainer = SimpleNamespace(start_train=lambda *_: [trainer], wait=lambda _: world.results[trainer])
     assert pipeline._train(batch, dump=False) == world.results[trainer]
     assert pipeline.next_number == began and len(pipeline.queue) == 6 and not pipeline.streams

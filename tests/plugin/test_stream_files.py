@@ -184,9 +184,9 @@ def as_before(folder):
 
 def test_a_queue_of_the_kind_before_is_read_and_its_tensors_are_checked(tmp_path):
     groups = make_groups()
-    write_queue(tmp_path / "queue_6", *groups)
+    write_queue(tmp_path / "queue_6", *groups, UNTOLD)
     as_before(tmp_path / "queue_6")
-    assert equal(read_queue(tmp_path / "queue_6", Sample), groups)
+    assert equal(read_queue(tmp_path / "queue_6", Sample)[:2], groups)
     flip(tmp_path / "queue_6")
     with pytest.raises(ValueError, match=r"queue.safetensors does not match its checksum"):
         read_queue(tmp_path / "queue_6", Sample)
