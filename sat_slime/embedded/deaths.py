@@ -53,6 +53,14 @@ def dead_children(parent: int) -> Iterator[tuple[int, str, int]]:
                 yield int(process.name), name, os.waitstatus_to_exitcode(int(fields[49]))
 
 
+def is_ending(pid: int) -> bool:
+    """Whether a process's first thread has ended, while others may still be at it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return False
+
+
 def exit_code(pid: int) -> int | None:
     """The return code of a child that has ended and stays to be collected, as Popen has it; None of one that lives.
 

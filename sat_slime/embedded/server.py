@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sat_slime.config.schema import ModelConfig, RolloutConfig
-from sat_slime.embedded.deaths import dead_children, how_it_ended
+from sat_slime.embedded.deaths import dead_children, how_it_ended, is_ending
 from sat_slime.rollout.client import SGLangClient
 
 HOST = "127.0.0.1"
@@ -70,7 +70,11 @@ class SGLangServer:
 
     @property
     def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        if self._process is None:
+            return False
+        if is_ending(self._process.pid):  # its children, which are killed with it, would pass for the cause
+            self._process.wait()
+        return self._process.poll() is None
 
     async def start(self, model_path: str, version: int) -> None:
         """Start with the weights of a Hugging Face folder, reported as `version`, and wait until healthy.
