@@ -24,6 +24,10 @@ SectionT = TypeVar("SectionT", bound=Section)
 RunConfig = EmbeddedConfig | SlimeConfig
 RUNTIMES: dict[str, type[RunConfig]] = {"embedded": EmbeddedConfig, "slime": SlimeConfig}
 """The class behind each value of `runtime:`."""
+RETIRED: dict[KeyPath, str] = {
+    ("rollout", "base_port"): "the servers of a run have no ports any more, but files that this user alone can open"
+}
+"""Settings that are gone, and why. Older runs have them in their files as null."""
 
 
 def load_config(
@@ -150,6 +154,11 @@ def _known(
     for key, value in values.items():
         inner = (*path, key)
         field = model.model_fields.get(key)
+        if inner in RETIRED:
+            if value is not None:
+                told = f"{source.origin(inner)}: {'.'.join(inner)} is no setting any more: {RETIRED[inner]}"
+                errors.append(f"{told}; leave it out, or set it to null")
+            continue
         if field is None:
             errors += [_unknown_key(source, leaf, known) for leaf in _leaves(inner, value)]
             continue

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from sat_slime.embedded import task
 from sat_slime.embedded.batch import RolloutBatch, StepResult
 from sat_slime.embedded.engine import GenerationResult, RolloutEngine
 from sat_slime.embedded.task import Problem
+from sat_slime.rollout.scratch import new_scratch
 from sat_slime.rollout.types import GenerationRequest
 
 
@@ -39,23 +38,23 @@ def local_ray() -> Iterator[Path]:
 
     Yields a scratch folder, which goes away with it.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="sat_slime-"))
+    folder = new_scratch()
     try:
         # Without the address a RAY_ADDRESS in the environment would put a laptop run onto somebody's cluster.
         ray.init(
             address="local",
             _node_ip_address="127.0.0.1",
-            _temp_dir=str(scratch / "ray"),
+            _temp_dir=str(folder.path / "ray"),
             num_cpus=os.cpu_count(),
             include_dashboard=False,
             log_to_driver=False,
             logging_level=logging.ERROR,
             object_store_memory=256 * 2**20,
         )
-        yield scratch
+        yield folder.path
     finally:
         ray.shutdown()
-        shutil.rmtree(scratch, ignore_errors=True)
+        folder.remove()
 
 
 def wait_all(futures: Sequence[Any], what: str) -> list[Any]:

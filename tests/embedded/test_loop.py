@@ -52,6 +52,7 @@ class Run:
             command += [str(ROOT / "configs/embedded/tiny.yaml"), "--name", name]
             command += [part for setting in settings for part in ("--set", setting)] + list(arguments)
         self.output = root / f"{name}-{len(list(root.glob('*.out')))}.out"
+        self.folders: set[Path] = set()
         self.process = subprocess.Popen(
             command, stdout=self.output.open("w"), stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -100,6 +101,16 @@ def _is_ray_agent(process) -> bool:
     return any(name in " ".join(_command_line(process)) for name in ("DashboardAgent", "RuntimeEnvAgent"))
 
 
+def scratch_folders(processes: list) -> set[Path]:
+    """Those that the processes hold."""
+    return {Path(file.path).parent for p in processes for file in p.open_files() if file.path.endswith("/held")}
+
+
+def in_shared_memory(folders: set[Path]) -> list[Path]:
+    """What SGLang keeps there for the servers of these folders."""
+    return [file for folder in folders for file in Path("/dev/shm").glob(f"*{folder.name}*")]
+
+
 def assert_gone(processes: list) -> None:
     _, alive = psutil.wait_procs(processes, timeout=30)
     assert not alive, [" ".join(_command_line(p)) for p in alive]
@@ -114,6 +125,7 @@ def root(tmp_path_factory) -> Path:
 def undisturbed(root) -> Run:
     run = Run(root, "undisturbed")
     processes = run.until(1)
+    run.folders = scratch_folders(processes)
     assert run.wait() == 0, run.output.read_text()
     assert_gone(processes)
     return run
@@ -260,6 +272,37 @@ def test_a_full_disk_at_a_checkpoint_leaves_the_previous_one_whole(undisturbed, 
         assert_same_history(resumed, undisturbed)
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+@pytest.fixture(scope="module")
+def in_motion(root) -> Run:
+    """A run of two servers and two ranks that the tests below look at, and kill."""
+    settings = ("pipeline.iterations=1000", "rollout.engines=2", "train.data_parallel=2")
+    run = Run(root, "in-motion", *(part for setting in settings for part in ("--set", setting)))
+    run.until(1)
+    yield run
+    run.process.kill()
+    run.wait()
+
+
+def test_what_a_kill_of_everything_left_goes_with_the_next_start(in_motion, root):
+    processes = in_motion.processes()
+    folders = scratch_folders(processes)
+    assert len(folders) == 3 and len(in_shared_memory(folders)) == 2
+    for process in processes:
+        process.suspend()  # so that none cleans up after another
+    for process in processes:
+        process.kill()
+    psutil.wait_procs(processes, timeout=30)
+    assert all(folder.is_dir() for folder in folders) and len(in_shared_memory(folders)) == 2
+    following = Run(root, "following", "--set", "pipeline.iterations=1")
+    assert following.wait() == 0, following.output.read_text()
+    assert not any(folder.exists() for folder in folders) and in_shared_memory(folders) == []
+
+
+def test_a_run_that_ends_by_itself_leaves_nothing(undisturbed):
+    folders = undisturbed.folders
+    assert len(folders) == 2 and not any(folder.exists() for folder in folders) and in_shared_memory(folders) == []
 
 
 def test_the_synchronous_mode_has_no_lag(undisturbed, root):
