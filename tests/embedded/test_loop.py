@@ -7,6 +7,7 @@ have the metrics of the undisturbed one, bit for bit.
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import json
 import os
 import signal
@@ -99,6 +100,16 @@ def _command_line(process) -> list[str]:
 def _is_ray_agent(process) -> bool:
     """Ray's own two agents take a minute to give up on a head that was killed; they hold nothing of the run."""
     return any(name in " ".join(_command_line(process)) for name in ("DashboardAgent", "RuntimeEnvAgent"))
+
+
+def listening(processes: list) -> list[tuple]:
+    """(address, port, process's name) of every socket that takes what others send."""
+    waiting = ((connection, p) for p in processes for connection in p.net_connections("inet") if not connection.raddr)
+    return [(connection.laddr.ip, connection.laddr.port, p.name()) for connection, p in waiting]
+
+
+def is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback
 
 
 def scratch_folders(processes: list) -> set[Path]:
@@ -283,6 +294,17 @@ def in_motion(root) -> Run:
     yield run
     run.process.kill()
     run.wait()
+
+
+def test_every_socket_of_a_run_is_on_loopback(in_motion):
+    found = listening(in_motion.processes())
+    assert {"sglang::scheduler", "raylet", "gcs_server", "ray::_Rank"} <= {name for *_, name in found}, found
+    assert [one for one in found if not is_loopback(one[0])] == []
+    # A server itself has no port at all: its process listens on a file in a folder of this user alone.
+    server = in_motion.find("sglang_server.launch")
+    assert listening([server]) == []
+    (folder,) = scratch_folders([server])
+    assert folder.stat().st_mode & 0o077 == 0 and (folder / "http").is_socket()
 
 
 def test_what_a_kill_of_everything_left_goes_with_the_next_start(in_motion, root):

@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
+from typing import Any
 
 from sat_slime.embedded.sglang_server import SCRATCH, SOCKET
 from sat_slime.rollout.scratch import name_shared_memory, remove_scratch
@@ -35,6 +36,19 @@ def listen_on_file(folder: Path) -> None:
     uvicorn.run = functools.partial(uvicorn.run, uds=str(folder / SOCKET))
 
 
+def stay_on_loopback(args: Any, folder: Path) -> None:
+    """SGLang's processes meet at a TCPStore of torch, which listens on every interface and takes keys from everyone;
+    Gloo and NCCL listen where the host's name leads. On one machine a file is enough, and the loopback interface.
+
+    args: SGLang's ServerArgs.
+    """
+    if args.nnodes > 1:
+        return
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    if args.dp_size == 1:  # else replicas meet apart from each other, by ports of their own
+        os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{folder}/meeting-point"
+
+
 def main() -> None:
     folder = Path(os.environ[SCRATCH])
     die_with_parent(folder)
@@ -49,6 +63,7 @@ def main() -> None:
         # The warm-up sends a request to the port that nobody listens on here, or a stranger.
         args = prepare_server_args([*sys.argv[1:], "--skip-server-warmup"])
         listen_on_file(folder)
+        stay_on_loopback(args, folder)
         name_shared_memory(folder)
         launch_server(args)
     except Exception:  # a scheduler that died; its siblings would keep this process waiting

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer
+from sat_slime.rollout.scratch import PREFIX, remove_shared_memory
 
 START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 120.0
@@ -45,7 +46,7 @@ def start_ray(
     gpus, cpus: what it offers, on paper; None: all there are. store_bytes: of its object store. variables: more
     environment. Raises JobError when it does not come up.
     """
-    folder = tempfile.mkdtemp(prefix="sat_slime-")
+    folder = tempfile.mkdtemp(prefix=PREFIX)
     port, agent_port, client_port, metrics_port, env_port, export_port = _free_ports(6)
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
@@ -116,6 +117,7 @@ def stop_ray(ray: LocalRay, keep_logs: bool = False) -> bool:
     was_there = _is_ours(ray)
     if was_there:
         _end(ray)
+    remove_shared_memory(Path(ray.folder))
     if not keep_logs:
         shutil.rmtree(ray.folder, ignore_errors=True)
     return was_there
