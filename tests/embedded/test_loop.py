@@ -307,6 +307,22 @@ def test_every_socket_of_a_run_is_on_loopback(in_motion):
     assert folder.stat().st_mode & 0o077 == 0 and (folder / "http").is_socket()
 
 
+def test_ray_answers_nobody_without_the_token_of_the_run(in_motion):
+    gcs = in_motion.find("gcs_server")
+    ((_, port, _),) = listening([gcs])
+    token = gcs.environ()["RAY_AUTH_TOKEN"]
+    assert ray_answers(port, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
+    assert not ray_answers(port, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * len(token))
+    assert not ray_answers(port, RAY_AUTH_MODE="disabled")
+    assert not any(token in " ".join(_command_line(p)) for p in in_motion.processes()), "ps shows it to everyone"
+
+
+def ray_answers(port: int, **environment: str) -> bool:
+    asking = f"from ray._raylet import GcsClient; GcsClient(address='127.0.0.1:{port}').get_all_node_info(timeout=60)"
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    return subprocess.run([sys.executable, "-c", asking], env=others | environment, capture_output=True).returncode == 0
+
+
 def test_what_a_kill_of_everything_left_goes_with_the_next_start(in_motion, root):
     processes = in_motion.processes()
     folders = scratch_folders(processes)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sat_slime.plugin.launch.ray_jobs import JobError, JobServer
+from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, token_for_own_ray
 from sat_slime.rollout.scratch import PREFIX, remove_shared_memory
 
 START_TIMEOUT_S = 240.0
@@ -46,6 +46,7 @@ def start_ray(
     gpus, cpus: what it offers, on paper; None: all there are. store_bytes: of its object store. variables: more
     environment. Raises JobError when it does not come up.
     """
+    token = token_for_own_ray()
     folder = tempfile.mkdtemp(prefix=PREFIX)
     port, agent_port, client_port, metrics_port, env_port, export_port = _free_ports(6)
     command = [
@@ -69,6 +70,8 @@ def start_ray(
         "RAY_TMPDIR": folder,  # where Ray notes which one is this machine's; another Ray keeps its note
     }
     environment.pop("RAY_ADDRESS", None)
+    if token:  # who can talk to Ray can have it run anything
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     log = Path(folder) / "start.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
