@@ -251,7 +251,6 @@ def test_a_grid_may_grow_but_not_change(told):
         ({"run": "nowhere.yaml"}, [], "there is no file nowhere.yaml"),
         ({"settings": {"model": {"kv_heads": 3}}}, [], "model.kv_heads is 3"),
         ({"seed_keys": ["sed"]}, [], "unknown key 'sed'; did you mean 'seed'?"),
-        ({"parallel": 2, "settings": {"rollout.base_port": 2000}}, [], "leave rollout.base_port unset"),
         ({}, ["--skip-checks"], "--skip-checks is for runs of slime"),
         ({}, ["--only", "grpo"], "--only grpo: no cell of the grid; its methods are gspo, sat-gspo, its lags 1, 2"),
         ({}, ["--seeds", "2"], "--seeds 2: the grid's seeds are 0, 1"),

@@ -6,7 +6,6 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,7 +139,6 @@ def check_all(file: Path, overrides: Sequence[str], address: str | None = None) 
     yield _cache(config)
     yield from _disk(config)
     yield _memory(config)
-    yield _ports(config)
 
 
 def _engine(engine: Engine) -> Finding:
@@ -237,30 +235,3 @@ def _memory(config: EmbeddedConfig) -> Finding:
             "WARN", "memory", f"{free:.1f} GiB free, about {need:.1f} wanted: fewer rollout.engines or ranks"
         )
     return Finding("OK", "memory", f"{free:.0f} GiB free, about {need:.1f} wanted")
-
-
-def _ports(config: EmbeddedConfig) -> Finding:
-    if error := port_error(config):
-        return Finding("FAIL", "ports", error)
-    base = config.rollout.base_port
-    if base is None:
-        return Finding("OK", "ports", "free ones are chosen when the run starts")
-    return Finding("OK", "ports", f"{base} to {base + config.rollout.engines - 1} are free")
-
-
-def port_error(config: EmbeddedConfig) -> str | None:
-    """Which of the engines' ports are taken, or None."""
-    base = config.rollout.base_port
-    wanted = range(0) if base is None else range(base, base + config.rollout.engines)
-    taken = ", ".join(str(port) for port in wanted if not _is_free(port))
-    return f"{taken} taken: set rollout.base_port elsewhere, or to null for free ones" if taken else None
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

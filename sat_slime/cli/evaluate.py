@@ -121,6 +121,7 @@ def _check_sglang() -> None:
 
 
 def _plan_data(wish: Wish) -> Task:
+    from sat_slime.rollout.client import LOCAL_URL
     from sat_slime.rollout.questions import CompletionsEngine, Sampling
     from sat_slime.rollout.reward import MODES, VerifierPool
 
@@ -154,8 +155,9 @@ def _plan_data(wish: Wish) -> Task:
     }
 
     async def open_engine(stack: AsyncExitStack, task: Task) -> Engine:
-        url = wish.engine or await _serve(stack, wish, task.out)
-        engine = await stack.enter_async_context(CompletionsEngine(url, sampling, wish.concurrency, wish.timeout_s))
+        socket = None if wish.engine else await _serve(stack, wish, task.out)
+        asked = CompletionsEngine(wish.engine or LOCAL_URL, sampling, wish.concurrency, wish.timeout_s, socket)
+        engine = await stack.enter_async_context(asked)
         task.settings.update(await engine.about())
         return engine
 
@@ -209,14 +211,14 @@ def read_questions(path: Path, template: str, raw: bool = False) -> list[Questio
     return questions
 
 
-async def _serve(stack: AsyncExitStack, wish: Wish, out: Path) -> str:
-    """The address of a server of the model's folder, that ends with the stack."""
+async def _serve(stack: AsyncExitStack, wish: Wish, out: Path) -> Path:
+    """The socket file of a server of the model's folder, that ends with the stack."""
     from sat_slime.embedded.server import ModelServer
 
     server = ModelServer(str(out), wish.startup_timeout_s, wish.tensor_parallel, wish.server_args)
     stack.callback(server.stop)
     await server.start(str(wish.what), 0)
-    return server.client.url
+    return server.client.socket
 
 
 # -------------------------------------------------------------------------------------------- an embedded run

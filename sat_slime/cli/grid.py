@@ -126,12 +126,6 @@ def _faults(
         if changed := _changed(load_config(run.config), config):
             errors.setdefault(changed, []).append(cell.name)
     lines = [f"{file}: {error} ({_of(cells, len(configs))})" for error, cells in errors.items()]
-    first = next(iter(configs.values()))
-    if grid.parallel > 1 and isinstance(first, EmbeddedConfig) and first.rollout.base_port is not None:
-        lines.append(
-            f"{file}: rollout.base_port is {first.rollout.base_port} and parallel {grid.parallel}: cells side by side "
-            "would want the same ports: leave rollout.base_port unset"
-        )
     return lines, [f"{text} ({_of(cells, len(configs))})" for text, cells in warnings.items()]
 
 

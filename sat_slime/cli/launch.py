@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from sat_slime.cli.check import load_run, missing_engines, port_error, verifier_error
+from sat_slime.cli.check import load_run, missing_engines, verifier_error
 from sat_slime.cli.driver import Lost, Outcome, watched
 from sat_slime.cli.resume import find_checkpoint
 from sat_slime.config import (
@@ -55,7 +55,6 @@ FREE_ON_RESUME = (
     "rollout.request_timeout_s",
     "rollout.max_restarts",
     "rollout.max_attempts",
-    "rollout.base_port",
 )
 """Settings, or whole sections, that a resumed run may change: none of them alters what is computed."""
 
@@ -221,7 +220,7 @@ def launch(plan: Plan, *, overwrite: bool, live: bool | None, console: Console) 
     """Run the plan to its end, whatever that is. Raises RunFolderError or ConfigError when it cannot start."""
     if missing := missing_engines():
         raise ConfigError([f"the embedded runtime needs {', '.join(missing)}: {INSTALL_ENGINES}"])
-    if error := port_error(plan.config) or verifier_error(plan.config):
+    if error := verifier_error(plan.config):
         raise ConfigError([error])
     with sigterm_as_ctrl_c():
         folder, saved = _claim(plan, overwrite)

@@ -29,6 +29,10 @@ SHOWN_CHARACTERS = 80
 """Of a faulty value, in a message."""
 _OF_A_RUN = {key for model in RUNTIMES.values() for key in model.model_fields} - set(GridConfig.model_fields)
 _OF_A_GRID = set(GridConfig.model_fields) - {key for model in RUNTIMES.values() for key in model.model_fields}
+RETIRED: dict[KeyPath, str] = {
+    ("rollout", "base_port"): "the servers of a run have no ports any more, but files that this user alone can open"
+}
+"""Settings that are gone, and why. Older runs have them in their files as null."""
 
 
 def load_config(
@@ -219,6 +223,11 @@ def _known(
     for key, value in values.items():
         inner = (*path, key)
         field = model.model_fields.get(key)
+        if inner in RETIRED:
+            if value is not None:
+                told = f"{source.origin(inner)}: {'.'.join(inner)} is no setting any more: {RETIRED[inner]}"
+                errors.append(f"{told}; leave it out, or set it to null")
+            continue
         if field is None:
             for leaf in _leaves(inner, value):
                 nearest = _nearest(leaf, known)

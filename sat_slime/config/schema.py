@@ -366,8 +366,6 @@ class RolloutConfig(Section):
     """Restarts of one server within a run before the run ends with an error."""
     max_attempts: PositiveInt = 4
     """Attempts at one response (lost, timed out or rejected by validation) before the run ends with an error."""
-    base_port: Annotated[int, Field(ge=1024, le=65000)] | None = None
-    """Port of the first server on 127.0.0.1; the others follow. Unset: free ports."""
 
 
 class TrainConfig(Section):

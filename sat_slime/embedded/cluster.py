@@ -6,9 +6,9 @@ import functools
 import logging
 import os
 import re
+import secrets
 import shutil
 import signal
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +24,10 @@ os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve train
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors see the GPUs; ranks pick theirs by number
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.update({**PATIENCE, **os.environ})
+# Who can talk to Ray can have it run anything, so it asks for a token. Of this run, and in its environment alone: that
+# which Ray makes otherwise lies in a file that everybody may read.
+os.environ["RAY_AUTH_MODE"] = "token"
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 # Ray reads these as it is imported.
 import ray
 import torch
@@ -34,6 +38,7 @@ from sat_slime.embedded.batch import RolloutBatch, StepResult
 from sat_slime.embedded.deaths import RAY_PROCESSES, RayWatch, children
 from sat_slime.embedded.engine import GenerationResult, RolloutEngine
 from sat_slime.embedded.task import Problem
+from sat_slime.rollout.scratch import new_scratch, remove_scratch
 from sat_slime.rollout.types import GenerationRequest
 
 
@@ -67,27 +72,27 @@ def local_ray(log_dir: Path | None = None, lost: Callable[[RuntimeError], None] 
 
     Raises RayNotStarted.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="sat_slime-"))
+    folder = new_scratch()
     runs = False
 
     def died(what: str) -> None:
         _end_rays_processes()  # first: they would write about it into the midst of our lines
-        last = _keep_logs(scratch, log_dir)
-        shutil.rmtree(scratch, ignore_errors=True)
+        last = _keep_logs(folder.path, log_dir)
+        remove_scratch(folder.path)
         if lost is not None:
             lost(RayDied(f"{what}{last}") if runs else RayNotStarted(f"Ray did not start: {what}{last}{load_remark()}"))
 
     watch = RayWatch(died) if lost is not None else None
     try:
-        _start_ray(scratch, log_dir)
+        _start_ray(folder.path, log_dir)
         runs = True
-        yield scratch
+        yield folder.path
     finally:
         if watch is not None:
             watch.end()
         ray.shutdown()
         _end_rays_processes()
-        shutil.rmtree(scratch, ignore_errors=True)
+        folder.remove()
 
 
 def _start_ray(scratch: Path, log_dir: Path | None) -> None:

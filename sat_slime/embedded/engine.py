@@ -96,11 +96,11 @@ class RolloutEngine:
         self._post_size = rollout.max_running_requests // posts
 
     async def start(self) -> dict[str, Any]:
-        """Start the server and wait for its health: url, pid, port. Raises ServerFailed."""
+        """Start the server and wait for its health: socket (its file), pid. Raises ServerFailed."""
         async with self._working("starting"):
             self._stopping = False
             await self._server.start(*self._weights)
-        return {"url": self._server.client.url, "pid": self._server.pid, "port": self._server.port}
+        return {"socket": str(self._server.client.socket), "pid": self._server.pid}
 
     async def update_weights(self, path: str, version: int) -> None:
         """Load a Hugging Face folder (config.json, model.safetensors) as `version`, once no `generate` runs; what is in
@@ -162,14 +162,14 @@ class RolloutEngine:
         )
 
     async def status(self) -> dict[str, Any]:
-        """state (starting, ready, generating, restarting, failed, stopped), restarts, in_flight, url, pid,
+        """state (starting, ready, generating, restarting, failed, stopped), restarts, in_flight, socket, pid,
         weight_version."""
         started = self._server.pid is not None
         return {
             "state": "generating" if self._in_flight and self._state == "ready" else self._state,
             "restarts": self._restarts,
             "in_flight": self._in_flight,
-            "url": self._server.client.url if started else None,
+            "socket": str(self._server.client.socket) if started else None,
             "pid": self._server.pid,
             "weight_version": self._weights[1],
         }

@@ -60,11 +60,12 @@ def initialize(train: TrainConfig, rank: int, init_method: str, timeout_s: float
     warnings.filterwarnings("ignore", module="megatron")
     logging.getLogger("megatron").setLevel(logging.ERROR)
     torch.set_num_threads(train.threads_per_rank)
+    # All ranks are on this machine, and neither asks who it is that connects.
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.set_device(rank % torch.cuda.device_count())
     else:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         _allocate_on_cpu()
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",

@@ -6,21 +6,19 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from sat_slime.config.schema import ModelConfig, RolloutConfig
 from sat_slime.embedded.deaths import dead_children, how_it_ended, is_ending
+from sat_slime.embedded.sglang_server import SCRATCH, SOCKET
 from sat_slime.rollout.client import SGLangClient
+from sat_slime.rollout.scratch import Scratch, new_scratch
 
-HOST = "127.0.0.1"
 LOG_TAIL_LINES = 20
 CPU_ARGUMENTS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
@@ -41,7 +39,7 @@ class ServerFailed(RuntimeError):
 
 
 class SGLangServer:
-    """A server on the loopback interface. It ends with `stop`, and with this process, however that ends."""
+    """A server on a socket file of this user. It ends with `stop`, and with this process, however that ends."""
 
     def __init__(
         self, index: int, rollout: RolloutConfig, model: ModelConfig, log_dir: str, command: list[str] | None = None
@@ -52,10 +50,9 @@ class SGLangServer:
         self.model = model
         self.log_path = Path(log_dir).resolve() / f"sglang-{index}.log"
         self.command = command or [sys.executable, "-m", "sat_slime.embedded.sglang_server.launch"]
-        self.port: int | None = None
         self._client: SGLangClient | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._scratch: str | None = None
+        self._scratch: Scratch | None = None
 
     @property
     def client(self) -> SGLangClient:
@@ -82,11 +79,11 @@ class SGLangServer:
         Raises ServerFailed, with the end of the log.
         """
         self.stop()
-        self.port = choose_port(self.rollout.base_port, self.index)
-        self._client = SGLangClient(f"http://{HOST}:{self.port}", self.rollout.request_timeout_s)
+        self._scratch = new_scratch()
+        self._client = SGLangClient(self._scratch.path / SOCKET, self.rollout.request_timeout_s)
         on_gpu = _gpu_available()
-        arguments = self.arguments(self.port, model_path, version, on_gpu)
-        self._spawn([*self.command, *arguments], server_environment(on_gpu))
+        command = [*self.command, *self.arguments(model_path, version, on_gpu)]
+        self._spawn(command, server_environment(on_gpu), self._scratch)
         deadline = time.monotonic() + self.rollout.startup_timeout_s
         while not await self._client.healthy(timeout_s=5.0):
             if not self.alive:
@@ -98,22 +95,22 @@ class SGLangServer:
                 )
             await asyncio.sleep(0.2)
 
-    def arguments(self, port: int, model_path: str, version: int, on_gpu: bool) -> list[str]:
+    def arguments(self, model_path: str, version: int, on_gpu: bool) -> list[str]:
         """SGLang's arguments."""
-        return server_arguments(self.rollout, self.model, port, model_path, version, on_gpu)
+        return server_arguments(self.rollout, self.model, model_path, version, on_gpu)
 
     def stop(self) -> None:
         """End the server and all its processes at once: it holds nothing worth saving."""
-        if self._process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        if self._process.stdin:
-            self._process.stdin.close()
-        self._process = None
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            if self._process.stdin:
+                self._process.stdin.close()
+            self._process = None
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
 
     def log_tail(self) -> str:
         """The log's last lines, indented."""
@@ -150,20 +147,20 @@ class SGLangServer:
         log = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
         return log[log.rfind("\n--- ") + 1 :]
 
-    def _spawn(self, command: list[str], environment: dict[str, str]) -> None:
-        # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.
-        self._scratch = tempfile.mkdtemp(prefix="sat_slime-")
+    def _spawn(self, command: list[str], environment: dict[str, str], folder: Scratch) -> None:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
-            log.write(f"--- {' '.join(command)}\n".encode())
+            log.write(f"--- at {folder.path / SOCKET}: {' '.join(command)}\n".encode())
             log.flush()
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # never written to: its closing tells the server that we are gone
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment, "TMPDIR": self._scratch, "SAT_SLIME_SCRATCH": self._scratch},
-                cwd=self._scratch,
+                # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.
+                env={**os.environ, **environment, "TMPDIR": str(folder.path), SCRATCH: str(folder.path)},
+                cwd=folder.path,
+                pass_fds=(folder.hold,),  # which the server's processes keep when this one is killed
                 start_new_session=True,
             )
 
@@ -177,23 +174,8 @@ class SGLangServer:
         )
 
 
-def choose_port(base_port: int | None, index: int) -> int:
-    """A free port, or base_port + index. Raises ServerFailed where that is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port = 0 if base_port is None else base_port + index
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise ServerFailed(
-                f"rollout.base_port is {base_port}, so engine {index} needs port {port}, which cannot be had "
-                f"({error.strerror}): set another rollout.base_port, or none at all for free ports"
-            ) from error
-        return probe.getsockname()[1]
-
-
 def server_arguments(
-    rollout: RolloutConfig, model: ModelConfig, port: int, model_path: str, version: int, on_gpu: bool
+    rollout: RolloutConfig, model: ModelConfig, model_path: str, version: int, on_gpu: bool
 ) -> list[str]:
     """SGLang's arguments. On a GPU it chooses its own backends."""
     context_length = model.max_positions + CONTEXT_MARGIN
@@ -201,8 +183,6 @@ def server_arguments(
         "--model-path": str(Path(model_path).resolve()),
         "--weight-version": version,
         "--dtype": rollout.dtype,
-        "--host": HOST,
-        "--port": port,
         "--context-length": context_length,
         "--max-running-requests": rollout.max_running_requests,
         # Room for every running request at its longest, so that none is ever put back for lack of memory.
@@ -212,7 +192,6 @@ def server_arguments(
     }
     switches = [
         "--skip-tokenizer-init",
-        "--skip-server-warmup",
         "--disable-radix-cache",
         "--enable-deterministic-inference",  # what makes SGLang heed a request's sampling seed
         "--sleep-on-idle",  # an idle scheduler takes three quarters of a core otherwise
@@ -233,8 +212,8 @@ class ModelServer(SGLangServer):
         self.tensor_parallel = tensor_parallel
         self.more = more
 
-    def arguments(self, port: int, model_path: str, version: int, on_gpu: bool) -> list[str]:
-        arguments = ["--model-path", str(Path(model_path).resolve()), "--host", HOST, "--port", str(port)]
+    def arguments(self, model_path: str, version: int, on_gpu: bool) -> list[str]:
+        arguments = ["--model-path", str(Path(model_path).resolve())]
         arguments += ["--tp-size", str(self.tensor_parallel), "--log-level-http", "warning", "--sleep-on-idle"]
         if not on_gpu:  # where SGLang would take most of the memory for its KV cache
             arguments += [*CPU_ARGUMENTS, "--dtype", "float32", "--grammar-backend", "none"]

@@ -40,7 +40,7 @@ _OWN_TO_A_CELL = (
     "method.dppo.divergence",
     "method.icepop.form",
 )
-_COMPUTES_NOTHING = ("cache_dir", "logging", "checkpoint", "cluster", "hooks", "collapse", "rollout.base_port")
+_COMPUTES_NOTHING = ("cache_dir", "logging", "checkpoint", "cluster", "hooks", "collapse")
 
 
 @dataclass

@@ -1,8 +1,9 @@
-"""HTTP client of one SGLang server: several requests in one POST, weights from disk, health."""
+"""HTTP client of one SGLang server on a socket file: several requests in one POST, weights from disk, health."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -33,20 +34,31 @@ def in_words(error: Exception) -> str:
     return f"the answer is no JSON ({error})"
 
 
+LOCAL_URL = "http://localhost"
+"""Of a server on a socket file, where the address is the file's and this is no more than a header."""
+
+
+def through(socket: Path | None, connections: int | None = None) -> httpx.AsyncHTTPTransport:
+    """What connects to a socket file, or without one to each request's address; at most `connections` at a time."""
+    # A connection that is kept may have died with the server it led to, so that each call opens its own.
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=0)
+    return httpx.AsyncHTTPTransport(limits=limits, uds=None if socket is None else str(socket), trust_env=False)
+
+
 class SGLangClient:
     """One server. A POST carries many requests: one connection each would cost several times the generation itself."""
 
-    def __init__(self, url: str, request_timeout_s: float) -> None:
-        self.url = url
-        # A connection that is kept may have died with the server it led to, so that each call opens its own.
-        limits = httpx.Limits(max_keepalive_connections=0)
-        self._http = httpx.AsyncClient(base_url=url, timeout=request_timeout_s, limits=limits, trust_env=False)
+    def __init__(self, socket: Path, request_timeout_s: float) -> None:
+        self.socket = socket
+        self._http = httpx.AsyncClient(
+            base_url=LOCAL_URL, timeout=request_timeout_s, transport=through(socket), trust_env=False
+        )
 
     async def generate(self, requests: Sequence[GenerationRequest], wire_ids: Sequence[str]) -> list[Any]:
         """SGLang's JSON of each response, in order, unchecked. Raises ServerLost, ServerRefused."""
         answer = await self._post("/generate", generate_payload(requests, wire_ids))
         if not isinstance(answer, list) or len(answer) != len(requests):
-            raise ServerLost(f"{self.url}/generate answered {answer!r:.200}, not a list of {len(requests)} responses")
+            raise ServerLost(f"{self.socket}/generate answered {answer!r:.200}, not {len(requests)} responses")
         return answer
 
     async def update_weights(self, path: str, version: int) -> None:
@@ -74,7 +86,7 @@ class SGLangClient:
         try:
             return (await self._http.get("/server_info")).raise_for_status().json()
         except httpx.HTTPError as error:
-            raise ServerLost(f"{self.url}/server_info: {in_words(error)}") from error
+            raise ServerLost(f"{self.socket}/server_info: {in_words(error)}") from error
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -89,11 +101,11 @@ class SGLangClient:
         try:
             answer = await self._http.post(path, json=payload)
             if 400 <= answer.status_code < 500:
-                raise ServerRefused(f"{self.url}{path} answered {answer.status_code}: {answer.text[:300]}")
+                raise ServerRefused(f"{self.socket}{path} answered {answer.status_code}: {answer.text[:300]}")
             answer.raise_for_status()
             return answer.json() if answers else None
         except (httpx.HTTPError, ValueError) as error:
-            raise ServerLost(f"{self.url}{path}: {in_words(error)}") from error
+            raise ServerLost(f"{self.socket}{path}: {in_words(error)}") from error
 
 
 def generate_payload(requests: Sequence[GenerationRequest], wire_ids: Sequence[str]) -> dict[str, Any]:

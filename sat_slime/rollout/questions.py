@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
 
-from sat_slime.rollout.client import ServerLost, ServerRefused, in_words
+from sat_slime.rollout.client import ServerLost, ServerRefused, in_words, through
 from sat_slime.rollout.reward.verdict import Verdict
 
 ATTEMPTS = 5
@@ -97,15 +98,21 @@ class CompletionsEngine:
     """A server with /v1/chat/completions for messages and /v1/completions for text, at most `concurrency` requests at a
     time. Use it as an asynchronous context."""
 
-    def __init__(self, url: str, sampling: Sampling, concurrency: int = 64, timeout_s: float = 3600.0) -> None:
-        """timeout_s: for one response, all its tokens."""
+    def __init__(
+        self,
+        url: str,
+        sampling: Sampling,
+        concurrency: int = 64,
+        timeout_s: float = 3600.0,
+        socket: Path | None = None,
+    ) -> None:
+        """timeout_s: for one response, all its tokens. socket: file on which the server listens, instead of a port."""
         self.url = url.rstrip("/")
         self.sampling = sampling
         self.concurrency = concurrency
         self.model = "default"
         self.pause_s = 1.0
-        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=0)
-        self._http = httpx.AsyncClient(timeout=timeout_s, limits=limits, trust_env=False)
+        self._http = httpx.AsyncClient(timeout=timeout_s, transport=through(socket, concurrency), trust_env=False)
 
     async def __aenter__(self) -> CompletionsEngine:
         return self

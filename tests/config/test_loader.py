@@ -24,6 +24,12 @@ def load(tmp_path, text, *overrides, **settings):
     return load_config(path, overrides, settings)
 
 
+def test_a_setting_that_is_gone_is_told_and_older_runs_are_read(tmp_path):
+    assert load(tmp_path, "seed: 1\nrollout: {base_port: null}") == load(tmp_path, "seed: 1")
+    (error,) = errors(tmp_path, "rollout:\n  base_port: 31000")
+    assert error.startswith("x.yaml:2: rollout.base_port is no setting any more") and "leave it out" in error
+
+
 def test_base_documents_every_setting_with_its_default():
     assert load_config(CONFIGS / "base.yaml") == EmbeddedConfig()
     (layer,) = read_layers(CONFIGS / "base.yaml")

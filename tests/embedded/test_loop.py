@@ -7,6 +7,7 @@ have the metrics of the undisturbed one, bit for bit.
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import json
 import os
 import shlex
@@ -54,6 +55,7 @@ class Run:
             command += [str(ROOT / "configs/embedded/tiny.yaml"), "--name", name]
             command += [part for setting in settings for part in ("--set", setting)] + list(arguments)
         self.output = root / f"{name}-{len(list(root.glob('*.out')))}.out"
+        self.folders: set[Path] = set()
         self.process = subprocess.Popen(
             command, stdout=self.output.open("w"), stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -102,6 +104,26 @@ def _is_ray_agent(process) -> bool:
     return any(name in " ".join(_command_line(process)) for name in ("DashboardAgent", "RuntimeEnvAgent"))
 
 
+def listening(processes: list) -> list[tuple]:
+    """(address, port, process's name) of every socket that takes what others send."""
+    waiting = ((connection, p) for p in processes for connection in p.net_connections("inet") if not connection.raddr)
+    return [(connection.laddr.ip, connection.laddr.port, p.name()) for connection, p in waiting]
+
+
+def is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.removeprefix("::ffff:")).is_loopback
+
+
+def scratch_folders(processes: list) -> set[Path]:
+    """Those that the processes hold."""
+    return {Path(file.path).parent for p in processes for file in p.open_files() if file.path.endswith("/held")}
+
+
+def in_shared_memory(folders: set[Path]) -> list[Path]:
+    """What SGLang keeps there for the servers of these folders."""
+    return [file for folder in folders for file in Path("/dev/shm").glob(f"*{folder.name}*")]
+
+
 def assert_gone(processes: list) -> None:
     _, alive = psutil.wait_procs(processes, timeout=30)
     assert not alive, [" ".join(_command_line(p)) for p in alive]
@@ -116,6 +138,7 @@ def root(tmp_path_factory) -> Path:
 def undisturbed(root) -> Run:
     run = Run(root, "undisturbed")
     processes = run.until(1)
+    run.folders = scratch_folders(processes)
     assert run.wait() == 0, run.output.read_text()
     assert_gone(processes)
     return run
@@ -287,6 +310,64 @@ def test_a_full_disk_at_a_checkpoint_leaves_the_previous_one_whole(undisturbed, 
         assert_same_history(resumed, undisturbed)
     finally:
         subprocess.run(["umount", disk], check=True)
+
+
+@pytest.fixture(scope="module")
+def in_motion(root) -> Run:
+    """A run of two servers and two ranks that the tests below look at, and kill."""
+    settings = ("pipeline.iterations=1000", "rollout.engines=2", "train.data_parallel=2")
+    run = Run(root, "in-motion", *(part for setting in settings for part in ("--set", setting)))
+    run.until(1)
+    yield run
+    run.process.kill()
+    run.wait()
+
+
+def test_every_socket_of_a_run_is_on_loopback(in_motion):
+    found = listening(in_motion.processes())
+    assert {"sglang::scheduler", "raylet", "gcs_server", "ray::_Rank"} <= {name for *_, name in found}, found
+    assert [one for one in found if not is_loopback(one[0])] == []
+    # A server itself has no port at all: its process listens on a file in a folder of this user alone.
+    server = in_motion.find("sglang_server.launch")
+    assert listening([server]) == []
+    (folder,) = scratch_folders([server])
+    assert folder.stat().st_mode & 0o077 == 0 and (folder / "http").is_socket()
+
+
+def test_ray_answers_nobody_without_the_token_of_the_run(in_motion):
+    gcs = in_motion.find("gcs_server")
+    ((_, port, _),) = listening([gcs])
+    token = gcs.environ()["RAY_AUTH_TOKEN"]
+    assert ray_answers(port, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
+    assert not ray_answers(port, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * len(token))
+    assert not ray_answers(port, RAY_AUTH_MODE="disabled")
+    assert not any(token in " ".join(_command_line(p)) for p in in_motion.processes()), "ps shows it to everyone"
+
+
+def ray_answers(port: int, **environment: str) -> bool:
+    asking = f"from ray._raylet import GcsClient; GcsClient(address='127.0.0.1:{port}').get_all_node_info(timeout=60)"
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    return subprocess.run([sys.executable, "-c", asking], env=others | environment, capture_output=True).returncode == 0
+
+
+def test_what_a_kill_of_everything_left_goes_with_the_next_start(in_motion, root):
+    processes = in_motion.processes()
+    folders = scratch_folders(processes)
+    assert len(folders) == 3 and len(in_shared_memory(folders)) == 2
+    for process in processes:
+        process.suspend()  # so that none cleans up after another
+    for process in processes:
+        process.kill()
+    psutil.wait_procs(processes, timeout=30)
+    assert all(folder.is_dir() for folder in folders) and len(in_shared_memory(folders)) == 2
+    following = Run(root, "following", "--set", "pipeline.iterations=1")
+    assert following.wait() == 0, following.output.read_text()
+    assert not any(folder.exists() for folder in folders) and in_shared_memory(folders) == []
+
+
+def test_a_run_that_ends_by_itself_leaves_nothing(undisturbed):
+    folders = undisturbed.folders
+    assert len(folders) == 2 and not any(folder.exists() for folder in folders) and in_shared_memory(folders) == []
 
 
 def test_the_synchronous_mode_has_no_lag(undisturbed, root):

@@ -3,7 +3,6 @@ import itertools
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -13,25 +12,11 @@ import psutil
 import pytest
 
 from sat_slime.config.schema import ModelConfig, RolloutConfig
-from sat_slime.embedded.server import ServerFailed, SGLangServer, choose_port, server_arguments, server_environment
+from sat_slime.embedded.server import ServerFailed, SGLangServer, server_arguments, server_environment
+from sat_slime.rollout.client import ServerLost
+from sat_slime.rollout.scratch import new_scratch
 
 FAKE = [sys.executable, str(Path(__file__).parents[1] / "rollout" / "fake_sglang.py")]
-
-
-def test_a_taken_port_is_named_with_its_setting_before_anything_starts(tmp_path):
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        port = holder.getsockname()[1]
-        server = SGLangServer(1, RolloutConfig(base_port=port - 1), ModelConfig(), str(tmp_path), ["must not run"])
-        with pytest.raises(ServerFailed, match=f"rollout.base_port is {port - 1}.* port {port}.*set another"):
-            asyncio.run(server.start(str(tmp_path), 0))
-    assert not server.alive and not server.log_path.exists()
-
-
-def test_ports_follow_base_port_or_are_free():
-    free = choose_port(None, 0)
-    assert choose_port(free - 3, 3) == free
 
 
 @pytest.mark.parametrize(
@@ -52,22 +37,47 @@ def test_a_server_that_does_not_come_up_is_an_error_with_its_log(tmp_path, argum
 def test_start_and_stop(tmp_path):
     server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), FAKE)
     asyncio.run(server.start(str(tmp_path), 3))
-    process, scratch = psutil.Process(server.pid), Path(server._scratch)
-    assert server.alive and scratch.exists()
+    process, folder = psutil.Process(server.pid), server.client.socket.parent
+    assert server.alive and folder.exists()
     server.stop()
-    assert not server.alive and not process.is_running() and not scratch.exists()
+    assert not server.alive and not process.is_running() and not folder.exists()
     server.stop()
+
+
+def test_a_server_listens_where_only_this_user_comes_and_its_log_says_where(tmp_path):
+    server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), FAKE)
+    asyncio.run(server.start(str(tmp_path), 0))
+    try:
+        folder = server.client.socket.parent
+        assert server.client.socket.is_socket() and folder.stat().st_mode & 0o077 == 0
+        assert str(server.client.socket) in server.log_path.read_text()
+        first = server.client.socket
+        asyncio.run(server.start(str(tmp_path), 0))
+        assert server.client.socket != first and not first.exists(), "nobody can wait where the next one will be"
+    finally:
+        server.stop()
+
+
+def test_nobody_answers_in_place_of_a_server_that_died(tmp_path):
+    server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), FAKE)
+    asyncio.run(server.start(str(tmp_path), 0))
+    try:
+        os.kill(server.pid, signal.SIGKILL)
+        server._process.wait()
+        with pytest.raises(ServerLost, match="http/update_weights_from_disk"):
+            asyncio.run(server.client.update_weights(str(tmp_path), 1))
+    finally:
+        server.stop()
 
 
 def test_arguments_follow_the_configuration():
     rollout, moe = RolloutConfig(dtype="float32", max_running_requests=10), ModelConfig(max_positions=120)
-    words = server_arguments(rollout, moe, 5000, "/m", 7, on_gpu=False)
+    words = server_arguments(rollout, moe, "/m", 7, on_gpu=False)
     pairs = dict(itertools.pairwise(words))
-    assert pairs["--port"] == "5000" and pairs["--weight-version"] == "7" and pairs["--dtype"] == "float32"
-    assert pairs["--host"] == "127.0.0.1" and pairs["--context-length"] == "128"
+    assert pairs["--weight-version"] == "7" and pairs["--dtype"] == "float32" and pairs["--context-length"] == "128"
     assert int(pairs["--max-total-tokens"]) >= 10 * 120 and "--enable-return-routed-experts" in words
-    assert "--enable-return-routed-experts" not in server_arguments(rollout, ModelConfig(experts=0), 1, "/m", 0, False)
-    assert "--device" not in server_arguments(rollout, moe, 5000, "/m", 7, on_gpu=True)
+    assert "--enable-return-routed-experts" not in server_arguments(rollout, ModelConfig(experts=0), "/m", 0, False)
+    assert "--device" not in server_arguments(rollout, moe, "/m", 7, on_gpu=True)
     assert "SGLANG_USE_CPU_ENGINE" in server_environment(False)
     assert "SGLANG_USE_CPU_ENGINE" not in server_environment(True)
 
@@ -78,7 +88,7 @@ PARENT = """
     from sat_slime.embedded.server import SGLangServer
     server = SGLangServer(0, RolloutConfig(dtype="float32"), ModelConfig(), sys.argv[2])
     asyncio.run(server.start(sys.argv[1], 0))
-    print(server.pid, flush=True)
+    print(server.pid, server.client.socket.parent, flush=True)
     time.sleep(1000)
 """
 
@@ -91,14 +101,17 @@ def test_a_server_ends_with_its_parent_even_by_kill_9(random_models, tmp_path):
         text=True,
     )
     try:
-        server = psutil.Process(int(parent.stdout.readline()))
+        pid, folder = parent.stdout.readline().split()
+        server, left = psutil.Process(int(pid)), Path(folder)
         family = [server, *server.children(recursive=True)]
         assert len(family) >= 3  # SGLang's scheduler and detokenizer are processes of their own
+        assert left.is_dir() and list(Path("/dev/shm").glob(f"*{left.name}*"))
     finally:
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
         parent.stdout.close()
     assert psutil.wait_procs(family, timeout=30)[1] == []
+    assert not left.exists() and not list(Path("/dev/shm").glob(f"*{left.name}*"))
 
 
 WITH_A_DEAD_CHILD = """
@@ -111,11 +124,17 @@ sys.stdin.read()
 """
 
 
+def spawn(server, program, *words):
+    """A program in the place of SGLang's server."""
+    server._scratch = new_scratch()
+    server._spawn([sys.executable, "-c", program, *words], {}, server._scratch)
+
+
 @pytest.mark.parametrize(("name", "part"), [("sglang::scheduler", "scheduler"), ("sglang::detokenizer", "detokenizer")])
 def test_which_process_of_a_server_that_is_still_there_died(tmp_path, name, part):
     (tmp_path / name).symlink_to(sys.executable)
     server = SGLangServer(2, RolloutConfig(), ModelConfig(), str(tmp_path))
-    server._spawn([sys.executable, "-c", WITH_A_DEAD_CHILD, str(tmp_path / name)], {})
+    spawn(server, WITH_A_DEAD_CHILD, str(tmp_path / name))
     try:
         while not (lines := server.log_path.read_text().splitlines())[-1].isdigit():
             assert server.alive, lines
@@ -142,7 +161,7 @@ SIGQUIT = "SIGQUIT received. signum=None, frame=None. It usually means one child
 def test_which_process_of_a_server_died(tmp_path, log, told):
     """The last case: the scheduler died in the start before."""
     server = SGLangServer(2, RolloutConfig(), ModelConfig(), str(tmp_path))
-    server._spawn([sys.executable, "-c", f"import os; print('{log}', flush=True); os.kill(os.getpid(), 9)"], {})
+    spawn(server, f"import os; print('{log}', flush=True); os.kill(os.getpid(), 9)")
     server._process.wait()
     assert re.fullmatch(told, server.how_it_ended())
     server.stop()

@@ -1,7 +1,7 @@
 """A stand-in for SGLang's HTTP server: made-up responses in the shape of real ones, and faults on demand.
 
-As a program it takes SGLang's arguments, plus `--faults FILE`: a JSON list of names, of which each POST to /generate
-takes the first, also across restarts.
+As a program it listens where `sglang_server.launch` does, and takes SGLang's arguments, plus `--faults FILE`: a JSON
+list of names, of which each POST to /generate takes the first, also across restarts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import random
 import struct
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
 from typing import Any
 
 VOCAB, LAYERS, EXPERTS, TOP_K = 16, 2, 8, 2
@@ -82,13 +83,15 @@ def interrupt(answer: dict[str, Any], prompt: int, tokens: int) -> None:
         del meta["prompt_tokens"], meta["routed_experts"]
 
 
-class FakeSGLang(ThreadingHTTPServer):
+class FakeSGLang(ThreadingUnixStreamServer):
     """`faults` is consumed from the front, one a POST to /generate; `seen` holds the bodies of those POSTs."""
 
     daemon_threads = True
+    request_queue_size = 128  # a socket file with a full queue refuses
 
-    def __init__(self, port: int = 0, version: str = "0", faults: list[str] | None = None) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
+    def __init__(self, file: Path, version: str = "0", faults: list[str] | None = None) -> None:
+        super().__init__(str(file), Handler)
+        self.file = file
         self.version = version
         self.faults = faults if faults is not None else []
         self.faults_file: Path | None = None
@@ -97,10 +100,6 @@ class FakeSGLang(ThreadingHTTPServer):
         self.released = threading.Event()
         self.aborted = threading.Event()
         self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
 
     def next_fault(self) -> str | None:
         with self.lock:
@@ -172,7 +171,7 @@ def main() -> None:
     if "--exit" in sys.argv:
         print("cannot load the model", flush=True)
         sys.exit(3)
-    server = FakeSGLang(int(arguments["--port"]), arguments["--weight-version"])
+    server = FakeSGLang(Path(os.environ["SAT_SLIME_SCRATCH"]) / "http", arguments["--weight-version"])
     server.healthy = "--unhealthy" not in sys.argv
     if "--faults" in arguments:
         server.faults_file = Path(arguments["--faults"])

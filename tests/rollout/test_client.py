@@ -1,5 +1,7 @@
 import asyncio
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 from fake_sglang import FakeSGLang
@@ -12,8 +14,14 @@ WIRE_IDS = ["r0#0", "r1#0", "r2#2"]
 
 
 @pytest.fixture
-def server():
-    fake = FakeSGLang()
+def socket_file():
+    with tempfile.TemporaryDirectory() as folder:  # the path of a socket is short, and pytest's are long
+        yield Path(folder) / "http"
+
+
+@pytest.fixture
+def server(socket_file):
+    fake = FakeSGLang(socket_file)
     thread = threading.Thread(target=fake.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield fake
@@ -25,7 +33,7 @@ def server():
 
 def call(server, method, *arguments, timeout=20.0):
     async def run():
-        client = SGLangClient(server.url, timeout)
+        client = SGLangClient(server.file, timeout)
         try:
             return await getattr(client, method)(*arguments)
         finally:
@@ -89,8 +97,8 @@ def test_health(server):
     assert not call(server, "healthy")
 
 
-def test_a_server_that_is_gone_is_neither_healthy_nor_silent():
-    gone = FakeSGLang()
+def test_a_server_that_is_gone_is_neither_healthy_nor_silent(socket_file):
+    gone = FakeSGLang(socket_file)
     gone.server_close()
     assert not call(gone, "healthy")
     with pytest.raises(ServerLost):

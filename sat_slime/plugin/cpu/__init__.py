@@ -8,6 +8,7 @@ trainer, engines, rollout manager, hooks and driver run as on GPUs. A file for e
 - `slime`: the CPU as an accelerator of slime, and what a newer torch and NumPy ask of slime
 - `megatron`: what Megatron asks of CUDA, Transformer Engine and Apex beyond that
 - `layers`: Megatron's layers without Transformer Engine, for Megatron's own flag --spec
+- `loopback`: the store at which torch's process groups meet, which listens on every interface otherwise
 - `sglang`: SGLang's server, by the patches that the embedded runtime has too
 - `router`: in place of sglang_router, which drops routed experts
 

@@ -19,6 +19,7 @@ def install() -> None:
     patch_after_import(
         {
             "torch": stand_in_for_cuda_packages,
+            "torch.distributed.rendezvous": _patch("loopback", "listen_on_loopback"),
             "slime.utils.accelerator": _patch("slime", "register_cpu"),
             "slime.backends.megatron_utils.arguments": _patch("slime", "choose_dtype"),
             "slime.backends.megatron_utils.initialize": _patch("slime", "accept_numpy_2"),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from sat_slime.plugin.cpu.slime import with_gloo
+from sat_slime.rollout import scratch
 from sat_slime.rollout.sglang_on_cpu import patches
 
 
@@ -40,6 +43,16 @@ def prepare_server_process(_: Any) -> None:
     patches.register_batched_attention()
     if is_spawned():
         patches.fork_subprocesses()
+        leave_files_with_ray()
+
+
+def leave_files_with_ray() -> None:
+    """SGLang leaves its sockets in the temporary folder and a file in shared memory. Where a Ray was started for the
+    run they go with that Ray's folder."""
+    folder = Path(os.environ.get("RAY_TMPDIR", ""))
+    if folder.name.startswith(scratch.PREFIX):
+        tempfile.tempdir = str(folder)
+        scratch.name_shared_memory(folder)
 
 
 def is_spawned() -> bool:

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sat_slime.plugin.launch.ray_jobs import JobError, JobServer
+from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, token_for_own_ray
 from sat_slime.rollout.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark
+from sat_slime.rollout.scratch import PREFIX, remove_shared_memory
 
 START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 120.0
@@ -61,7 +62,8 @@ def start_ray(
 def _start_once(
     gpus: int | None, cpus: int | None, store_bytes: int | None, variables: Mapping[str, str] | None
 ) -> LocalRay:
-    folder = tempfile.mkdtemp(prefix="sat_slime-")
+    token = token_for_own_ray()
+    folder = tempfile.mkdtemp(prefix=PREFIX)
     port, agent_port, client_port, metrics_port, env_port, export_port = free_ports(6)
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
@@ -85,6 +87,8 @@ def _start_once(
         "RAY_TMPDIR": folder,  # where Ray notes which one is this machine's; another Ray keeps its note
     }
     environment.pop("RAY_ADDRESS", None)
+    if token:  # who can talk to Ray can have it run anything
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     log = Path(folder) / "start.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -134,6 +138,7 @@ def stop_ray(ray: LocalRay, keep_logs: bool = False) -> bool:
     was_there = _is_ours(ray)
     if was_there:
         _end(ray)
+    remove_shared_memory(Path(ray.folder))
     if not keep_logs:
         shutil.rmtree(ray.folder, ignore_errors=True)
     return was_there

@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import logging
 import os
+import secrets
 import shlex
 import socket
 import time
@@ -234,11 +235,35 @@ def _token() -> str | None:
         return None
     if token := os.environ.get("RAY_AUTH_TOKEN"):
         return token
-    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     try:
-        return file.read_text(encoding="utf-8").strip() or None
+        return _token_file().read_text(encoding="utf-8").strip() or None
     except OSError:
         return None
+
+
+def _token_file() -> Path:
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
+def token_for_own_ray() -> str | None:
+    """What a Ray that is started here shall ask for: this user's token, made where there is none, in a file that nobody
+    else may read. None where RAY_AUTH_MODE=disabled says that it shall ask for none. Raises JobError."""
+    if os.environ.get("RAY_AUTH_MODE") == "disabled":
+        return None
+    if token := _token():
+        return token
+    file = _token_file()
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as written:
+            written.write(secrets.token_hex(32))
+        with contextlib.suppress(FileExistsError):  # another start was faster: its token is the one
+            os.link(part, file)
+        part.unlink()
+    except OSError as error:
+        raise JobError(f"Ray's token cannot be kept in {file} ({error.strerror}): set RAY_AUTH_TOKEN") from error
+    return _token()
 
 
 @contextlib.contextmanager

@@ -91,6 +91,27 @@ print(with_types_named_cuda(name)(x), name(x), with_types_named_cuda(lambda x: x
     assert python(program, tmp_path) == ["torch.cuda.FloatTensor", "torch.FloatTensor", "torch.float64"]
 
 
+MEETS = """
+import socket, psutil, torch.distributed as dist
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+for _ in range(2):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    store = dist.TCPStore("127.0.0.1", port)
+    store.set("key", "value")
+    heard = [c.laddr for c in psutil.Process().net_connections("inet") if not c.raddr]
+    print(*{address.ip for address in heard}, port in [address.port for address in heard], store.get("key").decode())
+    dist.destroy_process_group()
+"""
+
+
+def test_process_groups_meet_on_loopback_and_again_where_they_met(tmp_path):
+    pytest.importorskip("psutil")
+    words = python(MEETS, tmp_path, GLOO_SOCKET_IFNAME="lo")
+    assert words == ["127.0.0.1", "True", "value"] * 2
+
+
 def test_a_missing_wandb_is_stood_in_for(tmp_path):
     program = "import importlib.util as u; there = u.find_spec('wandb') is not None; import wandb; print(there)"
     assert python(program, tmp_path) == ["True"]

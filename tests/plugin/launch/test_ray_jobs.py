@@ -2,8 +2,11 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 from unittest import mock
 
@@ -11,7 +14,14 @@ import pytest
 
 from sat_slime.plugin.launch import local_ray
 from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, start_ray, stop_ray
-from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, NoAnswer, given_address, is_this_machine
+from sat_slime.plugin.launch.ray_jobs import (
+    JobError,
+    JobServer,
+    NoAnswer,
+    given_address,
+    is_this_machine,
+    token_for_own_ray,
+)
 
 PYTHON = "python3"
 
@@ -53,6 +63,28 @@ def test_nothing_there(no_addresses, closed_port, form):
 def test_no_address():
     with pytest.raises(JobError, match="'nonsense' is not that of a Ray dashboard"):
         JobServer("nonsense")
+
+
+def test_a_token_is_made_once_and_nobody_else_reads_it(monkeypatch, tmp_path):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "ray" / "auth_token"
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+    token = token_for_own_ray()
+    assert token == token_for_own_ray() == file.read_text() and len(token) == 64
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 and list(file.parent.iterdir()) == [file]
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "the-users")
+    assert token_for_own_ray() == "the-users"
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    assert token_for_own_ray() is None
+
+
+def test_a_token_that_cannot_be_kept_is_one_line(monkeypatch, tmp_path):
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "file" / "auth_token"))
+    with pytest.raises(JobError, match=r"cannot be kept in .*auth_token \(.*\): set RAY_AUTH_TOKEN"):
+        token_for_own_ray()
 
 
 def test_only_the_process_that_was_started_is_ended(tmp_path):
@@ -132,6 +164,14 @@ def test_a_job_from_start_to_end(ray_server, monkeypatch):
     assert server.stop("test-job-a") == state  # it has ended: left as it is
     server.delete("test-job-a")
     assert server.state("test-job-a") is None
+
+
+@pytest.mark.engine
+def test_a_job_of_somebody_without_the_token_is_refused(ray_server):
+    job = urllib.request.Request(f"{ray_server.address}/api/jobs/", b'{"entrypoint": "true"}', method="POST")
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        urllib.request.urlopen(job, timeout=60)
+    assert refusal.value.code == 401
 
 
 @pytest.mark.engine

@@ -1,0 +1,144 @@
+"""Scratch folders: what dead processes left goes with the next start, and nothing else does."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+from sat_slime.rollout import scratch
+
+LEAVES_ONE = """
+import subprocess, sys
+from sat_slime.rollout.scratch import new_scratch
+made = new_scratch()
+(made.path / "inner").mkdir()
+if "--heir" in sys.argv:
+    subprocess.Popen(["cat"], pass_fds=[made.hold], stdout=subprocess.DEVNULL)
+print(made.path, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture(autouse=True)
+def places(monkeypatch, tmp_path):
+    """A temporary folder and a shared memory of this test alone."""
+    shared = tmp_path / "shm"
+    shared.mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scratch, "SHARED_MEMORY", shared)
+    return tmp_path
+
+
+class Owner:
+    """Another process with a scratch folder."""
+
+    def __init__(self, *arguments):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", LEAVES_ONE, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.folder = scratch.Path(self.process.stdout.readline().strip())
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+        self.process.stdin.close()  # on which the heir ends
+
+
+def in_shared_memory(name):
+    """A file of SGLang's for a server whose folder has that name."""
+    file = scratch.SHARED_MEMORY / f"sglang_loads_{name}_0badf00d.shm"
+    file.write_bytes(bytes(16396))
+    return file
+
+
+def test_a_folder_is_this_users_alone_and_goes_with_what_it_has_in_shared_memory():
+    made = scratch.new_scratch()
+    assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
+    own, others = in_shared_memory(made.path.name), in_shared_memory("8e8c2397ddc9")
+    made.remove()
+    assert not made.path.exists() and not own.exists() and others.exists()
+
+
+def test_what_a_kill_9_left_goes_with_the_next_start():
+    with Owner() as owner:
+        own = in_shared_memory(owner.folder.name)
+        scratch.new_scratch()
+        assert (owner.folder / "inner").is_dir() and own.exists(), "its owner lives"
+        owner.kill()
+        assert owner.folder.is_dir()
+        scratch.new_scratch()
+        assert not owner.folder.exists() and not own.exists()
+
+
+def test_a_folder_stays_while_a_process_lives_that_was_given_its_hold():
+    with Owner("--heir") as owner:
+        owner.kill()
+        scratch.remove_abandoned()
+        assert owner.folder.is_dir()
+
+
+def test_a_second_folder_of_the_same_process_leaves_the_first():
+    first, second = scratch.new_scratch(), scratch.new_scratch()
+    assert first.path.is_dir() and second.path.is_dir() and first.path != second.path
+
+
+def abandoned(folder):
+    folder.mkdir()
+    (folder / scratch.HOLD).touch()
+    return folder
+
+
+def test_the_folders_below_are_removed_if_nothing_speaks_against_it(places):
+    folder = abandoned(places / "sat_slime-x")
+    scratch.remove_abandoned()
+    assert not folder.exists()
+
+
+def test_a_folder_without_a_hold_is_not_ours(places):
+    kept = places / "sat_slime-of-a-ray-that-outlives-its-launcher"
+    kept.mkdir()
+    own = in_shared_memory(kept.name)
+    scratch.remove_abandoned()
+    assert kept.is_dir() and own.exists()
+
+
+def test_a_folder_of_another_name_is_not_ours(places):
+    kept = abandoned(places / "other-x")
+    scratch.remove_abandoned()
+    assert kept.is_dir()
+
+
+def test_a_folder_of_another_user_is_not_ours(places, monkeypatch):
+    kept = abandoned(places / "sat_slime-x")
+    monkeypatch.setattr(os, "getuid", lambda: kept.stat().st_uid + 1)
+    scratch.remove_abandoned()
+    assert kept.is_dir()
+
+
+def test_a_link_leads_nowhere(places):
+    target = abandoned(places / "precious")
+    (places / "sat_slime-x").symlink_to(target)
+    held_by_link = places / "sat_slime-y"
+    held_by_link.mkdir()
+    (held_by_link / scratch.HOLD).symlink_to(target / scratch.HOLD)
+    others = in_shared_memory("sat_slime-x")
+    scratch.remove_abandoned()
+    assert (target / scratch.HOLD).is_file() and held_by_link.is_dir() and others.exists()
+
+
+def test_shared_memory_without_a_folder_of_ours_stays():
+    kept = [in_shared_memory(name) for name in ("8e8c2397ddc9", "sat_slime-gone")]
+    scratch.remove_abandoned()
+    assert all(file.exists() for file in kept)
