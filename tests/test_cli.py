@@ -15,10 +15,13 @@ import sat_slime.embedded
 from sat_slime.cli import app
 from sat_slime.cli import check as checking
 from sat_slime.cli import launch as launching
+from sat_slime.cli.driver import Outcome
 from sat_slime.config import build_method
 from sat_slime.config.method import method_switches
 from sat_slime.config.schema import MethodConfig
+from sat_slime.embedded.deaths import MemoryWatch
 from sat_slime.objective import STABILIZERS, base_names, method_names, named_method
+from sat_slime.rollout.ray_start import RayNotStarted
 
 TINY = Path(__file__).parents[1] / "configs" / "embedded" / "tiny.yaml"
 
@@ -32,7 +35,7 @@ class FakeRuntime:
         self.at_end = lambda log: None
         self.stop_after = 10**9
 
-    def run(self, config, folder, log, resume=False):
+    def run(self, config, folder, log, resume=False, lost=None):
         self.calls.append((config, folder, resume))
         log.rewind(2 if resume else -1)
         log.status(phase="training")
@@ -47,6 +50,7 @@ class FakeRuntime:
 def runtime(monkeypatch, tmp_path):
     fake = FakeRuntime()
     monkeypatch.setattr(sat_slime.embedded, "run", fake.run)
+    monkeypatch.setattr(launching, "watched", lambda work: work(None))  # here, where its calls are looked at
     monkeypatch.setattr(launching, "missing_engines", lambda: [])
     monkeypatch.setattr("sat_slime.experiment.report.FIGURES", ())  # drawn in their own tests
     monkeypatch.chdir(tmp_path)
@@ -176,6 +180,39 @@ def test_a_failure_is_one_line_kept_and_reported(runtime, tmp_path):
     assert (state(run)["status"], state(run)["error"]) == ("failed", "engine 0 died 4 times; see its log")
     assert "engine 0 died 4 times" in (run / "report.html").read_text()
     assert "Traceback" in (run / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("failures, code", [(1, 0), (2, 1)])
+def test_a_ray_that_does_not_start_is_started_once_more(runtime, tmp_path, failures, code):
+    error = RayNotStarted("Ray did not start: it timed out; the machine is busy")
+    starts = []
+
+    def at_end(log):
+        starts.append(log)
+        if len(starts) <= failures:
+            raise error
+
+    runtime.at_end = at_end
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == code, result.output
+    assert f"{error}; starting it once more\n" in result.stdout and len(starts) == 2
+    assert result.stderr == ("" if code == 0 else f"error: {error}\n")
+    assert state(tmp_path / "runs" / "tiny")["status"] == ("finished" if code == 0 else "failed")
+
+
+def test_a_driver_that_cannot_speak_is_spoken_for(runtime, monkeypatch, tmp_path):
+    outcome = Outcome("failed", "the run's driver (process 5) was killed by SIGKILL and could not say why", dead=True)
+    monkeypatch.setattr(launching, "watched", lambda work: outcome)
+    monkeypatch.setattr(MemoryWatch, "remark", lambda self: "the kernel killed 1 process for want of memory")
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    error = f"{outcome.error}; the kernel killed 1 process for want of memory"
+    assert result.stderr == f"error: {error}\n"
+    assert result.stdout.index(error) < result.stdout.index("writing the report")
+    run = tmp_path / "runs" / "tiny"
+    assert (state(run)["status"], state(run)["error"]) == ("failed", error)
+    assert (run / "log.txt").read_text().endswith(f" ERROR   {error}\n")
+    assert "sat-slime launch runs/tiny --resume" in result.stdout
 
 
 def test_a_failing_report_does_not_hide_the_error(runtime, monkeypatch):

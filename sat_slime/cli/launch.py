@@ -7,13 +7,15 @@ import signal
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from sat_slime.cli.check import missing_engines, port_error, verifier_error
+from sat_slime.cli.driver import Lost, Outcome, watched
 from sat_slime.config import (
     ConfigError,
     EmbeddedConfig,
@@ -30,6 +32,7 @@ from sat_slime.experiment.metrics import write_atomically
 from sat_slime.experiment.run_folder import RunFolder, RunFolderError, writable
 from sat_slime.experiment.run_log import RunLog, tracker_error
 from sat_slime.experiment.view import make_view
+from sat_slime.rollout.ray_start import STARTS, RayNotStarted
 
 if TYPE_CHECKING:
     from sat_slime.cli.slime import SlimePlan
@@ -189,13 +192,49 @@ def launch(plan: Plan, *, overwrite: bool, live: bool | None, console: Console) 
     with sigterm_as_ctrl_c():
         folder = _claim(plan, overwrite)
         try:
-            status, error = _run(plan, folder, live, console)
-        except KeyboardInterrupt:
-            status, error = "interrupted", None
-        try:
-            return _end(folder, status, error, console)
+            try:
+                outcome = _drive(plan, folder, live, console)
+            except KeyboardInterrupt:
+                outcome = Outcome("interrupted")
+            return _end(folder, outcome.status, outcome.error, console)
         finally:
             folder.unlock()
+
+
+def _drive(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> Outcome:
+    """Run the plan in a driver of its own; a Ray that does not start is started once more, from scratch."""
+    from sat_slime.embedded.deaths import MemoryWatch
+
+    memory = MemoryWatch()
+    try:
+        for start in range(1, STARTS + 1):
+            outcome = watched(lambda lost: _run(plan, folder, live, console, lost))
+            if not outcome.again or start == STARTS:
+                break
+            console.print(f"{outcome.error}; starting it once more", markup=False, highlight=False, soft_wrap=True)
+        remark = memory.remark() if outcome.error else None
+    finally:
+        memory.close()
+    if remark:
+        outcome = replace(outcome, error=with_remark(str(outcome.error), remark))
+    if outcome.dead:
+        console.show_cursor()  # which a live view had hidden
+        console.print(str(outcome.error).splitlines()[0], markup=False, highlight=False, soft_wrap=True)
+        _note(folder, str(outcome.error))
+    return outcome
+
+
+def with_remark(error: str, remark: str) -> str:
+    """The remark joins the error's first line, which is the one that is kept."""
+    first, *rest = error.splitlines()
+    return "\n".join([f"{first}; {remark}", *rest])
+
+
+def _note(folder: RunFolder, error: str) -> None:
+    """The last line of log.txt, of a driver that could not write it."""
+    stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
+    with contextlib.suppress(OSError), folder.log.open("a", encoding="utf-8") as log:
+        log.write(f"{stamp} ERROR   {error}\n")
 
 
 @contextlib.contextmanager
@@ -226,9 +265,12 @@ def _claim(plan: Plan, overwrite: bool) -> RunFolder:
     return folder
 
 
-def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> tuple[str, str | None]:
-    """(status, error) of the run. Raises KeyboardInterrupt."""
+def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console, lost: Lost) -> Outcome:
+    """The run, to its end."""
     import sat_slime.embedded as runtime
+
+    def lose(error: RuntimeError) -> None:
+        lost(Outcome("failed", message_of(error), again=isinstance(error, RayNotStarted), dead=True))
 
     config = plan.config
     pipeline = config.pipeline
@@ -251,12 +293,14 @@ def _run(plan: Plan, folder: RunFolder, live: bool | None, console: Console) -> 
                 stop_on_collapse=config.collapse.stop,
             )
             log.message(f"{title}, in {folder.path}")
-            runtime.run(config, folder.path.resolve(), log, resume=plan.resume)
-        return "finished", None
+            runtime.run(config, folder.path.resolve(), log, resume=plan.resume, lost=lose)
+        return Outcome("finished")
+    except KeyboardInterrupt:
+        return Outcome("interrupted")
     except Exception as error:
         failed = True
         _keep_traceback(log)
-        return "failed", message_of(error)
+        return Outcome("failed", message_of(error), again=isinstance(error, RayNotStarted))
     finally:
         if log is not None:
             log.close(failed)

@@ -5,6 +5,7 @@ Importing it needs no engine; `run` imports them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,14 @@ if TYPE_CHECKING:
     from sat_slime.embedded.loop import RunLog
 
 
-def run(config: EmbeddedConfig, folder: Path, log: RunLog, resume: bool = False) -> None:
+def run(
+    config: EmbeddedConfig,
+    folder: Path,
+    log: RunLog,
+    resume: bool = False,
+    lost: Callable[[RuntimeError], None] | None = None,
+) -> None:
     """Runs the pipeline to its end; see `loop.run`."""
     from sat_slime.embedded.loop import run as run_loop
 
-    run_loop(config, folder, log, resume)
+    run_loop(config, folder, log, resume, lost)

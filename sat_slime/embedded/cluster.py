@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import re
 import shutil
+import signal
 import tempfile
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from sat_slime.rollout.ray_start import PATIENCE, RayNotStarted, free_ports, load_remark
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # no cluster: all of Ray's servers then bind to 127.0.0.1
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve trainer and servers beside anything else
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # actors see the GPUs; ranks pick theirs by number
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.update({**PATIENCE, **os.environ})
 # Ray reads these as it is imported.
 import ray
 import torch
@@ -24,6 +31,7 @@ import torch
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.batch import RolloutBatch, StepResult
+from sat_slime.embedded.deaths import RAY_PROCESSES, RayWatch, children
 from sat_slime.embedded.engine import GenerationResult, RolloutEngine
 from sat_slime.embedded.task import Problem
 from sat_slime.rollout.types import GenerationRequest
@@ -33,29 +41,118 @@ class ActorFailure(RuntimeError):
     """A part of the run died or raised; the message says which and why."""
 
 
+class ActorDied(ActorFailure):
+    """The process of a part of the run ended."""
+
+
+class RayDied(ActorFailure):
+    """A process of Ray's own ended, and with it the run."""
+
+
+PEERS_S = 5.0
+"""Seconds after the failure of one rank in which another's death still is the cause: those that talk to a dead rank may
+fail before Ray tells of its death."""
+
+
 @contextmanager
-def local_ray() -> Iterator[Path]:
+def local_ray(log_dir: Path | None = None, lost: Callable[[RuntimeError], None] | None = None) -> Iterator[Path]:
     """Ray for this run alone, on the loopback interface; it ends with this process, however that ends.
 
     Yields a scratch folder, which goes away with it.
+
+    Args:
+        log_dir: gets the logs of Ray's own processes when one of them dies.
+        lost: is told that a process of Ray died, as RayDied or RayNotStarted, from another thread. What it then does
+            must end this process: Ray's library hangs, and ends it after a minute. None: nobody watches.
+
+    Raises RayNotStarted.
     """
     scratch = Path(tempfile.mkdtemp(prefix="sat_slime-"))
+    runs = False
+
+    def died(what: str) -> None:
+        _end_rays_processes()  # first: they would write about it into the midst of our lines
+        last = _keep_logs(scratch, log_dir)
+        shutil.rmtree(scratch, ignore_errors=True)
+        if lost is not None:
+            lost(RayDied(f"{what}{last}") if runs else RayNotStarted(f"Ray did not start: {what}{last}{load_remark()}"))
+
+    watch = RayWatch(died) if lost is not None else None
     try:
-        # Without the address a RAY_ADDRESS in the environment would put a laptop run onto somebody's cluster.
-        ray.init(
-            address="local",
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(scratch / "ray"),
-            num_cpus=os.cpu_count(),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            object_store_memory=256 * 2**20,
-        )
+        _start_ray(scratch, log_dir)
+        runs = True
         yield scratch
     finally:
+        if watch is not None:
+            watch.end()
         ray.shutdown()
+        _end_rays_processes()
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _start_ray(scratch: Path, log_dir: Path | None) -> None:
+    try:
+        with _ports_of_agents_given():
+            # Without the address a RAY_ADDRESS in the environment would put a laptop run onto somebody's cluster.
+            ray.init(
+                address="local",
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(scratch / "ray"),
+                num_cpus=os.cpu_count(),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                object_store_memory=256 * 2**20,
+            )
+    except Exception as error:
+        last = _keep_logs(scratch, log_dir)
+        raise RayNotStarted(f"Ray did not start: {_first_lines(error)}{last}{load_remark()}") from error
+
+
+@contextmanager
+def _ports_of_agents_given() -> Iterator[None]:
+    """Ray's raylet gives its agents 15 s to name ports that they choose, and ends without them. Ports that are given it
+    does not wait for, but ray.init, unlike `ray start`, takes none."""
+    from ray._private import parameter
+
+    original = parameter.RayParams
+    agents, http, environments = free_ports(3)
+    parameter.RayParams = functools.partial(  # type: ignore[misc, assignment]
+        original, metrics_agent_port=agents, dashboard_agent_listen_port=http, runtime_env_agent_port=environments
+    )
+    try:
+        yield
+    finally:
+        parameter.RayParams = original  # type: ignore[misc]
+
+
+def _end_rays_processes() -> None:
+    """Those that Ray leaves when it does not start, or is lost; their own children end with them."""
+    for pid, name in children().items():
+        if name in RAY_PROCESSES:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _keep_logs(scratch: Path, log_dir: Path | None) -> str:
+    """Copy the logs of Ray's own processes; the newest error in them, as the end of a sentence."""
+    last = ""
+    for log in sorted((scratch / "ray").glob("session_*[0-9]/logs/*")):
+        if not log.name.startswith(RAY_PROCESSES) or not log.stat().st_size:
+            continue
+        if log_dir is not None:
+            with suppress(OSError):  # of a full disk, which may be the cause
+                log_dir.mkdir(parents=True, exist_ok=True)
+                shutil.copy(log, log_dir / f"ray-{log.name}")
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+        errors = [line for line in lines if _SEVERE.match(line)]
+        if errors:
+            last = f"; last in its log {log.name}: {errors[-1]}"
+    return last
+
+
+_SEVERE = re.compile(r"\[[^]]* [CEF] ")
+"""How lines of errors begin in Ray's logs."""
 
 
 def wait_all(futures: Sequence[Any], what: str) -> list[Any]:
@@ -68,8 +165,37 @@ def wait_all(futures: Sequence[Any], what: str) -> list[Any]:
     waiting = list(futures)
     while waiting:
         done, waiting = ray.wait(waiting, num_returns=1)
-        result_of(done[0], f"{what} {futures.index(done[0])}")
+        result_among(done[0], futures, what)
     return ray.get(list(futures))
+
+
+def result_among(future: Any, futures: Sequence[Any], what: str) -> Any:
+    """The result of one of the futures. When it failed since another's process died, that one is blamed.
+
+    Raises ActorFailure, as `wait_all`.
+    """
+    try:
+        return result_of(future, f"{what} {futures.index(future)}")
+    except ActorDied:
+        raise
+    except ActorFailure:
+        _blame_the_dead([other for other in futures if other is not future], futures, what)
+        raise
+
+
+def _blame_the_dead(waiting: list[Any], futures: Sequence[Any], what: str) -> None:
+    """Raises ActorDied when one of those waited for died."""
+    deadline = time.monotonic() + PEERS_S
+    while waiting:
+        done, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
+        if not done:
+            return
+        try:
+            result_of(done[0], f"{what} {futures.index(done[0])}")
+        except ActorDied:
+            raise
+        except ActorFailure:
+            continue
 
 
 def wait_any(futures: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
@@ -88,8 +214,21 @@ def result_of(future: Any, who: str) -> Any:
     except ray.exceptions.RayTaskError as error:
         cause = error.cause if isinstance(error.cause, Exception) else error
         raise ActorFailure(f"{who}: {type(cause).__name__}: {cause}") from error
+    except ray.exceptions.ActorDiedError as error:
+        raise _end_of(who, error) from error
     except ray.exceptions.RayError as error:
-        raise ActorFailure(f"{who} died: {_first_lines(error)}") from error
+        raise ActorDied(f"{who} died: {_first_lines(error)}") from error
+
+
+def _end_of(who: str, error: ray.exceptions.ActorDiedError) -> ActorFailure:
+    """What Ray says at length, in a sentence."""
+    text = str(error)
+    if error.actor_init_failed:
+        return ActorFailure(f"{who} did not start: {text.strip().splitlines()[-1]}")
+    if low := re.search(r".*running low on memory.*", text):
+        return ActorDied(f"{who} died: {low[0].strip()}")
+    process = re.search(r"\tpid: (\d+)", text)
+    return ActorDied(f"{who} died: its process{f' {process[1]}' if process else ''} was killed or crashed")
 
 
 def _first_lines(error: Exception) -> str:
@@ -214,6 +353,10 @@ class EngineGroup:
         return ", ".join(
             state["state"] + (f" ({state['restarts']} restarts)" if state["restarts"] else "") for state in states
         )
+
+    def new_deaths(self) -> list[str]:
+        """Why servers were restarted, a sentence each, since this was asked last."""
+        return [death for deaths in self._call("new_deaths") for death in deaths]
 
     def generate(self, requests: list[GenerationRequest], group: int) -> list[Any]:
         """Starts generation; `collect` takes what this returns.

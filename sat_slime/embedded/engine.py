@@ -84,6 +84,10 @@ class RolloutEngine:
         self._state = "stopped"
         self._stopping = False
         self._restarts = 0
+        self._ended = f"SGLang's server of engine {index} was ended"
+        """How the server that was ended here failed."""
+        self._deaths: list[str] = []
+        """Of servers, since they were asked for."""
         self._in_flight = 0
         # Deterministic: one POST at a time, which SGLang schedules as one, so that the composition of its batches, on
         # which the last bits of a log-prob depend, is always the same. Otherwise several, so that decoding goes on
@@ -113,7 +117,7 @@ class RolloutEngine:
                 self._weights = (path, version)
             except ServerLost:
                 self._weights = (path, version)
-                self._server.stop()
+                self._end_server("did not take new weights")
                 await self._revive()
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
@@ -172,6 +176,11 @@ class RolloutEngine:
             "weight_version": self._weights[1],
         }
 
+    async def new_deaths(self) -> list[str]:
+        """Why servers were restarted, a sentence each, since this was asked last."""
+        deaths, self._deaths = self._deaths, []
+        return deaths
+
     async def stop(self) -> None:
         """End the server, also while it generates: that call then fails."""
         self._stopping = True
@@ -210,7 +219,15 @@ class RolloutEngine:
         """After a lost request: a server that lives and generates no token is ended."""
         async with self._life:
             if self._server.alive and not await self._server.client.can_generate():
-                self._server.stop()
+                self._end_server("generated no token in time")
+
+    def _end_server(self, why: str) -> None:
+        """End a server that failed, unless that is since it died."""
+        if self._server.alive:
+            self._ended = self._server.dead_part() or f"SGLang's server of engine {self.index} {why} and was ended"
+        else:
+            self._ended = self._server.how_it_ended()
+        self._server.stop()
 
     async def _ensure_server(self) -> None:
         """Restart a dead server with the last weights."""
@@ -223,13 +240,15 @@ class RolloutEngine:
             raise EngineFailed(f"engine {self.index} was stopped")
         if self._server.alive:
             return
+        death = self._server.how_it_ended() if self._server.pid else self._ended
         if self._restarts >= self.rollout.max_restarts:
             raise EngineFailed(
-                f"the SGLang server of engine {self.index} died, after {self._restarts} restarts "
+                f"{death}, after {self._restarts} restarts of the server "
                 f"(rollout.max_restarts is {self.rollout.max_restarts}){self._server.last_words()}\n"
                 f"Its log {self._server.log_path} ends with:\n{self._server.log_tail()}"
             )
         self._restarts += 1
+        self._deaths.append(death)
         state, self._state = self._state, "restarting"
         await self._server.start(*self._weights)
         self._state = state

@@ -13,7 +13,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,21 +52,29 @@ class Flight:
     batch: RolloutBatch | None = None
 
 
-def run(config: EmbeddedConfig, folder: Path, log: RunLog, resume: bool = False) -> None:
+def run(
+    config: EmbeddedConfig,
+    folder: Path,
+    log: RunLog,
+    resume: bool = False,
+    lost: Callable[[RuntimeError], None] | None = None,
+) -> None:
     """Runs the whole pipeline to its end.
 
     Args:
         folder: the run folder.
         log: is told everything that is to be recorded or shown.
         resume: go on from the folder's newest checkpoint, or from the start where there is none.
+        lost: ends this process; told when a process of Ray's own died, see cluster.local_ray.
 
     Raises:
+        RayNotStarted: before anything was done.
         ActorFailure: a trainer rank or an engine failed beyond recovery; the run can be resumed.
         KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is saved.
         OSError: a checkpoint could not be written; the previous one is whole.
     """
     # Ray sets signal handlers of its own as it starts, so ours come after.
-    with local_ray() as scratch, _interruptible() as interruption:
+    with local_ray(folder.resolve() / "logs", lost) as scratch, _interruptible() as interruption:
         pipeline = _pipeline_class(config)(config, folder.resolve(), scratch, log, interruption)
         pipeline.run(resume)
     if interruption.asked and pipeline.iteration < config.pipeline.iterations:
@@ -340,6 +348,8 @@ class Pipeline:
         if every and self.iteration % every == 0:
             self.log.samples(self.iteration, sample_rows(batch))
         self.log.status(engine=self.engines.states())
+        for death in self.engines.new_deaths():
+            self.log.message(f"{death}; the server was restarted", "warning")
 
     def _evaluate(self) -> None:
         """Accuracy on held-out problems with the weights that the engines hold, which may lag the trainer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sat_slime.config.schema import ModelConfig, RolloutConfig
+from sat_slime.embedded.deaths import dead_children, how_it_ended, is_ending
 from sat_slime.rollout.client import SGLangClient
 
 HOST = "127.0.0.1"
@@ -25,6 +27,13 @@ CPU_ARGUMENTS = (
     *("--disable-cuda-graph", "--disable-overlap-schedule"),
 )
 CONTEXT_MARGIN = 8  # SGLang keeps up to 7 positions of its context length for itself
+
+
+_CRASHED = re.compile(r"Subprocess ([a-z]+)\w* \(pid=(\d+)\) crashed with exit code (-?\d+)")
+"""How SGLang's HTTP server tells of its scheduler and its detokenizer, before it ends itself."""
+_PARTS = {"sglang::schedul": "scheduler", "sglang::detoken": "detokenizer"}
+"""By the names of their processes, as far as the kernel keeps them."""
+_ENDED_ITSELF = "SIGQUIT received"
 
 
 class ServerFailed(RuntimeError):
@@ -61,7 +70,11 @@ class SGLangServer:
 
     @property
     def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        if self._process is None:
+            return False
+        if is_ending(self._process.pid):  # its children, which are killed with it, would pass for the cause
+            self._process.wait()
+        return self._process.poll() is None
 
     async def start(self, model_path: str, version: int) -> None:
         """Start with the weights of a Hugging Face folder, reported as `version`, and wait until healthy.
@@ -112,6 +125,30 @@ class SGLangServer:
         lines = [line.strip() for line in self.log_tail().splitlines()]
         line = next((line for line in reversed(lines) if line), "---")
         return "" if line.startswith("---") else f"; last in its log: {line}"
+
+    def dead_part(self) -> str | None:
+        """Which process of a server died before the server itself, in a sentence; None where none did."""
+        for pid, name, code in dead_children(self._process.pid) if self._process else ():
+            if part := _PARTS.get(name):
+                return self._death_of(part, pid, code)
+        crashed = _CRASHED.search(self._log_of_this_start()) if self._process else None
+        return self._death_of(crashed[1], int(crashed[2]), int(crashed[3])) if crashed else None
+
+    def how_it_ended(self) -> str:
+        """Which of the processes of a server that is not alive ended, and how; a sentence's beginning."""
+        assert self._process is not None and self._process.returncode is not None
+        if part := self.dead_part():
+            return part
+        if _ENDED_ITSELF in self._log_of_this_start():
+            return f"SGLang's server of engine {self.index} ended itself, since one of its processes failed"
+        return self._death_of("HTTP server", self._process.pid, self._process.returncode)
+
+    def _death_of(self, part: str, pid: int, code: int) -> str:
+        return f"SGLang's {part} (process {pid}) of engine {self.index} {how_it_ended(code)}"
+
+    def _log_of_this_start(self) -> str:
+        log = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        return log[log.rfind("\n--- ") + 1 :]
 
     def _spawn(self, command: list[str], environment: dict[str, str]) -> None:
         # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.

@@ -15,7 +15,7 @@ from typing import Any
 
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.batch import Group, RolloutBatch, StepResult, training_group
-from sat_slime.embedded.cluster import faults_of, groups_in_flight, result_of, wait_any
+from sat_slime.embedded.cluster import faults_of, groups_in_flight, result_among, result_of, wait_any
 from sat_slime.embedded.loop import Pipeline
 from sat_slime.embedded.task import Problem
 from sat_slime.rollout.staleness import StalenessBound, drop_metrics
@@ -129,7 +129,7 @@ class StreamingPipeline(Pipeline):
                 if future in self.streams:
                     self._take([future])
                 else:
-                    result_of(future, f"trainer rank {futures.index(future)}")
+                    result_among(future, futures, "trainer rank")
                     waiting.remove(future)
             self._begin_groups()
         return self.trainer.wait(futures)

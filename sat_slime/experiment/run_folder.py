@@ -150,10 +150,13 @@ class RunFolder:
         self._write_state({**self._read_state(), "status": status, "ended": _now(), "error": error})
 
     def state(self) -> dict[str, Any]:
-        """state.json; a run that says it is running in a process and holds no lock was killed, and is called so."""
+        """state.json; a run that says it is running in a process and holds no lock was killed, and is called so, with
+        the error that it could not write."""
         state = self._read_state()
         if state.get("status") == "running" and "job" not in state and not self.is_locked():
-            state = {**state, "status": "killed"}
+            process = f"its process {state.get('pid')}"
+            error = f"{process} was killed, by hand or for want of memory, or the machine went down"
+            state = {**state, "status": "killed", "error": error}
         return state
 
     def _read_state(self) -> dict[str, Any]:

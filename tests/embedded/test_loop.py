@@ -222,7 +222,7 @@ def test_a_killed_trainer_rank_ends_the_run_and_a_resume_goes_on(undisturbed, ro
     assert run.wait() == 1
     assert_gone(processes)
     text = run.output.read_text()
-    assert "trainer rank 0 died" in text and "--resume" in text and "Traceback" not in text
+    assert "trainer rank 0 died: its process" in text and "--resume" in text and "Traceback" not in text
     resumed = Run(root, "rank", "--resume")
     assert resumed.wait() == 0, resumed.output.read_text()
     assert_same_history(resumed, undisturbed)

@@ -1,6 +1,7 @@
 import asyncio
 import itertools
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -98,3 +99,50 @@ def test_a_server_ends_with_its_parent_even_by_kill_9(random_models, tmp_path):
         parent.wait()
         parent.stdout.close()
     assert psutil.wait_procs(family, timeout=30)[1] == []
+
+
+WITH_A_DEAD_CHILD = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.argv[1], "-c", "input()"], stdin=subprocess.PIPE)
+child.kill()
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("name", "part"), [("sglang::scheduler", "scheduler"), ("sglang::detokenizer", "detokenizer")])
+def test_which_process_of_a_server_that_is_still_there_died(tmp_path, name, part):
+    (tmp_path / name).symlink_to(sys.executable)
+    server = SGLangServer(2, RolloutConfig(), ModelConfig(), str(tmp_path))
+    server._spawn([sys.executable, "-c", WITH_A_DEAD_CHILD, str(tmp_path / name)], {})
+    try:
+        while not (lines := server.log_path.read_text().splitlines())[-1].isdigit():
+            assert server.alive, lines
+        told = f"SGLang's {part} (process {lines[-1]}) of engine 2 was killed by SIGKILL"
+        assert server.alive and server.dead_part() == told
+    finally:
+        server.stop()
+    assert server.dead_part() is None
+
+
+SCHEDULER_DIED = "Subprocess scheduler_0 (pid=28148) crashed with exit code -9. Triggering SIGQUIT for cleanup..."
+SIGQUIT = "SIGQUIT received. signum=None, frame=None. It usually means one child failed."
+
+
+@pytest.mark.parametrize(
+    "log, told",
+    [
+        (f"{SCHEDULER_DIED}\\n{SIGQUIT}", r"SGLang's scheduler \(process 28148\) of engine 2 was killed by SIGKILL"),
+        (SIGQUIT, "SGLang's server of engine 2 ended itself, since one of its processes failed"),
+        ("serving", r"SGLang's HTTP server \(process \d+\) of engine 2 was killed by SIGKILL"),
+        (f"{SCHEDULER_DIED}\\n--- again", r"SGLang's HTTP server \(process \d+\) of engine 2 was killed by SIGKILL"),
+    ],
+)
+def test_which_process_of_a_server_died(tmp_path, log, told):
+    """The last case: the scheduler died in the start before."""
+    server = SGLangServer(2, RolloutConfig(), ModelConfig(), str(tmp_path))
+    server._spawn([sys.executable, "-c", f"import os; print('{log}', flush=True); os.kill(os.getpid(), 9)"], {})
+    server._process.wait()
+    assert re.fullmatch(told, server.how_it_ended())
+    server.stop()

@@ -22,12 +22,6 @@ SITE = PACKAGE / "plugin" / "cpu" / "site"
 RAY_ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # Ray's 15 would starve the run beside anything else
-    # Ray's own limits on how long its parts take to start are too short for a machine with other work.
-    "RAY_raylet_start_wait_time_s": "200",
-    "RAY_agent_register_timeout_ms": "400000",
-    "RAY_worker_register_timeout_seconds": "400",
-    "RAY_health_check_initial_delay_ms": "120000",
-    "RAY_health_check_timeout_ms": "120000",
 }
 """Environment of the Ray that is started for such a run."""
 OBJECT_STORE_BYTES = 300 * 2**20

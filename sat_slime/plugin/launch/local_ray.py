@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import random
+import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,9 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer
+from sat_slime.rollout.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark
 
-START_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 120.0
+KILL_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 20.0
+"""`ray start` looks every second whether Ray's processes live, and ends the others before itself."""
 POLL_S = 0.2
 
 
@@ -43,10 +47,22 @@ def start_ray(
     """Start a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
 
     gpus, cpus: what it offers, on paper; None: all there are. store_bytes: of its object store. variables: more
-    environment. Raises JobError when it does not come up.
+    environment. One that does not come up is started once more, from scratch; raises JobError when that does not help.
     """
+    for _ in range(STARTS - 1):
+        with contextlib.suppress(JobError, RayNotStarted):
+            return _start_once(gpus, cpus, store_bytes, variables)
+    try:
+        return _start_once(gpus, cpus, store_bytes, variables)
+    except (JobError, RayNotStarted) as error:
+        raise JobError(f"{error}{load_remark()}") from error
+
+
+def _start_once(
+    gpus: int | None, cpus: int | None, store_bytes: int | None, variables: Mapping[str, str] | None
+) -> LocalRay:
     folder = tempfile.mkdtemp(prefix="sat_slime-")
-    port, agent_port, client_port, metrics_port, env_port, export_port = _free_ports(6)
+    port, agent_port, client_port, metrics_port, env_port, export_port = free_ports(6)
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address=127.0.0.1", "--port=0", f"--ray-client-server-port={client_port}"),
@@ -61,6 +77,7 @@ def start_ray(
         *([f"--object-store-memory={store_bytes}"] if store_bytes is not None else []),
     ]
     environment = {
+        **PATIENCE,
         **own_python_first(),
         **(variables or {}),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no cluster: all of Ray's servers then bind to 127.0.0.1
@@ -82,7 +99,8 @@ def start_ray(
     try:
         _wait_until_ready(ray, process)
     except BaseException:
-        stop_ray(ray, keep_logs=True)
+        with contextlib.suppress(JobError):  # why it did not start is worth more than that it does not end
+            stop_ray(ray, keep_logs=True)
         raise
     return ray
 
@@ -123,11 +141,40 @@ def stop_ray(ray: LocalRay, keep_logs: bool = False) -> bool:
 
 def _end(ray: LocalRay) -> None:
     os.kill(ray.pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while _is_ours(ray):
-        if time.monotonic() > deadline:
+    if not _ends_within(ray, STOP_TIMEOUT_S):
+        os.kill(ray.pid, signal.SIGKILL)  # upon which the kernel ends its other processes
+        if not _ends_within(ray, KILL_TIMEOUT_S):
             raise JobError(f"the Ray of this run (process {ray.pid}) does not end: see {ray.folder}")
+
+
+def _ends_within(ray: LocalRay, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while _is_ours(ray) and time.monotonic() < deadline:
         time.sleep(POLL_S)
+    return not _is_ours(ray)
+
+
+def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
+    """Why a Ray that was not told to end is not there, in a sentence; None while it is.
+
+    timeout_s: for `ray start` to notice.
+    """
+    if not _ends_within(ray, timeout_s):
+        return None
+    try:
+        log = (Path(ray.folder) / "start.log").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        log = ""
+    dead = [f"its {name} {_ended(int(code))}" for name, code in _EXITED.findall(log)]
+    return f"the Ray that was started for it ended: {', '.join(dead) or f'its process {ray.pid} was killed or crashed'}"
+
+
+_EXITED = re.compile(r"(\w+)\S* \[exit code=(-?\d+)\]")
+"""How `ray start --block` names a process that exited unexpectedly."""
+
+
+def _ended(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def is_running(ray: LocalRay) -> bool:
@@ -142,19 +189,3 @@ def _is_ours(ray: LocalRay) -> bool:
     except (OSError, IndexError):
         return False
     return state != "Z" and ray.folder in command
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports of which none is in use. Above those of Ray's workers and below those that the kernel gives to connections,
-    since Ray binds some of them only seconds later."""
-    free: list[int] = []
-    for port in random.sample(range(20_000, 32_000), 1_000):
-        with socket.socket() as one:
-            try:
-                one.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        free.append(port)
-        if len(free) == count:
-            return free
-    raise JobError("no free port between 20000 and 32000 on this machine: end what holds them")

@@ -1,11 +1,16 @@
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from sat_slime.plugin.launch.local_ray import LocalRay, is_running, start_ray, stop_ray
+from sat_slime.plugin.launch import local_ray
+from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, start_ray, stop_ray
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, NoAnswer, given_address, is_this_machine
 
 PYTHON = "python3"
@@ -62,9 +67,50 @@ def test_only_the_process_that_was_started_is_ended(tmp_path):
         stranger.communicate()
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_ray_that_does_not_start_is_started_once_more(monkeypatch, failures):
+    ray = LocalRay("http://127.0.0.1:1", 1, "folder")
+    ends = [*[JobError("Ray did not start on this machine: timed out")] * failures, ray]
+    monkeypatch.setattr(local_ray, "_start_once", mock.create_autospec(local_ray._start_once, side_effect=ends))
+    monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0, 0))
+    if failures == 1:
+        assert start_ray(gpus=2) == ray
+    else:
+        with pytest.raises(JobError, match=r"this machine: timed out; the machine is busy, with a load of 99.0 on"):
+            start_ray(gpus=2)
+    assert local_ray._start_once.mock_calls == 2 * [mock.call(2, None, None, None)]
+
+
+def test_a_ray_that_does_not_end_does_not_hide_why_it_did_not_start(monkeypatch):
+    monkeypatch.setattr(local_ray, "_wait_until_ready", mock.Mock(side_effect=JobError("it did not start")))
+    monkeypatch.setattr(local_ray, "stop_ray", mock.Mock(side_effect=JobError("it does not end")))
+    monkeypatch.setattr(subprocess, "Popen", mock.Mock())
+    with pytest.raises(JobError, match="it did not start"):
+        start_ray()
+
+
+STUBBORN = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(sys.argv[1], flush=True); input()"
+
+
+def test_a_ray_that_does_not_end_when_told_is_killed(monkeypatch, tmp_path):
+    monkeypatch.setattr(local_ray, "STOP_TIMEOUT_S", 0.0)
+    command = [sys.executable, "-c", STUBBORN, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        ray = LocalRay("http://127.0.0.1:1", process.pid, str(tmp_path))
+        assert how_it_died(ray, timeout_s=0) is None
+        assert stop_ray(ray)
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_a_ray_that_died_without_a_log(tmp_path):
+    died = how_it_died(LocalRay("http://127.0.0.1:1", 2**22 + 1, str(tmp_path)))
+    assert died == f"the Ray that was started for it ended: its process {2**22 + 1} was killed or crashed"
+
+
 @pytest.mark.engine
 def test_a_ray_that_does_not_start_says_why(monkeypatch):
-    monkeypatch.setattr("sat_slime.plugin.launch.local_ray._free_ports", lambda count: [1] * count)
+    monkeypatch.setattr("sat_slime.plugin.launch.local_ray.free_ports", lambda count: [1] * count)
     with pytest.raises(JobError, match=r"Ray did not start on this machine: .*; more in .*start\.log"):
         start_ray()
 
@@ -107,6 +153,19 @@ def test_a_connection_that_breaks_is_told(ray_server):
         list(server.follow("no-such-job"))
     with pytest.raises(JobError, match="does not exist"):
         server.log("no-such-job")
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name, word", [("gcs_server", "gcs_server"), ("dashboard", "dashboard/dashboard.py")])
+def test_the_death_of_a_process_of_ray_is_told_by_name(name, word):
+    ray = start_ray(gpus=0, cpus=1)
+    try:
+        children = Path(f"/proc/{ray.pid}/task/{ray.pid}/children").read_text().split()
+        (victim,) = (pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+        os.kill(int(victim), signal.SIGKILL)
+        assert re.fullmatch(f".*ended: its {name} was killed by SIGKILL", how_it_died(ray, timeout_s=120))
+    finally:
+        stop_ray(ray)
 
 
 @pytest.mark.engine

@@ -1,0 +1,216 @@
+"""How the processes of a run end, in words; the watch over Ray's own, whose death ends the run; and the kernel's kills.
+
+No engine is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+RAY_PROCESSES = ("gcs_server", "raylet")
+"""Names of the processes without which Ray is lost; the others of it end with them or are not missed."""
+LOOK_EVERY_S = 0.1
+_OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Killed process (\d+) \(([^)]*)\)")
+
+
+def how_it_ended(code: int) -> str:
+    """A sentence's end of a return code; negative is a signal's number."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def children() -> dict[int, str]:
+    """This process's children, zombies among them: process number to the program's name, of which the kernel keeps 15
+    characters."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+            name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
+            if int(rest.split()[1]) == os.getpid():
+                found[int(process.name)] = name
+    return found
+
+
+def dead_children(parent: int) -> Iterator[tuple[int, str, int]]:
+    """(process number, program's name, return code) of a process's children that have died and that it has not
+    collected."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
+            fields = rest.split()
+            if int(fields[1]) == parent and fields[0] == "Z":
+                yield int(process.name), name, os.waitstatus_to_exitcode(int(fields[49]))
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process's first thread has ended, while others may still be at it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return False
+
+
+def exit_code(pid: int) -> int | None:
+    """The return code of a child that has ended and stays to be collected, as Popen has it; None of one that lives.
+
+    Raises ChildProcessError of one that has been collected.
+    """
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+class RayWatch:
+    """Tells when a child of this process dies that Ray cannot do without.
+
+    Ray's library in this process would go on for a minute without its GCS, and then end the process from C++, past
+    every handler; without its raylet it calls its actors dead.
+    """
+
+    def __init__(self, died: Callable[[str], None]) -> None:
+        """died: told once, from a thread of its own or in `end`, which process died and how."""
+        self._died = died
+        self._processes: dict[str, tuple[int, int]] = {}
+        """Name to process number and what tells of its end."""
+        self._ends = select.poll()
+        self._over = threading.Event()
+        self._looking = threading.Lock()
+        threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
+
+    def end(self) -> None:
+        """Look once more and stop: what ends from here on is meant to."""
+        self._look()
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            self._ends.poll(LOOK_EVERY_S * 1000)  # a death is told at once
+            self._look()
+
+    def _look(self) -> None:
+        with self._looking:
+            if self._over.is_set():
+                return
+            self._find()
+            for name, (pid, handle) in list(self._processes.items()):
+                try:
+                    code = exit_code(pid)
+                except ChildProcessError:  # Ray collected it, and knows
+                    self._ends.unregister(handle)
+                    self._processes.pop(name)
+                    continue
+                if code is not None:
+                    self._over.set()
+                    self._died(f"Ray's {name} (process {pid}) {how_it_ended(code)}")
+                    return
+
+    def _find(self) -> None:
+        if len(self._processes) == len(RAY_PROCESSES):
+            return
+        for pid, name in children().items():
+            if name in RAY_PROCESSES and name not in self._processes:
+                handle = os.pidfd_open(pid)
+                self._processes[name] = pid, handle
+                self._ends.register(handle, select.POLLIN)
+
+
+# ------------------------------------------------------------------------------------------------- want of memory
+
+
+class MemoryWatch:
+    """Whether the kernel has killed processes for want of memory since this was made."""
+
+    def __init__(self) -> None:
+        self._log = _kernel_log()
+        self._group, self._machine = _kills_in_our_group(), _kills_on_the_machine()
+
+    def remark(self) -> str | None:
+        """A sentence about the kernel's kills, with the remedy; None where there were none or none can be seen."""
+        if self._group is not None:  # else the machine's, of which others' may be
+            count, where = _since(self._group, _kills_in_our_group()), "in this run's control group"
+        else:
+            count, where = _since(self._machine, _kills_on_the_machine()), "on this machine"
+        if not count:
+            return None
+        victims = [f"{name} (process {pid})" for pid, name in self._victims()]
+        named = f": {', '.join(victims)}" if victims else ""
+        return (
+            f"the kernel killed {count} process{'' if count == 1 else 'es'} {where} for want of memory{named}; "
+            "end what else needs memory, raise the limit, or let the run need less (rollout.engines, "
+            "rollout.max_running_requests, train.tokens_per_microbatch)"
+        )
+
+    def close(self) -> None:
+        if self._log is not None:
+            os.close(self._log)
+            self._log = None
+
+    def _victims(self) -> Iterator[tuple[int, str]]:
+        """(process number, name) of the kills that the kernel's log tells of since then."""
+        while self._log is not None:
+            try:
+                record = os.read(self._log, 8192).decode(errors="replace")
+            except BrokenPipeError:
+                continue  # the kernel overwrote what was next
+            except OSError:
+                return  # there is no more
+            if killed := _OUT_OF_MEMORY.search(record):
+                yield int(killed[1]), killed[2]
+
+
+def _since(before: int | None, now: int | None) -> int:
+    return 0 if before is None or now is None else now - before
+
+
+def _kernel_log() -> int | None:
+    """The kernel's log, open at its end; None where it may not be read."""
+    try:
+        log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        os.lseek(log, 0, os.SEEK_END)
+        return log
+    except OSError:
+        return None
+
+
+def _kills_in_our_group() -> int | None:
+    """Of the control group of memory that this process is in, of version 2 or 1; None where none is to be seen."""
+    try:
+        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    except OSError:
+        return None
+    for _, controllers, path in lines:
+        if controllers == "":
+            files = [f"/sys/fs/cgroup{path}/memory.events"]
+        elif controllers == "memory":
+            files = [f"/sys/fs/cgroup/memory{path}/memory.oom_control", "/sys/fs/cgroup/memory/memory.oom_control"]
+        else:
+            continue
+        for file in files:
+            if (count := _counter(Path(file))) is not None:
+                return count
+    return None
+
+
+def _kills_on_the_machine() -> int | None:
+    return _counter(Path("/proc/vmstat"))
+
+
+def _counter(file: Path) -> int | None:
+    """`oom_kill N` in a file of the kernel's."""
+    try:
+        values = dict(line.split(maxsplit=1) for line in file.read_text().splitlines())
+        return int(values["oom_kill"])
+    except (OSError, KeyError, ValueError):
+        return None

@@ -1,0 +1,52 @@
+"""What Ray needs to start on a machine that has other work. Both runtimes start one of their own."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+
+STARTS = 2
+"""Times that a Ray is started from scratch before a run gives up."""
+PATIENCE = {
+    "RAY_raylet_start_wait_time_s": "200",  # a node, until the GCS knows it; 30 by itself
+    "RAY_gcs_server_port_wait_time_s": "120",  # the GCS, until it answers; 30
+    "RAY_agent_register_timeout_ms": "400000",
+    "RAY_worker_register_timeout_seconds": "400",  # 60
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "400",  # 60
+    "RAY_health_check_initial_delay_ms": "120000",  # 5000
+    "RAY_health_check_timeout_ms": "120000",  # 10000
+}
+"""Variables of Ray: how long it waits for its own parts, which begin by importing Python's half of it. By itself not
+long enough where the cores have other work."""
+
+
+class RayNotStarted(RuntimeError):
+    """Ray did not start on this machine; the message says why, and names load where that may be it."""
+
+
+def load_remark() -> str:
+    """The machine's load with a remedy, as the end of a sentence; empty where it is below the number of cores."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load <= cores:
+        return ""
+    return (
+        f"; the machine is busy, with a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}: end other work, "
+        "or wait for it, and start again"
+    )
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface of which none is in use. Above those of Ray's workers and below those that the
+    kernel gives to connections, since Ray binds some of them only seconds later. Raises RayNotStarted."""
+    free: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        with socket.socket() as one:
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        free.append(port)
+        if len(free) == count:
+            return free
+    raise RayNotStarted("no free port between 20000 and 32000 on this machine: end what holds them")

@@ -1,0 +1,108 @@
+"""Ray's start, and whom a failure is blamed on."""
+
+import inspect
+import os
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="the embedded runtime needs the engines: scripts/setup.sh")
+pytest.importorskip("httpx")
+
+from ray._private import parameter  # noqa: E402
+
+from sat_slime.embedded import cluster  # noqa: E402
+from sat_slime.embedded.cluster import ActorDied, ActorFailure, local_ray, result_among  # noqa: E402
+from sat_slime.embedded.deaths import RAY_PROCESSES, children  # noqa: E402
+from sat_slime.rollout import ray_start  # noqa: E402
+from sat_slime.rollout.ray_start import PATIENCE, RayNotStarted  # noqa: E402
+
+TIMED_OUT = "The current node timed out during startup. This could happen because some of the raylet failed to startup"
+CRASH = "[2026-11-22 08:00:15,000 C 1 1] Check failed: x"
+
+
+@pytest.mark.parametrize("load, told", [(99.0, "busy, with a load of 99.0 on"), (0.0, "")])
+def test_a_ray_that_does_not_start_says_why_and_names_load_when_it_is_load(monkeypatch, tmp_path, load, told):
+    def failing(*_, _temp_dir, **__):
+        logs = Path(_temp_dir) / "session_2026-11-22" / "logs"
+        logs.mkdir(parents=True)
+        (logs / "raylet.out").write_text(
+            "[2026-11-22 08:00:00,000 I 1 1] all well\n[2026 C 1 1] Check failed: x\nmore\n"
+        )
+        raise Exception(TIMED_OUT)
+
+    monkeypatch.setattr(ray, "init", mock.create_autospec(ray.init, side_effect=failing))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0, 0))
+    with pytest.raises(RayNotStarted) as failure, local_ray(tmp_path / "logs"):
+        pass
+    message = str(failure.value)
+    assert message.startswith(
+        f"Ray did not start: {TIMED_OUT}; last in its log raylet.out: [2026 C 1 1] Check failed: x"
+    )
+    assert (told in message) if told else ("busy" not in message)
+    assert (tmp_path / "logs" / "ray-raylet.out").exists()
+    (call,) = ray.init.mock_calls
+    taken = inspect.getsource(inspect.unwrap(ray._private.worker.init))
+    assert all(f'"{name}"' in taken for name in call.kwargs if name.startswith("_"))
+
+
+def test_the_agents_have_ports_that_ray_knows():
+    names = {"metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port"}
+    assert names <= set(inspect.signature(parameter.RayParams).parameters)
+    original = parameter.RayParams
+    with cluster._ports_of_agents_given():
+        given = vars(parameter.RayParams())
+        assert len({given[name] for name in names}) == 3 and all(given[name] > 1024 for name in names)
+    assert parameter.RayParams is original
+
+
+def test_ray_reads_the_variables_that_are_set():
+    folder = Path(ray.__file__).parent
+    files = [folder / "core/src/ray/raylet/raylet", folder / "_private/node.py", folder / "_private/ray_constants.py"]
+    texts = [file.read_bytes() for file in files]
+    for name in PATIENCE:
+        assert any(name.encode() in text for text in texts), name
+        assert os.environ[name]
+
+
+def test_there_is_a_remark_only_above_the_number_of_cores(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for load, remark in ((2.0, ""), (2.1, "; the machine is busy, with a load of 2.1 on 2 cores: end other work")):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0, 0))
+        assert ray_start.load_remark().startswith(remark) and bool(ray_start.load_remark()) == bool(remark)
+
+
+@pytest.mark.engine
+def test_a_ray_starts_and_ends():
+    with local_ray() as scratch:
+        assert ray.get(ray.remote(lambda: 7).remote()) == 7
+        (raylet,) = (pid for pid, name in children().items() if name == "raylet")
+        command = Path(f"/proc/{raylet}/cmdline").read_text()
+        assert "--metrics-agent-port=2" in command or "--metrics-agent-port=3" in command
+    assert not set(children().values()) & set(RAY_PROCESSES) or not Path(f"/proc/{raylet}/exe").exists()
+    assert not scratch.exists()
+
+
+@pytest.mark.parametrize("dead, blamed", [(1, "rank 1 died"), (None, "rank 0: Connection closed")])
+def test_a_rank_that_died_is_blamed_and_not_who_talked_to_it(monkeypatch, dead, blamed):
+    """Rank 0 fails first, of a connection to another."""
+
+    def result_of(future, who):
+        raise ActorDied(f"{who} died") if future == dead else ActorFailure(f"{who}: Connection closed")
+
+    monkeypatch.setattr(cluster, "result_of", mock.create_autospec(cluster.result_of, side_effect=result_of))
+    first = mock.create_autospec(ray.wait, side_effect=lambda waiting, **_: (waiting[:1], waiting[1:]))
+    monkeypatch.setattr(ray, "wait", first)
+    with pytest.raises(ActorFailure, match=blamed):
+        result_among(0, [0, 1, 2], "rank")
+
+
+def test_those_that_hang_are_not_waited_for(monkeypatch):
+    def result_of(future, who):
+        raise ActorFailure(f"{who}: no space left")
+
+    monkeypatch.setattr(cluster, "result_of", result_of)
+    monkeypatch.setattr(ray, "wait", lambda waiting, **_: ([], waiting))
+    with pytest.raises(ActorFailure, match="rank 0: no space left"):
+        result_among(0, [0, 1], "rank")

@@ -1,0 +1,158 @@
+"""How deaths are told: of Ray's own processes, and those that the kernel makes for want of memory."""
+
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sat_slime.embedded import deaths
+from sat_slime.embedded.deaths import MemoryWatch, RayWatch, children, exit_code, how_it_ended
+
+WAIT_S = 60
+
+
+@pytest.mark.parametrize(
+    "code, words",
+    [(-9, "was killed by SIGKILL"), (-99, "was killed by signal 99"), (0, "ended with exit code 0")],
+)
+def test_an_end_in_words(code, words):
+    assert how_it_ended(code) == words
+
+
+@pytest.fixture
+def processes(tmp_path):
+    """Starts children under any name; `cat` waits for its input to be closed, or does what its arguments say."""
+    started = []
+
+    def start(name, *arguments, program="cat"):
+        copy = tmp_path / name
+        copy.symlink_to(shutil.which(program))
+        started.append(subprocess.Popen([copy, *arguments], stdin=subprocess.PIPE))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_children_have_their_programs_names(processes):
+    process = processes("a-long-name-of-a-program")
+    assert children()[process.pid] == "a-long-name-of-"
+    assert exit_code(process.pid) is None
+
+
+@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+def test_the_death_of_a_process_of_ray_is_told_once_with_its_name(processes, name):
+    told = queue.Queue()
+    ray = {each: processes(each) for each in deaths.RAY_PROCESSES}
+    watch = RayWatch(told.put)
+    ray[name].kill()
+    assert told.get(timeout=WAIT_S) == f"Ray's {name} (process {ray[name].pid}) was killed by SIGKILL"
+    for process in ray.values():
+        process.kill()
+    watch.end()
+    assert told.empty()
+
+
+def test_a_death_just_before_the_end_is_told_and_those_after_it_are_not(processes):
+    told = queue.Queue()
+    first, second = RayWatch(told.put), RayWatch(told.put)
+    raylet = processes("raylet", "no such file")
+    os.waitid(os.P_PID, raylet.pid, os.WEXITED | os.WNOWAIT)
+    first.end()
+    assert "raylet" in told.get(timeout=WAIT_S) and "ended with exit code 1" in told.get(timeout=WAIT_S)
+    second.end()
+    processes("gcs_server").kill()
+    assert told.empty()
+
+
+def test_other_children_may_die(processes):
+    told = queue.Queue()
+    watch = RayWatch(told.put)
+    processes("log_monitor").kill()
+    watch.end()
+    assert told.empty()
+
+
+# ------------------------------------------------------------------------------------------------- want of memory
+
+LIMIT = 64 * 2**20
+
+
+def test_no_remark_where_the_kernel_killed_nothing():
+    watch = MemoryWatch()
+    assert watch.remark() is None
+    watch.close()
+
+
+def test_the_kernels_kill_is_told(monkeypatch):
+    """In a control group of its own with too little memory for what it does."""
+    monkeypatch.setattr(deaths, "_kills_in_our_group", lambda: None)  # as where none is to be seen
+    group = Path("/sys/fs/cgroup/memory/sat_slime_test")
+    limit = "memory.limit_in_bytes"
+    if not group.parent.is_dir():
+        group, limit = Path("/sys/fs/cgroup/sat_slime_test"), "memory.max"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    try:
+        if not (group / limit).exists():
+            pytest.skip("control groups here have no limit of memory")
+        (group / limit).write_text(str(LIMIT))
+        watch = MemoryWatch()
+        eats = f"open({str(group / 'cgroup.procs')!r}, 'w').write('0'); bytearray(b'x' * {4 * LIMIT})"
+        eater = subprocess.run([sys.executable, "-c", eats])
+        if eater.returncode != -signal.SIGKILL:
+            pytest.skip("the limit is not enforced here")
+        remark = watch.remark()
+        watch.close()
+    finally:
+        group.rmdir()
+    assert re.match(r"the kernel killed \d+ process", remark) and "for want of memory" in remark
+    assert "rollout.engines" in remark
+
+
+@pytest.mark.parametrize(
+    "group, file",
+    [
+        ("0::/run", "/sys/fs/cgroup/run/memory.events"),
+        ("4:memory:/run", "/sys/fs/cgroup/memory/run/memory.oom_control"),
+    ],
+)
+def test_the_count_of_the_runs_own_group_of_either_version(monkeypatch, group, file):
+    counts = iter([2, 5])
+    texts = {
+        "/proc/self/cgroup": lambda: f"9:name=systemd:/\n{group}\n",
+        file: lambda: f"low 0\noom_kill {next(counts)}\n",
+    }
+
+    def read_text(path):
+        if str(path) not in texts:
+            raise FileNotFoundError(path)
+        return texts[str(path)]()
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(deaths, "_kernel_log", lambda: None)
+    assert "the kernel killed 3 processes in this run's control group" in MemoryWatch().remark()
+
+
+def test_the_kernels_log_names_the_victims(monkeypatch):
+    record = b"3,901,52,-;Memory cgroup out of memory: Killed process 4711 (ray::_Rank) total-vm:1kB\n SUBSYSTEM=x\n"
+    log, other = os.pipe2(os.O_NONBLOCK)
+    os.write(other, record)
+    counts = iter([2, 3])
+    monkeypatch.setattr(deaths, "_kernel_log", lambda: log)
+    monkeypatch.setattr(deaths, "_kills_in_our_group", lambda: next(counts))
+    watch = MemoryWatch()
+    expected = "the kernel killed 1 process in this run's control group for want of memory: ray::_Rank (process 4711);"
+    assert watch.remark().startswith(expected)
+    watch.close()
+    os.close(other)

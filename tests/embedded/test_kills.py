@@ -1,0 +1,95 @@
+"""kill -9 of each kind of process in a real run: what is told, what is left, and how it goes on.
+
+One run after the other of the same folder, each killed and resumed; the last one is compared with a run in peace, bit
+for bit.
+"""
+
+import importlib.util
+import json
+import re
+import time
+
+import pytest
+from test_loop import Run, assert_gone, assert_same_history
+
+psutil = pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
+        reason="the embedded runtime needs the engines: scripts/setup.sh",
+    ),
+]
+SETTINGS = ("--set", "pipeline.iterations=60", "--set", "eval.every_n_iterations=30")
+FATAL = {
+    "gcs_server": r"Ray's gcs_server \(process {pid}\) was killed by SIGKILL",
+    "raylet": r"Ray's raylet \(process {pid}\) was killed by SIGKILL",
+    "ray::_Rank": r"trainer rank 0 died: its process {pid} was killed or crashed",
+    "ray::RolloutEngine": r"rollout engine 0 died: its process {pid} was killed or crashed",
+    "driver": r"the run's driver \(process {pid}\) was killed by SIGKILL and could not say why",
+}
+"""A word of the command line, and what is told."""
+RESTARTED = {
+    "sglang::scheduler": r"SGLang's scheduler \(process {pid}\) of engine 0 was killed by SIGKILL",
+    "sglang::detokenizer": r"SGLang's detokenizer \(process {pid}\) of engine 0 was killed by SIGKILL",
+    "sglang_server.launch": r"SGLang's HTTP server \(process {pid}\) of engine 0 was killed by SIGKILL",
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("kills")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(root):
+    run = Run(root, "undisturbed", *SETTINGS)
+    assert run.wait() == 0, run.output.read_text()
+    return run
+
+
+def find(run, word):
+    return psutil.Process(run.process.pid).children()[0] if word == "driver" else run.find(word)
+
+
+def state(run):
+    return json.loads((run.folder / "state.json").read_text())
+
+
+def test_a_death_that_ends_the_run_is_told_at_once_and_a_resume_goes_on(undisturbed, root):
+    run = Run(root, "killed", *SETTINGS)
+    for word, message in FATAL.items():
+        processes = run.until(len(run.rows()) + 2)
+        victim = find(run, word)
+        victim.kill()
+        assert run.wait() == 1, run.output.read_text()
+        text = run.output.read_text()
+        error = next(line for line in text.splitlines() if line.startswith("error: "))
+        assert re.search(message.format(pid=victim.pid), error), text  # in the midst of it, when it was saving
+        assert f"sat-slime launch {run.folder} --resume" in text and "Traceback" not in text
+        assert (state(run)["status"], state(run)["error"]) == ("failed", error.removeprefix("error: "))
+        assert error.removeprefix("error: ") in (run.folder / "report.html").read_text().replace("&#x27;", "'")
+        assert_gone(processes)
+        run = Run(root, "killed", "--resume")
+    assert run.wait() == 0, run.output.read_text()
+    assert_same_history(run, undisturbed)
+    assert state(run)["status"] == "finished"
+
+
+def test_the_death_of_a_process_of_sglang_is_told_and_the_run_goes_on(undisturbed, root):
+    run = Run(root, "restarted", *SETTINGS, "--set", "rollout.max_restarts=5")
+    for word, message in RESTARTED.items():
+        run.until(len(run.rows()) + 2)
+        victim = find(run, word)
+        victim.kill()
+        until_told(run, f"{message.format(pid=victim.pid)}; the server was restarted")
+    assert run.wait() == 0, run.output.read_text()
+    assert_same_history(run, undisturbed)
+
+
+def until_told(run, message):
+    """Until the run's output has a message; it ends, or goes on to its end, without."""
+    while not re.search(message, run.output.read_text()):
+        assert run.process.poll() is None, run.output.read_text()
+        time.sleep(0.05)

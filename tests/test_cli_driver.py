@@ -1,0 +1,112 @@
+"""The driver in a process of its own: its outcome, its death, and what it leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from sat_slime.cli.driver import Outcome, watched
+from sat_slime.embedded.deaths import children
+
+WAITS = [sys.executable, "-c", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1); input()"]
+
+
+def kill_this(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def raise_(error):
+    raise error
+
+
+LONG = "a reason\n" + 100_000 * "x"
+
+
+@pytest.mark.parametrize("outcome", [Outcome("finished"), Outcome("failed", LONG), Outcome("failed", "b", again=True)])
+def test_the_outcome_of_the_work(outcome):
+    assert watched(lambda lost: outcome) == outcome
+
+
+def test_the_work_is_in_another_process(tmp_path):
+    file = tmp_path / "pid"
+    watched(lambda lost: file.write_text(str(os.getpid())) and Outcome("finished"))
+    assert file.read_text() != str(os.getpid())
+
+
+def test_a_driver_that_is_killed_is_told_of():
+    outcome = watched(kill_this)
+    assert (outcome.status, outcome.dead, outcome.again) == ("failed", True, False)
+    assert "driver (process " in outcome.error and "was killed by SIGKILL and could not say why" in outcome.error
+
+
+def test_a_driver_that_ends_from_c_is_told_of():
+    assert "ended with exit code 7 and could not say why" in watched(lambda lost: os._exit(7)).error
+
+
+def test_an_exception_that_nobody_caught(capfd):
+    assert "ended with exit code 1" in watched(lambda lost: 1 / 0).error
+    assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_another_thread_ends_the_work():
+    def work(lost):
+        threading.Thread(target=lost, args=[Outcome("failed", "Ray died")]).start()
+        while True:
+            signal.pause()
+
+    assert watched(work) == Outcome("failed", "Ray died")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_go_on_to_the_driver(number):
+    """And their handlers here are what they were."""
+    previous = signal.signal(number, signal.default_int_handler)
+    try:
+
+        def work(lost):
+            os.kill(os.getppid(), number)
+            while True:
+                signal.pause()
+
+        assert watched(work) == Outcome("interrupted")
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, previous)
+
+
+def test_nothing_is_left_of_the_driver_and_nothing_else_is_ended(tmp_path):
+    with subprocess.Popen(WAITS, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as ours:
+        before = children()
+        file = tmp_path / "pid"
+
+        def work(lost):
+            left = subprocess.Popen(WAITS, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+            left.stdout.readline()
+            left.stdin.detach()
+            file.write_text(str(left.pid))
+            os.set_inheritable(0, True)
+            kill_this(lost)
+
+        assert watched(work).dead
+        assert not Path(f"/proc/{file.read_text()}").exists()
+        assert children() == before and ours.poll() is None
+        ours.communicate(b"\n")
+
+
+def test_the_driver_dies_with_its_launcher(tmp_path):
+    program = (
+        "import os, signal\nfrom sat_slime.cli.driver import watched\n"
+        "def work(lost):\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    os.kill(os.getppid(), signal.SIGKILL)\n"
+        "    while True: signal.pause()\n"
+        "watched(work)\n"
+    )
+    launcher = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert launcher.returncode == -signal.SIGKILL
+    # its end of the pipe is closed, or run() would go on reading
+    assert int(launcher.stdout) > 0
