@@ -8,18 +8,21 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sat_slime.cli import app
+from sat_slime.cli import app, jobs
 from sat_slime.cli.jobs import Show
 from sat_slime.config import load_config
+from sat_slime.experiment.run_folder import RunFolderError
 from sat_slime.experiment.view import make_view
-from sat_slime.plugin.launch.local_ray import LocalRay, is_running
-from sat_slime.plugin.launch.ray_jobs import JobServer
+from sat_slime.plugin.launch import local_ray
+from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
+from sat_slime.plugin.launch.ray_jobs import JobError, JobServer
 
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml"
@@ -178,7 +181,7 @@ def test_options_that_an_embedded_run_has_not(option):
     assert f"{option[0]} is for runs of slime" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "stop"])
+@pytest.mark.parametrize("command", ["logs", "stop"])
 def test_folders_that_hold_no_job(command, tmp_path):
     assert "is not a run folder" in sat_slime(command, tmp_path).stderr
     (tmp_path / "config.yaml").write_text(f"extends: {ROOT}/configs/embedded/tiny.yaml\n")
@@ -382,6 +385,49 @@ def test_a_ray_of_the_runs_own_ends_with_it(file, tmp_path):
         assert JobServer(yaml.safe_load(file.read_text())["cluster"]["address"])  # the other Ray is there still
     finally:
         sat_slime("stop", "runs/run")
+
+
+def test_a_ray_that_does_not_end_hides_no_error(monkeypatch, tmp_path):
+    """The first error is of the folder, which another process has."""
+    server, ray = mock.create_autospec(JobServer, instance=True), LocalRay("http://127.0.0.1:1", 1, "folder")
+    monkeypatch.setattr(jobs, "_cluster", mock.create_autospec(jobs._cluster, return_value=(server, ray)))
+    monkeypatch.setattr(jobs, "_claim", mock.create_autospec(jobs._claim, side_effect=RunFolderError("it is in use")))
+    monkeypatch.setattr(local_ray, "stop_ray", mock.create_autospec(stop_ray, side_effect=JobError("it does not end")))
+    result = sat_slime("launch", PAPER, "--skip-checks", *settings(f"output_dir={tmp_path}/runs"))
+    assert result.exit_code == 2 and result.stderr.endswith("error: it is in use\n")
+    assert "warning: it does not end" in result.stdout
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "word, name, followed",
+    [("gcs_server", "gcs_server", True), ("raylet/raylet", "raylet", False)],
+)
+def test_the_death_of_a_ray_of_the_runs_own_is_told(file, tmp_path, word, name, followed):
+    """By who follows the job, or by the next command."""
+    run = tmp_path / "runs" / "run"
+    own = settings("cluster.address=null")
+    command = [*COMMAND, "launch", str(file), "--skip-checks", "--start-ray", *own, *waits(before=3)]
+    command += [] if followed else ["--detach"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as launching:
+        shown = any("step 3/8" in line or "follow it with" in line for line in launching.stdout)
+        assert shown
+        if not followed:
+            assert launching.wait() == 0
+        ray = LocalRay(**json.loads((run / "job.json").read_text())["ray"])
+        children = Path(f"/proc/{ray.pid}/task/{ray.pid}/children").read_text().split()
+        (victim,) = (pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0])
+        os.kill(int(victim), signal.SIGKILL)
+        rest = launching.stdout.read()
+    died = f"the Ray that was started for it ended: its {name} was killed by SIGKILL"
+    if followed:
+        assert launching.returncode == 1 and died in rest and "sat-slime launch runs/run --resume" in rest
+    else:
+        assert how_it_died(ray, timeout_s=120)
+    shown = sat_slime("status", run).stdout
+    assert "state       failed" in shown and died in shown
+    assert state(run)["status"] == "failed" and died in state(run)["error"]
+    assert not is_running(ray)
 
 
 @pytest.mark.engine

@@ -457,7 +457,7 @@ def stop(run: RunArgument) -> None:
     with _without_traceback():
         from sat_slime.cli.sent import stop as stop_run
 
-        ending = stop_run(run)
+        ending = stop_run(run, console)
     _finish(ending, console)
 
 

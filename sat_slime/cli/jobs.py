@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from sat_slime.cli.check import Finding
-from sat_slime.cli.launch import Ending, sigterm_as_ctrl_c
+from sat_slime.cli.launch import Ending, sigterm_as_ctrl_c, with_remark
 from sat_slime.cli.prepare import make_missing_laptop
 from sat_slime.cli.slime import SlimePlan, check_cluster, raise_failed, saved_iterations, to_stderr
 from sat_slime.config import SlimeConfig, dump_config, method_label
@@ -45,15 +45,13 @@ class Where:
 def launch(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None, console: Console) -> Ending:
     """Send the plan and follow it to its end, or until Ctrl-C. Raises ConfigError, RunFolderError or JobError when it
     cannot be sent."""
-    from sat_slime.plugin.launch.local_ray import stop_ray
-
     with sigterm_as_ctrl_c():
         _check_folder(plan, overwrite)
         make_missing_laptop(plan.config, console)
         server, ray = _cluster(plan, where, console)
         with contextlib.ExitStack() as undo:
             if ray is not None:
-                undo.callback(stop_ray, ray)
+                undo.callback(_stop, ray, console)
             if not where.skip_checks and not (ray and plan.config.cluster.device == "cpu"):  # this machine: was checked
                 console.print(f"checking the cluster at {server.address} ...", highlight=False)
                 raise_failed(check_cluster(plan, server), to_stderr())
@@ -68,6 +66,17 @@ def launch(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None, co
             return follow(folder, plan.config, record, server, live, console)
         finally:
             folder.unlock()
+
+
+def _stop(ray: LocalRay, console: Console, keep_logs: bool = False) -> None:
+    """End a Ray of ours; that it does not end hides nothing else."""
+    from sat_slime.plugin.launch.local_ray import stop_ray
+    from sat_slime.plugin.launch.ray_jobs import JobError
+
+    try:
+        stop_ray(ray, keep_logs)
+    except JobError as error:
+        console.print(f"warning: {error}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
@@ -183,8 +192,10 @@ def follow(
     folder: RunFolder, config: SlimeConfig, record: JobRecord, server: JobServer, live: bool | None, console: Console
 ) -> Ending:
     """Show the job's progress until it ends or Ctrl-C; keep its log."""
+    from sat_slime.embedded.deaths import MemoryWatch
     from sat_slime.plugin.launch.job_files import JobLog
-    from sat_slime.plugin.launch.ray_jobs import JobError
+    from sat_slime.plugin.launch.local_ray import how_it_died, is_running
+    from sat_slime.plugin.launch.ray_jobs import JobError, JobState
 
     title = f"{config.name} · {method_label(config.method.model_dump())} · lag {config.pipeline.lag}"
     show = Show(config)
@@ -197,17 +208,29 @@ def follow(
         saved_iterations(config, folder.path) * steps,
         show.clock,
     )
+
+    def on_break(error: JobError) -> None:
+        if record.ray is not None and not is_running(record.ray):
+            raise error  # nothing to connect to again
+        view.message(str(error), "warning")
+
+    memory = MemoryWatch()
+    state: JobState | None
     try:
         with view:
-            log = JobLog(folder.log)
-            for line in log.follow(server, record.job, on_break=lambda error: view.message(str(error), "warning")):
+            for line in JobLog(folder.log).follow(server, record.job, on_break=on_break):
                 show.read(line, view)
+        state = server.state(record.job)
     except KeyboardInterrupt:
         return Ending("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
     except JobError as error:
-        text = f"the job itself may well go on; {how_to_go_on(folder.path)}"
-        return Ending("failed", f"the log cannot be followed any more: {error}", text)
-    return end(folder, record, server.state(record.job))
+        died = how_it_died(record.ray) if record.ray is not None else None
+        if died is None:
+            text = f"the job itself may well go on; {how_to_go_on(folder.path)}"
+            return Ending("failed", f"the log cannot be followed any more: {error}", text)
+        state = JobState("FAILED", None, died)
+    here = record.ray is not None  # on this machine, as far as is known
+    return end(folder, record, state, console, memory.remark() if here else None)
 
 
 @dataclass
@@ -266,13 +289,16 @@ class Show:
             view.message(line.text[:LONGEST_LINE], "warning")
 
 
-def end(folder: RunFolder, record: JobRecord, state: JobState | None) -> Ending:
-    """Note how the job ended, end the Ray that was started for it, write the report. state: None where it is lost."""
-    from sat_slime.plugin.launch.local_ray import stop_ray
+def end(
+    folder: RunFolder, record: JobRecord, state: JobState | None, console: Console, remark: str | None = None
+) -> Ending:
+    """Note how the job ended, end the Ray that was started for it, write the report.
 
-    status, error = note_end(folder, record, state)
+    state: None where it is lost. remark: on a failure, of what was seen beside it.
+    """
+    status, error = note_end(folder, record, state, remark)
     if record.ray is not None:
-        stop_ray(record.ray, keep_logs=status == "failed")
+        _stop(record.ray, console, keep_logs=status == "failed")
     shown = short(folder.path)
     lines = [f"{'finished; its log is' if status == 'finished' else 'more in'} {short(folder.log)}"]
     if status == "failed" and record.ray is not None:
@@ -284,13 +310,17 @@ def end(folder: RunFolder, record: JobRecord, state: JobState | None) -> Ending:
     return Ending(status, error, "\n".join(lines))
 
 
-def note_end(folder: RunFolder, record: JobRecord, state: JobState | None) -> tuple[str, str | None]:
+def note_end(
+    folder: RunFolder, record: JobRecord, state: JobState | None, remark: str | None = None
+) -> tuple[str, str | None]:
     """(status, error) of a job that has ended, written into the run's state.json."""
     from sat_slime.plugin.launch.ray_jobs import JobState
 
     state = state or JobState("FAILED", None, f"the cluster at {record.address} does not know it any more")
     status = {"SUCCEEDED": "finished", "STOPPED": "interrupted"}.get(state.status, "failed")
     error = _failure(folder, record, state) if status == "failed" else None
+    if error and remark:
+        error = with_remark(error, remark)
     folder.ended(status, error and error.splitlines()[0])
     return status, error
 

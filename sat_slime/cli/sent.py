@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
 
 from sat_slime.cli.jobs import Show, end, note_end, short
 from sat_slime.cli.launch import Ending
@@ -91,12 +93,18 @@ def status_lines(path: Path) -> list[str]:
 
 def _noted(run: SentRun) -> dict[str, Any]:
     """state.json, with the end of a job that nobody followed."""
+    from sat_slime.plugin.launch.local_ray import how_it_died
+    from sat_slime.plugin.launch.ray_jobs import JobState
+
     noted = run.folder.state()
-    if noted.get("status") == "running" and run.server is not None and not run.goes_on:
+    if noted.get("status") != "running" or run.goes_on:
+        return noted
+    if run.server is not None:
         _catch_up(run)
         note_end(run.folder, run.record, run.state)
-        noted = run.folder.state()
-    return noted
+    elif run.record.ray is not None and (died := how_it_died(run.record.ray, timeout_s=0)):
+        note_end(run.folder, run.record, JobState("FAILED", None, died))
+    return run.folder.state()
 
 
 def _progress(run: SentRun) -> str:
@@ -109,6 +117,11 @@ def _progress(run: SentRun) -> str:
         for line in log_lines(run):
             show.read(line)
         newest = show.step
+    return progress(newest, steps)
+
+
+def progress(newest: Mapping[str, Any], steps: int) -> str:
+    """In words, by the metrics of the newest optimizer step, of so many; empty before the first."""
     if not newest:
         return f"no optimizer step of {steps} yet"
     parts = [f"step {newest.get('step')} of {steps}"]
@@ -169,7 +182,7 @@ def _writing(run: SentRun) -> Iterator[bool]:
         run.folder.unlock()
 
 
-def stop(path: Path) -> Ending:
+def stop(path: Path, console: Console) -> Ending:
     """End a run's job, and the Ray that was started for it; nothing else."""
     from sat_slime.plugin.launch.local_ray import stop_ray
 
@@ -187,7 +200,7 @@ def stop(path: Path) -> Ending:
     assert run.server is not None
     state = run.server.stop(record.job)
     _catch_up(SentRun(folder, run.config, record, run.server, state))
-    ending = end(folder, record, state)
+    ending = end(folder, record, state, console)
     saved = saved_iterations(run.config, folder.path)
     kept = f"its newest checkpoint is after {saved} iterations" if saved else "it has no checkpoint"
     return Ending("finished", ending.error, f"{short(path)}: job {record.job} stopped; {kept}\n{ending.text}")

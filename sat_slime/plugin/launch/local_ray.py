@@ -165,11 +165,12 @@ def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
         log = (Path(ray.folder) / "start.log").read_text(encoding="utf-8", errors="replace")
     except OSError:
         log = ""
-    dead = [f"its {name} {_ended(int(code))}" for name, code in _EXITED.findall(log)]
+    dead = [f"its {name} {_ended(int(code))}" for name, code in _EXITED.findall(_COLOUR.sub("", log))]
     return f"the Ray that was started for it ended: {', '.join(dead) or f'its process {ray.pid} was killed or crashed'}"
 
 
-_EXITED = re.compile(r"(\w+)\S* \[exit code=(-?\d+)\]")
+_COLOUR = re.compile(r"\x1b\[\d+m")
+_EXITED = re.compile(r"(\w+) \[exit code=(-?\d+)")
 """How `ray start --block` names a process that exited unexpectedly."""
 
 

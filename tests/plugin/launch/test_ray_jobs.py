@@ -160,6 +160,8 @@ def test_a_connection_that_breaks_is_told(ray_server):
 def test_the_death_of_a_process_of_ray_is_told_by_name(name, word):
     ray = start_ray(gpus=0, cpus=1)
     try:
+        while "block forever" not in (Path(ray.folder) / "start.log").read_text():  # from here on it watches
+            assert is_running(ray)
         children = Path(f"/proc/{ray.pid}/task/{ray.pid}/children").read_text().split()
         (victim,) = (pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
         os.kill(int(victim), signal.SIGKILL)
