@@ -215,6 +215,19 @@ def test_a_driver_that_cannot_speak_is_spoken_for(runtime, monkeypatch, tmp_path
     assert "sat-slime launch runs/tiny --resume" in result.stdout
 
 
+def test_status_tells_how_a_run_is(runtime, tmp_path):
+    runtime.end, runtime.stop_after = RuntimeError("engine 0 died"), 3
+    sat_slime_command("launch", TINY)
+    shown = sat_slime_command("status", "runs/tiny").stdout
+    assert "state       failed\n" in shown and "error       engine 0 died\n" in shown
+    assert "progress    step 3 of 6, reward 0.3\n" in shown and "checkpoint  none yet\n" in shown
+    assert shown.endswith("go on with  sat-slime launch runs/tiny --resume\n")
+    (tmp_path / "runs/tiny/state.json").write_text('{"status": "running", "pid": 4711}')
+    shown = sat_slime_command("status", "runs/tiny").stdout
+    assert "state       killed\n" in shown and "error       its process 4711 was killed, by hand or for want" in shown
+    assert shown.endswith("go on with  sat-slime launch runs/tiny --resume\n")
+
+
 def test_a_failing_report_does_not_hide_the_error(runtime, monkeypatch):
     runtime.end = RuntimeError("the real error")
     monkeypatch.setattr("sat_slime.experiment.report.write_report", lambda path: 1 / 0)

@@ -405,7 +405,7 @@ def status(
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Of a grid: go on until it ends or Ctrl-C.")] = False,
 ) -> None:
-    """Say how a run of slime is doing: its job, progress and newest checkpoint. Of a grid: all its cells.
+    """Say how a run is doing: its state, progress and newest checkpoint, and why it ended. Of a grid: all its cells.
 
     sat-slime status runs/my-run
 
@@ -419,9 +419,9 @@ def status(
 
             show_status(GridFolder(run), follow, Console())
             return
-        from sat_slime.cli.sent import status_lines
+        from sat_slime.cli.status import lines
 
-        for line in status_lines(run):
+        for line in lines(run):
             typer.echo(line)
 
 
