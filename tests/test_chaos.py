@@ -1,0 +1,25 @@
+"""Runs that are disturbed at random end as undisturbed ones do: a short campaign of chaos.py."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
+import chaos
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(
+        not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
+        reason="the embedded runtime needs the engines: scripts/setup.sh",
+    ),
+]
+
+
+def test_a_run_that_is_disturbed_twice_is_the_undisturbed_one(tmp_path):
+    done, faults = chaos.campaign(tmp_path, ["batch, DP 2"], disturbances=2, seed=0)
+    assert not faults
+    assert [one.faults for one in done] == [[], []]
+    assert len(chaos.table(done).splitlines()) == 2 + len({(one.victim, one.signal) for one in done})
