@@ -64,6 +64,7 @@ KINDS = {
     "streaming, DP 2": {**STREAM, "train.data_parallel": 2},
 }
 VICTIMS = {
+    "launcher": "launch",
     "driver": "launch",
     "trainer rank": "ray::_Rank",
     "engine actor": "ray::RolloutEngine",
@@ -73,7 +74,8 @@ VICTIMS = {
     "Ray's raylet": "raylet/raylet",
     "Ray's GCS": "gcs_server",
 }
-"""What is disturbed, and a word of its command line; the driver is the process that was launched."""
+"""What is disturbed, and a word of its command line. The launcher is the process that was launched, the driver its
+fork."""
 SIGNALS = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "STOP": signal.SIGSTOP}
 WEIGHTS_OF_SIGNALS = (6, 2, 2)
 LONGEST_STOP_S = 8.0
@@ -133,9 +135,13 @@ class Run:
         return sorted(found, key=lambda process: process.pid != (self.process and self.process.pid))
 
     def victims(self, kind: str) -> list[psutil.Process]:
+        found = [process for process in self.processes() if VICTIMS[kind] in command_line(process)]
+        launched = self.process.pid if self.process else None
+        if kind == "launcher":
+            return [process for process in found if process.pid == launched]
         if kind == "driver":
-            return [process for process in self.processes() if self.process and process.pid == self.process.pid]
-        return [process for process in self.processes() if VICTIMS[kind] in command_line(process)]
+            return [process for process in found if parent_of(process) == launched]
+        return found
 
     def finished(self) -> bool:
         return self.state().get("status") == "finished" and self.ended()
@@ -164,6 +170,13 @@ class Run:
             process.kill()
         if self.process is not None:
             self.process.wait()
+
+
+def parent_of(process: psutil.Process) -> int | None:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return None
 
 
 def command_line(process: psutil.Process) -> str:
