@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 from fake_completions import serving
 
+from sat_slime.rollout import questions
 from sat_slime.rollout.client import ServerLost, ServerRefused
 from sat_slime.rollout.questions import ATTEMPTS, Answer, CompletionsEngine, Question, Sampling, ask, by_problem
 from sat_slime.rollout.reward.verdict import verdict
@@ -82,10 +84,22 @@ def test_one_that_stays_away_is_an_error_and_keeps_what_was_answered():
     assert [answer.text for answer in answers.values()] == ["What is 0?"]
 
 
-def test_a_failure_does_not_cost_the_answers_that_are_under_way():
+def test_a_failure_does_not_cost_the_answers_that_are_under_way(monkeypatch):
+    refused = threading.Event()
+
+    class Telling(ServerRefused):
+        def __init__(self, *words):
+            super().__init__(*words)
+            refused.set()
+
+    def answer_after_the_refusal(body):
+        assert refused.wait(timeout=60)
+        return echo(body)
+
+    monkeypatch.setattr(questions, "ServerRefused", Telling)
     answers = {}
-    with serving(echo) as server:
-        server.delay_s, server.faults = 0.05, [400]
+    with serving(answer_after_the_refusal) as server:
+        server.faults = [400]
         with pytest.raises(ServerRefused):
             collect(server, by_problem(CHAT, 4), keep=answers)
     assert len(answers) == 2 and len(server.seen) == 3, "no more were asked"
