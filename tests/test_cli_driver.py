@@ -1,15 +1,19 @@
 """The driver in a process of its own: its outcome, its death, and what it leaves."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from sat_slime.cli.driver import Outcome, watched
+from sat_slime.cli import driver
+from sat_slime.cli.driver import FORWARDED, Outcome, watched
 from sat_slime.embedded.deaths import children
 
 WAITS = [sys.executable, "-c", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1); input()"]
@@ -76,6 +80,60 @@ def test_signals_go_on_to_the_driver(number):
         assert signal.getsignal(number) is signal.default_int_handler
     finally:
         signal.signal(number, previous)
+
+
+def test_a_driver_that_exits_in_a_handler_was_interrupted():
+    def work(lost):
+        sys.exit(signal.SIGTERM)
+
+    assert watched(work) == Outcome("interrupted")
+
+
+def test_a_signal_while_the_rest_ends_changes_nothing(monkeypatch):
+    left = []
+
+    def end_what_is_left(before):
+        for number in FORWARDED:
+            os.kill(os.getpid(), number)
+        left.append(before)
+
+    monkeypatch.setattr(driver, "_end_what_is_left", end_what_is_left)
+    assert watched(lambda lost: Outcome("finished")) == Outcome("finished")
+    assert len(left) == 1
+
+
+def test_no_process_for_the_driver_is_told_and_signals_are_as_before(monkeypatch):
+    monkeypatch.setattr(os, "fork", mock.Mock(side_effect=BlockingIOError(errno.EAGAIN, "Resource unavailable")))
+    outcome = watched(lambda lost: Outcome("finished"))
+    assert outcome.status == "failed" and outcome.error.startswith("Resource unavailable: no process could be started")
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & set(FORWARDED)
+
+
+def test_ctrl_z_stops_both_and_both_go_on():
+    psutil = pytest.importorskip("psutil")
+    program = (
+        "import os, signal\nfrom sat_slime.cli.driver import Outcome, watched\n"
+        "def work(lost):\n"
+        "    signal.signal(signal.SIGUSR1, lambda *_: lost(Outcome('finished')))\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    while True: signal.pause()\n"
+        "print(watched(work).status)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as launcher:
+        both = [psutil.Process(launcher.pid), psutil.Process(int(launcher.stdout.readline()))]
+        launcher.send_signal(signal.SIGTSTP)
+        until(lambda: all(process.status() == psutil.STATUS_STOPPED for process in both))
+        launcher.send_signal(signal.SIGCONT)
+        until(lambda: all(process.status() == psutil.STATUS_SLEEPING for process in both))
+        both[1].send_signal(signal.SIGUSR1)
+        assert launcher.stdout.read() == "finished\n"
+
+
+def until(true):
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_nothing_is_left_of_the_driver_and_nothing_else_is_ended(tmp_path):

@@ -47,20 +47,27 @@ Lost = Callable[[Outcome], NoReturn]
 def watched(work: Callable[[Lost], Outcome]) -> Outcome:
     """Do the work in a child process and wait for it. SIGINT and SIGTERM go on to it.
 
-    It dies with this process; when it has ended, so has everything that it started.
+    It dies with this process, and stops with it (Ctrl-Z). When it has ended, so has everything that it started.
     """
     before = _children()
     told = os.memfd_create("sat_slime-outcome")
     try:
         with _adopting_orphans():
             signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-            parent, child = os.getpid(), os.fork()
+            parent = os.getpid()
+            try:
+                child = os.fork()
+            except OSError as error:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+                return Outcome("failed", f"{error.strerror}: no process could be started for the run; end other work")
             if child == 0:
                 _be_the_driver(work, told, parent)
-            with _forwarding_signals(child):
+            with _forwarding_signals(child) as living:
                 _, status = os.waitpid(child, 0)
-            _end_what_is_left(before)
-        return _read(told) or _without_a_word(child, os.waitstatus_to_exitcode(status))
+                living.clear()  # a signal from here on comes too late to change how the run ended
+                _end_what_is_left(before)
+                outcome = _read(told)
+        return outcome or _without_a_word(child, os.waitstatus_to_exitcode(status))
     finally:
         os.close(told)
 
@@ -76,12 +83,13 @@ def _be_the_driver(work: Callable[[Lost], Outcome], told: int, parent: int) -> N
         if os.getppid() != parent:
             os._exit(1)  # it died before it could be heard
         os.setpgid(0, 0)  # Ctrl-C is the launcher's, which passes it on: once, however it came
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a terminal of `stty tostop` would stop it at its first line
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         outcome = work(lost)
         sys.stdout.flush()
         sys.stderr.flush()
         lost(outcome)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         lost(Outcome("interrupted"))
     except BaseException:
         traceback.print_exc()
@@ -103,17 +111,28 @@ def _without_a_word(child: int, code: int) -> Outcome:
 
 
 @contextlib.contextmanager
-def _forwarding_signals(child: int) -> Iterator[None]:
-    """They are blocked until the handlers are there."""
+def _forwarding_signals(child: int) -> Iterator[list[int]]:
+    """They are blocked until the handlers are there. Yields whom they go on to."""
+    living = [child]
+
+    def send(number: int) -> None:
+        for pid in living:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, number) if number in (signal.SIGSTOP, signal.SIGCONT) else os.kill(pid, number)
 
     def forward(number: int, frame: Any) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
+        send(number)
 
-    previous = {number: signal.signal(number, forward) for number in FORWARDED}
+    def stop(number: int, frame: Any) -> None:
+        send(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)  # until SIGCONT
+        send(signal.SIGCONT)
+
+    handlers = {**dict.fromkeys(FORWARDED, forward), signal.SIGTSTP: stop}
+    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     try:
-        yield
+        yield living
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -244,7 +244,8 @@ def _drive(plan: Plan, folder: RunFolder, saved: Checkpoint | None, live: bool |
             outcome = watched(lambda lost: _run(plan, folder, saved, live, console, lost))
             if not outcome.again or start == STARTS:
                 break
-            console.print(f"{outcome.error}; starting it once more", markup=False, highlight=False, soft_wrap=True)
+            told = f"{outcome.error}\nstarting once more"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
         remark = memory.remark() if outcome.error else None
     finally:
         memory.close()
@@ -252,7 +253,6 @@ def _drive(plan: Plan, folder: RunFolder, saved: Checkpoint | None, live: bool |
         outcome = replace(outcome, error=with_remark(str(outcome.error), remark))
     if outcome.dead:
         console.show_cursor()  # which a live view had hidden
-        console.print(str(outcome.error).splitlines()[0], markup=False, highlight=False, soft_wrap=True)
         _note(folder, str(outcome.error))
     return outcome
 

@@ -97,7 +97,7 @@ def local_ray(log_dir: Path | None = None, lost: Callable[[RuntimeError], None] 
 
 def _start_ray(scratch: Path, log_dir: Path | None) -> None:
     try:
-        with _ports_of_agents_given():
+        with _ports_of_agents_given(), _signals_left_alone():
             # Without the address a RAY_ADDRESS in the environment would put a laptop run onto somebody's cluster.
             ray.init(
                 address="local",
@@ -129,6 +129,19 @@ def _ports_of_agents_given() -> Iterator[None]:
         yield
     finally:
         parameter.RayParams = original  # type: ignore[misc]
+
+
+@contextmanager
+def _signals_left_alone() -> Iterator[None]:
+    """ray.init makes SIGTERM raise SystemExit, which would look like a crash; a run has handlers of its own."""
+    from ray._private import utils
+
+    original = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = original
 
 
 def _end_rays_processes() -> None:

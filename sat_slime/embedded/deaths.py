@@ -82,8 +82,8 @@ class RayWatch:
     def __init__(self, died: Callable[[str], None]) -> None:
         """died: told once, from a thread of its own or in `end`, which process died and how."""
         self._died = died
-        self._processes: dict[str, tuple[int, int]] = {}
-        """Name to process number and what tells of its end."""
+        self._processes: dict[str, tuple[int, int | None]] = {}
+        """Name to process number and a handle that tells of its end; None where the kernel gives none."""
         self._ends = select.poll()
         self._over = threading.Event()
         self._looking = threading.Lock()
@@ -93,6 +93,9 @@ class RayWatch:
         """Look once more and stop: what ends from here on is meant to."""
         self._look()
         self._over.set()
+        with self._looking:
+            for name in list(self._processes):
+                self._forget(name)
 
     def _watch(self) -> None:
         while not self._over.is_set():
@@ -104,12 +107,11 @@ class RayWatch:
             if self._over.is_set():
                 return
             self._find()
-            for name, (pid, handle) in list(self._processes.items()):
+            for name, (pid, _) in list(self._processes.items()):
                 try:
                     code = exit_code(pid)
                 except ChildProcessError:  # Ray collected it, and knows
-                    self._ends.unregister(handle)
-                    self._processes.pop(name)
+                    self._forget(name)
                     continue
                 if code is not None:
                     self._over.set()
@@ -121,9 +123,17 @@ class RayWatch:
             return
         for pid, name in children().items():
             if name in RAY_PROCESSES and name not in self._processes:
-                handle = os.pidfd_open(pid)
+                handle = None
+                with contextlib.suppress(OSError):  # else its death is told at the next look
+                    handle = os.pidfd_open(pid)
+                    self._ends.register(handle, select.POLLIN)
                 self._processes[name] = pid, handle
-                self._ends.register(handle, select.POLLIN)
+
+    def _forget(self, name: str) -> None:
+        _, handle = self._processes.pop(name)
+        if handle is not None:
+            self._ends.unregister(handle)
+            os.close(handle)
 
 
 # ------------------------------------------------------------------------------------------------- want of memory

@@ -8,6 +8,7 @@ synchronous loop: generate, train, broadcast.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -76,10 +77,12 @@ def run(
         OSError: a checkpoint or weights could not be written; the previous checkpoint is whole.
         ValueError: the initial model is not the one that the run began with.
     """
-    # Ray sets signal handlers of its own as it starts, so ours come after.
-    with local_ray(folder.resolve() / "logs", lost) as scratch, _interruptible() as interruption:
+    with _interruptible() as interruption, local_ray(folder.resolve() / "logs", lost) as scratch:
         pipeline = _pipeline_class(config)(config, folder.resolve(), scratch, log, interruption)
-        pipeline.run(resume)
+        try:
+            pipeline.run(resume)
+        finally:
+            interruption.over = True
     if interruption.asked and pipeline.iteration < config.pipeline.iterations:
         raise KeyboardInterrupt
 
@@ -92,15 +95,25 @@ def _pipeline_class(config: EmbeddedConfig) -> type[Pipeline]:
     return StreamingPipeline
 
 
+ONE_ACT_S = 1.0
+"""Signals within it are one wish to end: `pkill` reaches the driver twice, by itself and through the launcher."""
+
+
 @dataclass
 class Interruption:
     """Ctrl-C and SIGTERM: while the loop runs the first one asks for an end after the iteration, which saves; before
-    that, and the second time, they end the run at once."""
+    that, and the second time, they end the run at once. After the loop they change nothing."""
 
     asked: bool = False
     looping: bool = False
+    over: bool = False
+    _asked_at: float = -math.inf
 
     def handle(self, number: int, frame: Any) -> None:
+        now = time.monotonic()
+        if self.over or now - self._asked_at < ONE_ACT_S:
+            return
+        self._asked_at = now
         if self.asked or not self.looping:
             self.asked = True
             raise KeyboardInterrupt

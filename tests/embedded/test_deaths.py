@@ -1,5 +1,6 @@
 """How deaths are told: of Ray's own processes, and those that the kernel makes for want of memory."""
 
+import errno
 import os
 import queue
 import re
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -59,6 +61,24 @@ def test_the_death_of_a_process_of_ray_is_told_once_with_its_name(processes, nam
         process.kill()
     watch.end()
     assert told.empty()
+
+
+def test_a_kernel_without_handles_of_processes_tells_it_too(processes, monkeypatch):
+    monkeypatch.setattr(os, "pidfd_open", mock.Mock(side_effect=OSError(errno.ENOSYS, "not implemented")))
+    told = queue.Queue()
+    watch = RayWatch(told.put)
+    processes("raylet").kill()
+    assert "raylet" in told.get(timeout=WAIT_S)
+    watch.end()
+
+
+def test_the_end_of_a_watch_leaves_no_file_open(processes):
+    for name in deaths.RAY_PROCESSES:
+        processes(name)
+    before = len(os.listdir("/proc/self/fd"))
+    watch = RayWatch(print)
+    watch.end()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_death_just_before_the_end_is_told_and_those_after_it_are_not(processes):
