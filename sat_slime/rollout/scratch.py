@@ -72,9 +72,36 @@ def remove_shared_memory(folder: Path) -> None:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Delete a scratch folder and what its servers have in shared memory."""
+    """Delete a scratch folder and what its servers have in shared memory.
+
+    What cannot be deleted, or is written meanwhile by a process that is ending, stays in the folder, and so does the
+    hold: `remove_abandoned` takes them once nobody has it.
+    """
     remove_shared_memory(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        for entry in [path for path in folder.iterdir() if path.name != HOLD]:
+            _delete(entry)
+        _remove_held_alone(folder)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _remove_held_alone(folder: Path) -> None:
+    """Remove a folder that holds no more than its hold. Raises OSError, and leaves both, where it holds more."""
+    aside = folder.with_name(f"{folder.name}.{HOLD}")  # back again, where something is written just now
+    (folder / HOLD).rename(aside)
+    try:
+        os.rmdir(folder)
+    except OSError:
+        aside.rename(folder / HOLD)
+        raise
+    aside.unlink()
 
 
 def remove_abandoned() -> None:

@@ -71,6 +71,24 @@ def test_a_folder_is_this_users_alone_and_goes_with_what_it_has_in_shared_memory
     assert not made.path.exists() and not own.exists() and others.exists()
 
 
+def test_a_folder_in_which_somebody_still_writes_goes_later(monkeypatch, places):
+    made = scratch.new_scratch()
+    inner = made.path / "inner"
+    inner.mkdir()
+    rmdir, late = os.rmdir, {str(inner): inner / "late", str(made.path): made.path / "late"}
+
+    def rmdir_a_moment_after_a_write(path, **more):
+        if written := late.pop(str(path), None):
+            written.touch()
+        rmdir(path, **more)
+
+    monkeypatch.setattr(os, "rmdir", rmdir_a_moment_after_a_write)
+    made.remove()
+    assert made.path.is_dir() and not late
+    scratch.remove_abandoned()
+    assert [path.name for path in places.iterdir()] == ["shm"]
+
+
 def test_what_a_kill_9_left_goes_with_the_next_start():
     with Owner() as owner:
         own = in_shared_memory(owner.folder.name)
