@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from fake_completions import serving
 from typer.testing import CliRunner
 
-from sat_slime.cli import evaluate_run
+from sat_slime.cli import evaluate
 from sat_slime.cli.app import app
 from sat_slime.cli.evaluate import read_questions
 from sat_slime.experiment.metrics import read_rows
@@ -165,13 +167,40 @@ def test_what_is_no_address_is_a_line(tmp_path, data, url):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_a_full_disk_is_a_line_with_its_path(tmp_path, monkeypatch, data):
+def test_a_full_disk_is_a_line_with_its_path(tmp_path, data):
     out = tmp_path / "out"
-    monkeypatch.setattr(evaluate_run, "_appending", lambda path: Path("/dev/full").open("w"))  # noqa: SIM115
-    with serving(Solver()) as server:
-        result = sat_slime_eval("--engine", server.url, "--data", data, "--out", out)
+    solve = Solver()
+
+    def respond(body):
+        if not solve.asked:
+            (out / "samples.jsonl").symlink_to("/dev/full")
+        return solve(body)
+
+    with serving(respond) as server:
+        result = sat_slime_eval("--engine", server.url, "--data", data, "--out", out, "--concurrency", 1)
+    told = f"No space left on device: '{out}/samples.jsonl'; free space and give the command again"
     assert result.exit_code == 1 and "Traceback" not in result.output
-    assert f"No space left on device: '{out}'; free space and give the command again" in " ".join(result.output.split())
+    assert told in " ".join(result.output.split())
+
+
+def no_room_for_a_server(stack, wish, out):
+    from sat_slime.embedded.server import ServerFailed
+
+    raise ServerFailed("the SGLang server ended; last in its log: OSError: [Errno 28] No space left on device: '/x'")
+
+
+def no_memory(stack, wish, out):
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+@pytest.mark.parametrize("serve, told", [(no_room_for_a_server, "device: '/x'"), (no_memory, "allocate memory")])
+def test_what_a_server_lacks_is_not_taken_for_room_in_the_folder(tmp_path, monkeypatch, data, serve, told):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    monkeypatch.setattr(evaluate, "_serve", mock.create_autospec(evaluate._serve, side_effect=serve))
+    result = sat_slime_eval(tmp_path / "model", "--data", data, "--out", tmp_path / "out")
+    output = f"{result.output} {result.exception}"
+    assert told in " ".join(output.split()) and "free space" not in output and f"'{tmp_path / 'out'}'" not in output
 
 
 @pytest.mark.skipif(not AIME.is_file(), reason="the real AIME 2024 is not beside the repository")

@@ -7,8 +7,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
@@ -18,8 +17,8 @@ from rich.table import Table
 
 from sat_slime.cli.launch import sigterm_as_ctrl_c
 from sat_slime.config import ConfigError
-from sat_slime.config.disk import disk_is_full, naming
-from sat_slime.experiment.metrics import read_rows, to_json, write_atomically
+from sat_slime.config.disk import disk_is_full
+from sat_slime.config.jsonl import append_row, read_rows, write_atomically
 from sat_slime.experiment.run_folder import writable
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def run(task: Task, overwrite: bool, console: Console) -> dict[str, Any]:
         for name in ("samples.jsonl", "settings.json", "eval.json"):
             (task.out / name).unlink(missing_ok=True)
     try:
-        with sigterm_as_ctrl_c(), naming(task.out):
+        with sigterm_as_ctrl_c():
             asyncio.run(_collect(task, console))
             result = _result(task)
             write_atomically(task.out / "eval.json", json.dumps(result, indent=1) + "\n")
@@ -76,12 +75,10 @@ async def _collect(task: Task, console: Console) -> None:
             if kept:
                 _check_settings(task)
             write_atomically(task.out / "settings.json", json.dumps(task.settings, indent=1) + "\n")
-            file = stack.enter_context(_appending(task.out / "samples.jsonl"))
             grade = task.open_grade(stack)
             with _progress(console, len(wanted), len(wanted) - len(missing)) as advance:
                 async for sampled in ask(engine, missing, grade):
-                    file.write(to_json(_row(sampled)) + "\n")
-                    file.flush()
+                    append_row(task.out / "samples.jsonl", _row(sampled))
                     advance(sampled)
         except (ServerLost, ServerRefused) as error:
             raise EvaluationFailed(
@@ -104,16 +101,6 @@ def _check_settings(task: Task) -> None:
     if changed:
         told = f"{task.out} holds samples of another evaluation: {', '.join(changed)}"
         raise ConfigError([f"{told}; choose another --out, or delete them with --overwrite"])
-
-
-@contextlib.contextmanager
-def _appending(path: Path) -> Iterator[IO[str]]:
-    """Open for appending, on a new line where a kill left the last one torn."""
-    torn = path.is_file() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-    with path.open("a", encoding="utf-8") as file:
-        if torn:
-            file.write("\n")
-        yield file
 
 
 def _row(sampled: Sampled) -> dict[str, Any]:

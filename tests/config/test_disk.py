@@ -37,11 +37,31 @@ def test_a_file_that_is_named_stays_named_and_other_errors_stay():
         assert caught.value is error and not disk_is_full(error)
 
 
-def test_the_text_of_another_process_will_do():
-    told = "trainer rank 0: SafetensorError: Error while serializing: I/O error: No space left on device (os error 28)"
+def test_the_text_of_safetensors_will_do():
+    safetensors = pytest.importorskip("safetensors")
+    told = "Error while serializing: I/O error: No space left on device (os error 28)"
     with (
         pytest.raises(OSError, match="No space left on device: 'weights/v000008'") as caught,
         naming("weights/v000008"),
     ):
-        raise RuntimeError(told)
+        raise safetensors.SafetensorError(told)
     assert caught.value.errno == errno.ENOSPC and str(caught.value.__cause__) == told
+
+
+class ActorFailure(RuntimeError):
+    """As the embedded runtime's, which tells what a rank was told."""
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (RuntimeError("last in its log: OSError: [Errno 28] No space left on device: '/dev/shm/x'"), False),
+        (ActorFailure("rank 0 died\nIts log ends with:\n    No space left on device (os error 28)"), False),
+        (ActorFailure("rank 0: OSError: [Errno 28] No space left on device: '/dev/shm/x'"), True),
+        (OSError(errno.ENOSPC, "No space left on device", "/dev/shm/x"), True),
+    ],
+)
+def test_a_full_disk_elsewhere_is_not_taken_for_one_here(error, is_full):
+    with pytest.raises(type(error)) as caught, naming("some/folder"):
+        raise error
+    assert caught.value is error and disk_is_full(error) == is_full
