@@ -206,10 +206,10 @@ class Pipeline:
         cached = cached_model(self.config)
         try:
             if not is_model(cached):
-                with naming(cached):
-                    self._warm_up(cached)
+                self._warm_up(cached)
             shutil.rmtree(self.initial, ignore_errors=True)
-            shutil.copytree(cached, self.initial)
+            with naming(self.initial):
+                shutil.copytree(cached, self.initial)
         except OSError as error:
             raise OSError(
                 f"the initial model cannot be made in cache_dir {self.config.cache_dir} or copied to {self.initial}: "
@@ -222,7 +222,8 @@ class Pipeline:
         started = time.monotonic()
         cached.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(cached, ignore_errors=True)  # whatever half of a model is there
-        warm_up_model(self.config, cached, self.scratch, self.log_dir)
+        with naming(cached):
+            warm_up_model(self.config, cached, self.scratch, self.log_dir)
         self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
 
     def _begin(self) -> None:
@@ -243,7 +244,8 @@ class Pipeline:
         for futures in loading:
             self.trainer.wait(futures)
         shutil.rmtree(self.weights, ignore_errors=True)
-        shutil.copytree(path / "weights", self.weights)
+        with naming(self.weights):
+            shutil.copytree(path / "weights", self.weights)
         for version in state.weight_versions:
             self.trainer.call("remember_weights", self._weights_folder(version), version)
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 pytest.importorskip("ray", reason="the embedded runtime needs the engines: scripts/setup.sh")
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.cluster import ActorFailure
+from sat_slime.embedded import checkpoint, loop
+from sat_slime.embedded.cluster import ActorFailure, EngineGroup, TrainerGroup
 from sat_slime.embedded.loop import Pipeline
 
 FULL = "SafetensorError: Error while serializing: I/O error: No space left on device (os error 28)"
@@ -19,7 +21,7 @@ NOT_SAVED = "so the checkpoint of iteration"
 
 @pytest.fixture
 def pipeline(tmp_path):
-    log = SimpleNamespace(status=lambda **fields: None, message=lambda text, level="info": None)
+    log = mock.Mock(spec=loop.RunLog)
     pipeline = Pipeline(EmbeddedConfig(), tmp_path, tmp_path, log, None)
     pipeline.versions = [0]
     (tmp_path / "weights" / "v000000").mkdir(parents=True)
@@ -65,13 +67,18 @@ def test_a_full_disk_is_said_with_its_path_and_remedy(pipeline, error):
     )
 
 
+def no_room_for_copies(monkeypatch):
+    def copytree(source, target):
+        raise shutil.Error(
+            [(str(source), str(target), f"[Errno 28] No space left on device: '{source}' -> '{target}'")]
+        )
+
+    monkeypatch.setattr(shutil, "copytree", mock.create_autospec(shutil.copytree, side_effect=copytree))
+
+
 def test_a_copy_that_finds_the_disk_full_too(pipeline, monkeypatch):
     save(pipeline, 4)
-
-    def copytree(source, target):
-        raise shutil.Error([(str(source), str(target), "[Errno 28] No space left on device")])
-
-    monkeypatch.setattr(shutil, "copytree", copytree)
+    no_room_for_copies(monkeypatch)
     told = save(pipeline, 8, OSError("never asked"))
     assert f"No space left on device: '{pipeline.checkpoints}'" in told and "free space" in told and "(" not in told
 
@@ -92,3 +99,26 @@ def test_weights_that_do_not_fit_name_their_folder(pipeline):
     pipeline.trainer, pipeline.updates = SimpleNamespace(call=call), 3
     with pytest.raises(OSError, match=r"No space left on device: '.*/weights/v000003'$"):
         pipeline._broadcast()
+
+
+def test_a_resume_whose_weights_do_not_fit_names_their_folder(pipeline, monkeypatch):
+    save(pipeline, 4)
+    pipeline.trainer = mock.create_autospec(TrainerGroup, instance=True)
+    pipeline.engines = mock.create_autospec(EngineGroup, instance=True)
+    no_room_for_copies(monkeypatch)
+    with pytest.raises(OSError, match=rf"^\[Errno 28\] No space left on device: '{pipeline.weights}'$"):
+        pipeline._restore(checkpoint.newest_whole(pipeline.checkpoints))
+
+
+def test_an_initial_model_that_does_not_fit_names_its_folder(pipeline, monkeypatch):
+    monkeypatch.setattr(loop, "is_model", lambda folder: True)
+    no_room_for_copies(monkeypatch)
+    with pytest.raises(OSError, match=rf"\[Errno 28\] No space left on device: '{pipeline.initial}'$"):
+        pipeline._provide_initial_model(keep=False)
+
+
+def test_what_else_fails_before_a_warm_up_is_not_taken_for_the_cache(pipeline, monkeypatch):
+    monkeypatch.setattr(loop, "is_model", lambda folder: False)
+    pipeline.log.message.side_effect = OSError(12, "Cannot allocate memory")
+    with pytest.raises(OSError, match=r"Cannot allocate memory$"):
+        pipeline._provide_initial_model(keep=False)
