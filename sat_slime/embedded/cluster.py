@@ -77,7 +77,8 @@ def local_ray(log_dir: Path | None = None, lost: Callable[[RuntimeError], None] 
 
     def died(what: str) -> None:
         _end_rays_processes()  # first: they would write about it into the midst of our lines
-        last = _keep_logs(folder.path, log_dir)
+        dead = next((name for name in RAY_PROCESSES if name in what), "")
+        last = _keep_logs(folder.path, log_dir, dead)
         remove_scratch(folder.path)
         if lost is not None:
             lost(RayDied(f"{what}{last}") if runs else RayNotStarted(f"Ray did not start: {what}{last}{load_remark()}"))
@@ -152,9 +153,10 @@ def _end_rays_processes() -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _keep_logs(scratch: Path, log_dir: Path | None) -> str:
-    """Copy the logs of Ray's own processes; the newest error in them, as the end of a sentence."""
-    last = ""
+def _keep_logs(scratch: Path, log_dir: Path | None, dead: str = "") -> str:
+    """Copy the logs of Ray's own processes; the newest error in those of the one that died, or of all, as the end of a
+    sentence. The others' errors are of its death."""
+    errors: list[tuple[str, str]] = []
     for log in sorted((scratch / "ray").glob("session_*[0-9]/logs/*")):
         if not log.name.startswith(RAY_PROCESSES) or not log.stat().st_size:
             continue
@@ -162,15 +164,14 @@ def _keep_logs(scratch: Path, log_dir: Path | None) -> str:
             with suppress(OSError):  # of a full disk, which may be the cause
                 log_dir.mkdir(parents=True, exist_ok=True)
                 shutil.copy(log, log_dir / f"ray-{log.name}")
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-        errors = [line for line in lines if _SEVERE.match(line)]
-        if errors:
-            last = f"; last in its log {log.name}: {errors[-1]}"
-    return last
+        if log.name.startswith(dead):
+            found = map(_SEVERE.match, log.read_text(errors="replace").splitlines())
+            errors += [(error[1], f"; last in {log.name}: {error[0].strip()}") for error in found if error]
+    return max(reversed(errors), key=lambda error: error[0], default=("", ""))[1]
 
 
-_SEVERE = re.compile(r"\[[^]]* [CEF] ")
-"""How lines of errors begin in Ray's logs."""
+_SEVERE = re.compile(r"\s*\[([^]]*) [CEF] .*")
+"""A line of an error in Ray's logs, and its time, as text that sorts."""
 
 
 def wait_all(futures: Sequence[Any], what: str) -> list[Any]:

@@ -38,14 +38,50 @@ def test_a_ray_that_does_not_start_says_why_and_names_load_when_it_is_load(monke
     with pytest.raises(RayNotStarted) as failure, local_ray(tmp_path / "logs"):
         pass
     message = str(failure.value)
-    assert message.startswith(
-        f"Ray did not start: {TIMED_OUT}; last in its log raylet.out: [2026 C 1 1] Check failed: x"
-    )
+    assert message.startswith(f"Ray did not start: {TIMED_OUT}; last in raylet.out: [2026 C 1 1] Check failed: x")
     assert (told in message) if told else ("busy" not in message)
     assert (tmp_path / "logs" / "ray-raylet.out").exists()
     (call,) = ray.init.mock_calls
     taken = inspect.getsource(inspect.unwrap(ray._private.worker.init))
     assert all(f'"{name}"' in taken for name in call.kwargs if name.startswith("_"))
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """Of a GCS that crashed and of a raylet that it took along, in a scratch folder."""
+    folder = tmp_path / "scratch" / "ray" / "session_2026-11-22" / "logs"
+    folder.mkdir(parents=True)
+    (folder / "gcs_server.out").write_text(f"{CRASH}\n[2026-11-22 08:00:16,000 I 1 1] bye\n")
+    (folder / "raylet.out").write_text("[2026-11-22 08:00:14,000 E 2 2] cannot reach GCS\n")
+    return tmp_path / "scratch"
+
+
+def test_the_newest_error_of_rays_logs_is_quoted(logs, tmp_path):
+    assert cluster._keep_logs(logs, tmp_path) == f"; last in gcs_server.out: {CRASH}"
+
+
+def test_what_a_process_that_died_wrote_last_is_in_its_own_logs_and_all_are_kept(logs, tmp_path):
+    last = cluster._keep_logs(logs, tmp_path, "raylet")
+    assert last == "; last in raylet.out: [2026-11-22 08:00:14,000 E 2 2] cannot reach GCS"
+    assert {path.name for path in tmp_path.glob("ray-*")} == {"ray-gcs_server.out", "ray-raylet.out"}
+
+
+def test_of_a_process_that_was_killed_no_others_error_is_quoted(monkeypatch, tmp_path):
+    """A stand-in for its watch tells the death as soon as Ray runs."""
+    told, watches = [], []
+
+    def start(scratch, log_dir):
+        folder = scratch / "ray" / "session_2026-11-22" / "logs"
+        folder.mkdir(parents=True)
+        (folder / "gcs_server.out").write_text("[2026-11-22 08:00:16,000 I 1 1] all well\n")
+        (folder / "raylet.out").write_text("[2026-11-22 08:00:17,000 E 2 2] cannot reach GCS\n")
+
+    watch = mock.create_autospec(cluster.RayWatch, side_effect=lambda died: watches.append(died) or mock.Mock())
+    monkeypatch.setattr(cluster, "RayWatch", watch)
+    monkeypatch.setattr(cluster, "_start_ray", mock.create_autospec(cluster._start_ray, side_effect=start))
+    with local_ray(tmp_path / "logs", told.append):
+        watches[0]("Ray's gcs_server (process 7) was killed by SIGKILL")
+    assert [str(death) for death in told] == ["Ray's gcs_server (process 7) was killed by SIGKILL"]
 
 
 def test_the_agents_have_ports_that_ray_knows():
