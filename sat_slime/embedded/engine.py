@@ -220,7 +220,9 @@ class RolloutEngine:
                 self._end_server("generated no token in time")
 
     def _end_server(self, why: str) -> None:
-        """End a server that failed, unless that is since it died."""
+        """Note how a server failed, and end it. One that `stop` ended is gone, and did not fail."""
+        if self._stopping:
+            return
         if self._server.alive:
             self._ended = self._server.dead_part() or f"SGLang's server of engine {self.index} {why} and was ended"
         else:

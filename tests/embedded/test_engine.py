@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_sglang import HANGS
 
 from sat_slime.config.schema import ModelConfig, RolloutConfig
 from sat_slime.embedded.engine import EngineFailed, RolloutEngine
@@ -256,6 +257,23 @@ def test_stop_ends_a_generation_that_hangs(with_fake):
 
     status = with_fake(scenario, ["hang"])
     assert (status["state"], status["pid"]) == ("stopped", None)
+
+
+def test_stop_ends_an_update_that_hangs(with_fake, tmp_path):
+    hangs = tmp_path / HANGS
+    hangs.touch()
+
+    async def scenario(engine):
+        updating = asyncio.create_task(engine.update_weights(str(tmp_path), 3))
+        while hangs.exists():
+            await asyncio.sleep(0.001)
+        await engine.stop()
+        with pytest.raises(EngineFailed, match=r"^engine 0 was stopped$"):
+            await updating
+        return await engine.status(), await engine.new_deaths()
+
+    status, deaths = with_fake(scenario)
+    assert (status["state"], status["restarts"], deaths) == ("stopped", 0, [])
 
 
 @pytest.mark.parametrize("argument", ["--unhealthy", "--exit"])

@@ -19,6 +19,8 @@ from socketserver import ThreadingUnixStreamServer
 from typing import Any
 
 VOCAB, LAYERS, EXPERTS, TOP_K = 16, 2, 8, 2
+HANGS = "hangs"
+"""File in a folder of weights that are never loaded; the server removes it when it begins."""
 
 
 def response(rid: str, prompt: list[int], sampling: dict[str, Any], version: str) -> dict[str, Any]:
@@ -132,6 +134,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/update_weights_from_disk":
             if not Path(body["model_path"]).exists():
                 return self.answer({"success": False, "message": "no such folder"}, 400)
+            if (Path(body["model_path"]) / HANGS).exists():
+                (Path(body["model_path"]) / HANGS).unlink()
+                self.server.released.wait()
             self.server.version = body["weight_version"]
             return self.answer({"success": True, "message": "loaded", "num_paused_requests": 0})
         if self.path == "/abort_request":
