@@ -20,11 +20,13 @@ from sat_slime.cli import app, jobs
 from sat_slime.cli.jobs import Show
 from sat_slime.cli.slime import plan_slime_run, saved_iterations
 from sat_slime.config import load_config
+from sat_slime.embedded import deaths
 from sat_slime.experiment.run_folder import RunFolderError
 from sat_slime.experiment.view import make_view
 from sat_slime.plugin.launch import local_ray
+from sat_slime.plugin.launch.job_files import JobRecord
 from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
-from sat_slime.plugin.launch.ray_jobs import JobError, JobServer
+from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
 
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml"
@@ -543,6 +545,25 @@ def begun(tmp_path):
             (saved / name).write_text("{}")
         (folder.checkpoints / "latest_checkpointed_iteration.txt").write_text(str(rollout))
     return folder
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"),
+    [(JobState("STOPPED"), "interrupted"), (KeyboardInterrupt(), "interrupted"), (JobError("gone"), "failed")],
+)
+def test_who_has_followed_a_job_leaves_no_file_open(begun, monkeypatch, ends, status):
+    """That of the kernel's log, of which a pipe takes the place."""
+    log, other = os.pipe2(os.O_NONBLOCK)
+    monkeypatch.setattr(deaths, "_kernel_log", lambda: log)
+    server = mock.create_autospec(JobServer, instance=True)
+    server.follow.return_value = iter(["all well\n"])
+    server.state.side_effect = [ends]
+    record = JobRecord("job-1", "http://127.0.0.1:1")
+    ending = jobs.follow(begun, load_config(begun.config), record, server, False, Console(file=StringIO()))
+    assert ending.status == status
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(log)
+    os.close(other)
 
 
 def resume_plan(*arguments):

@@ -219,23 +219,24 @@ def follow(
             raise error  # nothing to connect to again
         view.message(str(error), "warning")
 
-    memory = MemoryWatch()
     state: JobState | None
-    try:
-        with view:
-            for line in JobLog(folder.log).follow(server, record.job, on_break=on_break):
-                show.read(line, view)
-        state = server.state(record.job)
-    except KeyboardInterrupt:
-        return Ending("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
-    except JobError as error:
-        died = how_it_died(record.ray) if record.ray is not None else None
-        if died is None:
-            text = f"the job itself may well go on; {how_to_go_on(folder.path)}"
-            return Ending("failed", f"the log cannot be followed any more: {error}", text)
-        state = JobState("FAILED", None, died)
-    here = record.ray is not None  # on this machine, as far as is known
-    return end(folder, record, state, console, memory.remark() if here else None)
+    with contextlib.closing(MemoryWatch()) as memory:
+        try:
+            with view:
+                for line in JobLog(folder.log).follow(server, record.job, on_break=on_break):
+                    show.read(line, view)
+            state = server.state(record.job)
+        except KeyboardInterrupt:
+            return Ending("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
+        except JobError as error:
+            died = how_it_died(record.ray) if record.ray is not None else None
+            if died is None:
+                text = f"the job itself may well go on; {how_to_go_on(folder.path)}"
+                return Ending("failed", f"the log cannot be followed any more: {error}", text)
+            state = JobState("FAILED", None, died)
+        here = record.ray is not None  # on this machine, as far as is known
+        remark = memory.remark() if here else None
+    return end(folder, record, state, console, remark)
 
 
 @dataclass
