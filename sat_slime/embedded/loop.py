@@ -378,10 +378,11 @@ class Pipeline:
     # ------------------------------------------------------------------------------------- record, measure, save
 
     def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
-        metrics = self.metrics | self._restarts(f"iteration {self.iteration}")
+        restarts = self._restarts(f"iteration {self.iteration}")
         for result in results:
-            self.log.step(step_row(batch, result, self.iteration, self.seconds) | metrics)
+            self.log.step(step_row(batch, result, self.iteration, self.seconds) | self.metrics | restarts)
             self.log.histogram(histogram_row(result))
+            restarts = dict.fromkeys(restarts, 0)  # since the row before
         for part, result in enumerate(results):
             if result.tokens is not None:
                 dump = token_dump(self.config, batch, result, self.iteration, part)

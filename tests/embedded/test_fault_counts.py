@@ -100,3 +100,10 @@ def test_restarts_between_rows_are_in_the_next_one(pipeline):
     pipeline._evaluate()
     assert [(kind, counts(row)[2:]) for kind, row in pipeline.log.rows] == [("step", [3, 3, 2]), ("eval", [3, 3, 0])]
     assert ("warning", "iteration 4: 2 server restarts") in pipeline.log.told
+
+
+def test_restarts_are_in_the_first_row_of_an_iteration_of_several_steps(pipeline):
+    pipeline.engines = engines([2], {})
+    batch = pipeline._collect(Flight(3, [], []))
+    pipeline._record(batch, [StepResult({"step": step, "lag/mean": 0}, {}) for step in (7, 8, 9)])
+    assert [row["rollout/restarts"] for _, row in pipeline.log.rows] == [2, 0, 0]
