@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -183,6 +184,38 @@ def test_a_full_disk_is_a_line_with_its_path(tmp_path, data):
     assert told in " ".join(result.output.split())
 
 
+@pytest.fixture
+def model(tmp_path):
+    """A folder that passes for a model's."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return tmp_path / "model"
+
+
+def test_the_death_of_the_commands_own_server_is_told_with_its_log(tmp_path, monkeypatch, data, model):
+    from sat_slime.embedded import server
+    from sat_slime.rollout import questions
+
+    class FakeServer(server.ModelServer):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.command = [sys.executable, str(Path(__file__).parent / "rollout" / "fake_sglang.py")]
+
+    faults, out = tmp_path / "faults.json", tmp_path / "out"
+    faults.write_text('["die"]')
+    monkeypatch.setattr(server, "ModelServer", FakeServer)
+    monkeypatch.setattr(server, "_gpu_available", lambda: False)
+    monkeypatch.setattr(questions, "ATTEMPTS", 1)
+    more = [part for word in ("--faults", faults) for part in ("--server-arg", word)]
+    result = sat_slime_eval(model, "--data", data, "--out", out, "--concurrency", 1, *more)
+    log = out / "sglang-0.log"
+    (socket,) = re.findall(r"--- at (\S+):", log.read_text())
+    told = " ".join(result.output.split())
+    assert result.exit_code == 1 and f"{socket}/v1/chat/completions: " in told
+    assert re.search(r"; SGLang's HTTP server \(process \d+\) of engine 0 ended with exit code 1; its log is ", told)
+    assert f"its log is {log}; finished samples are kept" in told
+
+
 def no_room_for_a_server(stack, wish, out):
     from sat_slime.embedded.server import ServerFailed
 
@@ -194,11 +227,9 @@ def no_memory(stack, wish, out):
 
 
 @pytest.mark.parametrize("serve, told", [(no_room_for_a_server, "device: '/x'"), (no_memory, "allocate memory")])
-def test_what_a_server_lacks_is_not_taken_for_room_in_the_folder(tmp_path, monkeypatch, data, serve, told):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
+def test_what_a_server_lacks_is_not_taken_for_room_in_the_folder(tmp_path, monkeypatch, data, model, serve, told):
     monkeypatch.setattr(evaluate, "_serve", mock.create_autospec(evaluate._serve, side_effect=serve))
-    result = sat_slime_eval(tmp_path / "model", "--data", data, "--out", tmp_path / "out")
+    result = sat_slime_eval(model, "--data", data, "--out", tmp_path / "out")
     output = f"{result.output} {result.exception}"
     assert told in " ".join(output.split()) and "free space" not in output and f"'{tmp_path / 'out'}'" not in output
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from sat_slime.experiment.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from sat_slime.embedded.held_out import Weights
+    from sat_slime.embedded.server import ModelServer
     from sat_slime.rollout.questions import Answer, Engine, Grade, Question
 
 
@@ -155,8 +157,12 @@ def _plan_data(wish: Wish) -> Task:
     }
 
     async def open_engine(stack: AsyncExitStack, task: Task) -> Engine:
-        socket = None if wish.engine else await _serve(stack, wish, task.out)
-        asked = CompletionsEngine(wish.engine or LOCAL_URL, sampling, wish.concurrency, wish.timeout_s, socket)
+        if wish.engine:
+            asked = CompletionsEngine(wish.engine, sampling, wish.concurrency, wish.timeout_s)
+        else:
+            server = await _serve(stack, wish, task.out)
+            where, remark = server.client.socket, partial(_end_of, server)
+            asked = CompletionsEngine(LOCAL_URL, sampling, wish.concurrency, wish.timeout_s, where, remark)
         engine = await stack.enter_async_context(asked)
         task.settings.update(await engine.about())
         return engine
@@ -211,14 +217,20 @@ def read_questions(path: Path, template: str, raw: bool = False) -> list[Questio
     return questions
 
 
-async def _serve(stack: AsyncExitStack, wish: Wish, out: Path) -> Path:
-    """The socket file of a server of the model's folder, that ends with the stack."""
+async def _serve(stack: AsyncExitStack, wish: Wish, out: Path) -> ModelServer:
+    """A server of the model's folder, that ends with the stack."""
     from sat_slime.embedded.server import ModelServer
 
     server = ModelServer(str(out), wish.startup_timeout_s, wish.tensor_parallel, wish.server_args)
     stack.callback(server.stop)
     await server.start(str(wish.what), 0)
-    return server.client.socket
+    return server
+
+
+def _end_of(server: ModelServer) -> str:
+    """How a server ended, if it did, and its log, as the end of a sentence."""
+    ended = f"; {server.how_it_ended()}" if server.pid is not None and not server.alive else ""
+    return f"{ended}; its log is {server.log_path}"
 
 
 # -------------------------------------------------------------------------------------------- an embedded run

@@ -105,9 +105,16 @@ class CompletionsEngine:
         concurrency: int = 64,
         timeout_s: float = 3600.0,
         socket: Path | None = None,
+        remark: Callable[[], str] = lambda: "",
     ) -> None:
-        """timeout_s: for one response, all its tokens. socket: file on which the server listens, instead of a port."""
+        """
+        timeout_s: for one response, all its tokens.
+        socket: file on which the server listens, instead of a port.
+        remark: what else is known of a server that is lost, as the end of a sentence.
+        """
         self.url = url.rstrip("/")
+        self.place = self.url if socket is None else str(socket)
+        self.remark = remark
         self.sampling = sampling
         self.concurrency = concurrency
         self.model = "default"
@@ -129,7 +136,7 @@ class CompletionsEngine:
         try:
             self.model = str(models["data"][0]["id"])
         except (KeyError, IndexError, TypeError) as error:
-            raise ServerRefused(f"{self.url}/v1/models answered {models!r:.200}, not a list of models") from error
+            raise ServerRefused(f"{self.place}/v1/models answered {models!r:.200}, not a list of models") from error
         try:
             info = await self._json("GET", "/model_info")  # SGLang's own
         except ServerRefused:
@@ -191,18 +198,18 @@ class CompletionsEngine:
             path, body["messages"] = "/v1/chat/completions", question.prompt
             if sampling.chat_args:
                 body["chat_template_kwargs"] = sampling.chat_args
-        return _read(await self._json("POST", path, body), self.url + path)
+        return _read(await self._json("POST", path, body), self.place + path)
 
     async def _json(self, method: str, path: str, body: Any = None) -> Any:
         try:
             answer = await self._http.request(method, self.url + path, json=body)
             if 400 <= answer.status_code < 500 and answer.status_code != 429:
-                raise ServerRefused(f"{self.url}{path} answered {answer.status_code}: {answer.text[:300]}")
+                raise ServerRefused(f"{self.place}{path} answered {answer.status_code}: {answer.text[:300]}")
             return answer.raise_for_status().json()
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise ServerRefused(f"{self.url}{path}: {in_words(error)}") from error
+            raise ServerRefused(f"{self.place}{path}: {in_words(error)}") from error
         except (httpx.HTTPError, ValueError) as error:
-            raise ServerLost(f"{self.url}{path}: {in_words(error)}") from error
+            raise ServerLost(f"{self.place}{path}: {in_words(error)}{self.remark()}") from error
 
 
 def _read(raw: Any, where: str) -> Answer:

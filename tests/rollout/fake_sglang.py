@@ -1,7 +1,7 @@
 """A stand-in for SGLang's HTTP server: made-up responses in the shape of real ones, and faults on demand.
 
 As a program it listens where `sglang_server.launch` does, and takes SGLang's arguments, plus `--faults FILE`: a JSON
-list of names, of which each POST to /generate takes the first, also across restarts.
+list of names, of which each POST for responses takes the first, also across restarts.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def interrupt(answer: dict[str, Any], prompt: int, tokens: int) -> None:
 
 
 class FakeSGLang(ThreadingUnixStreamServer):
-    """`faults` is consumed from the front, one a POST to /generate; `seen` holds the bodies of those POSTs."""
+    """`faults` is consumed from the front, one a POST for responses; `seen` holds the bodies of those POSTs."""
 
     daemon_threads = True
     request_queue_size = 128  # a socket file with a full queue refuses
@@ -127,7 +127,8 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self) -> None:
-        self.answer({}, 200 if self.server.healthy else 503)
+        models = {"data": [{"id": "fake"}]} if self.path == "/v1/models" else {}
+        self.answer(models, 200 if self.server.healthy else 503)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -176,7 +177,7 @@ def main() -> None:
     if "--exit" in sys.argv:
         print("cannot load the model", flush=True)
         sys.exit(3)
-    server = FakeSGLang(Path(os.environ["SAT_SLIME_SCRATCH"]) / "http", arguments["--weight-version"])
+    server = FakeSGLang(Path(os.environ["SAT_SLIME_SCRATCH"]) / "http", arguments.get("--weight-version", "0"))
     server.healthy = "--unhealthy" not in sys.argv
     if "--faults" in arguments:
         server.faults_file = Path(arguments["--faults"])

@@ -133,6 +133,13 @@ def test_no_server_there():
         asyncio.run(CompletionsEngine("http://127.0.0.1:9", Sampling(8)).about())
 
 
+def test_no_server_at_a_socket_file(tmp_path):
+    socket = tmp_path / "http"
+    engine = CompletionsEngine("http://localhost", Sampling(8), socket=socket, remark=lambda: "; it was killed")
+    with pytest.raises(ServerLost, match=rf"^{socket}/v1/models: no server answers there \(.*\); it was killed$"):
+        asyncio.run(engine.about())
+
+
 def test_samples_come_with_their_verdicts():
     async def grade(question, answer):
         return verdict(answer.text[8:-1], "number" if answer.text == f"What is {question.label}?" else "different")
