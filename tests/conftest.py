@@ -1,10 +1,15 @@
 import importlib.util
+import os
+import secrets
 import signal
 
 import pytest
 
 # A shell starts its background jobs with Ctrl-C ignored, and so would be whatever the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Ray reads at its first import, in whichever test that is, how its parts know each other; some tests start one here.
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def pytest_addoption(parser):

@@ -97,6 +97,10 @@ def local_ray(log_dir: Path | None = None, lost: Callable[[RuntimeError], None] 
 
 
 def _start_ray(scratch: Path, log_dir: Path | None) -> None:
+    from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
+
+    if get_authentication_mode() != AuthenticationMode.TOKEN:
+        raise RayNotStarted("Ray was imported before sat_slime.embedded, which has it ask for a token: import it later")
     try:
         with _ports_of_agents_given(), _signals_left_alone():
             # Without the address a RAY_ADDRESS in the environment would put a laptop run onto somebody's cluster.

@@ -3,6 +3,8 @@
 import inspect
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -110,14 +112,21 @@ def test_there_is_a_remark_only_above_the_number_of_cores(monkeypatch):
         assert ray_start.load_remark().startswith(remark) and bool(ray_start.load_remark()) == bool(remark)
 
 
+def test_a_ray_that_was_imported_first_and_asks_for_no_token_is_refused():
+    program = "import ray; from sat_slime.embedded.cluster import local_ray; local_ray().__enter__()"
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    result = subprocess.run([sys.executable, "-c", program], env=others, capture_output=True, text=True)
+    assert result.stderr.splitlines()[-1].endswith("which has it ask for a token: import it later")
+
+
 @pytest.mark.engine
 def test_a_ray_starts_and_ends():
     with local_ray() as scratch:
         assert ray.get(ray.remote(lambda: 7).remote()) == 7
         (raylet,) = (pid for pid, name in children().items() if name == "raylet")
         command = Path(f"/proc/{raylet}/cmdline").read_text()
-        (port,) = re.findall(r"--metrics-agent-port=(\d+)", command)
-        assert 20_000 <= int(port) < 32_000, "one of free_ports"
+        ports = set(map(int, re.findall(r"--metrics-agent-port=(\d+)", command)))
+        assert len(ports) == 1 and ports <= set(range(20_000, 32_000)), "one of free_ports"
     assert not set(children().values()) & set(RAY_PROCESSES) or not Path(f"/proc/{raylet}/exe").exists()
     assert not scratch.exists()
 
