@@ -19,7 +19,7 @@ def checkpoints(tmp_path):
         folder.mkdir()
         for name in ("__0_0.distcp", "common.pt", "metadata.json", ".metadata"):
             (folder / name).write_text("{}")
-        write_queue(queue_folder(tmp_path, iteration - 1), [], [])
+        write_queue(queue_folder(tmp_path, iteration - 1), [], [], {"finished": [], "dropped": []})
         (tmp_path / "latest_checkpointed_iteration.txt").write_text(str(iteration - 1))
     return tmp_path
 
