@@ -48,8 +48,9 @@ def fault(checkpoints: Path, iteration: int) -> str | None:
     folder = checkpoints / f"iter_{iteration - 1:07d}"
     if not folder.is_dir() or not any(folder.iterdir()):
         return f"{folder} is missing or empty"
-    if any(folder.glob("*.distcp")):
-        for name in _FORM:
+    shards = sorted(path.name for path in folder.glob("*.distcp"))
+    if shards or any((folder / name).exists() for name in _FORM):  # Megatron's older format has neither
+        for name in [*_FORM, *(shards or ["*.distcp"])]:
             if not (folder / name).is_file() or not (folder / name).stat().st_size:
                 return f"{folder} is damaged: {name} is missing or empty"
     return _queue_fault(queue_folder(checkpoints, iteration - 1))

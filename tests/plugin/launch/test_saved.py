@@ -41,6 +41,8 @@ def test_whole_ones_have_no_fault(checkpoints, tmp_path_factory):
             2,
         ),
         (lambda f: (f / "iter_0000003/metadata.json").write_text(""), "metadata.json is missing or empty", 2),
+        (lambda f: (f / "iter_0000003/__0_0.distcp").unlink(), "damaged: *.distcp is missing or empty", 2),
+        (lambda f: (f / "iter_0000003/__0_0.distcp").write_bytes(b""), "__0_0.distcp is missing or empty", 2),
         (lambda f: shutil.rmtree(f / "iter_0000003"), "iter_0000003 is missing or empty", 2),
         (
             lambda f: (f / "rollout/queue_3/queue.json").write_text("{}"),
