@@ -23,7 +23,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from sat_slime.config.checksums import NAME as CHECKSUMS
-from sat_slime.config.checksums import checksum_faults, sha256, write_checksums
+from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, sha256, written_whole
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.batch import Group, RolloutBatch, training_group, training_requests
 from sat_slime.rollout.types import GenerationRequest, Response
@@ -38,9 +38,7 @@ class DamagedCheckpoint(ValueError):
 
     def __init__(self, path: Path, faults: Mapping[str, str]) -> None:
         """faults: what is wrong with each file, by its name in the checkpoint."""
-        told = [f"{name} {fault}" for name, fault in faults.items()]
-        more = f" and {len(told) - 3} more files" if len(told) > 3 else ""
-        super().__init__(f"{path} is damaged: {', '.join(told[:3])}{more}")
+        super().__init__(f"{path} is damaged: {in_words(faults)}")
 
 
 @dataclass(frozen=True)
@@ -84,39 +82,9 @@ class Untold:
 def writing(checkpoints: Path, state: LoopState) -> Iterator[Path]:
     """A folder to write a checkpoint into; it becomes visible when the block ends, and goes away if it fails."""
     final = checkpoints / f"iteration-{state.iteration:06d}"
-    part = checkpoints / f"{final.name}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
+    with written_whole(final) as part:
         yield part
         (part / "state.json").write_text(json.dumps({"schema": SCHEMA, **asdict(state)}))
-        write_checksums(part)
-        for path in part.rglob("*"):
-            _flush(path)
-        _flush(part)
-        _remove(final)
-        os.replace(part, final)
-        _flush(checkpoints)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    """Removes a folder, if it is there. Renamed first, it is never seen half removed under its own name."""
-    if path.exists():
-        gone = path.with_name(f"{path.name}.gone.part")
-        shutil.rmtree(gone, ignore_errors=True)
-        os.replace(path, gone)
-        shutil.rmtree(gone)
 
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
@@ -144,7 +112,7 @@ def newest_whole(checkpoints: Path) -> Checkpoint | None:
 def prune(checkpoints: Path, keep: int) -> None:
     """Removes all but the newest `keep` checkpoints and what a killed run left half-written."""
     for old in list(numbered(checkpoints).values())[:-keep]:
-        _remove(old)
+        remove_at_once(old)
     for part in checkpoints.glob("*.part"):
         shutil.rmtree(part, ignore_errors=True)
 

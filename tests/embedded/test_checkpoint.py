@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from test_batch import CONFIG, make_batch
 
+from sat_slime.config import checksums
 from sat_slime.config.checksums import write_checksums
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint
@@ -44,7 +45,7 @@ def test_a_process_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_pat
 import os, sys
 sys.path[:0] = {[str(Path(__file__).parent)]!r}
 from pathlib import Path
-from test_checkpoint import checkpoint, write
+from test_checkpoint import checkpoint, checksums, write
 folder, deadly, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 write(folder, 3)
 calls = 0
@@ -56,7 +57,7 @@ def dying(of):
             os._exit(9)
         return of(*arguments, **keywords)
     return call
-module = checkpoint if hasattr(checkpoint, deadly) else os
+module = checksums if hasattr(checksums, deadly) else os
 setattr(module, deadly, dying(getattr(module, deadly)))
 write(folder, 6)
 """

@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 
 from sat_slime.config.checksums import NAME as CHECKSUMS
-from sat_slime.config.checksums import checksum_faults
+from sat_slime.config.checksums import checksum_faults, in_words
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.plugin.inside.stream_files import queue_folder
 from sat_slime.plugin.launch.machine import newest_iteration
@@ -59,8 +59,8 @@ def fault(checkpoints: Path, iteration: int) -> str | None:
 def _queue_fault(queue: Path) -> str | None:
     if not queue.is_dir() or _is_of_earlier_version(queue):
         return None
-    faults = [f"{name} {text}" for name, text in checksum_faults(queue).items()]
-    return f"{queue} is damaged: {', '.join(faults)}" if faults else None
+    faults = checksum_faults(queue)
+    return f"{queue} is damaged: {in_words(faults)}" if faults else None
 
 
 def _is_of_earlier_version(queue: Path) -> bool:
