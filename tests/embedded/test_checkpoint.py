@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from test_batch import CONFIG, make_batch
 
-from sat_slime.config import checksums
 from sat_slime.config.checksums import write_checksums
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint
@@ -45,7 +44,8 @@ def test_a_process_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_pat
 import os, sys
 sys.path[:0] = {[str(Path(__file__).parent)]!r}
 from pathlib import Path
-from test_checkpoint import checkpoint, checksums, write
+from sat_slime.config import checksums
+from test_checkpoint import checkpoint, write
 folder, deadly, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 write(folder, 3)
 calls = 0

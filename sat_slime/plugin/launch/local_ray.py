@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sat_slime.config.exits import how_it_ended
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, token_for_own_ray
 from sat_slime.rollout.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark
 from sat_slime.rollout.scratch import PREFIX, remove_shared_memory
@@ -170,17 +171,13 @@ def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
         log = (Path(ray.folder) / "start.log").read_text(encoding="utf-8", errors="replace")
     except OSError:
         log = ""
-    dead = [f"its {name} {_ended(int(code))}" for name, code in _EXITED.findall(_COLOUR.sub("", log))]
+    dead = [f"its {name} {how_it_ended(int(code))}" for name, code in _EXITED.findall(_COLOUR.sub("", log))]
     return f"the Ray that was started for it ended: {', '.join(dead) or f'its process {ray.pid} was killed or crashed'}"
 
 
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _EXITED = re.compile(r"(\w+) \[exit code=(-?\d+)")
 """How `ray start --block` names a process that exited unexpectedly."""
-
-
-def _ended(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def is_running(ray: LocalRay) -> bool:

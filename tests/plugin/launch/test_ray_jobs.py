@@ -140,6 +140,14 @@ def test_a_ray_that_died_without_a_log(tmp_path):
     assert died == f"the Ray that was started for it ended: its process {2**22 + 1} was killed or crashed"
 
 
+def test_a_ray_that_died_is_told_by_the_ends_of_its_processes(tmp_path):
+    ends = ("gcs_server [exit code=-9]", "\x1b[31mraylet [exit code=-40]\x1b[0m", "dashboard [exit code=1]")
+    (tmp_path / "start.log").write_text("".join(f"  {end}\n" for end in ends))
+    died = how_it_died(LocalRay("http://127.0.0.1:1", 2**22 + 1, str(tmp_path)))
+    gcs, raylet = "its gcs_server was killed by SIGKILL", "its raylet was killed by signal 40"
+    assert died.endswith(f" ended: {gcs}, {raylet}, its dashboard ended with exit code 1")
+
+
 @pytest.mark.engine
 def test_a_ray_that_does_not_start_says_why(monkeypatch):
     monkeypatch.setattr("sat_slime.plugin.launch.local_ray.free_ports", lambda count: [1] * count)
