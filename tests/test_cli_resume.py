@@ -178,6 +178,18 @@ def test_the_checkpoint_that_is_asked_for_is_verified_too(runtime):
     assert len(runtime.calls) == 1
 
 
+def test_in_place_of_a_damaged_older_one_the_one_before_it_is_offered(runtime, monkeypatch):
+    command("launch", RUN, "--resume")
+    flip_a_bit_of_adamw(NEWEST)
+    read, verified = [], checkpoint.verified
+    monkeypatch.setattr(checkpoint, "verified", lambda path: (read.append(path), verified(path))[1])
+    result = command("launch", RUN, "--resume-from", 4, "--set", "pipeline.iterations=9")
+    assert f"{NEWEST} is damaged" in result.stderr and read == [NEWEST, BEFORE], "each is read once"
+    assert "can go on from iteration 2, its newest whole checkpoint before iteration 4, which costs" in result.stderr
+    assert "iterations 3 to 6 are trained again" in result.stderr
+    assert told_command(result.stderr)[2:4] == ["--resume-from", "2"]
+
+
 def test_a_resume_from_an_older_one_is_not_undone_by_the_next(runtime):
     """The newer checkpoint is of a history that was dropped, whole or not."""
     runtime.end, runtime.stop_after = KeyboardInterrupt(), 3

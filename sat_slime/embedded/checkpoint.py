@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -101,7 +101,12 @@ def newest(checkpoints: Path) -> Path | None:
 
 def newest_whole(checkpoints: Path) -> Checkpoint | None:
     """The newest checkpoint that is not damaged."""
-    for path in reversed(numbered(checkpoints).values()):
+    return first_whole(reversed(numbered(checkpoints).values()))
+
+
+def first_whole(paths: Iterable[Path]) -> Checkpoint | None:
+    """The first of some checkpoints that is not damaged."""
+    for path in paths:
         try:
             return verified(path)
         except DamagedCheckpoint:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from sat_slime.config.checksums import NAME as CHECKSUMS
@@ -73,7 +74,12 @@ def _is_of_earlier_version(queue: Path) -> bool:
 
 def newest_whole(checkpoints: Path) -> int:
     """Iterations of the newest checkpoint without a fault; 0 where there is none."""
-    return next((n for n in reversed(numbered(checkpoints)) if fault(checkpoints, n) is None), 0)
+    return first_whole(checkpoints, reversed(numbered(checkpoints)))
+
+
+def first_whole(checkpoints: Path, iterations: Iterable[int]) -> int:
+    """The first of some iterations whose checkpoint has no fault; 0 where there is none."""
+    return next((n for n in iterations if fault(checkpoints, n) is None), 0)
 
 
 def go_back(checkpoints: Path, iteration: int) -> None:
