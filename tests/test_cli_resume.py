@@ -200,6 +200,29 @@ def test_a_resume_from_an_older_one_is_not_undone_by_the_next(runtime):
     assert steps() == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("back", [2, 0])
+def test_a_start_that_fails_is_gone_on_with_from_the_older_one(runtime, monkeypatch, back):
+    """As its last line says; the runtime itself had not come to its checkpoints yet."""
+
+    def fails(*_, **__):
+        raise RuntimeError("Ray did not start")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(sat_slime.embedded, "run", fails)
+        result = command("launch", RUN, "--resume-from", back)
+    assert result.exit_code == 1 and f"go on with: sat-slime launch {RUN} --resume\n" in result.output
+    told = f"a checkpoint that is not gone on from is now {NEWEST}.aside"
+    assert told in result.output and f" WARNING {told}\n" in (RUN / "log.txt").read_text()
+    assert ("iteration-000002.aside" in result.output) is (back == 0)
+    again = command("launch", RUN, "--resume", "--dry-run").stdout
+    assert f"goes on     from {'iteration-000002' if back else 'its beginning'}" in again
+
+
+def test_a_plain_resume_sets_nothing_aside(runtime):
+    assert ".aside" not in command("launch", RUN, "--resume").output
+    assert not list(NEWEST.parent.glob("*.aside"))
+
+
 def test_without_a_terminal_nothing_is_asked(runtime):
     flip_a_bit_of_adamw()
     result = command("launch", RUN, "--resume", answer="y\n")
