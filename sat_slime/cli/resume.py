@@ -133,16 +133,18 @@ def no_such_checkpoint(wanted: int, checkpoints: Path, there: list[int]) -> Conf
 
 
 def _check_initial(plan: Plan, saved: Checkpoint) -> None:
-    """Raises ConfigError for an initial model that is there and is another."""
+    """Raises ConfigError for an initial model that is another, and for one that would be copied again and is another in
+    the cache. One that is not there either is warmed up again, and compared then."""
     from sat_slime.embedded import checkpoint
-    from sat_slime.embedded.initial_model import is_model
+    from sat_slime.embedded.initial_model import cached_model, is_model
 
-    initial = plan.folder / "initial"
-    if not is_model(initial):
-        return  # it is copied again from the cache, and compared then
-    try:
-        checkpoint.check_initial(saved, initial)
-    except checkpoint.DamagedCheckpoint as damage:
-        cache = plan.config.cache_dir
-        remedy = f"delete {initial}, and a resume copies it again from the cache ({cache}) or warms it up again"
-        raise ConfigError([f"{damage}; {remedy}"]) from None
+    initial, cached = plan.folder / "initial", cached_model(plan.config)
+    faults = checkpoint.initial_faults(saved, initial) if is_model(initial) else None
+    if faults == {}:
+        return
+    if is_model(cached) and checkpoint.initial_faults(saved, cached):
+        raise ConfigError([checkpoint.lost_initial(initial, cached)])
+    if faults:
+        again = f"copies it again from the cache ({cached})" if is_model(cached) else "warms it up again"
+        damage = checkpoint.DamagedCheckpoint(initial, faults)
+        raise ConfigError([f"{damage}; delete {initial}, and a resume {again}"])

@@ -231,17 +231,30 @@ def model_checksums(initial: Path) -> dict[str, str]:
     return {name: sha256(initial / name) for name in ("config.json", "model.safetensors")}
 
 
-def check_initial(saved: Checkpoint, initial: Path) -> None:
-    """Raises DamagedCheckpoint where the run's initial model is not the one that it began with."""
+def initial_faults(saved: Checkpoint, model: Path) -> dict[str, str]:
+    """In what a model is not the one that the run began with, by its files; empty: it is, as far as is known."""
     faults = {}
     for name, checksum in saved.state.initial.items():
         try:
-            if sha256(initial / name) != checksum:
+            if sha256(model / name) != checksum:
                 faults[name] = "is not what the run began with"
         except OSError as error:
             faults[name] = f"cannot be read ({error.strerror or error})"
-    if faults:
+    return faults
+
+
+def check_initial(saved: Checkpoint, initial: Path) -> None:
+    """Raises DamagedCheckpoint where the run's initial model is not the one that it began with."""
+    if faults := initial_faults(saved, initial):
         raise DamagedCheckpoint(initial, faults)
+
+
+def lost_initial(initial: Path, cached: Path) -> str:
+    """What is wrong where the run's initial model is gone and the cache has another one, with the remedy."""
+    return (
+        f"the reference model that this run began with is lost: {cached} holds another one; put the old one back into "
+        f"{initial}, or start another run (--name X)"
+    )
 
 
 def parallel_layout(config: EmbeddedConfig) -> list[int]:
