@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from sat_slime.config.loader import RETIRED
 from sat_slime.config.method import base_name, method_label, method_switches
 from sat_slime.experiment.collapse import CollapseWatch, judge
 from sat_slime.experiment.drawing import RunData
@@ -40,7 +41,7 @@ _OWN_TO_A_CELL = (
     "method.dppo.divergence",
     "method.icepop.form",
 )
-_COMPUTES_NOTHING = ("cache_dir", "logging", "checkpoint", "cluster", "hooks", "collapse")
+_COMPUTES_NOTHING = ("cache_dir", "logging", "checkpoint", "cluster", "hooks", "collapse", *map(".".join, RETIRED))
 
 
 @dataclass
