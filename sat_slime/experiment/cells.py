@@ -78,7 +78,10 @@ class Cell:
 
     @cached_property
     def missing(self) -> list[int]:
-        """Optimizer steps that were made and have no row."""
+        """Optimizer steps that were made and have no row. Of a log without settings, which may have a row for every few
+        steps, none are known."""
+        if not self.planned_steps:
+            return []
         steps = [int(step) for step in self.data.metrics.get("step", ()) if np.isfinite(step)]
         return missing_steps(steps, last_step(self.config, self.status))
 

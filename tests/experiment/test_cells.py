@@ -35,6 +35,14 @@ def test_without_a_config_the_name_tells(tmp_path):
     assert (cell.method, cell.lag, cell.seed, cell.counts) == ("gspo-tis", 8, 3, True)
 
 
+def test_a_log_of_every_fourth_step_counts_where_no_plan_is_known(tmp_path):
+    path = tmp_path / "grpo-lag1-seed0"
+    path.mkdir()
+    (path / "metrics.jsonl").write_text("".join(to_json(step_metrics(step)) + "\n" for step in (4, 8, 12)))
+    cell = load_cell(path)
+    assert (cell.steps, cell.missing, cell.counts) == (3, [], True)
+
+
 def test_broken_files_are_left_out(tmp_path):
     folder = write_cell(tmp_path / "run", "grpo", 1, 0, 20)
     (folder / "config.yaml").write_bytes(b"{\xff")
