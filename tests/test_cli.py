@@ -246,6 +246,17 @@ def test_status_tells_how_a_run_is(runtime, tmp_path):
     assert shown.endswith("go on with  sat-slime launch runs/tiny --resume\n")
 
 
+def test_status_of_a_run_that_was_killed_before_it_started(runtime, tmp_path):
+    sat_slime_command("launch", TINY)
+    run = tmp_path / "runs/tiny"
+    for path in run.iterdir():
+        if path.is_file() and path.name not in ("config.yaml", ".lock"):
+            path.unlink()
+    shown = sat_slime_command("status", "runs/tiny").stdout
+    assert "state       not started\nstarted     never\n" in shown and "None" not in shown
+    assert shown.endswith("go on with  sat-slime launch runs/tiny --resume\n")
+
+
 def test_a_failing_report_does_not_hide_the_error(runtime, monkeypatch):
     runtime.end = RuntimeError("the real error")
     monkeypatch.setattr("sat_slime.experiment.report.write_report", lambda path: 1 / 0)

@@ -108,9 +108,7 @@ def test_a_failure_is_retried_from_the_checkpoint(told):
     assert [row["step"] for row in histories()[CELLS[1]]] == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize(
-    "act, error", [("fail", "the engine broke"), ("crash", "its process was ended by signal 9 (SIGKILL)")]
-)
+@pytest.mark.parametrize("act, error", [("fail", "the engine broke"), ("crash", "its process was killed by SIGKILL")])
 def test_a_cell_that_keeps_failing_is_left_with_its_error_and_the_grid_goes_on(told, act, error):
     tell(told, CELLS[0], *[[3, act]] * 3)
     result = sat_slime_grid("grid.yaml", "--seeds", "0")

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,9 @@ from sat_slime.cli import app
 from sat_slime.cli import check as checking
 from sat_slime.cli import grid as grids
 from sat_slime.cli import launch as launching
+from sat_slime.config import load_config
 from sat_slime.embedded import checkpoint
+from sat_slime.embedded.initial_model import cached_model
 from sat_slime.experiment import grid as running
 
 TINY = Path(__file__).parents[1] / "configs" / "embedded" / "tiny.yaml"
@@ -178,6 +181,18 @@ def test_the_checkpoint_that_is_asked_for_is_verified_too(runtime):
     assert len(runtime.calls) == 1
 
 
+def test_in_place_of_a_damaged_older_one_the_one_before_it_is_offered(runtime, monkeypatch):
+    command("launch", RUN, "--resume")
+    flip_a_bit_of_adamw(NEWEST)
+    read, verified = [], checkpoint.verified
+    monkeypatch.setattr(checkpoint, "verified", lambda path: (read.append(path), verified(path))[1])
+    result = command("launch", RUN, "--resume-from", 4, "--set", "pipeline.iterations=9")
+    assert f"{NEWEST} is damaged" in result.stderr and read == [NEWEST, BEFORE], "each is read once"
+    assert "can go on from iteration 2, its newest whole checkpoint before iteration 4, which costs" in result.stderr
+    assert "iterations 3 to 6 are trained again" in result.stderr
+    assert told_command(result.stderr)[2:4] == ["--resume-from", "2"]
+
+
 def test_a_resume_from_an_older_one_is_not_undone_by_the_next(runtime):
     """The newer checkpoint is of a history that was dropped, whole or not."""
     runtime.end, runtime.stop_after = KeyboardInterrupt(), 3
@@ -186,6 +201,29 @@ def test_a_resume_from_an_older_one_is_not_undone_by_the_next(runtime):
     runtime.end, runtime.stop_after = None, 10**9
     assert command("launch", RUN, "--resume").exit_code == 0
     assert steps() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("back", [2, 0])
+def test_a_start_that_fails_is_gone_on_with_from_the_older_one(runtime, monkeypatch, back):
+    """As its last line says; the runtime itself had not come to its checkpoints yet."""
+
+    def fails(*_, **__):
+        raise RuntimeError("Ray did not start")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(sat_slime.embedded, "run", fails)
+        result = command("launch", RUN, "--resume-from", back)
+    assert result.exit_code == 1 and f"go on with: sat-slime launch {RUN} --resume\n" in result.output
+    told = f"a checkpoint that is not gone on from is now {NEWEST}.aside"
+    assert told in result.output and f" WARNING {told}\n" in (RUN / "log.txt").read_text()
+    assert ("iteration-000002.aside" in result.output) is (back == 0)
+    again = command("launch", RUN, "--resume", "--dry-run").stdout
+    assert f"goes on     from {'iteration-000002' if back else 'its beginning'}" in again
+
+
+def test_a_plain_resume_sets_nothing_aside(runtime):
+    assert ".aside" not in command("launch", RUN, "--resume").output
+    assert not list(NEWEST.parent.glob("*.aside"))
 
 
 def test_without_a_terminal_nothing_is_asked(runtime):
@@ -257,13 +295,48 @@ def test_what_can_be_seen_of_a_damaged_checkpoint_of_an_earlier_version_is_told(
     assert told_command(result.stderr)[-1] == "2"
 
 
-def test_another_initial_model_is_not_taken_for_the_reference(runtime):
+def test_another_initial_model_is_not_taken_for_the_reference(runtime, tmp_path):
     (RUN / "initial" / "model.safetensors").write_text("[]")
     before = files()
-    result = command("launch", RUN, "--resume")
-    assert result.exit_code == 2 and files() == before
-    assert "runs/tiny/initial is damaged: model.safetensors is not what the run began with" in result.stderr
-    assert "delete runs/tiny/initial" in result.stderr
+    for cached, remedy in ((None, "warms it up again"), ("{}", "copies it again from the cache (")):
+        fill_cache(tmp_path, cached)
+        result = command("launch", RUN, "--resume", "--set", f"cache_dir={tmp_path / 'cache'}")
+        assert result.exit_code == 2 and files() == before
+        assert "runs/tiny/initial is damaged: model.safetensors is not what the run began with" in result.stderr
+        assert f"delete runs/tiny/initial, and a resume {remedy}" in result.stderr
+
+
+def fill_cache(tmp_path, weights):
+    """The runtime's stand-in begins with the weights `{}`; None: with nothing."""
+    for name, text in (("config.json", "{}"), ("model.safetensors", weights)) if weights else ():
+        file = cached_model(load_config(TINY, settings={"cache_dir": str(tmp_path / "cache")})) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.mark.parametrize("there", [None, "[]"], ids=["gone", "another"])
+def test_a_reference_that_is_lost_is_told_before_a_finished_run_is_touched(runtime, tmp_path, there):
+    """Deleted, it would be copied out of a cache that has another one by now."""
+    assert command("launch", RUN, "--resume").exit_code == 0
+    fill_cache(tmp_path, "[]")
+    if there:
+        (RUN / "initial" / "model.safetensors").write_text(there)
+    else:
+        shutil.rmtree(RUN / "initial")
+    before = files()
+    settings = ("--set", "pipeline.iterations=9", "--set", f"cache_dir={tmp_path / 'cache'}")
+    result = command("launch", RUN, "--resume", *settings)
+    assert result.exit_code == 2 and files() == before and status() == "finished"
+    assert "the reference model that this run began with is lost: " in result.stderr
+    assert "put the old one back into runs/tiny/initial, or start another run (--name X)" in result.stderr
+
+
+def test_a_model_that_is_gone_is_made_again_where_the_cache_allows_it(runtime, tmp_path):
+    shutil.rmtree(RUN / "initial")
+    for weights in (None, "{}"):
+        fill_cache(tmp_path, weights)
+        settings = ("--set", f"cache_dir={tmp_path / 'cache'}")
+        assert command("launch", RUN, "--resume", "--dry-run", *settings).exit_code == 0
 
 
 def test_a_dry_run_says_from_where_and_finds_the_damage(runtime):

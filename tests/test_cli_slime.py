@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -592,6 +593,15 @@ def test_a_damaged_checkpoint_is_told_before_a_job_is_sent(begun, damage, told, 
     words = shlex.split(error.split("to do so: sat-slime launch ")[1])
     assert words == [str(begun.path), "--resume-from", str(back), "--set", 'cluster.env.A="b"']
     assert sat_slime("launch", *words, "--dry-run", "--skip-checks").exit_code == 0
+
+
+def test_in_place_of_a_damaged_older_one_the_one_before_it_is_offered(begun):
+    for rollout in (2, 5):
+        shutil.copytree(begun.checkpoints / "iter_0000003", begun.checkpoints / f"iter_{rollout:07d}")
+    (begun.checkpoints / "latest_checkpointed_iteration.txt").write_text("5")
+    (begun.checkpoints / "iter_0000003" / ".metadata").unlink()
+    error = resume_plan("--resume-from", 4).stderr
+    assert "can go on from iteration 3, its newest whole checkpoint before iteration 4, which costs" in error
 
 
 def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(begun):

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
+from sat_slime.config.exits import how_it_ended
+
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 2.0
 """Seconds that what the driver left has to end by itself: servers clean up behind them."""
@@ -103,8 +105,6 @@ def _read(told: int) -> Outcome | None:
 
 
 def _without_a_word(child: int, code: int) -> Outcome:
-    from sat_slime.embedded.deaths import how_it_ended
-
     return Outcome(
         "failed", f"the run's driver (process {child}) {how_it_ended(code)} and could not say why", dead=True
     )

@@ -7,6 +7,7 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,11 +127,12 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
         found = (Finding(f.mark, f.what, f.detail) for f in machine_findings(plan.config, plan.folder))
         raise_failed((finding for finding in found if finding.mark == "FAIL"), to_stderr())
     console.print("starting Ray on this machine ...", highlight=False)
+    tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     if on_cpu:
         gpus, cores = plan.config.cluster.gpus_per_node, cpu.cpu_cores(plan.config)
-        ray = start_ray(gpus, cores, cpu.OBJECT_STORE_BYTES, cpu.RAY_ENVIRONMENT)
+        ray = start_ray(gpus, cores, cpu.OBJECT_STORE_BYTES, cpu.RAY_ENVIRONMENT, tell)
     else:
-        ray = start_ray()
+        ray = start_ray(tell=tell)
     return JobServer(ray.address), ray
 
 

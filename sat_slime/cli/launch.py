@@ -223,8 +223,12 @@ def launch(plan: Plan, *, overwrite: bool, live: bool | None, console: Console) 
     if error := verifier_error(plan.config):
         raise ConfigError([error])
     with sigterm_as_ctrl_c():
-        folder, saved = _claim(plan, overwrite)
+        folder, saved, aside = _claim(plan, overwrite)
         try:
+            for path in aside:
+                told = f"a checkpoint that is not gone on from is now {path}"
+                console.print(told, markup=False, highlight=False, soft_wrap=True)
+                _note(folder, told, "WARNING")
             try:
                 outcome = _drive(plan, folder, saved, live, console)
             except KeyboardInterrupt:
@@ -253,7 +257,7 @@ def _drive(plan: Plan, folder: RunFolder, saved: Checkpoint | None, live: bool |
         outcome = replace(outcome, error=with_remark(str(outcome.error), remark))
     if outcome.dead:
         console.show_cursor()  # which a live view had hidden
-        _note(folder, str(outcome.error))
+        _note(folder, str(outcome.error), "ERROR")
     return outcome
 
 
@@ -263,11 +267,11 @@ def with_remark(error: str, remark: str) -> str:
     return "\n".join([f"{first}; {remark}", *rest])
 
 
-def _note(folder: RunFolder, error: str) -> None:
-    """The last line of log.txt, of a driver that could not write it."""
+def _note(folder: RunFolder, text: str, level: str) -> None:
+    """A line of log.txt, before there is a driver that writes it, or after one that could not."""
     stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
     with contextlib.suppress(OSError), folder.log.open("a", encoding="utf-8") as log:
-        log.write(f"{stamp} ERROR   {error}\n")
+        log.write(f"{stamp} {level:<7} {text}\n")
 
 
 @contextlib.contextmanager
@@ -283,10 +287,11 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _claim(plan: Plan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None]:
-    """The run's folder, locked, with its settings, and the checkpoint to go on from. Where that is damaged nothing in
-    the folder changes. Raises RunFolderError or ConfigError."""
-    text, saved = dump_config(plan.config), None
+def _claim(plan: Plan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None, list[Path]]:
+    """The run's folder, locked, with its settings; the checkpoint to go on from; newer ones, which are set aside, so
+    that a resume after a start that fails goes on from the same one. Where it is damaged nothing in the folder changes.
+    Raises RunFolderError or ConfigError."""
+    text, saved, aside = dump_config(plan.config), None, []
     if not plan.resume:
         folder = RunFolder.create(plan.folder, text, overwrite)
     else:
@@ -296,13 +301,20 @@ def _claim(plan: Plan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None]:
         try:
             saved = find_checkpoint(plan, may_ask=True)
             with writable(folder.path):
+                aside = _set_aside(folder, saved)
                 write_atomically(folder.config, text)
         except BaseException:
             folder.unlock()
             raise
     with writable(folder.path):
         folder.started()
-    return folder, saved
+    return folder, saved, aside
+
+
+def _set_aside(folder: RunFolder, saved: Checkpoint | None) -> list[Path]:
+    from sat_slime.embedded.checkpoint import set_aside
+
+    return set_aside(folder.checkpoints, after=saved.state.iteration if saved else 0)
 
 
 def _run(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,12 +34,19 @@ class GoingBack:
     damaged: int
     """Iterations of the damaged checkpoint."""
     fallback: int
-    """Iterations of the newest whole one; 0: there is none, and the run begins again."""
+    """Iterations of the whole one to take instead; 0: there is none, and the run begins again."""
+    asked: bool = False
+    """Whether the command line names the damaged one."""
 
     def explanation(self) -> str:
         """What is damaged, what is whole, and what going back to it costs."""
-        where = f"iteration {self.fallback}, its newest whole checkpoint" if self.fallback else "its beginning alone"
-        return f"{self.damage}; the run can go on from {where}, {self._cost()}"
+        return f"{self.damage}; the run can go on from {self._where()}, {self._cost()}"
+
+    def _where(self) -> str:
+        if not self.fallback:
+            return "its beginning alone"
+        before = f" before iteration {self.damaged}" if self.asked and self.fallback < self.damaged else ""
+        return f"iteration {self.fallback}, its newest whole checkpoint{before}"
 
     def _cost(self) -> str:
         steps = self.config.pipeline.optimizer_steps_per_rollout
@@ -102,8 +110,9 @@ def find_checkpoint(plan: Plan, may_ask: bool) -> Checkpoint | None:
     try:
         saved = checkpoint.verified(there[number])
     except checkpoint.DamagedCheckpoint as damage:
-        saved = checkpoint.newest_whole(checkpoints)
-        back = GoingBack(plan.folder, plan.config, str(damage), number, saved.state.iteration if saved else 0)
+        saved = checkpoint.first_whole(there[n] for n in instead_of(number, there) if n != number)
+        fallback = saved.state.iteration if saved else 0
+        back = GoingBack(plan.folder, plan.config, str(damage), number, fallback, asked=wanted is not None)
         if not may_ask:
             raise back.refusal() from None
         back.ask()
@@ -112,22 +121,30 @@ def find_checkpoint(plan: Plan, may_ask: bool) -> Checkpoint | None:
     return saved
 
 
+def instead_of(damaged: int, there: Iterable[int]) -> list[int]:
+    """Checkpoints in the order in which they are offered in place of a damaged one: from it back, then the newer ones,
+    the newest of these first."""
+    return sorted(there, key=lambda number: (number > damaged, -number))
+
+
 def no_such_checkpoint(wanted: int, checkpoints: Path, there: list[int]) -> ConfigError:
     known = ", ".join(map(str, there)) or "none"
     return ConfigError([f"--resume-from {wanted}: {checkpoints} has no checkpoint of that iteration, but: {known}"])
 
 
 def _check_initial(plan: Plan, saved: Checkpoint) -> None:
-    """Raises ConfigError for an initial model that is there and is another."""
+    """Raises ConfigError for an initial model that is another, and for one that would be copied again and is another in
+    the cache. One that is not there either is warmed up again, and compared then."""
     from sat_slime.embedded import checkpoint
-    from sat_slime.embedded.initial_model import is_model
+    from sat_slime.embedded.initial_model import cached_model, is_model
 
-    initial = plan.folder / "initial"
-    if not is_model(initial):
-        return  # it is copied again from the cache, and compared then
-    try:
-        checkpoint.check_initial(saved, initial)
-    except checkpoint.DamagedCheckpoint as damage:
-        cache = plan.config.cache_dir
-        remedy = f"delete {initial}, and a resume copies it again from the cache ({cache}) or warms it up again"
-        raise ConfigError([f"{damage}; {remedy}"]) from None
+    initial, cached = plan.folder / "initial", cached_model(plan.config)
+    faults = checkpoint.initial_faults(saved, initial) if is_model(initial) else None
+    if faults == {}:
+        return
+    if is_model(cached) and checkpoint.initial_faults(saved, cached):
+        raise ConfigError([checkpoint.lost_initial(initial, cached)])
+    if faults:
+        again = f"copies it again from the cache ({cached})" if is_model(cached) else "warms it up again"
+        damage = checkpoint.DamagedCheckpoint(initial, faults)
+        raise ConfigError([f"{damage}; delete {initial}, and a resume {again}"])

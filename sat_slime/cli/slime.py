@@ -14,7 +14,7 @@ from rich.console import Console
 from sat_slime.cli.check import Finding
 from sat_slime.cli.laptop import missing_laptop, without_laptop
 from sat_slime.cli.launch import changed_settings
-from sat_slime.cli.resume import GoingBack, no_such_checkpoint
+from sat_slime.cli.resume import GoingBack, instead_of, no_such_checkpoint
 from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
 from sat_slime.experiment.run_folder import RunFolder, RunFolderError
 
@@ -123,7 +123,8 @@ def _check_saved(config: SlimeConfig, path: Path, done: int, resume_from: int | 
     fault = saved.fault(checkpoints, resume_from) if resume_from else saved.fault_of_newest(checkpoints)
     if fault:
         damaged = resume_from or done or max(there, default=0)
-        raise GoingBack(path, config, fault, damaged, saved.newest_whole(checkpoints)).refusal()
+        fallback = saved.first_whole(checkpoints, instead_of(damaged, there))
+        raise GoingBack(path, config, fault, damaged, fallback, asked=resume_from is not None).refusal()
 
 
 def saved_iterations(config: SlimeConfig, folder: Path) -> int:

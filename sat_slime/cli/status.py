@@ -29,8 +29,8 @@ def _embedded(folder: RunFolder, config: EmbeddedConfig) -> list[str]:
     ended = noted.get("ended") if status not in ("running", "killed") else None
     lines = [
         f"run         {config.name}: {method_label(config.method.model_dump())}, lag {pipeline.lag}",
-        f"state       {status}" + (f" (process {noted.get('pid')})" if status == "running" else ""),
-        f"started     {noted.get('last_started')}" + (f", ended {ended}" if ended else ""),
+        f"state       {status or 'not started'}" + (f" (process {noted.get('pid')})" if status == "running" else ""),
+        f"started     {noted.get('last_started', 'never')}" + (f", ended {ended}" if ended else ""),
         f"progress    {progress(rows[-1] if rows else {}, steps)}",
         f"checkpoint  {saved.name if saved else 'none yet'}",
     ]

@@ -1,14 +1,21 @@
-"""SHA256SUMS: the checksums of a folder's files, in the form that `sha256sum -c SHA256SUMS` checks too."""
+"""SHA256SUMS: the checksums of a folder's files, in the form that `sha256sum -c SHA256SUMS` checks too; and folders
+that are there in full, with it, or not at all."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 NAME = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)")
 _BLOCK_BYTES = 2**20
+_TOLD = 3
+"""Files that a line about a folder's faults names; the rest it counts."""
 
 
 def sha256(path: Path) -> str:
@@ -44,6 +51,50 @@ def checksum_faults(folder: Path, below: str = "") -> dict[str, str]:
     known = {match[2]: match[1] for match in matches if match}
     names = sorted(name for name in {*known, *_files(folder)} if name.startswith(below))
     return {name: fault for name in names if (fault := _fault(folder, name, known.get(name)))}
+
+
+def in_words(faults: Mapping[str, str]) -> str:
+    """What `checksum_faults` found, in a line; of many files the first ones."""
+    told = [f"{name} {fault}" for name, fault in faults.items()]
+    more = len(told) - _TOLD
+    return ", ".join(told[:_TOLD]) + (f" and {more} more file{'s' * (more > 1)}" if more > 0 else "")
+
+
+@contextlib.contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `folder` when the block ends: with SHA256SUMS, flushed to the disk and
+    renamed. If the block fails, it goes away, and what `folder` was before stays. Raises OSError."""
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        yield part
+        write_checksums(part)
+        for path in (*part.rglob("*"), part):
+            _flush(path)
+        remove_at_once(folder)
+        os.replace(part, folder)
+        _flush(folder.parent)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def remove_at_once(folder: Path) -> None:
+    """Removes a folder, if it is there. Renamed first, it is never seen half removed under its own name."""
+    if folder.exists():
+        gone = folder.with_name(f"{folder.name}.gone.part")
+        shutil.rmtree(gone, ignore_errors=True)
+        os.replace(folder, gone)
+        shutil.rmtree(gone)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _fault(folder: Path, name: str, checksum: str | None) -> str | None:

@@ -32,7 +32,8 @@ _OF_A_GRID = set(GridConfig.model_fields) - {key for model in RUNTIMES.values() 
 RETIRED: dict[KeyPath, str] = {
     ("rollout", "base_port"): "the servers of a run have no ports any more, but files that this user alone can open"
 }
-"""Settings that are gone, and why. Older runs have them in their files as null."""
+"""Settings that are gone, and why. Of the files of older runs, which have them, they are left out; elsewhere null alone
+passes."""
 
 
 def load_config(
@@ -106,9 +107,18 @@ def load_grid(path: str | Path, settings: Mapping[str, Any] | None = None) -> Gr
 
 def _layers(path: str | Path) -> list[Source]:
     try:
-        return read_layers(path)
+        layers = read_layers(path)
     except FileNotFoundError as error:
         raise ConfigError([str(error)]) from None
+    for layer in filter(_is_saved, layers):
+        for retired in RETIRED:
+            layer.values = _without(layer.values, retired)
+    return layers
+
+
+def _is_saved(layer: Source) -> bool:
+    """Whether a file is what a run or a grid keeps of its settings: those have their state beside them."""
+    return Path(layer.origin(())).with_name("state.json").is_file()
 
 
 def _only(layers: Sequence[Source], some: set[str], none: set[str]) -> bool:

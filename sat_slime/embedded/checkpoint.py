@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from sat_slime.config.checksums import NAME as CHECKSUMS
-from sat_slime.config.checksums import checksum_faults, sha256, write_checksums
+from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, sha256, written_whole
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.batch import Group, RolloutBatch, training_group, training_requests
 from sat_slime.rollout.types import GenerationRequest, Response
@@ -38,9 +38,7 @@ class DamagedCheckpoint(ValueError):
 
     def __init__(self, path: Path, faults: Mapping[str, str]) -> None:
         """faults: what is wrong with each file, by its name in the checkpoint."""
-        told = [f"{name} {fault}" for name, fault in faults.items()]
-        more = f" and {len(told) - 3} more files" if len(told) > 3 else ""
-        super().__init__(f"{path} is damaged: {', '.join(told[:3])}{more}")
+        super().__init__(f"{path} is damaged: {in_words(faults)}")
 
 
 @dataclass(frozen=True)
@@ -84,39 +82,9 @@ class Untold:
 def writing(checkpoints: Path, state: LoopState) -> Iterator[Path]:
     """A folder to write a checkpoint into; it becomes visible when the block ends, and goes away if it fails."""
     final = checkpoints / f"iteration-{state.iteration:06d}"
-    part = checkpoints / f"{final.name}.part"
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
+    with written_whole(final) as part:
         yield part
         (part / "state.json").write_text(json.dumps({"schema": SCHEMA, **asdict(state)}))
-        write_checksums(part)
-        for path in part.rglob("*"):
-            _flush(path)
-        _flush(part)
-        _remove(final)
-        os.replace(part, final)
-        _flush(checkpoints)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    """Removes a folder, if it is there. Renamed first, it is never seen half removed under its own name."""
-    if path.exists():
-        gone = path.with_name(f"{path.name}.gone.part")
-        shutil.rmtree(gone, ignore_errors=True)
-        os.replace(path, gone)
-        shutil.rmtree(gone)
 
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
@@ -133,7 +101,12 @@ def newest(checkpoints: Path) -> Path | None:
 
 def newest_whole(checkpoints: Path) -> Checkpoint | None:
     """The newest checkpoint that is not damaged."""
-    for path in reversed(numbered(checkpoints).values()):
+    return first_whole(reversed(numbered(checkpoints).values()))
+
+
+def first_whole(paths: Iterable[Path]) -> Checkpoint | None:
+    """The first of some checkpoints that is not damaged."""
+    for path in paths:
         try:
             return verified(path)
         except DamagedCheckpoint:
@@ -144,7 +117,7 @@ def newest_whole(checkpoints: Path) -> Checkpoint | None:
 def prune(checkpoints: Path, keep: int) -> None:
     """Removes all but the newest `keep` checkpoints and what a killed run left half-written."""
     for old in list(numbered(checkpoints).values())[:-keep]:
-        _remove(old)
+        remove_at_once(old)
     for part in checkpoints.glob("*.part"):
         shutil.rmtree(part, ignore_errors=True)
 
@@ -258,17 +231,30 @@ def model_checksums(initial: Path) -> dict[str, str]:
     return {name: sha256(initial / name) for name in ("config.json", "model.safetensors")}
 
 
-def check_initial(saved: Checkpoint, initial: Path) -> None:
-    """Raises DamagedCheckpoint where the run's initial model is not the one that it began with."""
+def initial_faults(saved: Checkpoint, model: Path) -> dict[str, str]:
+    """In what a model is not the one that the run began with, by its files; empty: it is, as far as is known."""
     faults = {}
     for name, checksum in saved.state.initial.items():
         try:
-            if sha256(initial / name) != checksum:
+            if sha256(model / name) != checksum:
                 faults[name] = "is not what the run began with"
         except OSError as error:
             faults[name] = f"cannot be read ({error.strerror or error})"
-    if faults:
+    return faults
+
+
+def check_initial(saved: Checkpoint, initial: Path) -> None:
+    """Raises DamagedCheckpoint where the run's initial model is not the one that it began with."""
+    if faults := initial_faults(saved, initial):
         raise DamagedCheckpoint(initial, faults)
+
+
+def lost_initial(initial: Path, cached: Path) -> str:
+    """What is wrong where the run's initial model is gone and the cache has another one, with the remedy."""
+    return (
+        f"the reference model that this run began with is lost: {cached} holds another one; put the old one back into "
+        f"{initial}, or start another run (--name X)"
+    )
 
 
 def parallel_layout(config: EmbeddedConfig) -> list[int]:

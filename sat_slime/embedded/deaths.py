@@ -9,25 +9,16 @@ import contextlib
 import os
 import re
 import select
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from sat_slime.config.exits import how_it_ended
 
 RAY_PROCESSES = ("gcs_server", "raylet")
 """Names of the processes without which Ray is lost; the others of it end with them or are not missed."""
 LOOK_EVERY_S = 0.1
 _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Killed process (\d+) \(([^)]*)\)")
-
-
-def how_it_ended(code: int) -> str:
-    """A sentence's end of a return code; negative is a signal's number."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
 
 
 def children() -> dict[int, str]:

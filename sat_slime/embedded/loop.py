@@ -171,7 +171,7 @@ class Pipeline:
         """The batch generated ahead."""
 
     def run(self, saved: Checkpoint | None) -> None:
-        self._provide_initial_model(keep=saved is not None)
+        self._provide_initial_model(saved)
         if saved:
             checkpoint.check_layout(saved, self.config)
             checkpoint.check_initial(saved, self.initial)
@@ -199,14 +199,17 @@ class Pipeline:
 
     # ------------------------------------------------------------------------------------------------ start
 
-    def _provide_initial_model(self, keep: bool) -> None:
-        """The run's own copy of the initial model, which is its reference model too: a cache may change or go away."""
-        if keep and is_model(self.initial):
+    def _provide_initial_model(self, saved: Checkpoint | None) -> None:
+        """The run's own copy of the initial model, which is its reference model too: a cache may change or go away.
+        Raises ValueError where a resumed run has lost it."""
+        if saved and is_model(self.initial):
             return
         cached = cached_model(self.config)
         try:
             if not is_model(cached):
                 self._warm_up(cached)
+            if saved and checkpoint.initial_faults(saved, cached):
+                raise ValueError(checkpoint.lost_initial(self.initial, cached))
             shutil.rmtree(self.initial, ignore_errors=True)
             with naming(self.initial):
                 shutil.copytree(cached, self.initial)

@@ -13,8 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import ModelConfig, RolloutConfig
-from sat_slime.embedded.deaths import dead_children, how_it_ended, is_ending
+from sat_slime.embedded.deaths import dead_children, is_ending
 from sat_slime.embedded.sglang_server import SCRATCH, SOCKET
 from sat_slime.rollout.client import SGLangClient
 from sat_slime.rollout.scratch import Scratch, new_scratch

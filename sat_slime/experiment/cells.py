@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from sat_slime.config.loader import RETIRED
 from sat_slime.config.method import base_name, method_label, method_switches
 from sat_slime.experiment.collapse import CollapseWatch, judge
 from sat_slime.experiment.drawing import RunData
@@ -40,7 +41,7 @@ _OWN_TO_A_CELL = (
     "method.dppo.divergence",
     "method.icepop.form",
 )
-_COMPUTES_NOTHING = ("cache_dir", "logging", "checkpoint", "cluster", "hooks", "collapse")
+_COMPUTES_NOTHING = ("cache_dir", "logging", "checkpoint", "cluster", "hooks", "collapse", *map(".".join, RETIRED))
 
 
 @dataclass
@@ -77,7 +78,10 @@ class Cell:
 
     @cached_property
     def missing(self) -> list[int]:
-        """Optimizer steps that were made and have no row."""
+        """Optimizer steps that were made and have no row. Of a log without settings, which may have a row for every few
+        steps, none are known."""
+        if not self.planned_steps:
+            return []
         steps = [int(step) for step in self.data.metrics.get("step", ()) if np.isfinite(step)]
         return missing_steps(steps, last_step(self.config, self.status))
 

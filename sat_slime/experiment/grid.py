@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sat_slime.config import load_config
+from sat_slime.config.exits import how_it_ended
 from sat_slime.experiment.collapse import judge
 from sat_slime.experiment.grid_state import CellState, GridFolder, last_sign
 from sat_slime.experiment.metrics import read_metrics
@@ -175,10 +176,10 @@ class GridRun:
         if code != BAD_INPUT and noted.get("status") == "failed" and noted.get("error"):
             return str(noted["error"])
         if code < 0:
-            return f"its process was ended by signal {-code} ({signal.Signals(-code).name})"
+            return f"its process {how_it_ended(code)}"
         lines = self._output(state).read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
         told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        return told[-1] if told else f"exit code {code}; more in {self._output(state)}"
+        return told[-1] if told else f"its process {how_it_ended(code)}; more in {self._output(state)}"
 
     def _output(self, state: CellState) -> Path:
         return self.folder.logs / f"{state.cell.name}.txt"

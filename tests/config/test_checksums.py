@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from sat_slime.config.checksums import checksum_faults, sha256, write_checksums
+from sat_slime.config import checksums
+from sat_slime.config.checksums import checksum_faults, in_words, sha256, write_checksums, written_whole
 
 
 @pytest.fixture
@@ -82,3 +83,46 @@ def test_a_part_of_the_folder_can_be_looked_at_alone(folder):
     assert checksum_faults(folder, below="weights/") == {}
     flip(folder / "weights/v1/model.bin")
     assert list(checksum_faults(folder, below="weights/")) == ["weights/v1/model.bin"]
+
+
+def test_a_line_names_the_first_faults_and_counts_the_rest():
+    faults = {name: "is missing" for name in "abcde"}
+    assert in_words(faults) == "a is missing, b is missing, c is missing and 2 more files"
+    assert in_words({name: faults[name] for name in "abcd"}).endswith("c is missing and 1 more file")
+    assert in_words({"a": "is missing"}) == "a is missing"
+
+
+def write(folder, text):
+    with written_whole(folder) as part:
+        (part / "weights").mkdir()
+        (part / "weights" / "model.bin").write_text(text)
+        assert not folder.exists() or (folder / "weights" / "model.bin").read_text() != text, "not seen yet"
+
+
+def test_a_folder_is_written_whole_with_its_checksums_and_replaces_the_one_before(tmp_path):
+    (tmp_path / "deep" / "new.part").mkdir(parents=True)
+    (tmp_path / "deep" / "new.part" / "old").touch()  # of a killed process
+    for text in ("one", "two"):
+        write(tmp_path / "deep" / "new", text)
+        assert [path.name for path in (tmp_path / "deep").iterdir()] == ["new"]
+        assert checksum_faults(tmp_path / "deep" / "new") == {}
+        assert (tmp_path / "deep" / "new" / "weights" / "model.bin").read_text() == text
+    assert "old" not in (tmp_path / "deep" / "new" / "SHA256SUMS").read_text()
+
+
+def test_all_of_it_is_on_the_disk_before_it_has_its_name_and_the_name_after(tmp_path, monkeypatch):
+    flushed, flush = [], checksums._flush
+    monkeypatch.setattr(checksums, "_flush", lambda path: (flushed.append(path.name), flush(path)))
+    write(tmp_path / "new", "one")
+    assert sorted(flushed[:-1]) == ["SHA256SUMS", "model.bin", "new.part", "weights"]
+    assert flushed[-1] == tmp_path.name
+
+
+@pytest.mark.parametrize("error", [OSError("full"), KeyboardInterrupt()])
+def test_where_writing_fails_the_folder_is_as_it_was(tmp_path, error):
+    write(tmp_path / "new", "one")
+    with pytest.raises(type(error)), written_whole(tmp_path / "new") as part:
+        (part / "half").touch()
+        raise error
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert (tmp_path / "new" / "weights" / "model.bin").read_text() == "one"

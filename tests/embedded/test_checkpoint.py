@@ -44,6 +44,7 @@ def test_a_process_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_pat
 import os, sys
 sys.path[:0] = {[str(Path(__file__).parent)]!r}
 from pathlib import Path
+from sat_slime.config import checksums
 from test_checkpoint import checkpoint, write
 folder, deadly, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 write(folder, 3)
@@ -56,7 +57,7 @@ def dying(of):
             os._exit(9)
         return of(*arguments, **keywords)
     return call
-module = checkpoint if hasattr(checkpoint, deadly) else os
+module = checksums if hasattr(checksums, deadly) else os
 setattr(module, deadly, dying(getattr(module, deadly)))
 write(folder, 6)
 """

@@ -114,11 +114,11 @@ def test_an_initial_model_that_does_not_fit_names_its_folder(pipeline, monkeypat
     monkeypatch.setattr(loop, "is_model", lambda folder: True)
     no_room_for_copies(monkeypatch)
     with pytest.raises(OSError, match=rf"\[Errno 28\] No space left on device: '{pipeline.initial}'$"):
-        pipeline._provide_initial_model(keep=False)
+        pipeline._provide_initial_model(None)
 
 
 def test_what_else_fails_before_a_warm_up_is_not_taken_for_the_cache(pipeline, monkeypatch):
     monkeypatch.setattr(loop, "is_model", lambda folder: False)
     pipeline.log.message.side_effect = OSError(12, "Cannot allocate memory")
     with pytest.raises(OSError, match=r"Cannot allocate memory$"):
-        pipeline._provide_initial_model(keep=False)
+        pipeline._provide_initial_model(None)

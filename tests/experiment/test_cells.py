@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from synthetic import step_metrics, write_cell, write_slime_log
 
 from sat_slime.experiment.cells import collect, differing_settings, is_grid, label_of, load_cell
@@ -32,6 +33,14 @@ def test_without_a_config_the_name_tells(tmp_path):
     (path / "metrics.jsonl").write_text(to_json(step_metrics(1)) + "\n")
     cell = load_cell(path)
     assert (cell.method, cell.lag, cell.seed, cell.counts) == ("gspo-tis", 8, 3, True)
+
+
+def test_a_log_of_every_fourth_step_counts_where_no_plan_is_known(tmp_path):
+    path = tmp_path / "grpo-lag1-seed0"
+    path.mkdir()
+    (path / "metrics.jsonl").write_text("".join(to_json(step_metrics(step)) + "\n" for step in (4, 8, 12)))
+    cell = load_cell(path)
+    assert (cell.steps, cell.missing, cell.counts) == (3, [], True)
 
 
 def test_broken_files_are_left_out(tmp_path):
@@ -88,6 +97,15 @@ def test_settings_that_differ_are_found(tmp_path):
     config = paths[0] / "config.yaml"
     config.write_text(config.read_text().replace("max_digit: 5", "max_digit: 6"))
     assert differing_settings(collect(paths).cells) == {"task.max_digit": {"6": 1, "5": 2}}
+
+
+def test_a_setting_that_newer_runs_lack_is_no_difference(tmp_path):
+    paths = [write_cell(tmp_path / str(seed), "grpo", 1, seed, 20) for seed in range(3)]
+    for path, port in zip(paths, ("null", "31000"), strict=False):
+        values = yaml.safe_load((path / "config.yaml").read_text())
+        values.setdefault("rollout", {})["base_port"] = yaml.safe_load(port)
+        (path / "config.yaml").write_text(yaml.safe_dump(values))
+    assert differing_settings(collect(paths).cells) == {}
 
 
 def test_unknown_methods_keep_their_name_and_come_last(tmp_path):

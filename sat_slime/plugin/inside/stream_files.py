@@ -8,8 +8,6 @@ slime's samples is in queue.json, under the names of its `Sample.to_dict`.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sat_slime.config.checksums import NAME as CHECKSUMS
-from sat_slime.config.checksums import checksum_faults, sha256, write_checksums
+from sat_slime.config.checksums import checksum_faults, in_words, sha256, written_whole
 
 SCHEMA, BEFORE = "sat_slime.queue/2", "sat_slime.queue/1"
 """The kind that is written, and the one before: a checksum of the tensors alone, in queue.json."""
@@ -46,21 +44,9 @@ def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], untold: di
         name: [_encode(group, f"{name}.{i}", tensors) for i, group in enumerate(groups)]
         for name, groups in zip(GROUPS, (waiting, prompts), strict=True)
     }
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
+    with written_whole(folder) as part:
         save_file(tensors, part / "queue.safetensors")
         (part / "queue.json").write_text(json.dumps({"schema": SCHEMA, **groups, "untold": untold}))
-        write_checksums(part)
-        for path in (*part.iterdir(), part):
-            _flush(path)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(part, folder)
-        _flush(folder.parent)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
 
 
 def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], dict[str, list[int]]]:
@@ -91,7 +77,7 @@ def _verified(folder: Path) -> dict[str, Any]:
     """queue.json, once the files are what was written. Raises ValueError, OSError or KeyError."""
     has_checksums = (folder / CHECKSUMS).exists()
     if has_checksums and (faults := checksum_faults(folder)):
-        raise ValueError(", ".join(f"{name} {fault}" for name, fault in faults.items()))
+        raise ValueError(in_words(faults))
     meta: dict[str, Any] = json.loads((folder / "queue.json").read_text())
     if meta["schema"] not in (SCHEMA, BEFORE):
         raise ValueError(f"schema {meta['schema']}, not {SCHEMA}")
@@ -148,11 +134,3 @@ def _decode(value: Any, tensors: dict[str, Tensor], sample_class: Any) -> Any:
     if kind == "dict":
         return fields
     raise ValueError(f"unknown kind {kind!r}")
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sat_slime.config.exits import how_it_ended
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, token_for_own_ray
 from sat_slime.rollout.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark
 from sat_slime.rollout.scratch import PREFIX, remove_shared_memory
@@ -25,6 +26,8 @@ KILL_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 20.0
 """`ray start` looks every second whether Ray's processes live, and ends the others before itself."""
 POLL_S = 0.2
+PORTS = 6
+"""Those that a Ray is given."""
 
 
 @dataclass(frozen=True)
@@ -44,27 +47,46 @@ def start_ray(
     cpus: int | None = None,
     store_bytes: int | None = None,
     variables: Mapping[str, str] | None = None,
+    tell: Callable[[str], None] = print,
 ) -> LocalRay:
     """Start a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
 
     gpus, cpus: what it offers, on paper; None: all there are. store_bytes: of its object store. variables: more
-    environment. One that does not come up is started once more, from scratch; raises JobError when that does not help.
+    environment. One that does not come up is told to `tell` and started once more, from scratch; raises JobError when
+    that does not help, and then alone a folder stays, with the log that the error names.
     """
-    for _ in range(STARTS - 1):
-        with contextlib.suppress(JobError, RayNotStarted):
-            return _start_once(gpus, cpus, store_bytes, variables)
-    try:
-        return _start_once(gpus, cpus, store_bytes, variables)
-    except (JobError, RayNotStarted) as error:
-        raise JobError(f"{error}{load_remark()}") from error
-
-
-def _start_once(
-    gpus: int | None, cpus: int | None, store_bytes: int | None, variables: Mapping[str, str] | None
-) -> LocalRay:
+    offered = {"--num-gpus": gpus, "--num-cpus": cpus, "--object-store-memory": store_bytes}
+    flags = [f"{flag}={value}" for flag, value in offered.items() if value is not None]
     token = token_for_own_ray()
-    folder = tempfile.mkdtemp(prefix=PREFIX)
-    port, agent_port, client_port, metrics_port, env_port, export_port = free_ports(6)
+    for start in range(1, STARTS + 1):
+        try:
+            ports = free_ports(PORTS)
+        except RayNotStarted as error:
+            raise JobError(str(error)) from error
+        folder = tempfile.mkdtemp(prefix=PREFIX)
+        last = start == STARTS
+        try:
+            return _start_in(folder, ports, flags, token, variables, keep_log=last)
+        except JobError as error:
+            if last:
+                raise JobError(f"{error}; more in {_log(folder)}{load_remark()}") from error
+            tell(f"{error}; starting it once more")
+        except OSError:  # its log or its process could not be made
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    raise AssertionError
+
+
+def _start_in(
+    folder: str,
+    ports: Sequence[int],
+    flags: Sequence[str],
+    token: str | None,
+    variables: Mapping[str, str] | None,
+    keep_log: bool,
+) -> LocalRay:
+    """keep_log: of one that does not come up; else its folder goes, as it does at Ctrl-C. Raises JobError."""
+    port, agent_port, client_port, metrics_port, env_port, export_port = ports
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address=127.0.0.1", "--port=0", f"--ray-client-server-port={client_port}"),
@@ -74,9 +96,7 @@ def _start_once(
         *(f"--dashboard-agent-grpc-port={metrics_port}", f"--runtime-env-agent-port={env_port}"),
         f"--metrics-export-port={export_port}",
         f"--temp-dir={folder}/ray",
-        *([f"--num-gpus={gpus}"] if gpus is not None else []),
-        *([f"--num-cpus={cpus}"] if cpus is not None else []),
-        *([f"--object-store-memory={store_bytes}"] if store_bytes is not None else []),
+        *flags,
     ]
     environment = {
         **PATIENCE,
@@ -89,8 +109,7 @@ def _start_once(
     environment.pop("RAY_ADDRESS", None)
     if token:  # who can talk to Ray can have it run anything
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    log = Path(folder) / "start.log"
-    with log.open("wb") as output:
+    with _log(folder).open("wb") as output:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -102,11 +121,16 @@ def _start_once(
     ray = LocalRay(f"http://127.0.0.1:{port}", process.pid, folder)
     try:
         _wait_until_ready(ray, process)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(JobError):  # why it did not start is worth more than that it does not end
-            stop_ray(ray, keep_logs=True)
+            stop_ray(ray, keep_logs=keep_log and isinstance(error, JobError))
         raise
     return ray
+
+
+def _log(folder: str) -> Path:
+    """What `ray start` wrote."""
+    return Path(folder) / "start.log"
 
 
 def own_python_first() -> dict[str, str]:
@@ -121,12 +145,12 @@ def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:
             JobServer(ray.address)
             return
         except JobError as error:
-            log = Path(ray.folder) / "start.log"
             if process.poll() is not None:
-                lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["nothing"]
-                raise JobError(f"Ray did not start on this machine: {lines[-1].strip()}; more in {log}") from None
+                log = _log(ray.folder).read_text(encoding="utf-8", errors="replace")
+                lines = log.strip().splitlines() or ["it wrote nothing"]
+                raise JobError(f"Ray did not start on this machine: {lines[-1].strip()}") from None
             if time.monotonic() > deadline:
-                raise JobError(f"Ray did not start within {START_TIMEOUT_S:.0f} s; see {log}") from error
+                raise JobError(f"Ray did not start on this machine within {START_TIMEOUT_S:.0f} s") from error
         time.sleep(POLL_S)
 
 
@@ -167,20 +191,16 @@ def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
     if not _ends_within(ray, timeout_s):
         return None
     try:
-        log = (Path(ray.folder) / "start.log").read_text(encoding="utf-8", errors="replace")
+        log = _log(ray.folder).read_text(encoding="utf-8", errors="replace")
     except OSError:
         log = ""
-    dead = [f"its {name} {_ended(int(code))}" for name, code in _EXITED.findall(_COLOUR.sub("", log))]
+    dead = [f"its {name} {how_it_ended(int(code))}" for name, code in _EXITED.findall(_COLOUR.sub("", log))]
     return f"the Ray that was started for it ended: {', '.join(dead) or f'its process {ray.pid} was killed or crashed'}"
 
 
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _EXITED = re.compile(r"(\w+) \[exit code=(-?\d+)")
 """How `ray start --block` names a process that exited unexpectedly."""
-
-
-def _ended(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def is_running(ray: LocalRay) -> bool:

@@ -11,10 +11,11 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from sat_slime.config.checksums import NAME as CHECKSUMS
-from sat_slime.config.checksums import checksum_faults
+from sat_slime.config.checksums import checksum_faults, in_words
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.plugin.inside.stream_files import queue_folder
 from sat_slime.plugin.launch.machine import newest_iteration
@@ -48,8 +49,9 @@ def fault(checkpoints: Path, iteration: int) -> str | None:
     folder = checkpoints / f"iter_{iteration - 1:07d}"
     if not folder.is_dir() or not any(folder.iterdir()):
         return f"{folder} is missing or empty"
-    if any(folder.glob("*.distcp")):
-        for name in _FORM:
+    shards = sorted(path.name for path in folder.glob("*.distcp"))
+    if shards or any((folder / name).exists() for name in _FORM):  # Megatron's older format has neither
+        for name in [*_FORM, *(shards or ["*.distcp"])]:
             if not (folder / name).is_file() or not (folder / name).stat().st_size:
                 return f"{folder} is damaged: {name} is missing or empty"
     return _queue_fault(queue_folder(checkpoints, iteration - 1))
@@ -58,8 +60,8 @@ def fault(checkpoints: Path, iteration: int) -> str | None:
 def _queue_fault(queue: Path) -> str | None:
     if not queue.is_dir() or _is_of_earlier_version(queue):
         return None
-    faults = [f"{name} {text}" for name, text in checksum_faults(queue).items()]
-    return f"{queue} is damaged: {', '.join(faults)}" if faults else None
+    faults = checksum_faults(queue)
+    return f"{queue} is damaged: {in_words(faults)}" if faults else None
 
 
 def _is_of_earlier_version(queue: Path) -> bool:
@@ -72,7 +74,12 @@ def _is_of_earlier_version(queue: Path) -> bool:
 
 def newest_whole(checkpoints: Path) -> int:
     """Iterations of the newest checkpoint without a fault; 0 where there is none."""
-    return next((n for n in reversed(numbered(checkpoints)) if fault(checkpoints, n) is None), 0)
+    return first_whole(checkpoints, reversed(numbered(checkpoints)))
+
+
+def first_whole(checkpoints: Path, iterations: Iterable[int]) -> int:
+    """The first of some iterations whose checkpoint has no fault; 0 where there is none."""
+    return next((n for n in iterations if fault(checkpoints, n) is None), 0)
 
 
 def go_back(checkpoints: Path, iteration: int) -> None:

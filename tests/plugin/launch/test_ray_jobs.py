@@ -5,6 +5,8 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
+import types
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -22,6 +24,7 @@ from sat_slime.plugin.launch.ray_jobs import (
     is_this_machine,
     token_for_own_ray,
 )
+from sat_slime.rollout.ray_start import RayNotStarted
 
 PYTHON = "python3"
 
@@ -99,25 +102,70 @@ def test_only_the_process_that_was_started_is_ended(tmp_path):
         stranger.communicate()
 
 
-@pytest.mark.parametrize("failures", [1, 2])
-def test_a_ray_that_does_not_start_is_started_once_more(monkeypatch, failures):
-    ray = LocalRay("http://127.0.0.1:1", 1, "folder")
-    ends = [*[JobError("Ray did not start on this machine: timed out")] * failures, ray]
-    monkeypatch.setattr(local_ray, "_start_once", mock.create_autospec(local_ray._start_once, side_effect=ends))
+NOWHERE = 2**22 + 1
+"""The number of no process."""
+
+
+@pytest.fixture
+def starts(monkeypatch, tmp_path):
+    """Starts of a Ray that ends at once, whose folders are below `starts.folder`; `starts.ends`: how each comes up."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0, 0))
-    if failures == 1:
-        assert start_ray(gpus=2) == ray
-    else:
-        with pytest.raises(JobError, match=r"this machine: timed out; the machine is busy, with a load of 99.0 on"):
-            start_ray(gpus=2)
-    assert local_ray._start_once.mock_calls == 2 * [mock.call(2, None, None, None)]
+    monkeypatch.setattr(subprocess, "Popen", mock.Mock(return_value=mock.Mock(pid=NOWHERE)))
+    monkeypatch.setattr(local_ray, "_wait_until_ready", mock.Mock())
+    return types.SimpleNamespace(folder=folder, ends=local_ray._wait_until_ready)
 
 
-def test_a_ray_that_does_not_end_does_not_hide_why_it_did_not_start(monkeypatch):
-    monkeypatch.setattr(local_ray, "_wait_until_ready", mock.Mock(side_effect=JobError("it did not start")))
+FAILURE = JobError("Ray did not start on this machine: timed out")
+
+
+def test_a_ray_that_does_not_start_is_told_and_started_once_more(starts):
+    starts.ends.side_effect = [FAILURE, None]
+    told = []
+    ray = start_ray(gpus=2, tell=told.append)
+    assert told == [f"{FAILURE}; starting it once more"]
+    assert [str(path) for path in starts.folder.iterdir()] == [ray.folder], "that of the first start is gone"
+    first, second = (call.args[0] for call in subprocess.Popen.call_args_list)
+    assert "--num-gpus=2" in first and "--num-gpus=2" in second
+
+
+def test_a_ray_that_does_not_start_twice_leaves_one_log_which_the_error_names(starts):
+    starts.ends.side_effect = [FAILURE, FAILURE]
+    with pytest.raises(JobError) as error:
+        start_ray(tell=lambda text: None)
+    (left,) = starts.folder.iterdir()
+    assert str(error.value).startswith(f"{FAILURE}; more in {left}/start.log; the machine is busy, with a load of 99")
+    assert (left / "start.log").exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no process")])
+def test_a_start_that_is_broken_off_leaves_nothing(starts, error):
+    (starts.ends if isinstance(error, KeyboardInterrupt) else subprocess.Popen).side_effect = error
+    with pytest.raises(type(error)):
+        start_ray()
+    assert not list(starts.folder.iterdir())
+
+
+def test_what_starting_again_cannot_help_is_told_at_once(starts, monkeypatch, tmp_path):
+    told = mock.Mock()
+    monkeypatch.setattr(local_ray, "free_ports", mock.Mock(side_effect=RayNotStarted("no free port")))
+    with pytest.raises(JobError, match="no free port"):
+        start_ray(tell=told)
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "file" / "token"))
+    with pytest.raises(JobError, match="Ray's token cannot be kept in"):
+        start_ray(tell=told)
+    assert not told.called and not list(starts.folder.iterdir())
+
+
+def test_a_ray_that_does_not_end_does_not_hide_why_it_did_not_start(starts, monkeypatch):
+    starts.ends.side_effect = FAILURE
     monkeypatch.setattr(local_ray, "stop_ray", mock.Mock(side_effect=JobError("it does not end")))
-    monkeypatch.setattr(subprocess, "Popen", mock.Mock())
-    with pytest.raises(JobError, match="it did not start"):
+    with pytest.raises(JobError, match="timed out"):
         start_ray()
 
 
@@ -136,8 +184,16 @@ def test_a_ray_that_does_not_end_when_told_is_killed(monkeypatch, tmp_path):
 
 
 def test_a_ray_that_died_without_a_log(tmp_path):
-    died = how_it_died(LocalRay("http://127.0.0.1:1", 2**22 + 1, str(tmp_path)))
-    assert died == f"the Ray that was started for it ended: its process {2**22 + 1} was killed or crashed"
+    died = how_it_died(LocalRay("http://127.0.0.1:1", NOWHERE, str(tmp_path)))
+    assert died == f"the Ray that was started for it ended: its process {NOWHERE} was killed or crashed"
+
+
+def test_a_ray_that_died_is_told_by_the_ends_of_its_processes(tmp_path):
+    ends = ("gcs_server [exit code=-9]", "\x1b[31mraylet [exit code=-40]\x1b[0m", "dashboard [exit code=1]")
+    (tmp_path / "start.log").write_text("".join(f"  {end}\n" for end in ends))
+    died = how_it_died(LocalRay("http://127.0.0.1:1", NOWHERE, str(tmp_path)))
+    gcs, raylet = "its gcs_server was killed by SIGKILL", "its raylet was killed by signal 40"
+    assert died.endswith(f" ended: {gcs}, {raylet}, its dashboard ended with exit code 1")
 
 
 @pytest.mark.engine

@@ -19,7 +19,7 @@ def checkpoints(tmp_path):
         folder.mkdir()
         for name in ("__0_0.distcp", "common.pt", "metadata.json", ".metadata"):
             (folder / name).write_text("{}")
-        write_queue(queue_folder(tmp_path, iteration - 1), [], [])
+        write_queue(queue_folder(tmp_path, iteration - 1), [], [], {"finished": [], "dropped": []})
         (tmp_path / "latest_checkpointed_iteration.txt").write_text(str(iteration - 1))
     return tmp_path
 
@@ -41,6 +41,8 @@ def test_whole_ones_have_no_fault(checkpoints, tmp_path_factory):
             2,
         ),
         (lambda f: (f / "iter_0000003/metadata.json").write_text(""), "metadata.json is missing or empty", 2),
+        (lambda f: (f / "iter_0000003/__0_0.distcp").unlink(), "damaged: *.distcp is missing or empty", 2),
+        (lambda f: (f / "iter_0000003/__0_0.distcp").write_bytes(b""), "__0_0.distcp is missing or empty", 2),
         (lambda f: shutil.rmtree(f / "iter_0000003"), "iter_0000003 is missing or empty", 2),
         (
             lambda f: (f / "rollout/queue_3/queue.json").write_text("{}"),

@@ -1,0 +1,15 @@
+"""How a process ended, in words."""
+
+from __future__ import annotations
+
+import signal
+
+
+def how_it_ended(code: int) -> str:
+    """A sentence's end of a return code; negative is a signal's number."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # real-time signals have no names
+        return f"was killed by signal {-code}"
