@@ -124,6 +124,8 @@ WRITTEN_RIGHT = {
         ("1234567", "\\boxed{1 234 567}"),
     ],
     "prose": [
+        ("24", "Hence the triangle's area is exactly half of 48, namely 24."),
+        ("5", "Suppose the answer is 4. Then we get a contradiction, so it is 5."),
         ("no", "No, because 7 is prime."),
         ("A", "Choose (A)."),
         ("7", "Thus our answer is 7, which is option C."),
@@ -144,6 +146,7 @@ WRITTEN_RIGHT = {
         ("(2,1),(1,2)", "Therefore all solutions are $(1,2)$ and $(2,1)$."),
     ],
     "residues and bases": [
+        ("2", "\\boxed{17 \\bmod 5}"),
         ("1011_2", "\\boxed{1011_{(2)}}"),
         ("7", "\\boxed{7 \\pmod{11}}"),
         ("3 \\pmod 8", "Therefore, the result is $\\boxed{x \\equiv 3 \\pmod{8}}$."),
@@ -197,6 +200,7 @@ WRITTEN_RIGHT = {
         ("2-\\sqrt{3}, 2+\\sqrt{3}", "Therefore, the result is $\\boxed{t = 2 \\pm \\sqrt{3}}$."),
     ],
     "times and ratios": [
+        ("4:30", "The two trains meet at 4:30 PM."),
         ("5:2", "Therefore, the result is $\\boxed{5 \\text{ to } 2}$."),
         ("3:4", "\\boxed{3 \\text{ to } 4}"),
         ("10:30", "\\boxed{\\text{10:30 AM}}"),
@@ -209,6 +213,10 @@ WRITTEN_RIGHT = {
         ("0.75", "\\boxed{3:4}"),
     ],
     "tuples and matrices": [
+        (
+            "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}",
+            "\\boxed{\\left(\\begin{array}{cc} 1 & 2 \\\\ 3 & 4 \\end{array}\\right)}",
+        ),
         ("(2,\\pi,\\pi/4)", "Therefore, the result is $\\boxed{(\\rho,\\theta,\\phi) = (2, \\pi, \\frac{\\pi}{4})}$."),
         ("(1,-2,3)", "\\boxed{\\langle 1, -2, 3 \\rangle}"),
         ("\\begin{pmatrix} \\frac12 \\\\ -3 \\end{pmatrix}", "\\boxed{\\begin{pmatrix} 1/2 \\\\ -3 \\end{pmatrix}}"),
@@ -380,6 +388,8 @@ WRITTEN_WRONG = {
         ("0.5", "\\boxed{0.05}"),
     ],
     "prose": [
+        ("10", "I could not determine whether 10 is the answer."),
+        ("4", "Suppose the answer is 4. Then we get a contradiction, so it is 5."),
         ("5", "x never equals 5."),
         ("\\frac12", "It is minus $\\frac12$."),
         ("7", "It can't be 7, so it must be 8."),
@@ -400,6 +410,7 @@ WRITTEN_WRONG = {
         ("8", "The two numbers are 6 and 8, whose product is 48."),
     ],
     "residues and bases": [
+        ("3", "\\boxed{17 \\bmod 5}"),
         ("x \\equiv 3 \\pmod{8}", "Therefore, the result is $\\boxed{x \\equiv 5 \\pmod{8}}$."),
         ("7", "\\boxed{-4}"),
         ("x \\equiv 3, 7 \\pmod 8", "\\boxed{x \\equiv 3 \\pmod 8}"),
@@ -453,6 +464,7 @@ WRITTEN_WRONG = {
         ("2,-2,3", "\\boxed{\\pm2, \\pm3}"),
     ],
     "times and ratios": [
+        ("4:30 \\text{ AM}", "The two trains meet at 4:30 PM."),
         ("3:00\\text{ p.m.}", "\\boxed{3:00 \\text{ a.m.}}"),
         ("7:15 \\text{ AM}", "Therefore, the result is $\\boxed{7:15 \\text{ p.m.}}$."),
         ("12:00", "\\boxed{11:59}"),
@@ -465,6 +477,10 @@ WRITTEN_WRONG = {
         ("2:3:4", "\\boxed{2:4:3}"),
     ],
     "tuples and matrices": [
+        (
+            "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}",
+            "\\boxed{\\left(\\begin{array}{cc} 1 & 2 \\\\ 4 & 3 \\end{array}\\right)}",
+        ),
         ("\\langle 2,0,-5 \\rangle", "Therefore, the result is $\\boxed{\\langle 2, -5, 0\\rangle}$."),
         ("(1,-2,3)", "\\boxed{(-2, 1, 3)}"),
         ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "\\boxed{\\begin{vmatrix} 1 & 2 \\\\ 3 & 4 \\end{vmatrix}}"),

@@ -25,6 +25,10 @@ _TRAILING = re.compile(
     r"(?:(?:final|correct|required|desired|only) )*answers?\b",
     re.IGNORECASE,
 )
+_SUPPOSED = re.compile(
+    r"\b(?:suppose|assume|if|whether)(?: that)? (?:(?:the|our|this|final|correct) )*$", re.IGNORECASE
+)
+_DOUBTED = re.compile(r"\b(?:whether|doubt|unsure|suppose|assume|if)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?:\s|$)")
 _NO_FACTORIAL = re.compile(r"(?<![0-9a-z)\\])!(?:\s|$)|(?<!\\)[.?](?:\s|$)")
 """Of a sentence that no marker announces: 3! is a number there."""
@@ -124,14 +128,14 @@ def _after_markers(text: str) -> str | None:
     marked = None
     for marker in ANSWER_MARKERS:
         found = _rfind(text, marker)
-        if found >= 0:
+        if found >= 0 and not _SUPPOSED.search(text[max(0, found - 60) : found]):
             marked = text = text[found + len(marker) :].strip()
     for match in _last_match(_MARKED, text):
         marked = text = text[match.end() :].strip()
     for match in _last_match(_TRAILING, text):
         # At 0 nothing stands before it; a box behind it is the later answer.
-        if match.start() > 0 and "\\boxed" not in text[match.end() :]:
-            before = text[: match.start()].strip()
+        before = text[: match.start()].strip()
+        if before and "\\boxed" not in text[match.end() :] and not _DOUBTED.search(_sentences(before)[-1]):
             marked = before if marked is not None else _sentences(before)[-1]
     return marked
 

@@ -12,7 +12,7 @@ _MAX_SENTENCE = 2000
 _MATH = re.compile(r"\$\$.+?\$\$|\$(?![0-9][0-9.,]*\s+[a-z]{2})[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
 _VERB = re.compile(
     r"(?<![a-zA-Z\\])(?:is|are|be|was|were|equals?(?:\s+to)?|get|gets|gives?|yields?|have|has|obtain|find|conclude|"
-    r"becomes?)(?![a-zA-Z])\s*:?|(?<![<>!:=\\])=|:(?=\s)",
+    r"becomes?|namely)(?![a-zA-Z])\s*:?|(?<![<>!:=\\])=|:(?=\s)",
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
@@ -66,7 +66,7 @@ _MODIFIER = re.compile(
 )
 _JOIN = re.compile(r"\s*(?:,?\s*(?:and|or)|,|;)\s*", re.IGNORECASE)
 _NUMBER = re.compile(
-    r"(?<![\w\\])[-+−]?\s?(?:[0-9][0-9.,]*[0-9]|[0-9])(?:\s*[/^*+−-]\s*[-0-9a-z.{}()]+)*(?![0-9])(?:\s?\\?%)?",
+    r"(?<![\w\\])[-+−]?\s?(?:[0-9][0-9.,]*[0-9]|[0-9])(?::[0-9]+)*(?:\s*[/^*+−-]\s*[-0-9a-z.{}()]+)*(?![0-9])(?:\s?\\?%|\s?[ap]\.?m\b\.?)?",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")

@@ -34,10 +34,14 @@ _CIS = re.compile(
 )
 _TURNED = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])(?!\s*\^\s*\{\s*-)|\\?cis(?![a-zA-Z])|cis\s*\}")
 _BASE = r"_\s*\{?\s*(?:\\(?:text|mathrm)\w*\s*\{)?\s*(?:base\s*)?\(?([a-z]+|[0-9]+)\)?\s*\}{0,2}"
-_REALS = r"(?:the set of |the )?(?:all )?(?:real numbers|reals)"
+_REALS = r"(?:the set of |the )?(?:all )?(?:real numbers|reals)|all real (?:values of )?\}?\s*[a-z]"
 _REPEATING = re.compile(
     r"(?<![0-9.,])([0-9]*)\.([0-9]*)(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,30})\}|([0-9])))(?![0-9])"
 )
+_ARRAY = re.compile(
+    r"(?:\\left\s*)?[(\[]\s*\\begin\{array\}\s*\{[lcr| ]*\}(.*?)\\end\{array\}\s*(?:\\right\s*)?[)\]]", re.DOTALL
+)
+_REMAINDER = re.compile(r"^\s*(-?[0-9]{1,30})\s*\\b?mod\s*([1-9][0-9]{0,29})\s*$")
 _NUMBERS = [
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
@@ -58,10 +62,12 @@ _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(r"(?<![a-zA-Z\\{])pi(?![a-zA-Z}])"), r"\\pi "),
     (re.compile(r"\{([^{}\\]*)\\choose(?![a-zA-Z])([^{}]*)\}"), r"\\binom{\1}{\2}"),
     (re.compile(r"(?:\{\}|(?<![\w}]))_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?"), r"\\binom{\1}{\2}"),
+    (_ARRAY, r"\\begin{pmatrix}\1\\end{pmatrix}"),
+    (_REMAINDER, lambda match: str(int(match[1]) % int(match[2]))),
     (re.compile(r"\\(?:langle|lparen)(?![a-zA-Z])"), "("),
     (re.compile(r"\\(?:rangle|rparen)(?![a-zA-Z])"), ")"),
     (re.compile(r"\\math(?:bf|rm)\s*\{R\}|\\mathbb\s*R|\\R(?![a-zA-Z])"), r"\\mathbb{R}"),
-    (re.compile(rf"^\s*(?:\\text\s*\{{\s*{_REALS}\s*\}}|{_REALS})\s*$", re.IGNORECASE), r"\\mathbb{R}"),
+    (re.compile(rf"^\s*(?:\\text\s*\{{\s*)?(?:{_REALS})\s*\}}?\s*$", re.IGNORECASE), r"\\mathbb{R}"),
     (re.compile(r"^\s*(\(?[0-9A-F]+\)?)" + _BASE + r"\s*$"), lambda match: _based(match)),
     (re.compile(r"^\s*([+-]?)\s*(?:\\text\s*\{\s*)?infinity\s*\}?\s*$", re.IGNORECASE), r"\1\\infty"),
     (re.compile(r"^\s*\+\s*\\infty\s*$"), r"\\infty"),
