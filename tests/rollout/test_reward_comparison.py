@@ -12,6 +12,7 @@ pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'
 
 from answer_kinds import RIGHT_ANSWERS, WRONG_ANSWERS, drawn
 from label_kinds import DIFFERENT, EQUAL, LABELS, rows
+from written_answers import WRITTEN_RIGHT, WRITTEN_WRONG
 
 from sat_slime.rollout.reward.comparison import compare
 from sat_slime.rollout.reward.modes import judge
@@ -34,12 +35,12 @@ def test_different(kind, label, answer):
     assert compare(answer, label) in WRONG
 
 
-@pytest.mark.parametrize(("kind", "label", "response"), rows(RIGHT_ANSWERS))
+@pytest.mark.parametrize(("kind", "label", "response"), rows(RIGHT_ANSWERS) + rows(WRITTEN_RIGHT))
 def test_right_however_it_is_written(kind, label, response):
     assert judge(response, label, "default").reward == 1.0
 
 
-@pytest.mark.parametrize(("kind", "label", "response"), rows(WRONG_ANSWERS))
+@pytest.mark.parametrize(("kind", "label", "response"), rows(WRONG_ANSWERS) + rows(WRITTEN_WRONG))
 def test_wrong_however_it_looks(kind, label, response):
     assert judge(response, label, "default").reward == 0.0
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import re
 
+from sat_slime.rollout.reward.spelling import respelled
 from sat_slime.rollout.reward.structure import is_name
+from sat_slime.rollout.reward.units import compound, without_currency, without_degrees, without_unit
 
 MAX_ANSWER = 2000
 """Characters of an answer; more is no answer, and the expressions below take more than linear time."""
 
-_UNICODE = str.maketrans(
-    {
-        "−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "÷": "/", "π": "\\pi ", "∞": "\\infty ", "°": "",
-        "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "∪": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "≈": "\\approx ",
-        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "′": "'", "’": "'",
-    }
-)  # fmt: skip
 _MATRIX = re.compile(r"\\begin\{(?:[a-zA-Z]*matrix|cases|array|aligned)\}")
 _GROUPED = re.compile(r"(?<=[0-9])(?:\\[,!;:]|\{,\}|,\\!|\\ )\s*(?=[0-9]{3}(?![0-9]))")
 _FONTS = "normal|rm|bf|it|sf|tt|sc|up|md|sl"
@@ -24,7 +19,6 @@ _REPLACED = [
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])"), ""),
     (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boxed)(?![a-zA-Z])"), ""),
-    (re.compile(r"\^\s*(?:\\circ(?![a-zA-Z])|\{\s*\\circ\s*\})|\\degrees?(?![a-zA-Z])"), ""),
     (re.compile(r"(?<!\\)\\[()\[\]](?=\s|$)|^\\[(\[]|\$"), ""),
     (re.compile(r"(?<!\\)\\[,;:!> ]|~|\\q?quad(?![a-zA-Z])|\\(?:h|ph)antom\{\}"), " "),
     (re.compile(r"\\operatorname\s*\{(gcd|lcm)\}"), r"\\\1"),
@@ -50,28 +44,16 @@ _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
 _ABOUT = re.compile(
     r"^(?:\\text\{\s*)?(?:approximately|approx\.?|about|roughly|around|exactly)(?:\s*\}|(?![a-zA-Z]))\s*"
 )
+_NEARLY = re.compile(
+    r"(?<=\S)\s*[,(]?\s*(?:or|i\.e\.,?|which is)?\s*(?:\\text\{\s*)?\b(?:approximately|about|roughly)\s*\}?\s*(?=[0-9])"
+)
+_SAID = re.compile(r"^\\text\s*\{[^{}]*[a-z]{2}[^{}]*(?:\bis|\bare|:|=)\s*\}\s*(?=\S)")
+_ROUNDED = re.compile(r"\s*(?:\\text\s*\{\s*)?\(\s*(?:rounded|correct|to|nearest)\s[^{}()]*\)\s*\}?$")
 _CONSTANTS = ("\\pi", "\\infty", "e", "i")
-_UNITS = {
-    "mm": "mm|millimet(?:er|re)s?", "cm": "cm|centimet(?:er|re)s?", "km": "km|kilomet(?:er|re)s?",
-    "m": "m|met(?:er|re)s?", "mile": "mi|miles?", "foot": "ft|foot|feet", "inch": "in|inch(?:es)?", "yard": "yd|yards?",
-    "mg": "mg|milligrams?", "kg": "kg|kilograms?", "gram": "g|grams?", "pound": "lbs?|pounds?", "ounce": "oz|ounces?",
-    "ml": "ml|mL|millilit(?:er|re)s?", "liter": "L|lit(?:er|re)s?", "ms": "ms|milliseconds?",
-    "second": "s|secs?|seconds?", "minute": "mins?|minutes?", "hour": "h|hrs?|hours?", "day": "days?", "week": "weeks?",
-    "month": "months?", "year": "years?", "dollar": "dollars?|USD", "cent": "cents?", "euro": "euros?|EUR|€",
-    "degree": "degs?|degrees?", "radian": "rad|radians?", "mph": "mph|miles per hour",
-    "km/h": "km/h|kph|kilometers per hour", "m/s": "m/s|meters per second",
-    "": "units?|people|persons?|students?|ways?|points?|digits?|square|cubic|sq\\.?|solutions?",
-}  # fmt: skip
-"""Of an answer's number, by name; those without are words that say nothing that could be wrong."""
-_UNIT_WORDS = "|".join(_UNITS.values())
-_POWER = r"(?:\s*\^\s*\{?[23]\}?|[²³])?"
-_UNIT = re.compile(rf"(?<=[0-9}}])\s*((?:(?:{_UNIT_WORDS})(?![a-zA-Z]){_POWER}\s*)+)$")
-_ONE_LETTER = re.compile(r"(?<=[0-9}])[ghsLm]$|(?<=[0-9}])\s*in$")
-_TEXT_UNIT = re.compile(rf"(?<=[0-9)}}a-z])\s*\\text\{{([^{{}}]*)\}}\s*(?:/\s*\\text\{{([^{{}}]*)\}})?{_POWER}$")
-_FRACTION_UNIT = re.compile(r"(?<=[0-9)}])\s*\\frac\s*\{\s*\\text\{([^{}]*)\}\s*\}\s*\{\s*\\text\{([^{}]*)\}\s*\}$")
-_MAGNITUDES = ("million", "billion", "trillion")
 _ONLY_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SPACES = re.compile(r"\s+")
+_ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z][a-z' -]{2,}$)")
+_CHOSEN = re.compile(r"^(?:option|choice|answer|letter) (?=\(?[a-j]\)?$)")
 
 
 def clean(answer: str) -> str:
@@ -80,18 +62,23 @@ def clean(answer: str) -> str:
 
 
 def split_unit(answer: str) -> tuple[str, str]:
-    """The cleaned answer, and the name of its unit: "" without one, or with one that has no name here."""
-    text = answer.translate(_UNICODE)
+    """The cleaned answer, and the name of its unit: "" without one, or with one that has no name."""
+    text, currency = without_currency(respelled(answer))
+    text, degree = without_degrees(text)
     if not _MATRIX.search(text):
         text = re.sub(r"\\\\(?=[a-zA-Z({\[])", r"\\", text).rstrip("\\")
-    text = _GROUPED.sub("", _ZERO_COMMA.sub("0.", text.replace("\\$", "").replace("\\%", "%")))
+    text = _GROUPED.sub("", _ZERO_COMMA.sub("0.", text.replace("\\%", "%")))
     text = _DECIMAL_COMMA.sub(".", text)
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
     text = _SPACES.sub(" ", text).strip().rstrip(".,;:").strip()
-    text = _ABOUT.sub("", _exactly(text))
-    text, unit = _without_unit(text)
-    return _outer_braces(text.strip()), unit
+    text = _ROUNDED.sub("", text)
+    text = _ABOUT.sub("", _SAID.sub("", text))
+    text = _ABOUT.sub("", _exactly(_NEARLY.sub(r" \\approx ", text)))
+    if several := compound(text):
+        return several, ""
+    text, unit = without_unit(text)
+    return _outer_braces(text.strip()), unit or degree or currency
 
 
 def _exactly(text: str) -> str:
@@ -106,29 +93,12 @@ def _exactly(text: str) -> str:
     return exact or near
 
 
-def _without_unit(text: str) -> tuple[str, str]:
-    unit = _FRACTION_UNIT.search(text) or _TEXT_UNIT.search(text)
-    if unit and not unit[1].strip().lower().startswith(_MAGNITUDES):
-        written = unit[1].strip() + (f"/{unit[2].strip()}" if unit[2] else "")
-        if written in ("percent", "%"):
-            return f"{text[: unit.start()]}%", ""
-        return text[: unit.start()], _unit_name(written)
-    text = re.sub(r"(?<=[0-9])\s*(?:percent|percentage|pct)$", "%", text)
-    unit = _UNIT.search(text)
-    if unit is None or _ONE_LETTER.search(text):  # 5m is a product
-        return text, ""
-    return text[: unit.start()], _unit_name(unit[1].strip())
-
-
-def _unit_name(written: str) -> str:
-    written = re.sub(_POWER + r"$", "", written).strip()
-    return next((name for name, words in _UNITS.items() if name and re.fullmatch(words, written)), "")
-
-
 def words(text: str) -> str:
     """An answer in words, the way it is compared: lower case, no fonts, no punctuation around it."""
     text = _ONLY_TEXT.sub(r"\1", text).lower()
     text = _SPACES.sub(" ", text).strip(" .,;:!'\"`")
+    if len(text) <= MAX_ANSWER:
+        text = _CHOSEN.sub("", _ARTICLE.sub("", text))
     if len(text) >= 3 and text[0] == "(" and text[-1] == ")" and text[1:-1].isalpha():
         text = text[1:-1]  # (A), one of several choices
     return text

@@ -15,11 +15,14 @@ from sat_slime.rollout.reward.structure import (
     MAX_PARTS,
     OR,
     is_name,
+    is_polynomial,
     is_variable,
     same_name,
+    split_choice,
     split_list,
     split_ratio,
     split_relation,
+    split_residues,
     spread,
     strip_membership,
 )
@@ -41,7 +44,20 @@ def compare(answer: str, label: str) -> str:
     (mine, my_unit), (theirs, their_unit) = split_unit(answer), split_unit(label)
     if my_unit and their_unit and my_unit != their_unit:
         return "different"  # 5 m is not 5 cm
-    return _compare(mine, theirs)
+    return _compare_choices(mine, theirs) or _compare(mine, theirs)
+
+
+def _compare_choices(answer: str, label: str) -> str | None:
+    """Of several choices both letter and value say which: `(C) 12` is C, and is 12. None: neither has both."""
+    letter, value = split_choice(answer)
+    wanted_letter, wanted = split_choice(label)
+    if not letter and not wanted_letter:
+        return None
+    if letter and wanted_letter and letter != wanted_letter:
+        return "different"
+    if (letter or wanted_letter).lower() in (words(answer), words(label)):
+        return "text"
+    return _compare(value, wanted)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -57,12 +73,13 @@ def _undefined(text: str, depth: int = 0) -> bool:
         return True
     if read_literal(text) is not None or _DEFINED.fullmatch(text):
         return False
+    text = strip_membership(text)
     from sat_slime.rollout.reward.symbolic import has_no_value
 
     found = has_no_value(text)
     if found is not None or depth == 3:
         return bool(found)
-    parts = [part for side in split_relation(strip_membership(text)) for part in split_list(side)[1]]
+    parts = [part for side in split_relation(text) for part in split_list(side)[1]]
     return len(parts) > 1 and any(_undefined(part, depth + 1) for part in parts)
 
 
@@ -76,8 +93,9 @@ def _compare(answer: str, label: str, depth: int = 0) -> str:
         given = read_literal(_comma_as_point(answer, sure=False))
     if wanted is not None and given is not None:
         return _compare_literals(given, answer_percent, wanted, label_percent)
-    same = hendrycks(answer, drop_left_side=False) == hendrycks(label, drop_left_side=False)
-    if same or words(answer) == words(label):
+    # Units are off: to MATH's normalization any other text after a space, such as `dozen`, is one too.
+    mine, theirs = (hendrycks(text.replace("\\text{ ", "\\text{"), drop_left_side=False) for text in (answer, label))
+    if mine == theirs or words(answer) == words(label):
         return "text"
     if depth < 3 and (reason := _compare_parts(answer, label, depth)) is not None:
         return reason
@@ -132,6 +150,8 @@ def _compare_parts(answer: str, label: str, depth: int) -> str | None:
     my_terms, their_terms = split_ratio(answer), split_ratio(label)
     if max(len(my_terms), len(their_terms)) > 2 and "=" not in answer + label:
         return _compare_ratios(my_terms, their_terms, depth)
+    if (reason := _compare_residues(answer, label, depth)) is not None:
+        return reason
     answer, label = spread(strip_membership(answer)), spread(strip_membership(label))
     mine, theirs = split_relation(answer), split_relation(label)
     if len(mine) > 1 or len(theirs) > 1:
@@ -146,6 +166,8 @@ def _compare_relations(mine: list[str], theirs: list[str], answer: str, label: s
     if are_lists and (max(len(mine), len(theirs)) > 2 or not (is_name(mine[0]) or is_name(theirs[0]))):
         return None  # x = 1, y = 2
     if len(theirs) == 1:  # 1 + 1 = 2 for the label 2
+        if len(mine) == 2 and is_polynomial(mine[0]):
+            return "different"
         return _compare(mine[-1], label, depth + 1) if mine[-1] else None
     if not is_name(theirs[0]):  # the label is an equation
         return "different" if len(mine) == 1 else None
@@ -157,6 +179,27 @@ def _compare_relations(mine: list[str], theirs: list[str], answer: str, label: s
     if not is_name(mine[0]):
         return None
     return _compare(mine[-1], theirs[-1], depth + 1)
+
+
+def _compare_residues(answer: str, label: str, depth: int) -> str | None:
+    """Residues of one modulus, in any order and up to its multiples. Without a modulus a number is itself alone."""
+    (name, values, modulus), (wanted_name, wanted_values, wanted_modulus) = (
+        split_residues(answer),
+        split_residues(label),
+    )
+    if modulus == wanted_modulus == 0:
+        return None
+    if not modulus or not wanted_modulus:
+        if wanted_name or len(values) != 1 or len(wanted_values) != 1:
+            return "different"  # 7 is one of the solutions x = 7 mod 11
+        return _compare(values[0], wanted_values[0], depth + 1)
+    if modulus != wanted_modulus or (name and wanted_name and not same_name(name, wanted_name, alone=depth == 0)):
+        return "different"
+    numbers = [[read_literal(value) for value in parts] for parts in (values, wanted_values)]
+    residues = [{n.value % modulus for n in parts if n is not None and n.whole} for parts in numbers]
+    if any(len(found) != len(parts) for found, parts in zip(residues, numbers, strict=True)):
+        return None
+    return "number" if residues[0] == residues[1] else "different"
 
 
 def _compare_ratios(mine: list[str], theirs: list[str], depth: int) -> str:
@@ -234,6 +277,7 @@ def _compare_symbolic(
     rounding = next((number for number in (given, wanted) if number is not None and number.decimals is not None), None)
     if wanted is not None and wanted.whole:
         rounding = None
+    answer, label = strip_membership(answer), strip_membership(label)
     reason = equivalent(answer, label, rounding)
     if reason == "different" and answer_is_percent and not (wanted is not None and wanted.whole):
         reason = equivalent(rf"\frac{{{answer}}}{{100}}", label, None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from sat_slime.rollout.reward.prose import answer_of, says_something
+from sat_slime.rollout.reward.prose import answer_of, conclusion, is_called_unordered, listed, says_something
 
 ANSWER_MARKERS = ("answer:", "answer is", "answers are")
 TRAILING_MARKERS = ("is answer", "is the answer", "are answers", "are the answers")
@@ -25,6 +25,10 @@ _TRAILING = re.compile(
     r"(?:(?:final|correct|required|desired|only) )*answers?\b",
     re.IGNORECASE,
 )
+_SUPPOSED = re.compile(
+    r"\b(?:suppose|assume|if|whether)(?: that)? (?:(?:the|our|this|final|correct) )*$", re.IGNORECASE
+)
+_DOUBTED = re.compile(r"\b(?:whether|doubt|unsure|suppose|assume|if)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?:\s|$)")
 _NO_FACTORIAL = re.compile(r"(?<![0-9a-z)\\])!(?:\s|$)|(?<!\\)[.?](?:\s|$)")
 """Of a sentence that no marker announces: 3! is a number there."""
@@ -44,7 +48,7 @@ def extract(response: str) -> str | None:
     thought_end = text.rfind(_CLOSED_THINKING)
     if thought_end >= 0:
         text = text[thought_end + len(_CLOSED_THINKING) :]
-    marked = _after_markers(text)
+    marked = None if _says_answer(last_box(text)) else _after_markers(text)
     box = _last_boxes(marked if marked is not None else text)
     if box is not None:
         return box.strip() or None
@@ -55,6 +59,11 @@ def extract(response: str) -> str | None:
     if marked is not None:
         return _marked_answer(marked)
     return _last_answer(text)
+
+
+def _says_answer(box: str | None) -> bool:
+    r"""\boxed{\text{The answer is } 5} holds its marker, which is none of the response."""
+    return box is not None and any(marker in box.lower() for marker in ANSWER_MARKERS)
 
 
 def _last_boxes(text: str) -> str | None:
@@ -68,7 +77,8 @@ def _last_boxes(text: str) -> str | None:
         between = text.rpartition("\\boxed")[2].partition("{")[2][len(other) + 1 :]
         if not _BOXES.fullmatch(between) or not re.search(r"and|or|,|;", between):
             break
-        found = f"{other} {'or' if 'or' in between else ','} {found}"
+        joined = "or" if "or" in between or is_called_unordered(text.rpartition("\\boxed")[0]) else ","
+        found = f"{other} {joined} {found}"
     return found
 
 
@@ -118,13 +128,14 @@ def _after_markers(text: str) -> str | None:
     marked = None
     for marker in ANSWER_MARKERS:
         found = _rfind(text, marker)
-        if found >= 0:
+        if found >= 0 and not _SUPPOSED.search(text[max(0, found - 60) : found]):
             marked = text = text[found + len(marker) :].strip()
     for match in _last_match(_MARKED, text):
         marked = text = text[match.end() :].strip()
     for match in _last_match(_TRAILING, text):
-        if match.start() > 0:  # at 0 nothing stands before it
-            before = text[: match.start()].strip()
+        # At 0 nothing stands before it; a box behind it is the later answer.
+        before = text[: match.start()].strip()
+        if before and "\\boxed" not in text[match.end() :] and not _DOUBTED.search(_sentences(before)[-1]):
             marked = before if marked is not None else _sentences(before)[-1]
     return marked
 
@@ -141,21 +152,24 @@ def _rfind(text: str, marker: str) -> int:
 
 def _marked_answer(text: str) -> str | None:
     """Of the first line up to the end of its sentence; what comes after it explains."""
-    text = text.lstrip(" \t\r\n:*")
+    # A list that begins the answer follows a marker's colon.
+    text = listed(f":\n{text}" if text[:1] in "-*•1(" else text).lstrip(" \t\r\n:*")
     for opening, closing in (("$$", "$$"), ("\\[", "\\]")):
         if text.startswith(opening) and (end := text.find(closing, 2)) > 0:
             return text[2:end].strip() or None
     line = text.partition("\n")[0]
     stop = _SENTENCE_END.search(line)
     line = line[: stop.start() if stop else None].strip(" \t\r*")
-    return (answer_of(line) or None) if line else None
+    return (answer_of(line, announced=True) or None) if line else None
 
 
 def _last_answer(text: str) -> str | None:
     """Of a response without box and marker: what its last sentence that says anything says."""
     sentences = _sentences(text)
+    if sentences[0].lower() in ("yes", "no") and not any(map(str.isdigit, sentences[-1])):
+        return sentences[0]
     said = next((sentence for sentence in reversed(sentences) if says_something(sentence)), sentences[-1])
-    return answer_of(said) or None
+    return answer_of(conclusion(said)) or None
 
 
 def _sentences(text: str) -> list[str]:
@@ -168,7 +182,7 @@ def _sentences(text: str) -> list[str]:
         else:
             joined.append(paragraph)
     sentences = []
-    for paragraph in joined:
+    for paragraph in map(listed, joined):
         start = 0
         for end in _NO_FACTORIAL.finditer(paragraph):
             sentences.append(paragraph[start : end.start()].strip())

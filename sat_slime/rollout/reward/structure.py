@@ -12,7 +12,10 @@ _SUBSCRIPT = r"(?:_(?:\w|\{[^{}]{1,30}\}))"
 _VARIABLE = re.compile(
     rf"\s*(?:[a-zA-Z]|\\[a-zA-Z]+){_SUBSCRIPT}?'{{0,2}}\s*(?:\(\s*[a-zA-Z](?:\s*,\s*[a-zA-Z])*\s*\))?\s*"
 )
-_TUPLE_OF_VARIABLES = re.compile(r"\s*\(\s*[a-zA-Z](?:_\{?\w\}?)?(?:\s*,\s*[a-zA-Z](?:_\{?\w\}?)?)+\s*\)\s*")
+_TERM = r"(?:[0-9]+|\\frac\{[0-9]+\}\{[0-9]+\})?\*?[a-z](?:\^(?:[0-9]|\{[0-9]+\}))?|[0-9]+"
+_POLYNOMIAL = re.compile(rf"-?(?:{_TERM})(?:[+-](?:{_TERM}))*")
+_LETTER = r"(?:[a-zA-Z]|\\(?!pi|infty)[a-z]+\s*)(?:_\{?\w\}?)?"
+_TUPLE_OF_VARIABLES = re.compile(rf"\s*\(\s*{_LETTER}(?:\s*,\s*{_LETTER})+\s*\)\s*")
 _POINTS = r"[A-Z]'?(?:_?[0-9])?"
 _QUANTITY = re.compile(
     "|".join(
@@ -33,9 +36,20 @@ _QUANTITY = re.compile(
 """Lengths, angles, areas, values of functions, probabilities, words; no product of variables, and no sum."""
 _WORDS = re.compile(r"\\text\s*\{[^{}]*\}.*|[A-Za-z]{3,}(?: [A-Za-z]+)*")
 _MEMBER = re.compile(r"\s*(?:[a-zA-Z]|\(\s*[a-zA-Z]\s*(?:,\s*[a-zA-Z]\s*)+\))\s*\\in(?![a-zA-Z])\s*")
+_BUILDER = re.compile(
+    r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?)?\s*(?:\\mid(?![a-zA-Z])|[:|])\s*(.*[<>=].*|.*\\(?:le|ge|ne)\b.*)\\\}"
+)
+_REAL_LINE = re.compile(r"\(\s*-\s*\\infty\s*,\s*\+?\s*\\infty\s*\)")
 _CASES = re.compile(r"\s*\\begin\{(cases|aligned|gathered|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}\s*", re.DOTALL)
 _ORDERED = re.compile(r"[<>]|\\(?:le|ge|ne|in|lt|gt|cup|cap|equiv|approx)(?![a-zA-Z])")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
+_CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:])(?=[\s$])\s*(.+)", re.DOTALL)
+_MAY_BE_CHOICE = re.compile(r"[A-J][).:]")
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_MODULUS = re.compile(
+    r"(?:\\pmod\s*\{?\s*([0-9]{1,30})\s*\}?|"
+    r"\(\s*(?:\\b?mod|\\text\s*\{\s*mod\s*\}|mod)\s*\{?\s*([0-9]{1,30})\s*\}?\s*\))$"
+)
 OR = "\\lor"
 
 
@@ -48,6 +62,7 @@ def spread(text: str) -> str:
     if cases := _CASES.fullmatch(text):
         rows = [row.replace("&", "").strip(" ,;") for row in cases[2].split("\\\\")]
         text = ", ".join(row for row in rows if row)
+    text = _systems(text) if OR in text else text
     text = re.sub(r"(?<=\))\s*(?=\()", ", ", text) if _are_points(text) else text
     parts = _split(text, (",", ";", OR))
     if not 1 <= len(parts) <= MAX_PARTS or _ORDERED.search(text):
@@ -70,6 +85,17 @@ def spread(text: str) -> str:
     if len(parts) == 1 and (len(sides[0]) == 1 or names[0]) and len(_PLUS_MINUS.findall(values[0])) == 1:
         return _both_signs(values[0])
     return text
+
+
+def _systems(text: str) -> str:
+    r"""`x = 1, y = 2 \lor x = 2, y = 1` as points, where each has the same names in one order."""
+    systems = [[split_relation(part) for part in _split(system, (",", ";"))] for system in _split(text, (OR,))]
+    names = [[sides[0] for sides in system] for system in systems]
+    if len(names[0]) < 2 or any(len(sides) != 2 for system in systems for sides in system):
+        return text
+    if any(found != names[0] for found in names) or not all(map(is_variable, names[0])):
+        return text
+    return ", ".join(f"({', '.join(value for _, value in system)})" for system in systems)
 
 
 def _both_signs(value: str) -> str:
@@ -99,8 +125,9 @@ def split_list(text: str) -> tuple[str, list[str], str]:
 
 
 def split_relation(text: str) -> list[str]:
-    """The sides of a chain of equations: `x = y = 1` has three."""
-    return _split(text, ("=",)) if "=" in text else [text]
+    """The sides of a chain of equations: `x = y = 1` has three. Of `5 = x` the name is the first."""
+    sides = _split(text, ("=",)) if "=" in text else [text]
+    return sides[::-1] if len(sides) == 2 and is_variable(sides[1]) and not is_name(sides[0]) else sides
 
 
 def is_name(side: str) -> bool:
@@ -110,6 +137,13 @@ def is_name(side: str) -> bool:
 
 def is_variable(side: str) -> bool:
     return bool(_VARIABLE.fullmatch(side))
+
+
+def is_polynomial(side: str) -> bool:
+    """Whether it is a polynomial in one variable, and more than a name: `2x = 10` is an equation that is not solved."""
+    side = side.replace(" ", "")
+    letters = set(re.findall("[a-z]", side.replace("frac", "")))
+    return len(letters) == 1 and bool(_POLYNOMIAL.fullmatch(side)) and not is_variable(side)
 
 
 def same_name(mine: str, theirs: str, alone: bool) -> bool:
@@ -125,10 +159,28 @@ def split_ratio(text: str) -> list[str]:
     return [text] if CLOCK.search(text) or ":" not in text else _split(text, (":",))
 
 
+def split_choice(text: str) -> tuple[str, str]:
+    """Letter and value of one of several choices, `(C) 12`; the letter is "" where it is none."""
+    match = _CHOICE.fullmatch(_TEXT.sub(r"\1 ", text, count=1).strip()) if _MAY_BE_CHOICE.search(text) else None
+    return (match[1], match[2].strip()) if match and match[2][0] not in "^_+/*=," else ("", text)
+
+
+def split_residues(text: str) -> tuple[str, list[str], int]:
+    r"""Name, values and modulus of `x \equiv 3, 5 \pmod{7}`; the modulus is 0 where there is none."""
+    match = _MODULUS.search(text)
+    if match is None:
+        return "", [text], 0
+    name, _, values = text[: match.start()].rpartition("\\equiv")
+    return name.strip(), split_list(values.strip())[1], int(match[1] or match[2])
+
+
 def strip_membership(text: str) -> str:
-    r"""`x \in [0, 1]` is `[0, 1]`."""
-    match = _MEMBER.match(text)
-    return text[match.end() :] if match else text
+    r"""`x \in [0, 1]` is `[0, 1]`, `\{x : x > 1\}` is `x > 1`, and `(-\infty, \infty)` has a name."""
+    if builder := _BUILDER.fullmatch(text):
+        return builder[1]
+    if match := _MEMBER.match(text):
+        text = re.sub(r"^\{([^{}]*)\}$", r"\\{\1\\}", text[match.end() :].strip())
+    return "\\mathbb{R}" if _REAL_LINE.fullmatch(text) else text
 
 
 def nesting(text: str) -> int:

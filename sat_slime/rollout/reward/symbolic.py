@@ -19,9 +19,10 @@ from latex2sympy2_extended import latex2sympy2
 from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
 from math_verify import grader
 from sympy.core.relational import Relational
+from sympy.logic.boolalg import Boolean
 
 from sat_slime.rollout.reward.literals import Literal, read_literal
-from sat_slime.rollout.reward.structure import CLOCK, nesting
+from sat_slime.rollout.reward.structure import CLOCK, OR, nesting, split_list
 
 MAX_BITS = 2**17
 """Size of the numbers that may be worked out: some 40,000 digits."""
@@ -29,11 +30,14 @@ MAX_NESTING = 10
 """Brackets in brackets: the grammar's parser takes up to a second for twelve, and twice that for each one more."""
 MAX_UNIONS = 10
 """Signs of unions and intersections: sympy compares each set with each, and that in each part of the union."""
+MAX_ABSOLUTE = 3
+"""Absolute values in an inequality that is solved: each doubles the cases."""
 _DIGITS = 30
 _POINTS = 3
 _NORMALIZATION = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
 
 _UNION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
+_ORDER = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
 _UNEVALUATED = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
 
 
@@ -43,14 +47,15 @@ class Refused(ValueError):
 
 def equivalent(answer: str, label: str, rounding: Literal | None) -> str:
     """`symbolic` or why not. `rounding`: the decimal literal among both, which may stand for what it rounds."""
-    wanted = _read(label)
+    wanted = _read_conditions(label)
     if isinstance(wanted, str):
         return f"{wanted}_label" if wanted in ("unparsed", "undefined") else wanted
-    given = _read(answer)
+    given = _read_conditions(answer)
     if isinstance(given, str):
         return given
     try:
-        return "symbolic" if _equal(given, wanted, rounding) else "different"
+        equal = _equal_sets(given, wanted) or _equal(given, wanted, rounding) or _equal_complex(given, wanted)
+        return "symbolic" if equal else "different"
     except (ArithmeticError, AttributeError, NotImplementedError, RecursionError, TypeError, ValueError):
         return "different"  # of kinds that cannot be compared, such as a set and a number
 
@@ -72,6 +77,20 @@ def _read(text: str) -> sympy.Basic | str:
         return str(refused)
     except Exception:  # the parser raises bare Exceptions, and whatever sympy does
         return "unparsed"
+
+
+def _read_conditions(text: str) -> sympy.Basic | str:
+    """`_read`, also of inequalities that `or`, or else commas join."""
+    alternatives = OR in text
+    parts = text.split(OR) if alternatives else split_list(text)[1]
+    if len(parts) == 1 or not all(_ORDER.search(part) for part in parts):
+        return _read(text)
+    read = [_read(part) for part in parts]
+    if reason := next((part for part in read if isinstance(part, str)), None):
+        return reason
+    if not all(isinstance(part, Boolean) for part in read):
+        return "unparsed"
+    return sympy.Or(*read) if alternatives else sympy.And(*read)
 
 
 def _parse(text: str) -> sympy.Basic:
@@ -220,6 +239,24 @@ def _equal(given: sympy.Basic, wanted: sympy.Basic, rounding: Literal | None) ->
     return not equations or bool(sympy.solve(wanted, wanted.free_symbols))
 
 
+def _equal_sets(given: sympy.Basic, wanted: sympy.Basic) -> bool:
+    """Inequalities in one variable by their solutions, which may also be written as a set."""
+    if not any(isinstance(side, Boolean) and not isinstance(side, sympy.Eq) for side in (given, wanted)):
+        return False
+    if len({symbol.name for symbol in given.free_symbols | wanted.free_symbols}) != 1:
+        return False
+    if any(len(side.atoms(sympy.Abs)) > MAX_ABSOLUTE for side in (given, wanted)):
+        return False
+    sets = [side.as_set() if isinstance(side, Boolean) else side for side in (given, wanted)]
+    return all(isinstance(found, sympy.Set) for found in sets) and sets[0] == sets[1]
+
+
+def _equal_complex(given: sympy.Basic, wanted: sympy.Basic) -> bool:
+    """With `i` as the imaginary unit, which is a letter until then."""
+    units = {symbol: sympy.I for symbol in given.free_symbols | wanted.free_symbols if symbol.name == "i"}
+    return bool(units) and _equal(given.xreplace(units), wanted.xreplace(units), None)
+
+
 def _is_multiple(given: sympy.Expr, wanted: sympy.Expr) -> bool:
     """Whether one is the other times a number."""
     if not (isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr)):
@@ -245,7 +282,9 @@ def _equal_numbers(given: sympy.Expr, wanted: sympy.Expr, rounding: Literal | No
     difference = given.doit() - wanted.doit()
     if difference.is_zero:
         return True
-    scale = max(abs(mine), abs(theirs))
+    if difference.is_Rational:
+        return False  # also where both are so large that it is nothing beside them
+    scale = min(max(abs(mine), abs(theirs)), 1)
     return bool(abs(sympy.N(difference, _DIGITS)) <= scale * sympy.Float(10) ** -60) or difference.equals(0) is True
 
 
