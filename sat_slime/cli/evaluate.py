@@ -227,9 +227,13 @@ async def _serve(stack: AsyncExitStack, wish: Wish, out: Path) -> ModelServer:
     return server
 
 
+ENDING_S = 1.0
+"""Seconds from the break of a server's connections, which come first, to the end of its process."""
+
+
 def _end_of(server: ModelServer) -> str:
     """How a server ended, if it did, and its log, as the end of a sentence."""
-    ended = f"; {server.how_it_ended()}" if server.pid is not None and not server.alive else ""
+    ended = f"; {server.how_it_ended()}" if server.ended_within(ENDING_S) else ""
     return f"{ended}; its log is {server.log_path}"
 
 

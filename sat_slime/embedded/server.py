@@ -100,6 +100,14 @@ class SGLangServer:
         """SGLang's arguments."""
         return server_arguments(self.rollout, self.model, model_path, version, on_gpu)
 
+    def ended_within(self, seconds: float) -> bool:
+        """Whether the server's process has ended, or does so in that time; False of one that was not started."""
+        if self._process is None:
+            return False
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self._process.returncode is not None
+
     def stop(self) -> None:
         """End the server and all its processes at once: it holds nothing worth saving."""
         if self._process is not None:
