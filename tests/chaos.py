@@ -43,11 +43,13 @@ PATIENCE_S = 300.0
 """Without a new row or an end, a run hangs."""
 GONE_S = 90.0
 """Within it all processes of a run that has ended are gone: Ray's own agents take a minute to miss their head."""
-ITERATIONS = 12
+ITERATIONS = 48
+STEPS_TO_SEE = 5
+"""Steps after which a disturbance that has shown nothing has been survived."""
 COMMON = {
     "pipeline.iterations": ITERATIONS,
-    "checkpoint.every_n_iterations": 2,
-    "eval.every_n_iterations": 5,
+    "checkpoint.every_n_iterations": 3,
+    "eval.every_n_iterations": 8,
 }
 STREAM = {
     "method": "sat-gspo",
@@ -214,7 +216,7 @@ def drawn(rng: random.Random, run: str, victim: str, first_step: int, starts: bo
     stop_s = rng.uniform(1, LONGEST_STOP_S)
     if starts and rng.random() < 0.25:
         return Disturbance(run, victim, name, None, rng.uniform(2, 25), stop_s)
-    step = min(first_step + rng.randint(1, 3), ITERATIONS)
+    step = min(first_step + rng.randint(1, 6), ITERATIONS)
     return Disturbance(run, victim, name, step, rng.uniform(0, 1.5), stop_s)
 
 
@@ -231,7 +233,7 @@ def disturb(run: Run, planned: Disturbance) -> None:
         time.sleep(0.2)
         victims = run.victims(planned.victim)
     hit = bool(victims) and send(random.Random(planned.delay_s).choice(victims), planned)
-    if not run.wait(len(run.rows()) + 1):
+    if not run.wait(len(run.rows()) + STEPS_TO_SEE):
         planned.faults.append("hangs")
     judge(run, planned, hit)
 
@@ -251,6 +253,8 @@ def judge(run: Run, planned: Disturbance, hit: bool) -> None:
     """What the run says of its end, if it has ended, and whether anything of it is left."""
     if not run.ended():
         planned.outcome = "went on"
+        if not hit:
+            planned.faults.append("there was no such process")
         return
     assert run.process is not None
     code, state = run.process.returncode, run.state()
@@ -313,6 +317,9 @@ def campaign(
 ) -> tuple[list[Disturbance], list[str]]:
     """Disturb runs of these kinds in turn, `times` times each, and hold their ends against what must be.
 
+    Args:
+        disturbances: how many; those that came too late do not count.
+
     Returns:
         the disturbances with their outcomes, and the faults of whole runs.
     """
@@ -322,26 +329,30 @@ def campaign(
     undisturbed: dict[str, Run] = {}
     victims: list[str] = []
     number = 0
-    while len(done) < disturbances:
+    while counted(done) < disturbances:
         kind = kinds[number % len(kinds)]
         settings = {**COMMON, **KINDS[kind]}
         if kind.startswith("batch") and kind not in undisturbed:
             undisturbed[kind] = finished(Run(root, f"{short(kind)}-undisturbed", settings))
         run = Run(root, f"{short(kind)}-{number}", settings)
-        for _ in range(min(times, disturbances - len(done))):
+        for _ in range(times):
             if not victims:  # every kind of process has its turn
                 victims = rng.sample(list(VICTIMS), len(VICTIMS))
             planned = drawn(rng, kind, victims.pop(), len(run.rows()), starts=run.ended())
             disturb(run, planned)
             done.append(planned)
             print(line_of(planned), flush=True)
-            if run.finished():
+            if run.finished() or counted(done) == disturbances:
                 break
         finished(run)
         found = batch_faults(run, undisturbed[kind]) if kind.startswith("batch") else stream_faults(run)
         faults += [f"{run.folder.name}: {fault}" for fault in found]
         number += 1
     return done, faults
+
+
+def counted(done: Sequence[Disturbance]) -> int:
+    return sum(one.outcome != "too late" for one in done)
 
 
 def finished(run: Run) -> Run:
@@ -398,7 +409,7 @@ def main() -> int:
     for fault in faults:
         print(f"FAULT {fault}")
     bad = [one for one in done if one.faults]
-    print(f"{len(done)} disturbances, {len(bad)} with faults, {len(faults)} faults of whole runs")
+    print(f"{counted(done)} disturbances, {len(bad)} with faults, {len(faults)} faults of whole runs")
     return bool(bad or faults)
 
 

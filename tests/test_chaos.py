@@ -21,5 +21,5 @@ pytestmark = [
 def test_a_run_that_is_disturbed_twice_is_the_undisturbed_one(tmp_path):
     done, faults = chaos.campaign(tmp_path, ["batch, DP 2"], disturbances=2, seed=0)
     assert not faults
-    assert [one.faults for one in done] == [[], []]
+    assert chaos.counted(done) == 2 and not any(one.faults for one in done)
     assert len(chaos.table(done).splitlines()) == 2 + len({(one.victim, one.signal) for one in done})
