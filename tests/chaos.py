@@ -264,7 +264,7 @@ def judge(run: Run, planned: Disturbance, hit: bool) -> None:
         planned.outcome = "went on" if hit else "too late"
         return
     planned.outcome = "ended"
-    planned.told = state.get("error") or last_error(run.output)
+    planned.told = state.get("error") or (last_error(run.output) if code > 0 else "")
     if run.folder.exists() and code > 0 and state.get("status") not in ("failed", "interrupted"):
         planned.faults.append(f"exit code {code}, state.json says {state.get('status')!r}")
     if code > 0 and not planned.told:

@@ -1,7 +1,10 @@
 """The driver in a process of its own: its outcome, its death, and what it leaves."""
 
+import contextlib
 import errno
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,6 +52,38 @@ def test_a_driver_that_is_killed_is_told_of():
 
 def test_a_driver_that_ends_from_c_is_told_of():
     assert "ended with exit code 7 and could not say why" in watched(lambda lost: os._exit(7)).error
+
+
+@pytest.mark.parametrize(
+    "end, told",
+    [
+        (
+            lambda _: os._exit(1),
+            r"Ray's raylet .* was killed by SIGKILL, and the run's driver .* ended with exit code 1 by it",
+        ),
+        (kill_this, r"the run's driver \(process \d+\) was killed by SIGKILL and could not say why"),
+    ],
+)
+def test_a_driver_that_ray_ends_before_it_can_speak_is_told_with_what_died(tmp_path, end, told):
+    (tmp_path / "raylet").symlink_to(shutil.which("cat"))
+
+    def work(lost):
+        raylet = subprocess.Popen([tmp_path / "raylet"], stdin=subprocess.PIPE)
+        until(lambda: raylet.pid in handles_of(os.getppid()))
+        raylet.kill()
+        os.waitid(os.P_PID, raylet.pid, os.WEXITED | os.WNOWAIT)
+        end(lost)
+
+    assert re.fullmatch(told, watched(work).error)
+
+
+def handles_of(pid):
+    """Of which processes it has one."""
+    processes = set()
+    for file in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            processes |= set(map(int, re.findall(r"^Pid:\s+(\d+)$", file.read_text(), re.MULTILINE)))
+    return processes
 
 
 def test_an_exception_that_nobody_caught(capfd):

@@ -65,11 +65,12 @@ def watched(work: Callable[[Lost], Outcome]) -> Outcome:
             if child == 0:
                 _be_the_driver(work, told, parent)
             with _forwarding_signals(child) as living:
+                ray_death = _ray_death_before(child)
                 _, status = os.waitpid(child, 0)
                 living.clear()  # a signal from here on comes too late to change how the run ended
                 _end_what_is_left(before)
                 outcome = _read(told)
-        return outcome or _without_a_word(child, os.waitstatus_to_exitcode(status))
+        return outcome or _without_a_word(child, os.waitstatus_to_exitcode(status), ray_death)
     finally:
         os.close(told)
 
@@ -104,10 +105,11 @@ def _read(told: int) -> Outcome | None:
     return Outcome(**json.loads(text)) if text else None
 
 
-def _without_a_word(child: int, code: int) -> Outcome:
-    return Outcome(
-        "failed", f"the run's driver (process {child}) {how_it_ended(code)} and could not say why", dead=True
-    )
+def _without_a_word(child: int, code: int, ray_death: str | None) -> Outcome:
+    driver = f"the run's driver (process {child}) {how_it_ended(code)}"
+    if ray_death and code >= 0:  # not of one that was killed, upon which Ray's processes end too
+        return Outcome("failed", f"{ray_death}, and {driver} by it", dead=True)
+    return Outcome("failed", f"{driver} and could not say why", dead=True)
 
 
 @contextlib.contextmanager
@@ -158,6 +160,12 @@ def _end_what_is_left(before: set[int]) -> None:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(LOOK_EVERY_S)
+
+
+def _ray_death_before(child: int) -> str | None:
+    from sat_slime.embedded.deaths import ray_death_before
+
+    return ray_death_before(child)
 
 
 def _children() -> set[int]:

@@ -21,14 +21,15 @@ LOOK_EVERY_S = 0.1
 _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Killed process (\d+) \(([^)]*)\)")
 
 
-def children() -> dict[int, str]:
-    """This process's children, zombies among them: process number to the program's name, of which the kernel keeps 15
-    characters."""
+def children(parent: int | None = None) -> dict[int, str]:
+    """A process's children, of this one by default, zombies among them: process number to the program's name, of which
+    the kernel keeps 15 characters."""
+    parent = os.getpid() if parent is None else parent
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
             name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
-            if int(rest.split()[1]) == os.getpid():
+            if int(rest.split()[1]) == parent:
                 found[int(process.name)] = name
     return found
 
@@ -125,6 +126,43 @@ class RayWatch:
         if handle is not None:
             self._ends.unregister(handle)
             os.close(handle)
+
+
+def ray_death_before(driver: int) -> str | None:
+    """Wait until a child of this process has ended, which stays to be collected. How a process of its Ray died before
+    it, as a sentence: while Ray's library starts it may end the driver from C++ before the watch there can tell.
+
+    None where none died, or where the kernel has no handles of processes; that one does not wait.
+    """
+    ends, told = select.poll(), None
+    rays: dict[int, tuple[int, str]] = {}
+    with contextlib.ExitStack() as handles, contextlib.suppress(OSError):
+        own = _handle(driver, ends, handles)
+        while True:
+            ended = {
+                handle for handle, _ in ends.poll(None if len(rays) == len(RAY_PROCESSES) else LOOK_EVERY_S * 1000)
+            }
+            for handle in ended - {own}:
+                ends.unregister(handle)
+                told = told or _ray_death(*rays[handle], parents=(driver, os.getpid()))
+            if own in ended:
+                break
+            for pid, name in children(driver).items():
+                if name in RAY_PROCESSES and (pid, name) not in rays.values():
+                    rays[_handle(pid, ends, handles)] = pid, name
+    return told
+
+
+def _handle(pid: int, ends: select.poll, handles: contextlib.ExitStack) -> int:
+    handle = os.pidfd_open(pid)
+    handles.callback(os.close, handle)
+    ends.register(handle, select.POLLIN)
+    return handle
+
+
+def _ray_death(pid: int, name: str, parents: tuple[int, ...]) -> str:
+    codes = {dead: code for parent in parents for dead, _, code in dead_children(parent)}
+    return f"Ray's {name} (process {pid}) {how_it_ended(codes[pid]) if pid in codes else 'died'}"
 
 
 # ------------------------------------------------------------------------------------------------- want of memory
