@@ -1,5 +1,6 @@
 """Runs of slime through the command: its plans on any machine, its jobs on a real Ray with a stand-in for slime."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -471,6 +472,19 @@ def test_the_death_of_a_ray_of_the_runs_own_is_told(file, tmp_path, word, name, 
     assert "state       failed" in shown and died in shown
     assert state(run)["status"] == "failed" and died in state(run)["error"]
     assert not is_running(ray)
+    if not followed:
+        assert not stop_ray(ray)
+    assert processes_of(ray) == []
+
+
+def processes_of(ray):
+    """What has its folder in its environment, and is no zombie, whose environment is empty."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"RAY_TMPDIR={ray.folder}".encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text())
+    return found
 
 
 @pytest.mark.engine

@@ -155,13 +155,14 @@ def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:
 
 
 def stop_ray(ray: LocalRay, keep_logs: bool = False) -> bool:
-    """End it; whether it was still there. A process that is not the one started is left alone.
+    """End it and what it started; whether it was still there. A process that is not the one started is left alone.
 
     keep_logs: leave its folder, for its workers' logs.
     """
     was_there = _is_ours(ray)
     if was_there:
         _end(ray)
+    _end_what_is_left(ray)
     remove_shared_memory(Path(ray.folder))
     if not keep_logs:
         shutil.rmtree(ray.folder, ignore_errors=True)
@@ -174,6 +175,16 @@ def _end(ray: LocalRay) -> None:
         os.kill(ray.pid, signal.SIGKILL)  # upon which the kernel ends its other processes
         if not _ends_within(ray, KILL_TIMEOUT_S):
             raise JobError(f"the Ray of this run (process {ray.pid}) does not end: see {ray.folder}")
+
+
+def _end_what_is_left(ray: LocalRay) -> None:
+    """Its jobs: one that is not connected to Ray at that moment does not end with it. They have its folder, which no
+    other Ray has, in their environment."""
+    mark = f"RAY_TMPDIR={ray.folder}".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _ends_within(ray: LocalRay, timeout_s: float) -> bool:
