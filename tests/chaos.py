@@ -267,9 +267,11 @@ def judge(run: Run, planned: Disturbance, hit: bool) -> None:
     planned.told = state.get("error") or (last_error(run.output) if code > 0 else "")
     if run.folder.exists() and code > 0 and state.get("status") not in ("failed", "interrupted"):
         planned.faults.append(f"exit code {code}, state.json says {state.get('status')!r}")
-    if code > 0 and not planned.told:
+    if code > 0 and not planned.told and state.get("status") != "interrupted":  # which is the cause
         planned.faults.append("no word of the cause")
-    if "Traceback" in run.output.read_text():
+    if (
+        "Traceback" in planned.told or "\nTraceback" in run.output.read_text()
+    ):  # the log of a server is quoted, indented
         planned.faults.append("a traceback")
 
 

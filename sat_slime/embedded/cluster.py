@@ -87,7 +87,13 @@ def local_ray(log_dir: Path | None = None, lost: Callable[[RuntimeError], None] 
     try:
         _start_ray(folder.path, log_dir)
         runs = True
+        if watch is not None:
+            watch.gcs_address = ray.get_runtime_context().gcs_address
         yield folder.path
+    except ActorFailure:
+        if watch is not None:
+            watch.settle()
+        raise
     finally:
         if watch is not None:
             watch.end()

@@ -9,7 +9,9 @@ import contextlib
 import os
 import re
 import select
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +20,10 @@ from sat_slime.config.exits import how_it_ended
 RAY_PROCESSES = ("gcs_server", "raylet")
 """Names of the processes without which Ray is lost; the others of it end with them or are not missed."""
 LOOK_EVERY_S = 0.1
+KNOCK_EVERY_S = 1.0
+"""Seconds between two looks at whether the GCS takes connections."""
+SETTLE_S = 2.0
+"""A raylet that is told to end by SIGTERM ends its actors first."""
 _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Killed process (\d+) \(([^)]*)\)")
 
 
@@ -68,18 +74,27 @@ class RayWatch:
     """Tells when a child of this process dies that Ray cannot do without.
 
     Ray's library in this process would go on for a minute without its GCS, and then end the process from C++, past
-    every handler; without its raylet it calls its actors dead.
+    every handler; without its raylet it calls its actors dead. A GCS that is told to end by SIGTERM closes its port and
+    may then hang, so that counts as its death too.
     """
+
+    gcs_address: str | None = None
+    """HOST:PORT, once it is known."""
 
     def __init__(self, died: Callable[[str], None]) -> None:
         """died: told once, from a thread of its own or in `end`, which process died and how."""
         self._died = died
         self._processes: dict[str, tuple[int, int | None]] = {}
         """Name to process number and a handle that tells of its end; None where the kernel gives none."""
+        self._knock_at = 0.0
         self._ends = select.poll()
         self._over = threading.Event()
         self._looking = threading.Lock()
         threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
+
+    def settle(self) -> None:
+        """Wait a moment for a death of Ray's own, since that of an actor which follows from it may be told first."""
+        self._over.wait(SETTLE_S)
 
     def end(self) -> None:
         """Look once more and stop: what ends from here on is meant to."""
@@ -106,9 +121,21 @@ class RayWatch:
                     self._forget(name)
                     continue
                 if code is not None:
-                    self._over.set()
-                    self._died(f"Ray's {name} (process {pid}) {how_it_ended(code)}")
+                    self._tell(f"Ray's {name} (process {pid}) {how_it_ended(code)}")
                     return
+            if self._gcs_is_closed():
+                self._tell(f"Ray's gcs_server (process {self._processes['gcs_server'][0]}) closed its port")
+
+    def _gcs_is_closed(self) -> bool:
+        now = time.monotonic()
+        if "gcs_server" not in self._processes or self.gcs_address is None or now < self._knock_at:
+            return False
+        self._knock_at = now + KNOCK_EVERY_S
+        return not _listens(self.gcs_address)
+
+    def _tell(self, death: str) -> None:
+        self._over.set()
+        self._died(death)
 
     def _find(self) -> None:
         if len(self._processes) == len(RAY_PROCESSES):
@@ -126,6 +153,18 @@ class RayWatch:
         if handle is not None:
             self._ends.unregister(handle)
             os.close(handle)
+
+
+def _listens(address: str) -> bool:
+    """Whether connections to HOST:PORT are taken; those of a stopped process wait and are."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def ray_death_before(driver: int) -> str | None:

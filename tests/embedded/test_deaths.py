@@ -6,8 +6,10 @@ import queue
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from unittest import mock
 
@@ -62,6 +64,27 @@ def test_a_kernel_without_handles_of_processes_tells_it_too(processes, monkeypat
     processes("raylet").kill()
     assert "raylet" in told.get(timeout=WAIT_S)
     watch.end()
+
+
+def test_a_gcs_that_closes_its_port_and_hangs_is_told(processes):
+    told = queue.Queue()
+    gcs = processes("gcs_server")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        watch = RayWatch(told.put)
+        watch.gcs_address = f"127.0.0.1:{server.getsockname()[1]}"
+        server.accept()[0].close()
+        assert told.empty(), "it listens"
+    assert told.get(timeout=WAIT_S) == f"Ray's gcs_server (process {gcs.pid}) closed its port"
+    watch.end()
+
+
+def test_a_death_that_shows_a_moment_later_is_waited_for(processes):
+    told = queue.Queue()
+    watch = RayWatch(told.put)
+    raylet = processes("raylet")
+    threading.Timer(0.2, raylet.kill).start()
+    watch.settle()
+    assert "raylet" in told.get(timeout=WAIT_S)
 
 
 def test_the_end_of_a_watch_leaves_no_file_open(processes):
