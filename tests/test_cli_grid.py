@@ -1,5 +1,6 @@
 """The command `sat-slime grid` on cells that run no engine; with engines in tests/experiment/test_grid_engine.py."""
 
+import errno
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from sat_slime.cli import grid as grids
 from sat_slime.cli import launch as launching
 from sat_slime.config.jsonl import read_rows
 from sat_slime.experiment import grid as running
+from sat_slime.experiment.grid_state import GridFolder
 
 ROOT = Path(__file__).parents[1]
 STAND_IN = [sys.executable, str(ROOT / "tests" / "experiment" / "grid_stand_in.py")]
@@ -175,6 +177,24 @@ def is_alive(process):
         return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_full_disk_ends_it_with_a_line_and_the_next_call_goes_on(told, monkeypatch):
+    save, calls = GridFolder.save, []
+
+    def full(folder, states):
+        calls.append(states)
+        if len(calls) == 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(folder, states)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(GridFolder, "save", full)
+        result = sat_slime_grid("grid.yaml")
+    told_so = "grids/small: No space left on device; free space and go on with: sat-slime grid grids/small"
+    assert result.exit_code == 1 and told_so in result.output
+    assert sat_slime_grid("grids/small").exit_code == 0
+    assert {row["state"] for row in rows().values()} == {"finished"}
 
 
 def test_cells_side_by_side(told):

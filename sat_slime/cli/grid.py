@@ -28,6 +28,7 @@ from sat_slime.config import (
     load_config,
     load_grid,
 )
+from sat_slime.config.disk import disk_is_full
 from sat_slime.config.loader import RunConfig, vary
 from sat_slime.experiment.grid import GridRun
 from sat_slime.experiment.grid_plan import Cell, cell_config, plan_cells, select_cells
@@ -276,7 +277,13 @@ def run_grid(
             write_atomically(folder.run, dump_config(plan.run))
             folder.save(states)
             write_atomically(folder.config, dump_config(plan.grid))
-        _run(plan, states, retry_failed, Cells(plan, options), live, console)
+        try:
+            _run(plan, states, retry_failed, Cells(plan, options), live, console)
+        except OSError as error:
+            if not disk_is_full(error):
+                raise
+            remedy = f"free space and go on with: sat-slime grid {folder.path}"
+            return GridEnding("failed", f"{error.filename or folder.path}: {error.strerror}; {remedy}")
     return _ending(plan, states)
 
 
