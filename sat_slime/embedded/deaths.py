@@ -20,7 +20,7 @@ from sat_slime.config.exits import how_it_ended
 RAY_PROCESSES = ("gcs_server", "raylet")
 """Names of the processes without which Ray is lost; the others of it end with them or are not missed."""
 LOOK_EVERY_S = 0.1
-KNOCK_EVERY_S = 1.0
+KNOCK_EVERY_S = 0.25
 """Seconds between two looks at whether the GCS takes connections."""
 SETTLE_S = 2.0
 """A raylet that is told to end by SIGTERM ends its actors first."""
