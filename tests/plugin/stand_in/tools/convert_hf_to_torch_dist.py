@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 save = Path(sys.argv[sys.argv.index("--save") + 1])
-print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", flush=True)
+os.write(1, f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}\n".encode())  # whole, however many ranks write
 if os.environ["RANK"] == "0":
     (save / "release").mkdir(parents=True)
     if os.environ.get("FAIL"):
