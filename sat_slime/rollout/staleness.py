@@ -55,11 +55,12 @@ def length_bins(longest: int) -> list[tuple[int, int]]:
 
 def drop_metrics(finished: Sequence[int], dropped: Sequence[int], longest: int) -> dict[str, float]:
     """rollout/{finished,dropped}* of the run folder, from the lengths in tokens of what was completed and of what of
-    that was dropped. longest: a response's limit."""
+    that was dropped. longest: a response's limit; where a rollout allows more, as slime v0.3.1 does after an abort, the
+    last bin has it too."""
     metrics: dict[str, float] = {"rollout/dropped": len(dropped)}
     if dropped:
         metrics["rollout/dropped_length_mean"] = float(np.mean(dropped))
     for low, high in length_bins(longest):
         for name, lengths in (("finished", finished), ("dropped", dropped)):
-            metrics[f"rollout/{name}/{low}-{high}"] = sum(low <= length <= high for length in lengths)
+            metrics[f"rollout/{name}/{low}-{high}"] = sum(low <= min(length, longest) <= high for length in lengths)
     return metrics

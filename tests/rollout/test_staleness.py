@@ -60,3 +60,4 @@ def test_drops_are_counted_in_all_and_by_length():
         "rollout/dropped/7-8": 1,
     }
     assert "rollout/dropped_length_mean" not in drop_metrics([3], [], longest=8)
+    assert drop_metrics([9, 16], [], longest=8)["rollout/finished/7-8"] == 2, "longer ones are counted too"
