@@ -11,6 +11,8 @@ from __future__ import annotations
 import pytest
 from real_slime import MISSING, NEEDS
 
+from sat_slime.plugin.inside import step_metrics
+
 
 def pytest_configure(config):
     for mark, modules in NEEDS.items():
@@ -21,3 +23,10 @@ def pytest_runtest_setup(item):
     for mark in NEEDS:
         if item.get_closest_marker(mark) and (missing := MISSING[mark]):
             pytest.skip(f"needs the real slime: {', '.join(missing)} not importable")
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_another_test(monkeypatch):
+    """What the trainer knows of a step it keeps in its process, and the tests share one."""
+    monkeypatch.setattr(step_metrics, "_facts", {})
+    monkeypatch.setattr(step_metrics, "_step", step_metrics._Step())
