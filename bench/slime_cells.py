@@ -1,10 +1,8 @@
 """The cells of a grid of the real slime on a laptop, beside the embedded runtime's: a table in Markdown.
 
-    sat-slime grid configs/grid/laptop.yaml --set cluster.slime_dir=DIR --set cluster.megatron_dir=DIR
-    python bench/slime_cells.py grids/slime-laptop [EMBEDDED_GRID]
-
-EMBEDDED_GRID: a grid of the same methods, lags and seeds on the embedded runtime; tests/slime_whole/test_all_methods.py
-writes its file and runs both.
+sat-slime grid configs/grid/laptop.yaml --set cluster.slime_dir=DIR --set cluster.megatron_dir=DIR
+sat-slime grid configs/grid/laptop-embedded.yaml --seeds 1234
+python bench/slime_cells.py grids/slime-laptop [grids/embedded-laptop]
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 import asyncio
 import dataclasses
+import inspect
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import yaml
 from stand_in_runtime import FakeRuntime
 from typer.testing import CliRunner
 
-import sat_slime.embedded
+from sat_slime import embedded
 from sat_slime.cli import app
 from sat_slime.cli import check as checking
 from sat_slime.cli import launch as launching
@@ -29,12 +30,15 @@ TINY = Path(__file__).parents[1] / "configs" / "embedded" / "tiny.yaml"
 @pytest.fixture
 def runtime(monkeypatch, tmp_path):
     fake = FakeRuntime()
-    monkeypatch.setattr(sat_slime.embedded, "run", fake.run)
-    monkeypatch.setattr(launching, "watched", lambda work: work(None))  # here, where its calls are looked at
-    monkeypatch.setattr(launching, "missing_engines", lambda: [])
+    fake.stand_in(monkeypatch)
     monkeypatch.setattr("sat_slime.experiment.report.FIGURES", ())  # drawn in their own tests
     monkeypatch.chdir(tmp_path)
     return fake
+
+
+def test_the_stand_in_is_called_as_the_runtime_is():
+    theirs, ours = inspect.signature(embedded.run), inspect.signature(FakeRuntime().run)
+    assert list(theirs.parameters) == list(ours.parameters)
 
 
 def sat_slime_command(*arguments):

@@ -37,9 +37,7 @@ NEWEST, BEFORE = RUN / "checkpoints" / "iteration-000004", RUN / "checkpoints" /
 def runtime(monkeypatch, tmp_path):
     """A run of six iterations that was interrupted after five, with checkpoints after two and four."""
     fake = FakeRuntime()
-    monkeypatch.setattr(sat_slime.embedded, "run", fake.run)
-    monkeypatch.setattr(launching, "watched", lambda work: work(None))  # here, where its calls are looked at
-    monkeypatch.setattr(launching, "missing_engines", lambda: [])
+    fake.stand_in(monkeypatch)
     monkeypatch.setattr("sat_slime.experiment.report.FIGURES", ())
     monkeypatch.chdir(tmp_path)
     fake.end, fake.stop_after = KeyboardInterrupt(), 5

@@ -11,6 +11,8 @@ import sys
 import numpy as np
 from safetensors.numpy import save_file
 
+import sat_slime.embedded
+from sat_slime.cli import launch
 from sat_slime.embedded import checkpoint
 
 SAVED_EVERY = 2
@@ -25,6 +27,12 @@ class FakeRuntime:
         self.end = None
         self.at_end = lambda log: None
         self.stop_after = 10**9
+
+    def stand_in(self, monkeypatch):
+        """For the real one, in this process, where its calls can be looked at."""
+        monkeypatch.setattr(sat_slime.embedded, "run", self.run)
+        monkeypatch.setattr(launch, "watched", lambda work: work(None))
+        monkeypatch.setattr(launch, "missing_engines", lambda: [])
 
     def run(self, config, folder, log, resume=None, lost=None):
         self.calls.append((config, folder, resume is not None))
@@ -58,8 +66,7 @@ def save(folder, step):
 
 
 def main():
-    import sat_slime.embedded
-    from sat_slime.cli import launch, main
+    from sat_slime.cli import main
     from sat_slime.cli.tied import tie_to
 
     tie_to(int(sys.argv.pop(1)))

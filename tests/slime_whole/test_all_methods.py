@@ -17,6 +17,7 @@ from whole_run import COMMAND, ROOT, WholeRun, environment
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(3 * 3600)]
 
 GRID = ROOT / "configs" / "grid" / "laptop.yaml"
+EMBEDDED_GRID = GRID.with_name("laptop-embedded.yaml")
 PLAN = yaml.safe_load(GRID.read_text())
 CELLS = pytest.mark.parametrize("lag", PLAN["lags"])
 METHODS = pytest.mark.parametrize("method", PLAN["methods"])
@@ -42,24 +43,7 @@ def slime_cells(slime):
 @pytest.fixture(scope="module")
 def embedded_cells(slime_cells):
     """The same cells on the embedded runtime."""
-    folder = slime_cells.parents[2]
-    settings = PLAN["settings"]
-    plan = {
-        "name": "embedded-laptop",
-        "run": str(ROOT / "configs" / "embedded" / "base.yaml"),
-        "methods": PLAN["methods"],
-        "lags": PLAN["lags"],
-        "seeds": PLAN["seeds"],
-        "settings": {
-            **{name: settings[name] for name in ("pipeline", "rollout", "logging")},
-            "rollout": {**settings["rollout"], "dtype": "float32"},
-            "eval": {"every_n_iterations": 0},
-            "checkpoint": {"every_n_iterations": 0},
-        },
-    }
-    file = folder / "embedded.yaml"
-    file.write_text(yaml.safe_dump(plan))
-    return run_grid(file, folder)
+    return run_grid(EMBEDDED_GRID, slime_cells.parents[2], "--seeds", str(PLAN["seeds"][0]))
 
 
 def cell(runs: Path, method: str, lag: int) -> WholeRun:
