@@ -118,7 +118,7 @@ def test_dry_run_starts_nothing(runtime, tmp_path):
         (["--lag", "-1"], "pipeline.lag is -1"),
         (["--tis", "--set", "method.denominator=trainer"], "set method.denominator to checkpoint"),
         (["--set", "model.experts=0"], "model.experts is 0"),
-        (["--resume"], "leave out --resume"),
+        (["--resume"], "start it without --resume or --resume-from"),
         (["--resume", "--overwrite"], "--resume goes on with a run and --overwrite deletes it"),
         (["--set", f"output_dir={TINY}/x"], "cannot be written (Not a directory)"),
         (["--set", "logging.wandb_project=p"], "pip install wandb"),

@@ -141,7 +141,7 @@ def contradiction(settings: Mapping[str, Any]) -> str | None:
 
 def _check_resume(config: EmbeddedConfig, path: Path) -> None:
     if not path.exists():
-        raise RunFolderError(f"there is no run {path} to resume: leave out --resume to start it")
+        raise RunFolderError(f"there is no run {path} to resume: start it without --resume or --resume-from")
     folder = RunFolder.open(path)
     saved = load_config(folder.config)
     if not isinstance(saved, EmbeddedConfig):

@@ -88,7 +88,7 @@ def plan_slime_run(
 def check_resume(config: SlimeConfig, path: Path, resume_from: int | None = None) -> None:
     """Raise ConfigError or RunFolderError unless the run in `path` can go on with these settings."""
     if not path.exists():
-        raise RunFolderError(f"there is no run {path} to resume: leave out --resume to start it")
+        raise RunFolderError(f"there is no run {path} to resume: start it without --resume or --resume-from")
     saved = load_config(RunFolder.open(path).config)
     if not isinstance(saved, SlimeConfig):
         raise ConfigError([f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"])

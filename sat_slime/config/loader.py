@@ -274,14 +274,17 @@ def _leaves(path: KeyPath, value: Any) -> list[KeyPath]:
 def _nearest(path: KeyPath, known: list[KeyPath]) -> KeyPath | None:
     """The setting that an unknown key is likely to mean."""
 
+    def name_similarity(candidate: KeyPath) -> float:
+        return difflib.SequenceMatcher(None, path[-1], candidate[-1]).ratio()
+
     def similarity(candidate: KeyPath) -> float:
         # a key under the wrong section, or under none, is as close as its own name is
         whole = difflib.SequenceMatcher(None, ".".join(path), ".".join(candidate)).ratio()
-        name = difflib.SequenceMatcher(None, path[-1], candidate[-1]).ratio()
-        return max(whole, 0.95 * name) + 0.01 * whole
+        return max(whole, 0.95 * name_similarity(candidate)) + 0.01 * whole
 
     nearest = max(known, key=similarity)
-    return nearest if similarity(nearest) > 0.7 else None
+    # the right section alone makes a short key look alike
+    return nearest if similarity(nearest) > 0.7 and name_similarity(nearest) > 0.4 else None
 
 
 def _path_of(detail: ErrorDetails) -> KeyPath:

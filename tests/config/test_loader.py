@@ -83,6 +83,7 @@ def test_nearest_key_is_sought_everywhere(tmp_path, text, unknown, nearest):
 
 def test_nothing_near_nothing_suggested(tmp_path):
     assert errors(tmp_path, "zzyzx: 1") == ["x.yaml:1: unknown key 'zzyzx'"]
+    assert errors(tmp_path, "rollout: {foo: 1}") == ["x.yaml:1: unknown key 'rollout.foo'"]
 
 
 @pytest.mark.parametrize(
