@@ -283,8 +283,9 @@ def _nearest(path: KeyPath, known: list[KeyPath]) -> KeyPath | None:
         return max(whole, 0.95 * name_similarity(candidate)) + 0.01 * whole
 
     nearest = max(known, key=similarity)
-    # the right section alone makes a short key look alike
-    return nearest if similarity(nearest) > 0.7 and name_similarity(nearest) > 0.4 else None
+    if nearest[:-1] == path[:-1] and name_similarity(nearest) <= 0.4:  # its section alone makes a short key look alike
+        return None
+    return nearest if similarity(nearest) > 0.7 else None
 
 
 def _path_of(detail: ErrorDetails) -> KeyPath:
