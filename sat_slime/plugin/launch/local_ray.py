@@ -179,12 +179,27 @@ def _end(ray: LocalRay) -> None:
 
 def _end_what_is_left(ray: LocalRay) -> None:
     """Its jobs: one that is not connected to Ray at that moment does not end with it. They have its folder, which no
-    other Ray has, in their environment."""
-    mark = f"RAY_TMPDIR={ray.folder}".encode()
+    other Ray has, in their environment.
+
+    Looked for until none is left: a process may be born while the others are ended, and takes a moment to end."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while left := _processes_of(ray):
+        for pid in left:
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise JobError(f"processes {left} of the Ray of this run do not end: see {ray.folder}")
+        time.sleep(POLL_S)
+
+
+def _processes_of(ray: LocalRay) -> list[int]:
+    """Those with its folder in their environment; a zombie's is empty."""
+    mark, found = f"RAY_TMPDIR={ray.folder}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
+        with contextlib.suppress(OSError):
             if mark in (process / "environ").read_bytes().split(b"\0"):
-                os.kill(int(process.name), signal.SIGKILL)
+                found.append(int(process.name))
+    return found
 
 
 def _ends_within(ray: LocalRay, timeout_s: float) -> bool:
