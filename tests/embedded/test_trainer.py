@@ -93,6 +93,7 @@ def run_ranks(worker, config: EmbeddedConfig, *arguments) -> list:
 def _enter(rank, worker, config, folder, arguments):
     from sat_slime.embedded.trainer import TrainerRank
 
+    torch.manual_seed(4)  # of the weights that `make_initial` writes: TRPO shortens steps from here
     trainer = TrainerRank(config, rank, f"file://{folder}/meet")
     torch.save(worker(trainer, rank, *arguments), f"{folder}/{rank}.pt")
 
