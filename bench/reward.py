@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from math_verify import parse, verify
 
-from sat_slime.rollout.reward import VerifierPool
+from sat_slime.reward import VerifierPool
 
 Pair = tuple[str, str]
 

@@ -12,17 +12,22 @@ PACKAGE = Path(__file__).parents[1] / "sat_slime"
 
 MAY_IMPORT = {
     "objective": set(),
+    "reward": set(),
     "config": {"objective"},
     "rollout": {"objective"},
-    "embedded": {"objective", "config", "rollout"},
-    "plugin": {"objective", "config", "rollout"},
-    "experiment": {"config", "objective", "rollout"},
-    "cli": {"objective", "config", "experiment", "rollout"},
+    "prompts": {"reward"},
+    "evaluation": {"reward", "rollout"},
+    "runs": {"config"},
+    "grid": {"config", "runs"},
+    "report": {"config", "evaluation", "grid", "objective", "rollout", "runs"},
+    "embedded": {"config", "evaluation", "objective", "reward", "rollout"},
+    "plugin": {"config", "evaluation", "objective", "reward", "rollout"},
+    "cli": {"config", "evaluation", "grid", "objective", "prompts", "report", "reward", "rollout", "runs"},
 }
 ALSO_INSIDE_FUNCTIONS = {"cli": {"embedded", "plugin"}}
 """What starts a run is imported when it starts."""
 ENGINES = {"megatron", "ray", "sglang", "transformers"}
-ENGINE_FREE = ("objective", "config", "rollout", "experiment", "cli")
+ENGINE_FREE = tuple(part for part in MAY_IMPORT if part not in ("embedded", "plugin"))
 
 
 def modules(part: str) -> list[Path]:

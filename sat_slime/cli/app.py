@@ -51,7 +51,7 @@ def _without_traceback() -> Iterator[None]:
     """Faults of the input end the command with a line each, Ctrl-C with one."""
     try:
         from sat_slime.config import ConfigError
-        from sat_slime.experiment.run_folder import RunFolderError
+        from sat_slime.runs.folder import RunFolderError
 
         try:
             yield
@@ -367,7 +367,7 @@ def evaluate(
     with _without_traceback():
         from sat_slime.cli import evaluate as evaluating
         from sat_slime.cli import evaluate_run
-        from sat_slime.rollout.prompts import PromptError
+        from sat_slime.prompts import PromptError
 
         sizes, arguments = _numbers_of(k, "--k"), _json_object(chat_args, "--chat-args")
         wish = evaluating.Wish(
@@ -427,7 +427,7 @@ def status(
     sat-slime status grids/my-grid --follow
     """
     with _without_traceback():
-        from sat_slime.experiment.grid_state import GridFolder
+        from sat_slime.grid.state import GridFolder
 
         if GridFolder(run).is_grid():
             from sat_slime.cli.grid import show_status
@@ -723,8 +723,8 @@ def report(
         sat-slime report runs/gspo-lag8-seed* runs/sat-gspo-lag8-seed* --out comparison
     """
     with _without_traceback():
-        from sat_slime.experiment.grid_report import write_reports
-        from sat_slime.experiment.report import faults_of
+        from sat_slime.report.comparison.page import write_reports
+        from sat_slime.report.run.page import faults_of
 
         for written in write_reports(paths, out, figure or []):
             typer.echo(written)
@@ -785,7 +785,7 @@ def replay(
     """
     with _without_traceback():
         from sat_slime.cli import replay as replaying
-        from sat_slime.experiment.replay.batch import Layout
+        from sat_slime.report.replay.step_batch import Layout
 
         layout = Layout(microbatch_tokens, microbatch_responses)
         command = ["sat-slime", *sys.argv[1:]]

@@ -17,8 +17,8 @@ from rich.markup import escape
 
 from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, config_warnings, load_config
 from sat_slime.config.loader import RunConfig, further_errors
-from sat_slime.experiment.run_folder import RunFolder
-from sat_slime.experiment.run_log import tracker_error
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.log import tracker_error
 
 GIB = 2**30
 ENGINE_MEMORY_GIB = 2.5

@@ -14,17 +14,17 @@ from rich.table import Table
 from rich.text import Text
 
 from sat_slime.config import ConfigError
-from sat_slime.rollout.prompts import PromptError
-from sat_slime.rollout.prompts import build as building
-from sat_slime.rollout.prompts import check as checking
-from sat_slime.rollout.prompts.build import AIME24, CHOICES, DAPO, DOLCI, PAPER_PROMPTS, Choice, Gathered, Problem
-from sat_slime.rollout.prompts.labels import need_verifier, new_pool
-from sat_slime.rollout.prompts.manifest import manifest
-from sat_slime.rollout.prompts.output import MANIFEST, Written, check_out, staged, write_json, write_jsonl
-from sat_slime.rollout.prompts.sources import fetch, find_source
-from sat_slime.rollout.prompts.text import find_template
-from sat_slime.rollout.prompts.tokenizer import ChatTokenizer
-from sat_slime.rollout.reward import MODES, Mode
+from sat_slime.prompts import PromptError
+from sat_slime.prompts import build as building
+from sat_slime.prompts import check as checking
+from sat_slime.prompts.build import AIME24, CHOICES, DAPO, DOLCI, PAPER_PROMPTS, Choice, Gathered, Problem
+from sat_slime.prompts.labels import need_verifier, new_pool
+from sat_slime.prompts.manifest import manifest
+from sat_slime.prompts.output import MANIFEST, Written, check_out, staged, write_json, write_jsonl
+from sat_slime.prompts.sources import fetch, find_source
+from sat_slime.prompts.text import find_template
+from sat_slime.prompts.tokenizer import ChatTokenizer
+from sat_slime.reward import MODES, Mode
 
 TRAIN, EVALUATION, DOUBTS = "train.jsonl", "aime24.jsonl", "doubts.jsonl"
 NO_SET = "none"

@@ -18,12 +18,12 @@ from rich.console import Console
 
 from sat_slime.config import ConfigError, EmbeddedConfig, load_config
 from sat_slime.config.schema import ScoresConfig
-from sat_slime.experiment.run_folder import RunFolder
+from sat_slime.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from sat_slime.embedded.held_out import Weights
     from sat_slime.embedded.server import ModelServer
-    from sat_slime.rollout.questions import Answer, Engine, Grade, Question
+    from sat_slime.evaluation.questions import Answer, Engine, Grade, Question
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,9 @@ def _check_sglang() -> None:
 
 
 def _plan_data(wish: Wish) -> Task:
+    from sat_slime.evaluation.questions import CompletionsEngine, Sampling
+    from sat_slime.reward import MODES, VerifierPool
     from sat_slime.rollout.client import LOCAL_URL
-    from sat_slime.rollout.questions import CompletionsEngine, Sampling
-    from sat_slime.rollout.reward import MODES, VerifierPool
 
     assert wish.data is not None
     if wish.mode not in MODES:
@@ -185,10 +185,10 @@ def read_questions(path: Path, template: str, raw: bool = False) -> list[Questio
 
     raw: text as it is, for a model without chat template. Raises PromptError.
     """
-    from sat_slime.rollout.prompts import PromptError
-    from sat_slime.rollout.prompts.rows import find_columns, label_text, missing_columns, problem_text, read_jsonl
-    from sat_slime.rollout.prompts.text import fill, find_template, strip_instruction
-    from sat_slime.rollout.questions import Question
+    from sat_slime.evaluation.questions import Question
+    from sat_slime.prompts import PromptError
+    from sat_slime.prompts.rows import find_columns, label_text, missing_columns, problem_text, read_jsonl
+    from sat_slime.prompts.text import fill, find_template, strip_instruction
 
     instruction, questions = find_template(template), []
     for number, row in read_jsonl(path):

@@ -19,11 +19,11 @@ from sat_slime.cli.launch import sigterm_as_ctrl_c
 from sat_slime.config import ConfigError
 from sat_slime.config.disk import disk_is_full
 from sat_slime.config.jsonl import append_row, read_rows, write_atomically
-from sat_slime.experiment.run_folder import writable
+from sat_slime.runs.folder import writable
 
 if TYPE_CHECKING:
     from sat_slime.cli.evaluate import Task
-    from sat_slime.rollout.questions import Question, Sampled
+    from sat_slime.evaluation.questions import Question, Sampled
 
 SHOWN_PROBLEMS = 64
 """Rows of the printed table; eval.json has all."""
@@ -57,8 +57,8 @@ def run(task: Task, overwrite: bool, console: Console) -> dict[str, Any]:
 
 
 async def _collect(task: Task, console: Console) -> None:
+    from sat_slime.evaluation.questions import ask, by_problem
     from sat_slime.rollout.client import ServerLost, ServerRefused
-    from sat_slime.rollout.questions import ask, by_problem
 
     async with AsyncExitStack() as stack:
         wanted = by_problem(task.questions, task.samples * task.scores.repeats)
@@ -152,7 +152,7 @@ def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[Sam
 
 
 def _result(task: Task) -> dict[str, Any]:
-    from sat_slime.rollout.evaluation import Graded, measured_weights, problem_table, summary
+    from sat_slime.evaluation.scores import Graded, measured_weights, problem_table, summary
 
     count = task.samples * task.scores.repeats
     rows = {(row["problem"], row["sample"]): row for row in read_rows(task.out / "samples.jsonl")}
@@ -189,7 +189,7 @@ def _commonest_wrong(task: Task, question: Question, rows: dict[tuple[str, int],
 
 def show(result: dict[str, Any], console: Console) -> None:
     """The table of problems, and the numbers."""
-    from sat_slime.rollout.reward import KILLED
+    from sat_slime.reward import KILLED
 
     table = Table(box=None, pad_edge=False)
     for name, justify in (("problem", "left"), ("label", "left"), ("right", "right"), ("accuracy", "right")):

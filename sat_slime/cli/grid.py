@@ -30,14 +30,14 @@ from sat_slime.config import (
 )
 from sat_slime.config.disk import disk_is_full
 from sat_slime.config.loader import RunConfig, vary
-from sat_slime.experiment.grid import GridRun
-from sat_slime.experiment.grid_plan import Cell, cell_config, plan_cells, select_cells
-from sat_slime.experiment.grid_progress import CellSize, Outlook, ProgressReader, outlook
-from sat_slime.experiment.grid_state import CellState, GridFolder
-from sat_slime.experiment.grid_view import GridSight, LiveGridView, PlainGridView, matrix
-from sat_slime.experiment.metrics import write_atomically
-from sat_slime.experiment.run_folder import RunFolder, RunFolderError, writable
-from sat_slime.experiment.view import duration
+from sat_slime.grid.plan import Cell, cell_config, plan_cells, select_cells
+from sat_slime.grid.progress import CellSize, Outlook, ProgressReader, outlook
+from sat_slime.grid.run import GridRun
+from sat_slime.grid.state import CellState, GridFolder
+from sat_slime.grid.view import GridSight, LiveGridView, PlainGridView, matrix
+from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.runs.live_view import duration
+from sat_slime.runs.rows import write_atomically
 
 COMMAND = (sys.executable, "-m", "sat_slime.cli.tied")
 """What runs a cell, with the grid's process and the arguments of `sat-slime` behind it."""

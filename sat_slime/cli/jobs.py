@@ -18,9 +18,9 @@ from sat_slime.cli.laptop import make_missing_laptop
 from sat_slime.cli.launch import Ending, sigterm_as_ctrl_c, with_remark
 from sat_slime.cli.slime import SlimePlan, check_cluster, raise_failed, saved_iterations, to_stderr
 from sat_slime.config import SlimeConfig, dump_config, method_label
-from sat_slime.experiment.metrics import keep_rows, write_atomically
-from sat_slime.experiment.run_folder import RunFolder, RunFolderError, writable
-from sat_slime.experiment.view import View, make_view
+from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.runs.live_view import View, make_view
+from sat_slime.runs.rows import keep_rows, write_atomically
 
 if TYPE_CHECKING:
     from sat_slime.plugin.launch.job_files import JobRecord
@@ -344,7 +344,7 @@ def _failure(folder: RunFolder, record: JobRecord, state: JobState) -> str:
 
 
 def _report(folder: RunFolder) -> str:
-    from sat_slime.experiment.report import write_report
+    from sat_slime.report.run.page import write_report
 
     try:
         return f"report: {short(write_report(folder.path))}"

@@ -29,13 +29,13 @@ from sat_slime.config import (
 from sat_slime.config.checks import prompt_tokens, responses_per_iteration
 from sat_slime.config.method import method_switches
 from sat_slime.config.schema import Section
-from sat_slime.experiment.collapse import CollapseWatch
-from sat_slime.experiment.grid_state import GridFolder
-from sat_slime.experiment.metrics import write_atomically
-from sat_slime.experiment.run_folder import RunFolder, RunFolderError, writable
-from sat_slime.experiment.run_log import RunLog, tracker_error
-from sat_slime.experiment.view import make_view
+from sat_slime.grid.state import GridFolder
 from sat_slime.rollout.ray_start import STARTS, RayNotStarted
+from sat_slime.runs.collapse import CollapseWatch
+from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.runs.live_view import make_view
+from sat_slime.runs.log import RunLog, tracker_error
+from sat_slime.runs.rows import write_atomically
 
 if TYPE_CHECKING:
     from sat_slime.cli.slime import SlimePlan
@@ -385,7 +385,7 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
     try:
         folder.ended(status, error and error.splitlines()[0])
         console.print("writing the report ...", highlight=False)
-        from sat_slime.experiment.report import write_report
+        from sat_slime.report.run.page import write_report
 
         lines.append(f"report: {write_report(folder.path)}")
     except KeyboardInterrupt:

@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from sat_slime.config import ConfigError
-from sat_slime.experiment.page_parts import Sheet
-from sat_slime.experiment.replay.batch import Layout
-from sat_slime.experiment.replay.page import check_out, write_page
-from sat_slime.experiment.replay.run import Replay, StepRow, replay
-from sat_slime.experiment.replay.selection import choose
-from sat_slime.experiment.replay.statistics import GROUPS
-from sat_slime.experiment.replay.tables import methods_table, percent
+from sat_slime.report.page_parts import Sheet
+from sat_slime.report.replay.page import check_out, write_page
+from sat_slime.report.replay.replay import Replay, StepRow, replay
+from sat_slime.report.replay.selection import choose
+from sat_slime.report.replay.step_batch import Layout
+from sat_slime.report.replay.sums import GROUPS
+from sat_slime.report.replay.tables import methods_table, percent
 
 
 def run(

@@ -15,8 +15,8 @@ import typer
 
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.loader import RunConfig
-from sat_slime.experiment.metrics import read_rows
-from sat_slime.experiment.run_folder import RunFolder
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.rows import read_rows
 
 if TYPE_CHECKING:
     from sat_slime.cli.launch import Plan

@@ -16,9 +16,9 @@ from sat_slime.cli.jobs import Show, end, note_end, short
 from sat_slime.cli.launch import Ending
 from sat_slime.cli.slime import saved_iterations
 from sat_slime.config import SlimeConfig, load_config, method_label
-from sat_slime.experiment.metrics import read_rows
-from sat_slime.experiment.run_folder import RunFolder, RunFolderError
-from sat_slime.experiment.view import number
+from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.live_view import number
+from sat_slime.runs.rows import read_rows
 
 if TYPE_CHECKING:
     from sat_slime.plugin.launch.job_files import JobRecord

@@ -16,7 +16,7 @@ from sat_slime.cli.laptop import missing_laptop, without_laptop
 from sat_slime.cli.launch import changed_settings
 from sat_slime.cli.resume import GoingBack, instead_of, no_such_checkpoint
 from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
-from sat_slime.experiment.run_folder import RunFolder, RunFolderError
+from sat_slime.runs.folder import RunFolder, RunFolderError
 
 if TYPE_CHECKING:
     from sat_slime.plugin.launch.command import SlimeCommand

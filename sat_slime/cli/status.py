@@ -7,8 +7,8 @@ from pathlib import Path
 from sat_slime.cli.jobs import short
 from sat_slime.cli.sent import progress, status_lines
 from sat_slime.config import EmbeddedConfig, load_config, method_label
-from sat_slime.experiment.metrics import read_rows
-from sat_slime.experiment.run_folder import RunFolder
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.rows import read_rows
 
 
 def lines(path: Path) -> list[str]:

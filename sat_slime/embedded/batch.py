@@ -13,7 +13,7 @@ import numpy as np
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.task import Problem
-from sat_slime.rollout.reward import Verdict
+from sat_slime.reward import Verdict
 from sat_slime.rollout.types import GenerationRequest, Response
 
 # Streams of random numbers: under one seed they never overlap.

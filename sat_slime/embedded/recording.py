@@ -10,7 +10,7 @@ from sat_slime.config.method import build_method
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.batch import RolloutBatch, StepResult
-from sat_slime.rollout.evaluation import Graded, measured_weights, summary
+from sat_slime.evaluation.scores import Graded, measured_weights, summary
 from sat_slime.rollout.token_dump import TokenDump
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sat_slime.config.schema import TaskConfig
-from sat_slime.rollout.running_sums import ALPHABET, EOS, answer, decode, encode, verdict
+from sat_slime.reward.running_sums import ALPHABET, EOS, answer, decode, encode, verdict
 
 __all__ = ["ALPHABET", "EOS", "answer", "decode", "encode", "verdict"]
 

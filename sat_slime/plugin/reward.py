@@ -19,7 +19,7 @@ import threading
 from argparse import Namespace
 from typing import Any
 
-from sat_slime.rollout.reward import Limits, Mode, VerifierPool
+from sat_slime.reward import Limits, Mode, VerifierPool
 
 # The workers import these; a launcher that tries this import on every node wants to know beforehand.
 for _name in ("math_verify", "latex2sympy2_extended"):

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from sat_slime.evaluation.scores import Graded, summary
 from sat_slime.plugin import reward
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.routed_experts import fault, narrow, routed_layers, stand_in, strangers
 from sat_slime.plugin.inside.settings import plugin_config, steps_per_rollout
 from sat_slime.plugin.inside.step_files import StepFile, slime_module
-from sat_slime.rollout.evaluation import Graded, summary
 from sat_slime.rollout.staleness import STREAM_METRICS
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from sat_slime.config.jsonl import read_rows
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint, held_out
 from sat_slime.embedded.checkpoint import DamagedCheckpoint
-from sat_slime.rollout.evaluation import Graded, summary
+from sat_slime.evaluation.scores import Graded, summary
 
 ROOT = Path(__file__).parents[2]
 AIME = ROOT.parent / "shared" / "data" / "aime24.jsonl"

@@ -9,13 +9,13 @@ pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'
 from prompt_sets import dapo_rows, pairs, slime_rows, write
 from slime_host import import_slime
 
-from sat_slime.rollout.prompts.build import DAPO, choose, gather, prompt_row
-from sat_slime.rollout.prompts.check import Settings, check_file
-from sat_slime.rollout.prompts.labels import new_pool
-from sat_slime.rollout.prompts.output import write_jsonl
-from sat_slime.rollout.prompts.sources import fetch, find_source
-from sat_slime.rollout.prompts.text import TEMPLATES
-from sat_slime.rollout.prompts.tokenizer import ChatTokenizer
+from sat_slime.prompts.build import DAPO, choose, gather, prompt_row
+from sat_slime.prompts.check import Settings, check_file
+from sat_slime.prompts.labels import new_pool
+from sat_slime.prompts.output import write_jsonl
+from sat_slime.prompts.sources import fetch, find_source
+from sat_slime.prompts.text import TEMPLATES
+from sat_slime.prompts.tokenizer import ChatTokenizer
 
 pytestmark = pytest.mark.needs_slime
 CHATML = (

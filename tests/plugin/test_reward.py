@@ -12,7 +12,7 @@ pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'
 
 from sat_slime.config.schema import VerifierLimits
 from sat_slime.plugin import reward
-from sat_slime.rollout.reward import Limits
+from sat_slime.reward import Limits
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -24,12 +24,12 @@ from slime_host import import_slime
 from synthetic_routes import make_routes
 
 from sat_slime.config.jsonl import read_rows
-from sat_slime.experiment.slime_rows import split_log
+from sat_slime.evaluation.scores import Graded, summary
 from sat_slime.plugin import rollout_hooks
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.routed_experts import fault
 from sat_slime.plugin.rollout_hooks import log_eval, log_rollout, on_sample
-from sat_slime.rollout.evaluation import Graded, summary
+from sat_slime.runs.slime_rows import split_log
 
 
 @dataclass

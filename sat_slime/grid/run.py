@@ -1,0 +1,237 @@
+"""Runs the cells of a grid, each in a process of its own, so that none can take the grid or another cell down."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sat_slime.config import load_config
+from sat_slime.config.exits import how_it_ended
+from sat_slime.grid.state import CellState, GridFolder, last_sign
+from sat_slime.runs.collapse import judge
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.rows import read_metrics
+
+POLL_S = 0.5
+"""Seconds between looks at the running cells."""
+BAD_INPUT, INTERRUPTED = 2, 130
+"""Exit codes of the command: settings that can never work, and a run that was told to end."""
+LAST_LINES = 40
+"""Lines of a cell's output in which its error is looked for."""
+
+
+class View(Protocol):
+    """What the grid tells while it runs."""
+
+    def event(self, state: CellState, text: str) -> None: ...
+    def message(self, text: str) -> None: ...
+    def refresh(self) -> None: ...
+
+
+class Cells(Protocol):
+    """What the grid has to know of the runtime."""
+
+    def command(self, state: CellState) -> list[str]:
+        """What runs a cell to its end, from its beginning or from where it stands."""
+
+    def settle(self, state: CellState) -> None:
+        """Bring the state.json of a cell's run up to date, where it ends without a process of ours."""
+
+
+@dataclass
+class Active:
+    """A cell that is being run."""
+
+    state: CellState
+    process: subprocess.Popen[bytes] | None
+    """None: a process that is not ours works on it, such as one that a killed grid left ending."""
+    run: RunFolder
+
+    def has_ended(self) -> bool:
+        return not self.run.is_locked() if self.process is None else self.process.poll() is not None
+
+    def signal(self, number: int) -> None:
+        """To the cell's own process, which ends what it started."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+
+class GridRun:
+    """One call of `sat-slime grid`."""
+
+    def __init__(
+        self,
+        folder: GridFolder,
+        states: Sequence[CellState],
+        queue: Sequence[CellState],
+        cells: Cells,
+        view: View,
+        parallel: int = 1,
+        retries: int = 0,
+    ):
+        """states: all cells of the grid. queue: those of them to run now, in this order."""
+        self.folder = folder
+        self.states = states
+        self.waiting = deque(queue)
+        self.running: list[Active] = []
+        self.cells = cells
+        self.view = view
+        self.parallel = parallel
+        self.retries = retries
+        self.asked = 0
+        """Times that an end was asked for."""
+        self._heard = 0
+        self._wake = threading.Event()
+
+    def run(self) -> None:
+        """To the end of the queue, or until Ctrl-C or SIGTERM, which ends the running cells: once cleanly, twice at
+        once. Whatever happens, no cell is left running."""
+        self.folder.logs.mkdir(parents=True, exist_ok=True)
+        with self._interruptible():
+            try:
+                while self.running or (self.waiting and not self.asked):
+                    while self.waiting and len(self.running) < self.parallel and not self.asked:
+                        self._start(self.waiting.popleft())
+                    self._wake.wait(POLL_S)
+                    self._wake.clear()
+                    self._pass_on()
+                    for active in [one for one in self.running if one.has_ended()]:
+                        self.running.remove(active)
+                        self._end(active)
+                    self.view.refresh()
+            finally:
+                self._kill()
+                self._save()
+
+    # -------------------------------------------------------------------------------------------------- one cell
+
+    def _start(self, state: CellState) -> None:
+        run = self.folder.run_folder(state)
+        if run.is_locked():
+            self._note(state, "running", "another process works on it: waiting for that")
+            self.running.append(Active(state, None, run))
+            return
+        self.cells.settle(state)
+        if run.state().get("status") == "finished":
+            self._finish(state, run)
+            return
+        command = self.cells.command(state)
+        goes_on = run.has_data()
+        state.started, state.ended = time.time(), None
+        with open(self._output(state), "ab") as output:
+            output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
+            output.flush()
+            # A session of its own: Ctrl-C in the terminal is for the grid, which passes it on.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self.running.append(Active(state, process, run))
+        again = f", attempt {state.attempts + 1}" if state.attempts else ""
+        self._note(state, "running", ("goes on from its newest checkpoint" if goes_on else "started") + again)
+
+    def _end(self, active: Active) -> None:
+        state, run = active.state, active.run
+        if active.process is None:
+            self.waiting.appendleft(state)  # to see how that ended
+            return
+        self.cells.settle(state)
+        noted = run.state()
+        status, code = noted.get("status"), active.process.returncode
+        state.ended = time.time()
+        state.minutes += (state.ended - (state.started or state.ended)) / 60
+        if status == "finished" and code == 0:
+            state.attempts += 1
+            self._finish(state, run)
+        elif status == "running" and "job" in noted:
+            self._note(state, "running", f"its job {noted['job']} goes on: end it with sat-slime stop {run.path}")
+        elif self.asked or code in (INTERRUPTED, -signal.SIGTERM) or (code == 0 and status == "interrupted"):
+            self._note(state, "interrupted", "interrupted; the grid goes on with it when it is run again")
+        else:
+            state.attempts += 1
+            self._fail(state, self._error(state, code, noted), code)
+
+    def _finish(self, state: CellState, run: RunFolder) -> None:
+        state.error, state.note = None, collapse_note(run)
+        self._note(state, "finished", "finished" + (f"; {state.note}" if state.note else ""))
+
+    def _fail(self, state: CellState, error: str, code: int) -> None:
+        state.error = error
+        if code != BAD_INPUT and state.attempts <= self.retries:
+            self._note(state, "interrupted", f"failed (attempt {state.attempts} of {self.retries + 1}): {error}")
+            self.waiting.appendleft(state)
+        else:
+            self._note(state, "failed", f"failed, and is left (attempt {state.attempts}): {error}")
+
+    def _error(self, state: CellState, code: int, noted: dict[str, Any]) -> str:
+        # A start that was refused left no note: what stands there is of the start before.
+        if code != BAD_INPUT and noted.get("status") == "failed" and noted.get("error"):
+            return str(noted["error"])
+        if code < 0:
+            return f"its process {how_it_ended(code)}"
+        lines = self._output(state).read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+        told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return told[-1] if told else f"its process {how_it_ended(code)}; more in {self._output(state)}"
+
+    def _output(self, state: CellState) -> Path:
+        return self.folder.logs / f"{state.cell.name}.txt"
+
+    def _note(self, state: CellState, now: str, text: str) -> None:
+        state.state = now
+        self._save()
+        self.view.event(state, text)
+
+    def _save(self) -> None:
+        self.folder.save(self.states)
+
+    # ---------------------------------------------------------------------------------------------------- the end
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread may handle signals
+            return
+        previous = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        self.asked += 1
+        self._wake.set()
+
+    def _pass_on(self) -> None:
+        """A demand to end, once for each time that it was made."""
+        while self._heard < self.asked:
+            self._heard += 1
+            if self._heard == 1:
+                self.view.message("ending the running cells after their iteration and a checkpoint; once more: at once")
+            self.running = [active for active in self.running if active.process is not None]  # those are not ours
+            for active in self.running:
+                active.signal(signal.SIGTERM if self._heard <= 2 else signal.SIGKILL)
+
+    def _kill(self) -> None:
+        """Only where the grid itself failed are there any left."""
+        for active in self.running:
+            if active.process is not None and active.process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(active.process.pid, signal.SIGKILL)
+                active.process.wait()
+                active.state.state, active.state.ended = "interrupted", last_sign(active.run, active.state.started)
+
+
+def collapse_note(run: RunFolder) -> str | None:
+    """What the collapse rule says of a finished run."""
+    pipeline = load_config(run.config).pipeline
+    period = max(1, pipeline.lag * pipeline.optimizer_steps_per_rollout)
+    return judge(read_metrics(run.metrics), read_metrics(run.eval), period).sentence() or None

@@ -1,0 +1,287 @@
+"""From data sets to prompts: each problem once, one instruction, and an account of every row that is not among them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sat_slime.prompts import PromptError
+from sat_slime.prompts.labels import label_faults, same_answer
+from sat_slime.prompts.overlap import Problems
+from sat_slime.prompts.rows import (
+    find_columns,
+    label_text,
+    missing_columns,
+    problem_text,
+    read_jsonl,
+    read_pairs,
+)
+from sat_slime.prompts.sources import Files
+from sat_slime.prompts.text import digest, fill, normalize, strip_instruction
+from sat_slime.prompts.tokenizer import ChatTokenizer
+from sat_slime.reward import Mode, VerifierPool
+
+Choice = Literal["keep", "drop"]
+CHOICES: tuple[Choice, ...] = ("keep", "drop")
+Count = Literal["rows", "texts", "problems"]
+MAX_NOTED = 1000
+"""Rows without problem or label that are noted one by one, of a source; all are counted."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """One of the sets that a run's prompts come from."""
+
+    name: str
+    default: str
+    """Where it is. A revision is named where one is known to be what the paper's time had."""
+    counted: Count
+    """What the paper's number is a number of."""
+    expected: int
+
+
+DAPO = DataSet("dapo", "BytedTsinghua-SIA/DAPO-Math-17k@65877096c24ffa7abc4e4fa5edb95cf3413a5674", "texts", 17_398)
+DOLCI = DataSet("dolci", "allenai/Dolci-RL-Zero-Math-7B", "rows", 13_314)
+AIME24 = DataSet("aime24", "BytedTsinghua-SIA/AIME-2024@aa49075e24ad594b79fdf0bdcefa735c2181be67", "problems", 30)
+PAPER_PROMPTS = DAPO.expected + DOLCI.expected
+
+
+@dataclass
+class Text:
+    """A problem as a set words it."""
+
+    problem: str
+    key: bytes
+    """The same for problems that are the same; see `normalize`."""
+    row: str
+    """The first row that has it, FILE:NUMBER."""
+    labels: Counter[str] = field(default_factory=Counter)
+    """How many rows have each."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What becomes a prompt."""
+
+    source: str
+    row: str
+    problem: str
+    label: str
+    key: bytes
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What may be wrong with a row."""
+
+    source: str
+    row: str
+    what: str
+    label: str | None
+    problem: str | None
+    kept: bool
+
+
+@dataclass
+class Account:
+    """What became of a set's rows."""
+
+    name: str
+    rows: int = 0
+    unusable: int = 0
+    """Rows without a problem, or without a label."""
+    instructed: int = 0
+    """Rows with an instruction around the problem, which was taken off."""
+    texts: int = 0
+    """Different texts, without the instruction."""
+    problems: int = 0
+    """Different problems."""
+    elsewhere: int = 0
+    """Of these, problems that a set before has too."""
+    two_labels: int = 0
+    """Problems that stand with labels which are not one answer."""
+    bad_labels: int = 0
+    """Prompts, before any is dropped, whose label the verifier cannot do with."""
+    prompts: int = 0
+
+
+@dataclass
+class Gathered:
+    """A set, read."""
+
+    data_set: DataSet
+    files: Files
+    account: Account
+    texts: list[Text]
+    doubts: list[Doubt]
+
+
+def gather(data_set: DataSet, files: Files) -> Gathered:
+    """Read a set, a row at a time; memory goes with the number of different texts. Raises PromptError."""
+    account = Account(data_set.name)
+    doubts: list[Doubt] = []
+    by_raw: dict[bytes, tuple[Text | None, bool]] = {}
+    by_text: dict[str, Text] = {}
+    for path in files.paths:
+        name = files.name(path)
+        for number, problem, label in read_pairs(path):
+            account.rows += 1
+            raw, answer = problem_text(problem), label_text(label)
+            text = None
+            if raw is not None and answer is not None:
+                if (known := by_raw.get(raw_digest := digest(raw))) is None:
+                    stripped, instructed = strip_instruction(raw)
+                    if stripped:
+                        text = by_text.get(stripped)
+                        if text is None:
+                            text = by_text[stripped] = Text(stripped, digest(normalize(stripped)), f"{name}:{number}")
+                    known = by_raw[raw_digest] = (text, instructed)
+                text = known[0]
+                account.instructed += known[1]
+            if text is None or answer is None:
+                account.unusable += 1
+                if account.unusable <= MAX_NOTED:
+                    what = (
+                        "no problem"
+                        if answer is not None
+                        else "no label"
+                        if raw is not None
+                        else "no problem, no label"
+                    )
+                    doubts.append(Doubt(data_set.name, f"{name}:{number}", what, answer, raw, False))
+            else:
+                text.labels[answer] += 1
+    if account.rows == 0:
+        raise PromptError(f"{files.source.given} has no rows: name another with --{data_set.name}")
+    if account.unusable == account.rows:
+        raise PromptError(f"{files.source.given}: {_no_row(files)}")
+    account.texts = len(by_text)
+    return Gathered(data_set, files, account, list(by_text.values()), doubts)
+
+
+def _no_row(files: Files) -> str:
+    first: Any = next((row for _, row in read_jsonl(files.paths[0])), {}) if files.paths[0].suffix == ".jsonl" else {}
+    if isinstance(first, dict) and None in find_columns(tuple(first)):
+        return missing_columns(first)
+    return "no row has both a problem and a label: name another set"
+
+
+def choose(
+    gathered: Sequence[Gathered], repeated: Choice, bad_labels: Choice, mode: Mode, pool: VerifierPool
+) -> list[Problem]:
+    """The problems of all sets, in their order, each with the label of most of its rows. Accounts and doubts go on.
+
+    repeated: `drop` has each problem once, from the first set that has it. `keep` has what the paper's numbers count:
+    each text of DAPO-Math-17k, each row of Dolci.
+    bad_labels: whether to keep a problem with several labels, or with one that the verifier cannot do with in `mode`.
+    """
+    label_of: dict[bytes, str] = {}
+    doubtful: set[bytes] = set()
+    chosen: list[Problem] = []
+    kept = bad_labels == "keep"
+    for one in gathered:
+        worded: dict[bytes, list[Text]] = {}
+        for text in one.texts:
+            worded.setdefault(text.key, []).append(text)
+        one.account.problems = len(worded)
+        for key, texts in worded.items():
+            label, others = _labels(texts)
+            elsewhere = key in label_of
+            one.account.elsewhere += elsewhere
+            others += [label_of[key]] if elsewhere else []
+            if rivals := [other for other in dict.fromkeys(others) if not same_answer(other, label, pool)]:
+                one.account.two_labels += 1
+                doubtful.add(key)
+                what = f"other labels too: {', '.join(map(repr, rivals))}"
+                one.doubts.append(Doubt(one.data_set.name, texts[0].row, what, label, texts[0].problem, kept))
+            if not elsewhere or repeated == "keep":
+                chosen += _problems(one.data_set, texts, repeated)
+        label_of = {key: _labels(texts)[0] for key, texts in worded.items()} | label_of
+    faults = label_faults((problem.label for problem in chosen), mode, pool)
+    accounts = {one.data_set.name: one for one in gathered}
+    sound = []
+    for problem in chosen:
+        one = accounts[problem.source]
+        if fault := faults.get(problem.label):
+            one.account.bad_labels += 1
+            one.doubts.append(Doubt(problem.source, problem.row, fault, problem.label, problem.problem, kept))
+        if kept or not (fault or problem.key in doubtful):
+            one.account.prompts += 1
+            sound.append(problem)
+    return sound
+
+
+def differences(gathered: Sequence[Gathered]) -> list[str]:
+    """Where the sets are not those that the paper counted."""
+    return [
+        f"{one.data_set.name} has {found:,} {one.data_set.counted}, not {one.data_set.expected:,}"
+        for one in gathered
+        if (found := getattr(one.account, one.data_set.counted)) != one.data_set.expected
+    ]
+
+
+def integer_labels(problems: Iterable[Problem]) -> list[Problem]:
+    """AIME's answers without leading zeros: a model writes 25, and string comparisons want what it writes. Raises
+    PromptError."""
+    found = []
+    for problem in problems:
+        if not re.fullmatch(r"[0-9]{1,3}", problem.label):
+            raise PromptError(
+                f"{problem.row} has the label {problem.label!r}, and AIME's are integers from 0 to 999: name another "
+                "set with --aime24"
+            )
+        found.append(dataclasses.replace(problem, label=str(int(problem.label))))
+    return found
+
+
+def shuffled(problems: Iterable[Problem], seed: int) -> list[Problem]:
+    """In an order that the seed and the problems make, whatever copy and order they came in."""
+    key = str(seed).encode()
+    return sorted(problems, key=lambda problem: hashlib.blake2b(problem.key, digest_size=16, key=key).digest())
+
+
+def prompt_row(problem: Problem, template: str, tokenizer: ChatTokenizer | None) -> dict[str, Any]:
+    """A line of slime's --prompt-data. The prompt is a list of messages, or with a tokenizer the text of its chat
+    template. slime tells sources apart by metadata.source_name."""
+    messages = [{"role": "user", "content": fill(template, problem.problem)}]
+    return {
+        "prompt": messages if tokenizer is None else tokenizer.chat(messages),
+        "label": problem.label,
+        "metadata": {"source_name": problem.source, "row": problem.row},
+    }
+
+
+def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Doubt]:
+    """Training problems that are, or nearly are, problems of the evaluation."""
+    found = []
+    problems = Problems((number, problem.problem) for number, problem in enumerate(evaluation))
+    for problem in train:
+        if (overlap := problems.overlap(problem.problem)) is not None:
+            theirs = evaluation[overlap.of]
+            what = "is" if overlap.same else f"holds {overlap.share:.0%} of"
+            what = f"{what} {theirs.source}'s {theirs.row}"
+            found.append(Doubt(problem.source, problem.row, what, problem.label, problem.problem, True))
+    return found
+
+
+def _labels(texts: Sequence[Text]) -> tuple[str, list[str]]:
+    """The label of most rows, the first of several such; and the others."""
+    labels: Counter[str] = Counter()
+    for text in texts:
+        labels.update(text.labels)
+    (label, _), *others = labels.most_common()
+    return label, [other for other, _ in others]
+
+
+def _problems(data_set: DataSet, texts: Sequence[Text], repeated: Choice) -> Iterator[Problem]:
+    if repeated == "drop":
+        yield Problem(data_set.name, texts[0].row, texts[0].problem, _labels(texts)[0], texts[0].key)
+        return
+    for text in texts:
+        labels = text.labels.elements() if data_set.counted == "rows" else [_labels([text])[0]]
+        yield from (Problem(data_set.name, text.row, text.problem, label, text.key) for label in labels)

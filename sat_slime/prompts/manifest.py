@@ -1,0 +1,56 @@
+"""How a folder of prompts was made, and how to make the same again."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sat_slime
+from sat_slime.prompts.build import Gathered
+from sat_slime.prompts.output import Written
+from sat_slime.prompts.sources import sha256
+
+PACKAGES = ("huggingface-hub", "pyarrow", "math-verify", "transformers")
+
+
+def manifest(
+    gathered: Sequence[Gathered], settings: Mapping[str, Any], different: Sequence[str], written: Mapping[str, Written]
+) -> dict[str, Any]:
+    """No time stands in it: the same input gives the same bytes.
+
+    different: where the sets are not the paper's.
+    """
+    versions = {"sat-slime": sat_slime.__version__, "python": platform.python_version()}
+    return {
+        "schema": "sat_slime.prompts/1",
+        "versions": versions | {package: _version(package) for package in PACKAGES},
+        "settings": dict(settings),
+        "differs_from_paper": list(different),
+        "sources": [_source(one) for one in gathered],
+        "files": {name: dataclasses.asdict(file) for name, file in written.items()},
+    }
+
+
+def _source(one: Gathered) -> dict[str, Any]:
+    files, source = one.files, one.files.source
+    hub = {"repository": source.repository, "revision": source.revision, "commit": files.commit}
+    return {
+        "name": one.data_set.name,
+        "given": source.given,
+        **({"path": str(source.path.absolute())} if source.path else hub),
+        "files": [
+            {"name": files.name(path), "bytes": path.stat().st_size, "sha256": sha256(path)} for path in files.paths
+        ],
+        "counts": {name: count for name, count in dataclasses.asdict(one.account).items() if name != "name"},
+        "paper": {one.data_set.counted: one.data_set.expected},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

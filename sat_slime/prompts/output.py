@@ -1,0 +1,94 @@
+"""The folder of prepared prompts: it appears whole, with its manifest, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sat_slime.prompts import PromptError
+from sat_slime.prompts.sources import sha256
+
+MANIFEST = "manifest.json"
+
+
+def check_out(out: Path, overwrite: bool) -> None:
+    """Raise PromptError where `out` is in the way, or cannot be made."""
+    if out.exists() and not out.is_dir():
+        raise PromptError(f"{out} is a file: name a folder with --out")
+    if out.is_dir() and any(out.iterdir()):
+        if not (out / MANIFEST).is_file():
+            raise PromptError(f"{out} is not empty and holds no prepared prompts: name another --out")
+        if not overwrite:
+            raise PromptError(f"{out} holds prepared prompts: give --overwrite, or name another --out")
+    parent = out.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not os.access(out if out.is_dir() else parent, os.W_OK | os.X_OK):
+        raise PromptError(f"{out} cannot be written: name another --out")
+
+
+@contextlib.contextmanager
+def staged(out: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `out` at the end, or after an error is gone.
+
+    Files of an earlier `out` are replaced one by one; meanwhile it has no manifest.
+    """
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    stage = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
+    try:
+        yield stage
+        stage.chmod(0o777 & ~_umask())
+        if out.is_dir():
+            with contextlib.suppress(FileNotFoundError):
+                (out / MANIFEST).unlink()
+            for file in sorted(stage.iterdir(), key=lambda file: file.name == MANIFEST):
+                os.replace(file, out / file.name)
+        else:
+            os.rename(stage, out)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file of the folder."""
+
+    rows: int
+    bytes: int
+    sha256: str
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> Written:
+    """One JSON value a line, on the disk when this returns."""
+    count = 0
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+        _flush(file)
+    return Written(count, path.stat().st_size, sha256(path))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file for people, on the disk when this returns."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+        _flush(file)
+
+
+def _flush(file: Any) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,289 @@
+"""The cells of a grid: runs by method, lag and seed, read from run folders, grids or files of metrics."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from sat_slime.config.loader import RETIRED
+from sat_slime.config.method import base_name, method_label, method_switches
+from sat_slime.objective import PAPER_METHODS
+from sat_slime.report.drawing import RunData
+from sat_slime.runs.collapse import CollapseWatch, judge
+from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.row_faults import last_step, missing_steps
+from sat_slime.runs.rows import columns, read_histograms, read_rows
+from sat_slime.runs.slime_rows import adopt, is_slime_log, split_log
+
+PAPER_ORDER = [method.name for method in PAPER_METHODS]
+Rows = list[dict[str, Any]]
+_NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
+_OWN_TO_A_CELL = (
+    "name",
+    "output_dir",
+    "seed",
+    "warmup.seed",
+    "pipeline.lag",
+    "method.base",
+    "method.r3",
+    "method.denominator",
+    "method.sat.enabled",
+    "method.tis.enabled",
+    "method.top_p_replay",
+    "method.dppo.divergence",
+    "method.icepop.form",
+)
+_COMPUTES_NOTHING = ("cache_dir", "logging", "checkpoint", "cluster", "hooks", "collapse", *map(".".join, RETIRED))
+
+
+@dataclass
+class Cell:
+    """One run of a grid, as far as it goes."""
+
+    method: str
+    """Our name of the method, such as sat-gspo-r3; of a run that names none, the run's own name."""
+    lag: int | None
+    seed: int | None
+    path: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    status: str = "unknown"
+    error: str | None = None
+    data: RunData = field(default_factory=RunData)
+    datasets: tuple[str, ...] = ()
+    """Data sets that were evaluated; the first one is the score."""
+
+    @property
+    def label(self) -> str:
+        """As the paper writes it."""
+        return label_of(self.method)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps logged."""
+        return len(self.data.metrics.get("step", ()))
+
+    @property
+    def planned_steps(self) -> int:
+        """0 where it is unknown."""
+        pipeline = _section(self.config, "pipeline")
+        return _whole(pipeline.get("iterations"), 0) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1)
+
+    @cached_property
+    def missing(self) -> list[int]:
+        """Optimizer steps that were made and have no row. Of a log without settings, which may have a row for every few
+        steps, none are known."""
+        if not self.planned_steps:
+            return []
+        steps = [int(step) for step in self.data.metrics.get("step", ()) if np.isfinite(step)]
+        return missing_steps(steps, last_step(self.config, self.status))
+
+    @property
+    def counts(self) -> bool:
+        """Whether the run is whole, so that its numbers may stand beside those of others."""
+        if not self.steps or self.missing:
+            return False
+        if self.planned_steps:
+            # a run that collapse.stop ended is finished too
+            return self.status == "finished" or self.steps >= self.planned_steps
+        return self.status in ("unknown", "finished")
+
+    @cached_property
+    def collapse(self) -> CollapseWatch:
+        """The collapse rule over all that is logged."""
+        return judge(self.data.metrics, self.data.evals, self.data.period)
+
+    @property
+    def where(self) -> str:
+        """The cell in words."""
+        lag = "" if self.lag is None else f" lag {self.lag}"
+        return f"{self.label}{lag}{'' if self.seed is None else f' seed {self.seed}'}"
+
+
+@dataclass
+class Collection:
+    """What a report is about."""
+
+    cells: list[Cell]
+    left_out: list[str] = field(default_factory=list)
+    """Sentences about what was given and is not in it."""
+    planned: list[tuple[str, int, int]] = field(default_factory=list)
+    """(method, lag, seed) that a grid names."""
+
+    @property
+    def methods(self) -> list[str]:
+        """In the paper's order, others after."""
+        names = dict.fromkeys([cell.method for cell in self.cells] + [method for method, _, _ in self.planned])
+        return sorted(names, key=lambda name: (PAPER_ORDER.index(name) if name in PAPER_ORDER else 99, name))
+
+    @property
+    def lags(self) -> list[int | None]:
+        """In order; None, where there is a run of unknown lag, last."""
+        lags = {cell.lag for cell in self.cells} | {lag for _, lag, _ in self.planned}
+        return sorted(lags, key=lambda lag: (lag is None, lag or 0))
+
+    def of(self, method: str, lag: int | None, whole: bool = True) -> list[Cell]:
+        """Runs of a method at a lag; whole: those alone that count."""
+        found = [cell for cell in self.cells if (cell.method, cell.lag) == (method, lag)]
+        return [cell for cell in found if cell.counts] if whole else found
+
+
+def label_of(method: str) -> str:
+    """`sat-gspo-r3` as the paper writes it, `SAT-GSPO w/ R3`; other names as they are."""
+    try:
+        return method_label(method_switches(method))
+    except ValueError:
+        return method
+
+
+def collect(paths: Sequence[str | Path]) -> Collection:
+    """All runs below `paths`: grids, run folders, folders or files of metrics. Raises RunFolderError where a path is
+    none of these."""
+    found = Collection([])
+    for path in map(Path, paths):
+        if is_grid(path):
+            _add_grid(found, path)
+        else:
+            _add(found, load_cell(path))
+    return found
+
+
+def is_grid(path: str | Path) -> bool:
+    """Whether a folder is of a grid."""
+    return (Path(path) / "grid.yaml").is_file()
+
+
+def _add(found: Collection, cell: Cell) -> None:
+    same = [other for other in found.cells if (other.method, other.lag) == (cell.method, cell.lag)]
+    if cell.seed is not None and any(other.seed == cell.seed for other in same):
+        found.left_out.append(f"{cell.path}: a second run of {cell.where}; the first one given is used")
+        return
+    found.cells.append(cell)
+
+
+def _add_grid(found: Collection, path: Path) -> None:
+    """The runs of a grid, and what its file and its cells.jsonl say of the others."""
+    grid = _read_yaml(path / "grid.yaml")
+    states = {str(row["cell"]): row for row in read_rows(path / "cells.jsonl") if row.get("cell")}
+    for folder in sorted((path / "runs").iterdir()) if (path / "runs").is_dir() else []:
+        if not (folder / "metrics.jsonl").exists() and not (folder / "config.yaml").exists():
+            continue
+        cell, state = load_cell(folder), states.get(folder.name, {})
+        if cell.status == "unknown":
+            cell.status = str(state.get("state") or "unknown")
+        cell.error = cell.error or (str(state["error"]) if state.get("error") else None)
+        _add(found, cell)
+    methods, lags, seeds = (grid.get(name) for name in ("methods", "lags", "seeds"))
+    if isinstance(methods, list) and isinstance(lags, list) and isinstance(seeds, list):
+        every = itertools.product(map(str, methods), lags, seeds)
+        found.planned += [cell for cell in every if isinstance(cell[1], int) and isinstance(cell[2], int)]
+    for name, row in states.items():
+        cell_of_row = (row.get("method"), row.get("lag"), row.get("seed"))
+        if cell_of_row not in found.planned and all(value is not None for value in cell_of_row):
+            found.planned.append((str(row["method"]), _whole(row["lag"], 0), _whole(row["seed"], 0)))
+        if row.get("error") and not (path / "runs" / name).is_dir():
+            found.left_out.append(f"{name}: {row['error']}")
+
+
+def load_cell(path: Path) -> Cell:
+    """A run folder, a folder with metrics.jsonl, or a file of metrics. Raises RunFolderError when it is none."""
+    if path.is_file():
+        return _of_file(path)
+    if not (path / "metrics.jsonl").exists() and not RunFolder(path).is_run():
+        raise RunFolderError(
+            f"{path} is no run, grid or file of metrics: a run has config.yaml or metrics.jsonl, a grid grid.yaml"
+        )
+    folder = RunFolder(path)
+    state = folder.state()
+    cell = _cell(path, _read_yaml(folder.config), read_rows(folder.metrics), read_rows(folder.eval))
+    cell.data.histograms = read_histograms(folder.histograms)
+    cell.status, cell.error = str(state.get("status", "unknown")), state.get("error")
+    return cell
+
+
+def _of_file(path: Path) -> Cell:
+    """Rows by slime's names, or those of a metrics.jsonl with its eval.jsonl beside it."""
+    rows = read_rows(path)
+    if not rows:
+        raise RunFolderError(f"{path} holds no JSON lines: give a run folder, a grid or a file like metrics.jsonl")
+    metrics, evals = split_log(rows) if is_slime_log(rows) else (rows, read_rows(path.with_name("eval.jsonl")))
+    name = path.parent / path.parent.name if path.stem in ("metrics", "log") else path.with_suffix("")
+    cell = _cell(Path(name), {}, metrics, evals)
+    cell.path = path
+    return cell
+
+
+def _cell(path: Path, config: dict[str, Any], metric_rows: Rows, eval_rows: Rows) -> Cell:
+    metrics = columns([adopt(row) for row in metric_rows])
+    if metrics and "step" not in metrics:
+        metrics["step"] = np.arange(1.0, len(metric_rows) + 1)
+    datasets = tuple(dict.fromkeys(str(row["dataset"]) for row in eval_rows if row.get("dataset") is not None))
+    kept = [row for row in eval_rows if not datasets or row.get("dataset") == datasets[0]]
+    match = _NAME.match(path.name)
+    method = _section(config, "method")
+    pipeline = _section(config, "pipeline")
+    lag = _whole(pipeline.get("lag", match and match["lag"]), None)
+    if lag is None and "lag/max" in metrics:
+        lag = int(np.nanmax(metrics["lag/max"]))
+    seed = _whole(config.get("seed", match and match["seed"]), None)
+    name = method_name(method) if method else match["method"] if match else path.name
+    period = max(1, (lag or 1) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1))
+    return Cell(name, lag, seed, path, config, data=RunData(metrics, columns(kept), (), period), datasets=datasets)
+
+
+def method_name(section: Mapping[str, Any]) -> str:
+    """`sat-gspo-r3` from the `method` section of a resolved config."""
+    on = {key: bool(_section(section, key).get("enabled")) for key in ("sat", "tis")}
+    on |= {"r3": bool(section.get("r3")), "topp": bool(section.get("top_p_replay"))}
+    extras = "".join(f"-{key}" for key in ("tis", "r3", "topp") if on[key])
+    return f"{'sat-' if on['sat'] else ''}{base_name(section)}{extras}"
+
+
+def differing_settings(cells: Sequence[Cell]) -> dict[str, dict[str, int]]:
+    """Settings in which the runs differ beyond method, lag and seed: {dotted key: {value: runs}}."""
+    flat = [_flat(cell.config) for cell in cells if cell.config]
+    differing: dict[str, dict[str, int]] = {}
+    for key in sorted({key for values in flat for key in values}):
+        if any(key == one or key.startswith(f"{one}.") for one in (*_OWN_TO_A_CELL, *_COMPUTES_NOTHING)):
+            continue
+        counts: dict[str, int] = {}
+        for values in flat:
+            text = str(values.get(key, "unset"))
+            counts[text] = counts.get(text, 0) + 1
+        if len(counts) > 1:
+            differing[key] = counts
+    return differing
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    value = values.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _whole(value: Any, default: Any) -> Any:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return default
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -1,0 +1,208 @@
+"""The report of several runs or of a grid: one self-contained page, and figures and tables beside it as files."""
+
+from __future__ import annotations
+
+import html
+import shlex
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from sat_slime.report.comparison.cells import collect, is_grid
+from sat_slime.report.comparison.contrasts import Comparison
+from sat_slime.report.comparison.figures import draw_departure, draw_drift, draw_learning, draw_scores, lag_name
+from sat_slime.report.comparison.geometry import draw_geometry
+from sat_slime.report.comparison.limits import limits, ours_label, summary
+from sat_slime.report.comparison.paper_numbers import SOURCE
+from sat_slime.report.comparison.sat_figures import draw_parts, draw_sat
+from sat_slime.report.comparison.statistics import TEST
+from sat_slime.report.comparison.tables import difference_table, main_table, run_table
+from sat_slime.report.comparison.tail import draw_tail, gate_table, lag_table
+from sat_slime.report.curves import KEY
+from sat_slime.report.drawing import save
+from sat_slime.report.page_parts import Figure, Sheet, figure_html, sheet_html
+from sat_slime.report.run import page as report
+from sat_slime.report.sheet_style import PAGE, STYLE
+from sat_slime.runs import collapse
+from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.runs.rows import write_atomically
+
+
+def figures(comparison: Comparison) -> Iterator[Figure]:
+    """All figures, drawn when asked for."""
+    collection = comparison.collection
+    yield Figure(
+        "scores",
+        "Best scores with their intervals",
+        "Left the paper, right ours, each with an axis of its own. Bars: 95 % interval over seeds (Student's t); "
+        "small dots: the seeds. A cross marks a collapse.",
+        partial(draw_scores, comparison),
+    )
+    yield Figure(
+        "drift",
+        "d_pi over training",
+        f"Mean over seeds, smoothed over whole lag cycles. {KEY}",
+        partial(draw_drift, comparison),
+    )
+    yield Figure(
+        "accuracy",
+        "Held-out accuracy over training",
+        f"Mean over seeds; the band goes from the lowest seed to the highest. By the updates of the weights that were "
+        f"measured, not by when. {KEY}",
+        partial(draw_learning, comparison, "accuracy"),
+    )
+    yield Figure(
+        "reward",
+        "Training reward over training",
+        f"As above, by the weights that earned the reward: under lag they are older than those in training. {KEY}",
+        partial(draw_learning, comparison, "reward/mean"),
+    )
+    yield Figure(
+        "departure",
+        "Mismatch and KL: who leaves the low band, and when",
+        "Every run, those that broke off too; grey lines stay in their band. The marker and its label stand at the "
+        f"first step at which the level reached {collapse.MISMATCH_RISE:g} times its lowest (d_pi; or "
+        f"{collapse.MISMATCH_CEILING:g} nats), {collapse.KL_RISE:g} times (KL).",
+        partial(draw_departure, comparison),
+    )
+    yield Figure(
+        "geometry",
+        "Update geometry",
+        "Drawn from the objective's own functions, no data: where the gradient of a sampled token acts. DPPO's δ is "
+        "0.001. SAT's radius depends on the token's d and the batch's q; the third panel holds the factor fixed as "
+        "the paper's figure does.",
+        draw_geometry,
+    )
+    for lag in collection.lags:
+        yield Figure(
+            f"sat_{lag_name(lag).replace(' ', '_')}",
+            f"What SAT does over training, {lag_name(lag)}",
+            "Mean over seeds, band from the lowest to the highest. Newly clipped tokens are the only ones that make "
+            "a run differ from its base. Strongest contraction: the smallest factor of a step.",
+            partial(draw_sat, comparison, lag),
+        )
+    yield Figure(
+        "tail",
+        "Tail of |d| by realized lag",
+        "d = log π − log μ of single tokens, from the histograms of all runs at the highest lag. The realized lag is "
+        "that of the batch, and cycles from 1 to the configured one.",
+        partial(draw_tail, collection),
+    )
+    yield Figure(
+        "parts",
+        "What the mismatch is made of",
+        "Means of the last quarter: d_pi, its policy part (updates since generation) and its implementation part "
+        "(what the engines compute differently), and tokens routed to other experts. Means of absolute values: the "
+        "parts do not add up to d_pi.",
+        partial(draw_parts, comparison),
+    )
+
+
+def tables(comparison: Comparison) -> Iterator[Sheet]:
+    """All tables but the list of runs."""
+    ours = ours_label(comparison.collection)
+    for lag in comparison.collection.lags:
+        yield main_table(comparison, lag, ours, explain=lag == comparison.collection.lags[0])
+    if (differences := difference_table(comparison)) is not None:
+        yield differences
+
+
+def tail_tables(comparison: Comparison) -> Iterator[Sheet]:
+    """Realized lag x |d| x gate."""
+    if rows := lag_table(comparison.collection):
+        yield Sheet(
+            "lag_gate",
+            "Realized lag, |d| and the gate",
+            "Means over the optimizer steps of that lag, all runs of the method pooled; |d| and q in nats. With the "
+            "sequence ratio q and the gate are of the responses' mean d.",
+            rows[0],
+            rows[1:],
+        )
+    if rows := gate_table(comparison.collection):
+        yield Sheet(
+            "lag_d_gate",
+            "Realized lag x |d| x gate rate",
+            "SAT-GRPO with and without R3 at the highest lag, pooled: the share of a lag's tokens in a range of |d| "
+            "(nats), and for how many of those the gate is open. From the histograms and q of each step: exact but "
+            "for the bin that holds q.",
+            rows[0],
+            rows[1:],
+        )
+
+
+def write_grid_report(
+    paths: Sequence[str | Path], out: str | Path | None = None, only: Sequence[str] = ()
+) -> list[Path]:
+    """Write report.html, figures/ and tables/ about `paths`; returns what to look at.
+
+    out: folder to write to; unset, the grid itself where a single one is given, else `report`. only: names of figures;
+    the page is then left as it is. Raises RunFolderError for a path without runs, an unknown figure, or a folder that
+    is something else.
+    """
+    folder = _folder(paths, out)
+    collection = collect(paths)
+    if not collection.cells and not collection.planned:
+        raise RunFolderError(f"{paths[0]} holds no run yet: there is nothing to report")
+    comparison = Comparison(collection)
+    every = list(figures(comparison))
+    names = [figure.name for figure in every]
+    if unknown := [name for name in only if name not in names]:
+        raise RunFolderError(f"--figure {unknown[0]}: no such figure; there are {', '.join(names)}")
+    with writable(folder):
+        if only:
+            drawn = [(one, one.draw()) for one in every if one.name in only]
+            for figure, drawing in drawn:
+                if drawing is None:
+                    raise RunFolderError(f"--figure {figure.name}: these runs have no data for it")
+                save(drawing, folder / "figures", figure.name)
+            return [folder / "figures" / f"{figure.name}.png" for figure, _ in drawn]
+        write_atomically(folder / "report.html", _page(comparison, paths, folder, every))
+    return [folder / "report.html"]
+
+
+def write_reports(paths: Sequence[str | Path], out: str | Path | None, only: Sequence[str]) -> list[Path]:
+    """A single run's own report, where `paths` is one run folder and nothing of a comparison is asked for; else that of
+    all of them together. Raises RunFolderError."""
+    if len(paths) == 1 and out is None and not only and RunFolder(paths[0]).is_run():
+        return [report.write_report(paths[0])]
+    return write_grid_report(paths, out, only)
+
+
+def _folder(paths: Sequence[str | Path], out: str | Path | None) -> Path:
+    if out is None:
+        return Path(paths[0]) if len(paths) == 1 and is_grid(paths[0]) else Path("report")
+    folder = Path(out)
+    if folder.exists() and not (folder / "report.html").exists() and any(folder.iterdir()):
+        raise RunFolderError(f"{folder} exists and is no report: choose another --out")
+    return folder
+
+
+def _page(comparison: Comparison, paths: Sequence[str | Path], folder: Path, every: Sequence[Figure]) -> str:
+    command = "sat-slime report " + shlex.join(map(str, paths))
+    if len(paths) > 1 or folder != Path(paths[0]):
+        command += f" --out {shlex.quote(str(folder))}"
+    contents: list[tuple[str, str]] = []
+    body: list[str] = []
+    for sheet in tables(comparison):
+        body.append(sheet_html(sheet, folder, contents))
+    for figure in every:
+        body.append(figure_html(figure, folder, contents, f"{command} --figure {figure.name}"))
+        if figure.name == "tail":
+            body += [sheet_html(sheet, folder, contents) for sheet in tail_tables(comparison)]
+    contents += [("limits", "What the figures do not show"), ("rules", "Rules and tests")]
+    runs = sheet_html(run_table(comparison), folder, contents)
+    name = Path(paths[0]).resolve().name
+    return PAGE.format(
+        style=STYLE,
+        title=html.escape(name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"),
+        subtitle=html.escape(f"{ours_label(comparison.collection)}; beside them: paper, 30B, one seed"),
+        summary="".join(f"<p>{html.escape(sentence)}</p>" for sentence in summary(comparison)),
+        contents="".join(f'<a href="#{html.escape(to)}">{html.escape(text)}</a>' for to, text in contents),
+        body="\n".join(body),
+        limits="".join(f"<li>{html.escape(sentence)}</li>" for sentence in limits(comparison)),
+        runs=runs,
+        test=html.escape(f"Differences: {TEST}."),
+        rule=html.escape(str(collapse.__doc__).strip()),
+        source=html.escape(SOURCE),
+        command=html.escape(command),
+    )

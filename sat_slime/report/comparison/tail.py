@@ -1,0 +1,163 @@
+"""The tail of |d| by realized lag, and what SAT's gate takes of it: pooled over runs, from histograms and metrics."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from sat_slime.report.comparison.cells import Cell, Collection, label_of
+from sat_slime.report.curves import column_of
+from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, VERMILION, Drawing, Table
+
+BOUNDS = tuple(10.0**exponent for exponent in (-2, -1.5, -1, -0.5, 0))
+"""Between the columns of |d| in the gate table, nats; each is an edge of the histograms."""
+MEASURES = (
+    ("mismatch/d_pi", "mean |d|"),
+    ("mismatch/q90", "90 % quantile"),
+    ("mismatch/q99", "99 % quantile"),
+    ("sat/q", "q"),
+    ("sat/gate_rate", "gate open"),
+    ("sat/newly_clipped", "newly clipped"),
+    ("sat/c_min", "smallest factor"),
+)
+SHOWN_FROM = 1e-4
+"""Nats: the figure begins here; its table has all."""
+_LINES = ((BLACK, "-"), (BLUE, "--"), (ORANGE, ":"), (VERMILION, "-."), (GREEN, (0, (5, 1, 1, 1, 1, 1))))
+
+
+@dataclass
+class Pool:
+    """Histograms of |d| of one realized lag, added up."""
+
+    edges: np.ndarray
+    counts: np.ndarray
+    """(edges + 1,) tokens."""
+    beyond_gate: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """Of them those above the q of their step; within the bin that holds q they are taken as even in log |d|."""
+
+
+def stalest(collection: Collection) -> list[Cell]:
+    """Runs at the highest configured lag, which meet every realized lag: those of a lower one learn otherwise, and
+    together with them a lag would differ from another by more than the lag."""
+    lags = [lag for lag in collection.lags if lag is not None]
+    return [cell for cell in collection.cells if not lags or cell.lag == max(lags)]
+
+
+def pool(cells: Sequence[Cell]) -> dict[int, Pool]:
+    """{realized lag: histograms added up over steps and runs}."""
+    pools: dict[int, Pool] = {}
+    for cell in cells:
+        for row in cell.data.histograms:
+            edges, counts = (
+                np.array(row.get("edges") or (), dtype=float),
+                np.array(row.get("counts") or (), dtype=float),
+            )
+            if row.get("lag") is None or not len(edges) or len(counts) != len(edges) + 1:
+                continue
+            lag = round(row["lag"])
+            if lag not in pools:
+                pools[lag] = Pool(edges, np.zeros(len(counts)), np.zeros(len(counts)))
+            if np.array_equal(pools[lag].edges, edges):
+                pools[lag].counts += counts
+                if isinstance(row.get("q"), (int, float)):
+                    pools[lag].beyond_gate += counts * _share_above(edges, row["q"])
+    return dict(sorted(pools.items()))
+
+
+def _share_above(edges: np.ndarray, q: float) -> np.ndarray:
+    """(edges + 1,) share of each bin above q."""
+    if q <= 0:
+        return np.zeros(len(edges) + 1)
+    low, high = np.log(edges[:-1]), np.log(edges[1:])
+    inner = np.clip((high - np.log(q)) / (high - low), 0, 1)
+    return np.concatenate([[0.0], inner, [float(q <= edges[-1])]])
+
+
+def draw_tail(collection: Collection) -> Drawing | None:
+    """Histogram of |d|, and the share of the tokens above it, a line per realized lag; with and without R3."""
+    panels = []
+    for replayed, name in ((False, "without R3"), (True, "with R3")):
+        cells = [cell for cell in stalest(collection) if cell.method.endswith("-r3") == replayed]
+        pools = pool(cells)
+        for kind in ("histogram", "tail"):
+            panels.append(partial(_panel, pools, kind, f"{len(cells)} run{'s' * (len(cells) != 1)} {name}: {kind}"))
+    return column_of(panels, "|d| = |log π − log μ| of a token, nats", integer_x=False)
+
+
+def _panel(pools: dict[int, Pool], kind: str, title: str, axes: Axes, table: Table) -> bool:
+    # lag 0 is the first batch alone, of weights that no training has touched
+    lags = [lag for lag in pools if lag > 0] or list(pools)
+    if len(lags) > len(_LINES):  # the ends and what lies evenly between them
+        lags = [lags[round(i * (len(lags) - 1) / (len(_LINES) - 1))] for i in range(len(_LINES))]
+    for lag, (colour, dash) in zip(lags, _LINES, strict=False):
+        edges, share = pools[lag].edges, pools[lag].counts / max(pools[lag].counts.sum(), 1)
+        look: Any = {"color": colour, "linestyle": dash, "linewidth": 1.5, "label": f"realized lag {lag}"}
+        if kind == "tail":
+            above = share[::-1].cumsum()[::-1][1:]  # at each edge
+            shown = (above > 0) & (edges >= SHOWN_FROM)
+            axes.plot(edges[shown], above[shown], **look)
+            table |= {f"{title}, lag {lag}: x": edges, f"{title}, lag {lag}: share above x": above}
+        else:
+            inner = share[1:-1]
+            axes.stairs(np.where(inner > 0, inner, np.nan), edges, **look)
+            bounds = np.array([0.0, *edges, np.inf])
+            table |= {f"{title}, lag {lag}: from": bounds[:-1], f"{title}, lag {lag}: share": share}
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(left=SHOWN_FROM)
+    axes.set_ylabel("share above |d|" if kind == "tail" else "share per bin")
+    axes.set_title(title)
+    return bool(lags)
+
+
+Rows = list[list[str]]
+
+
+def lag_table(collection: Collection) -> Rows:
+    """Lag, realized lag, |d| and gate of every SAT method: means over the steps of that realized lag and the runs."""
+    rows = [["method", "lag", "realized", "steps", *(name for _, name in MEASURES)]]
+    sat = [name for name in collection.methods if name.startswith("sat-")]
+    for method, configured in itertools.product(sat, collection.lags):
+        cells = [cell for cell in collection.of(method, configured, whole=False) if "lag/mean" in cell.data.metrics]
+        lags = [np.round(cell.data.metrics["lag/mean"]) for cell in cells]
+        for lag in sorted({float(one) for values in lags for one in values[np.isfinite(values)]}):
+            chosen = [(cell.data.metrics, values == lag) for cell, values in zip(cells, lags, strict=True)]
+            numbers = []
+            for key, _ in MEASURES:
+                found = np.concatenate([metrics[key][at] for metrics, at in chosen if key in metrics] or [np.zeros(0)])
+                found = found[np.isfinite(found)]
+                percent = key in ("sat/gate_rate", "sat/newly_clipped")
+                numbers.append("–" if not len(found) else f"{found.mean():.2%}" if percent else f"{found.mean():.4f}")
+            steps = sum(int(at.sum()) for _, at in chosen)
+            rows.append(
+                [label_of(method), "–" if configured is None else str(configured), f"{lag:g}", str(steps), *numbers]
+            )
+    return rows if len(rows) > 1 else []
+
+
+def gate_table(collection: Collection) -> Rows:
+    """Of each realized lag the share of tokens by |d|, and in how many of them the gate is open. Methods with a token
+    ratio alone: under the sequence ratio the gate looks at the response's d, not at the token's."""
+    cells = [cell for cell in stalest(collection) if cell.method in ("sat-grpo", "sat-grpo-r3")]
+    names = [f"|d| below {BOUNDS[0]:.2g}"]
+    names += [f"to {high:.2g}" for high in BOUNDS[1:]] + [f"above {BOUNDS[-1]:.2g}"]
+    rows = [["realized lag", "tokens", *names]]
+    for lag, one in pool(cells).items():
+        total = one.counts.sum()
+        if not total:
+            continue
+        # a bin begins at its lower edge; the first one at 0
+        place = np.concatenate([[0], np.searchsorted(np.array(BOUNDS) * (1 - 1e-9), one.edges, side="right")])
+        cells_of_row = []
+        for column in range(len(names)):
+            tokens, beyond = one.counts[place == column].sum(), one.beyond_gate[place == column].sum()
+            opened = f", open {beyond / tokens:.0%}" if tokens else ""
+            cells_of_row.append(f"{tokens / total:.2%}{opened}")
+        rows.append([str(lag), f"{total:,.0f}", *cells_of_row])
+    return rows if len(rows) > 1 else []

@@ -1,0 +1,164 @@
+"""Lines of many methods that stay apart in grey print, means over seeds, and figures with one legend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from sat_slime.report.comparison.cells import Cell, label_of
+from sat_slime.report.drawing import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ORANGE,
+    SKY,
+    STYLE,
+    VERMILION,
+    Drawing,
+    Table,
+    smooth,
+    window_of,
+)
+
+GridPanel = Callable[[Axes, Table], bool]
+"""Draws into the axes and adds its numbers to the table; False when it has no data."""
+KEY = (
+    "Colour and dash tell the stabilizer (black solid: none, orange dotted: TIS, blue dashed: SAT, green dash-dotted: "
+    "DPPO), the marker the ratio (circle: token, square: sequence), a filled marker R3."
+)
+WIDTH = 5.2
+"""Inches: text of 10 points is then 9 pixels high across a phone."""
+MARKS = 6
+"""Markers on a line."""
+
+
+_PLAIN, _SAT, _TIS = (BLACK, "-"), (BLUE, "--"), (ORANGE, ":")
+_GATE, _PENALTY = (SKY, (0, (6, 1))), (VERMILION, (0, (1, 1, 4, 1)))
+_BASES: dict[str, tuple[tuple[str, Any], str]] = {
+    "grpo": (_PLAIN, "o"),
+    "gspo": (_PLAIN, "s"),
+    "ppo": (_PLAIN, "v"),
+    "trpo": (_PLAIN, "X"),
+    "dppo": ((GREEN, "-."), "^"),
+    "icepop": (_GATE, "D"),
+    "kpop": (_GATE, "P"),
+    "seqclip": (_GATE, "s"),
+    "spo": (_PENALTY, "o"),
+    "drpo": (_PENALTY, "D"),
+}
+"""Colour with dash, and marker, of each base."""
+
+
+def style_of(method: str) -> dict[str, Any]:
+    """How a method is drawn: dash and colour by stabilizer, marker by ratio, filled with R3."""
+    base = method.removeprefix("sat-").split("-")[0]
+    (colour, dash), marker = _BASES.get(base, (_PLAIN, "o"))
+    if method.startswith("sat-"):
+        colour, dash = _SAT
+    elif "-tis" in method:
+        colour, dash = _TIS
+    filled = "-r3" in method
+    return {
+        "color": colour,
+        "linestyle": dash,
+        "marker": marker,
+        "markersize": 4.5,
+        "markerfacecolor": colour if filled else "white",
+        "markeredgecolor": colour,
+        "markeredgewidth": 1.1,
+        "linewidth": 1.4,
+    }
+
+
+def marks(length: int, place: int) -> list[int]:
+    """Where a line of `length` points has markers; lines at other places have them elsewhere."""
+    if length <= MARKS:
+        return list(range(length))
+    spacing = length / MARKS
+    return sorted({min(length - 1, int(spacing * (i + 0.12 + 0.76 * (place % 7) / 7))) for i in range(MARKS)})
+
+
+def aligned(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """(x (points,), values (curves, points)) over all x that occur, NaN where a curve has none."""
+    curves = [(x[np.isfinite(x)], y[np.isfinite(x)]) for x, y in curves]
+    grid = np.unique(np.concatenate([x for x, _ in curves] or [np.zeros(0)]))
+    values = np.full((len(curves), len(grid)), np.nan)
+    for row, (x, y) in zip(values, curves, strict=True):
+        row[np.searchsorted(grid, x)] = y
+    return grid, values
+
+
+def metric_curve(cell: Cell, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """(steps, a metric smoothed over whole lag cycles); empty where the run lacks it."""
+    if key not in cell.data.metrics or not np.isfinite(cell.data.metrics[key]).any():
+        return np.zeros(0), np.zeros(0)
+    return cell.data.metrics["step"], smooth(cell.data.metrics[key], window_of(cell.data))
+
+
+def seed_mean(values: np.ndarray) -> np.ndarray:
+    """(points,) mean over the curves at points that all of them have, NaN elsewhere: where one has ended the mean would
+    jump."""
+    return values.mean(axis=0) if len(values) else np.full(values.shape[1], np.nan)
+
+
+def draw_seeds(
+    axes: Axes,
+    table: Table,
+    method: str,
+    curves: Sequence[tuple[np.ndarray, np.ndarray]],
+    place: int,
+    column: str,
+    band: bool,
+    scale: float = 1.0,
+) -> bool:
+    """The mean over the seeds of a method, with the range from the least to the greatest of them where `band`."""
+    curves = [curve for curve in curves if len(curve[0])]
+    if not curves:
+        return False
+    x, values = aligned(curves)
+    values = scale * values
+    mean = seed_mean(values)
+    known = np.isfinite(mean)
+    x, values, mean = x[known], values[:, known], mean[known]
+    if not len(x):
+        return False
+    style = style_of(method)
+    axes.plot(x, mean, label=label_of(method), markevery=marks(len(x), place), **style)
+    table |= {f"{column}: x": x, f"{column}: mean": mean}
+    if band and len(values) > 1:
+        axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.13, linewidth=0)
+        table |= {f"{column}: least": values.min(axis=0), f"{column}: greatest": values.max(axis=0)}
+    return True
+
+
+def column_of(
+    panels: Sequence[GridPanel], x_label: str, height: float = 2.9, legend: bool = True, integer_x: bool = True
+) -> Drawing | None:
+    """Panels one above the other under one legend; those without data are left out, and a figure of none is None."""
+    with matplotlib.rc_context(STYLE):
+        filled = [panel for panel in panels if panel(Figure().add_subplot(), {})]
+        if not filled:
+            return None
+        figure = Figure(figsize=(WIDTH, height * len(filled) + 0.3), layout="constrained")
+        table: Table = {}
+        axes_list = figure.subplots(len(filled), 1, squeeze=False)[:, 0]
+        handles: dict[str, Any] = {}
+        for panel, axes in zip(filled, axes_list, strict=True):
+            panel(axes, table)
+            handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+            if integer_x:
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes_list[-1].set_xlabel(x_label)
+        if legend and handles:
+            rows = -(-len(handles) // 3)
+            figure.set_size_inches(WIDTH, height * len(filled) + 0.4 + 0.21 * rows)
+            figure.legend(
+                handles.values(), handles.keys(), loc="outside upper left", ncols=3, handlelength=2.5, columnspacing=1.0
+            )
+        return Drawing(figure, table)

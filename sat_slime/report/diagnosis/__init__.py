@@ -1,0 +1,1 @@
+"""The mismatch taken apart."""

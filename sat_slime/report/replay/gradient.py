@@ -1,0 +1,198 @@
+"""The gradient weight of a token: g = d(sum of S) / d log pi of the token, what a method puts in the place of A.
+
+The policy gradient is the sum of w g grad log pi over tokens, w the weights of the reduction. g comes of
+policy_surrogate by autograd through the method's own log-ratio d, which is one number per token and cheap; what lies
+between d and log pi is the identity, or the mean over the response (Eq. gspo-ratio), whose transpose is itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sat_slime.objective import SAT, Method, TokenBatch, policy_surrogate, tail_quantile
+from sat_slime.objective.clip import bounded_ratio
+from sat_slime.objective.ratio import log_ratio, sequence_mean
+from sat_slime.report.replay.step_batch import StepBatch
+
+KEPT, REWEIGHTED, MASKED, CLIPPED = range(4)
+FATES = ("kept", "re-weighted", "masked", "clipped")
+"""What becomes of a token: its own term of the surrogate has the slope r A of the method's own ratio; another slope;
+is dropped by a gate; is held by the clip interval. Clipped comes before masked."""
+
+Metrics = tuple[int, dict[str, Tensor]]
+"""Active tokens, and the metrics of policy_surrogate over them."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenGradient:
+    """One method on some tokens of a step."""
+
+    weights: Tensor
+    """(N,) g; 0 on inactive tokens."""
+    fates: Tensor
+    """(N,) int64 of FATES; means nothing where A is 0 or the token inactive."""
+    metrics: list[Metrics]
+    """Of each micro-batch, or of all at once where none is needed."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive micro-batches of a step that are computed together."""
+
+    responses: slice
+    tokens: slice
+    microbatches: tuple[slice, ...]
+    """Their tokens, counted from the span's first."""
+    microbatch_lengths: tuple[Tensor, ...]
+    """Their responses' tokens."""
+
+
+def spans(batch: StepBatch, at_least: int) -> list[Span]:
+    """The micro-batches of a step in spans of at least so many tokens, all but the last."""
+    assert batch.microbatches is not None
+    found: list[Span] = []
+    token = response = 0
+    start = (0, 0)
+    parts: list[slice] = []
+    lengths: list[Tensor] = []
+    for index, size in enumerate(batch.microbatches):
+        lengths.append(batch.lengths[response : response + size])
+        n = int(lengths[-1].sum())
+        parts.append(slice(token - start[0], token - start[0] + n))
+        token, response = token + n, response + size
+        if token - start[0] >= at_least or index == len(batch.microbatches) - 1:
+            found.append(Span(slice(start[1], response), slice(start[0], token), tuple(parts), tuple(lengths)))
+            start, parts, lengths = (token, response), [], []
+    return found
+
+
+class StepView:
+    """What the methods share of a step: each log-ratio and each quantile is taken once."""
+
+    def __init__(self, batch: StepBatch):
+        self.batch = batch
+        self._ratios: dict[tuple[str, str], Tensor] = {}
+        self._quantiles: dict[tuple[str, str, float], Tensor] = {}
+
+    def prepare(self, methods: Sequence[Method]) -> None:
+        """Take all that `methods` read, before threads read it."""
+        for method in methods:
+            self.log_ratio(method)
+            if isinstance(method.trust_region, SAT):
+                self.step_quantile(method)
+
+    def log_ratio(self, method: Method) -> Tensor:
+        """(N,) d of the method over the whole step; 0 on inactive tokens."""
+        key = method.ratio, method.denominator
+        if key not in self._ratios:
+            self._ratios[key] = log_ratio(method, self.tokens(method))
+        return self._ratios[key]
+
+    def step_quantile(self, method: Method) -> Tensor:
+        """q of SAT under scope `step`."""
+        assert isinstance(method.trust_region, SAT)
+        key = method.ratio, method.denominator, method.trust_region.alpha
+        if key not in self._quantiles:
+            stale = self.log_ratio(method).abs()
+            padding = len(stale) - int(self.batch.mask.sum())
+            self._quantiles[key] = tail_quantile(stale, method.trust_region.alpha, padding=padding)
+        return self._quantiles[key]
+
+    def tokens(self, method: Method, tokens: slice = slice(None), lengths: Tensor | None = None) -> TokenBatch:
+        """Tokens of the step as the objective takes them, with the denominator that the method reads."""
+        step, below = self.batch, self.below(method)
+        return TokenBatch(
+            log_probs=step.log_probs[tokens],
+            rollout_log_probs=step.rollout_log_probs[tokens],
+            advantages=step.advantages[tokens],
+            mask=step.mask[tokens],
+            lengths=step.lengths if lengths is None else lengths,
+            proximal_log_probs=None if below is None else below[tokens],
+        )
+
+    def below(self, method: Method) -> Tensor | None:
+        """(N,) what the method reads as proximal_log_probs; None where it is the policy in training, or not read."""
+        if method.denominator == "rollout":
+            return None
+        return self.batch.checkpoint_log_probs if method.denominator == "checkpoint" else self.batch.proximal_log_probs
+
+
+class SpanView:
+    """What the methods share of a span."""
+
+    def __init__(self, view: StepView, span: Span):
+        self.step, self.span = view, span
+        self.lengths = view.batch.lengths[span.responses]
+        self.mask = view.batch.mask[span.tokens]
+        self.advantages = view.batch.advantages[span.tokens]
+        self._tokens: dict[tuple[int, int], TokenBatch] = {}
+        self._slopes: dict[tuple[str, str], Tensor] = {}
+
+    def log_ratio(self, method: Method) -> Tensor:
+        """(n,) d of the method."""
+        return self.step.log_ratio(method)[self.span.tokens]
+
+    def slopes(self, method: Method) -> Tensor:
+        """(n,) r A of the method's own ratio."""
+        key = method.ratio, method.denominator
+        if key not in self._slopes:
+            self._slopes[key] = bounded_ratio(self.log_ratio(method)) * self.advantages
+        return self._slopes[key]
+
+    def parts(self, method: Method, each_microbatch: bool) -> list[tuple[slice, TokenBatch]]:
+        """The micro-batches with the places of their tokens in the span, or all of the span as one."""
+        if not each_microbatch:
+            return [(slice(0, len(self.mask)), self._batch(method, -1, slice(0, len(self.mask)), self.lengths))]
+        pieces = zip(self.span.microbatches, self.span.microbatch_lengths, strict=True)
+        return [(part, self._batch(method, i, part, lengths)) for i, (part, lengths) in enumerate(pieces)]
+
+    def _batch(self, method: Method, index: int, part: slice, lengths: Tensor) -> TokenBatch:
+        key = index, id(self.step.below(method))
+        if key not in self._tokens:
+            start = self.span.tokens.start
+            self._tokens[key] = self.step.tokens(method, slice(start + part.start, start + part.stop), lengths)
+        return self._tokens[key]
+
+
+def token_gradient(method: Method, view: SpanView) -> TokenGradient:
+    """g and fate of the span's tokens. SAT's quantile is that of its scope."""
+    region = method.trust_region
+    d = view.log_ratio(method).requires_grad_()
+    values: list[Tensor] = []
+    clipped: list[Tensor] = []
+    metrics: list[Metrics] = []
+    alone = isinstance(region, SAT) and region.scope == "microbatch"
+    quantile = view.step.step_quantile(method) if isinstance(region, SAT) and not alone else None
+    for part, tokens in view.parts(method, alone):
+        surrogate = policy_surrogate(method, tokens, quantile=quantile, d=d[part])
+        values.append(surrogate.values)
+        clipped.append(surrogate.clipped)
+        metrics.append((tokens.n_active, surrogate.metrics))
+    value = torch.cat(values) if len(values) > 1 else values[0]
+    (slopes,) = torch.autograd.grad(value, d, torch.ones_like(value))
+    [(_, whole)] = view.parts(method, each_microbatch=False)
+    weights = slopes if method.ratio == "token" else sequence_mean(slopes, whole)
+    held = torch.cat(clipped) if len(clipped) > 1 else clipped[0]
+    return TokenGradient(weights, _fates(value.detach(), slopes, held, view.slopes(method)), metrics)
+
+
+def gate_metrics(method: Method, view: SpanView, scope: str) -> list[Metrics]:
+    """Metrics of a SAT method with its quantile over `scope`, whatever its own is."""
+    quantile = view.step.step_quantile(method) if scope == "step" else None
+    d = view.log_ratio(method)
+    with torch.no_grad():
+        return [
+            (tokens.n_active, policy_surrogate(method, tokens, quantile=quantile, d=d[part]).metrics)
+            for part, tokens in view.parts(method, each_microbatch=quantile is None)
+        ]
+
+
+def _fates(values: Tensor, slopes: Tensor, clipped: Tensor, free: Tensor) -> Tensor:
+    flat, none = slopes == 0, values == 0
+    fates = torch.where(slopes == free, KEPT, REWEIGHTED)
+    fates.masked_fill_(flat & none, MASKED)
+    return fates.masked_fill_(flat.logical_and_(none.logical_not_()).logical_or_(clipped), CLIPPED)

@@ -1,0 +1,113 @@
+"""report.html of a replay: one self-contained page, figures and tables beside it as files."""
+
+from __future__ import annotations
+
+import html
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sat_slime.report.html import HEAD
+from sat_slime.report.page_parts import Sheet, figure_html, sheet_html
+from sat_slime.report.replay.figures import figures
+from sat_slime.report.replay.replay import Replay
+from sat_slime.report.replay.tables import sweep_rows, tables, weighted
+from sat_slime.report.sheet_style import STYLE
+from sat_slime.runs.folder import RunFolderError, writable
+from sat_slime.runs.rows import write_atomically
+
+PAGE = (
+    HEAD
+    + """<p class="subtitle">{subtitle}</p>
+<div class="summary">{summary}</div>
+{warnings}
+<nav>{contents}</nav>
+{body}
+<section><p>This page again: <code>{command}</code></p></section>
+</body>
+</html>
+"""
+)
+
+
+def check_out(folder: Path) -> None:
+    """Raises RunFolderError where the page must not be written: a folder with something else in it."""
+    if folder.exists() and not (folder / "report.html").exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunFolderError(f"{folder} exists and is no report: choose another --out")
+
+
+def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
+    """Write report.html, figures/ and tables/; returns the page."""
+    check_out(folder)
+    with writable(folder):
+        contents: list[tuple[str, str]] = []
+        sheets = {sheet.name: sheet for sheet in tables(result)}
+        steps = sheets.pop("steps")
+        body = [sheet_html(sheets.pop("methods"), folder, contents)]
+        for figure in figures(result):
+            body.append(figure_html(figure, folder, contents))
+            if figure.name in _AFTER and _AFTER[figure.name] in sheets:
+                body.append(sheet_html(sheets.pop(_AFTER[figure.name]), folder, contents))
+        body.append(sheet_html(steps, folder, contents))
+        Sheet("scope_sweep", "", "", [], [], numbers=sweep_rows(result)).save(folder / "tables")
+        if (left_out := _left_out(result)) is not None:
+            body.append(sheet_html(left_out, folder, contents))
+        page = PAGE.format(
+            style=STYLE,
+            title="Replay",
+            subtitle=html.escape(f"{len(result.rows):,} optimizer steps, {result.tokens:,} tokens"),
+            summary="".join(f"<p>{html.escape(sentence)}</p>" for sentence in summary(result)),
+            warnings=_warnings(result),
+            contents="".join(f'<a href="#{html.escape(to)}">{html.escape(text)}</a>' for to, text in contents),
+            body="\n".join(body),
+            command=html.escape(shlex.join(command)),
+        )
+        write_atomically(folder / "report.html", page)
+    return folder / "report.html"
+
+
+_AFTER = {"cosines": "cosine_numbers", "scope": "scopes"}
+"""Tables that stand behind a figure."""
+
+
+def summary(result: Replay) -> Iterator[str]:
+    """What was read and what it says, a sentence each."""
+    d_pi = weighted(result, lambda row: row.mismatch["mismatch/d_pi"])
+    lags = sorted({round(row.lag, 1) for row in result.rows if row.lag is not None})
+    text = f"{result.responses:,} responses of {len(result.rows):,} optimizer steps; d_pi {d_pi:.4f} nats"
+    if lags:
+        text += f", lag {lags[0]:g}" + (f" to {lags[-1]:g}" if len(lags) > 1 else "")
+    yield f"{text}. Each method is asked what it would do to the first optimizer step on these tokens."
+    cosines = result.cosines.mean[:-1, -1]
+    order = [i for i in sorted(range(len(cosines)), key=lambda i: -cosines[i]) if math.isfinite(cosines[i])]
+    if len(order) > 1:
+        near, far = result.candidates[order[0]], result.candidates[order[-1]]
+        yield (
+            f"Nearest to the unclipped gradient: {near.label} (cosine {cosines[order[0]]:.3f}); farthest: {far.label} "
+            f"({cosines[order[-1]]:.3f})."
+        )
+    if result.passed_over:
+        yield f"{result.passed_over} dumps without the trainer's log-probs under the generating weights were left out."
+
+
+def _warnings(result: Replay) -> str:
+    lines = [f"{one.path}: {one.reason}" for one in result.skipped[:20]]
+    if len(result.skipped) > 20:
+        lines.append(f"and {len(result.skipped) - 20} more")
+    if not lines:
+        return ""
+    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+    return f"<p><strong>Skipped files</strong></p><ul class='warnings'>{items}</ul>"
+
+
+def _left_out(result: Replay) -> Sheet | None:
+    if not result.left_out:
+        return None
+    return Sheet(
+        "not_replayed",
+        "Methods that this dump cannot answer",
+        "Named methods that were asked for and need what the dump does not hold.",
+        ["method", "reason"],
+        [[one.label, one.reason] for one in result.left_out],
+    )

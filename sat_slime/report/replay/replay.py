@@ -1,0 +1,188 @@
+"""The replay itself: dumps in, sums out, one optimizer step in memory at a time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sat_slime.objective import SAT, mismatch_metrics
+from sat_slime.report.replay.gradient import CLIPPED, MASKED, Metrics, StepView, spans
+from sat_slime.report.replay.scope import Sweep, sweep_step
+from sat_slime.report.replay.selection import UNCLIPPED, Candidate, LeftOut, answerable, reads_checkpoint
+from sat_slime.report.replay.sources import Skipped, find_dumps, steps
+from sat_slime.report.replay.step_batch import Layout, StepBatch
+from sat_slime.report.replay.sums import SCOPES, Cosines, SpanResult, Sums, reduced, span_result
+from sat_slime.runs.folder import RunFolderError
+
+SPAN_TOKENS = 32_768
+"""Tokens that are computed together: enough to outweigh a call of torch, few enough for the processor's cache."""
+
+AHEAD_TOKENS = 8 * SPAN_TOKENS
+"""Tokens of steps that are read ahead of what is computed; a larger step is alone in memory."""
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One optimizer step."""
+
+    name: str
+    responses: int
+    tokens: int
+    lag: float | None
+    microbatches: int
+    mismatch: dict[str, float]
+    """As in a run's metrics."""
+    shares: np.ndarray
+    """(M, 3) of each method: clipped and masked share of the tokens with an advantage, effective share."""
+    scopes: dict[tuple[int, str], dict[str, float]]
+    """Metrics of each SAT method under each scope of its quantile, as in a run's."""
+
+
+@dataclass
+class Replay:
+    """All that the tables and figures are made of."""
+
+    candidates: list[Candidate]
+    left_out: list[LeftOut]
+    skipped: list[Skipped] = field(default_factory=list)
+    rows: list[StepRow] = field(default_factory=list)
+    total: Sums = field(default_factory=lambda: Sums.none(0))
+    cosines: Cosines = field(default_factory=lambda: Cosines(0))
+    sweeps: dict[int, Sweep] = field(default_factory=dict)
+    token_mean: bool = False
+    seconds: float = 0.0
+    passed_over: int = 0
+    """Dumps without the pi_l that one of the methods reads."""
+
+    @property
+    def tokens(self) -> int:
+        return self.total.tokens
+
+    @property
+    def responses(self) -> int:
+        return sum(row.responses for row in self.rows)
+
+    def sat_methods(self) -> list[int]:
+        """Those with a quantile."""
+        return [i for i, one in enumerate(self.candidates) if isinstance(one.method.trust_region, SAT)]
+
+
+def replay(
+    paths: Sequence[str | Path],
+    candidates: Sequence[Candidate],
+    layout: Layout | None = None,
+    token_mean: bool = False,
+    threads: int | None = None,
+    on_step: Callable[[StepRow], None] = lambda row: None,
+) -> Replay:
+    """Replay the methods on every optimizer step in `paths`.
+
+    A method that reads pi_l confines all of them to the dumps that hold it, so that they are compared on the same
+    tokens. threads: unset, one per core.
+
+    Raises:
+        RunFolderError: nothing that was given can be replayed.
+    """
+    began = time.perf_counter()
+    dumps, skipped = find_dumps(paths)
+    usable, left_out = answerable(candidates, any(dump.has_checkpoint for dump in dumps))
+    if not usable:
+        raise RunFolderError(f"none of the methods can be replayed: {left_out[0].label} {left_out[0].reason}")
+    result = Replay(
+        usable, left_out, skipped, token_mean=token_mean, total=Sums.none(len(usable)), cosines=Cosines(len(usable))
+    )
+    result.sweeps = {index: Sweep() for index in result.sat_methods()}
+    if any(map(reads_checkpoint, usable)):
+        result.passed_over = sum(not dump.has_checkpoint for dump in dumps)
+        dumps = [dump for dump in dumps if dump.has_checkpoint]
+    threads_of_torch = torch.get_num_threads()
+    torch.set_num_threads(1)  # spans are computed side by side instead
+    try:
+        with ThreadPoolExecutor(threads or _cores()) as pool:
+            waiting: deque[_Waiting] = deque()
+            for item in steps(dumps, layout or Layout()):
+                if isinstance(item, Skipped):
+                    result.skipped.append(item)
+                    continue
+                waiting.append(_begin(result, item, len(result.rows) + len(waiting), pool))
+                del item  # a large step is not to lie beside the next one
+                while sum(one.tokens for one in waiting) > AHEAD_TOKENS:
+                    on_step(_finish(result, waiting.popleft()))
+            while waiting:
+                on_step(_finish(result, waiting.popleft()))
+    finally:
+        torch.set_num_threads(threads_of_torch)
+    if not result.rows:
+        reasons = "; ".join(f"{one.path}: {one.reason}" for one in result.skipped[:3])
+        raise RunFolderError(f"nothing to replay: {reasons}")
+    result.seconds = time.perf_counter() - began
+    return result
+
+
+@dataclass
+class _Waiting:
+    """A step that is being computed."""
+
+    batch: StepBatch
+    tokens: int
+    parts: deque[Future[SpanResult]]
+    sweep: Future[dict[int, Sweep]]
+    mismatch: Future[dict[str, float]]
+
+
+def _begin(result: Replay, batch: StepBatch, seed: int, pool: ThreadPoolExecutor) -> _Waiting:
+    view = StepView(batch)
+    view.prepare([*(one.method for one in result.candidates), UNCLIPPED])
+    score = partial(mismatch_metrics, checkpoint_log_probs=batch.checkpoint_log_probs)
+    return _Waiting(
+        batch,
+        len(batch.mask),
+        deque(
+            pool.submit(span_result, result.candidates, view, span, result.token_mean)
+            for span in spans(batch, SPAN_TOKENS)
+        ),
+        pool.submit(sweep_step, result.candidates, view, seed),
+        pool.submit(score, batch.log_probs, batch.rollout_log_probs, batch.mask),
+    )
+
+
+def _finish(result: Replay, waiting: _Waiting) -> StepRow:
+    """The step's sums, its spans in their order, so that they do not depend on which thread was first."""
+    batch = waiting.batch
+    sums = Sums.none(len(result.candidates))
+    scopes: dict[tuple[int, str], list[Metrics]] = {(i, scope): [] for i in result.sat_methods() for scope in SCOPES}
+    while waiting.parts:
+        part = waiting.parts.popleft().result()
+        sums.add(part.sums)
+        for key, more in part.scopes.items():
+            scopes[key] += more
+    for index, one in waiting.sweep.result().items():
+        result.sweeps[index].add(one)
+    assert batch.microbatches is not None
+    row = StepRow(
+        name=batch.name,
+        responses=len(batch.lengths),
+        tokens=sums.tokens,
+        lag=batch.lag,
+        microbatches=len(batch.microbatches),
+        mismatch=waiting.mismatch.result(),
+        shares=np.array([[one.share(CLIPPED), one.share(MASKED), one.effective] for one in sums.methods]),
+        scopes={key: reduced(rows) for key, rows in scopes.items()},
+    )
+    result.total.add(sums)
+    result.cosines.add(sums.cosines())
+    result.rows.append(row)
+    return row
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

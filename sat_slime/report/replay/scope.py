@@ -1,0 +1,115 @@
+"""Gate rate of SAT against the number of responses that its quantile is taken over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sat_slime.objective import SAT
+from sat_slime.objective.clip import bounded_ratio
+from sat_slime.objective.trust_region import contraction
+from sat_slime.report.replay.gradient import StepView
+from sat_slime.report.replay.selection import Candidate
+
+SIZES = tuple(2**power for power in range(9))
+"""Responses in the scope: 1 to 256."""
+ORDERS = ("grouped", "shuffled")
+"""As they were sampled, the responses to a prompt beside one another; or at random."""
+
+
+def _counts() -> np.ndarray:
+    return np.zeros((len(ORDERS), len(SIZES)), dtype=np.int64)
+
+
+@dataclass
+class Sweep:
+    """Tokens in whole scopes by order and size, those of them beyond the gate of one SAT method, and those of these
+    that it newly clips."""
+
+    tokens: np.ndarray = field(default_factory=_counts)
+    gated: np.ndarray = field(default_factory=_counts)
+    newly: np.ndarray = field(default_factory=_counts)
+
+    def add(self, other: Sweep) -> None:
+        """Further steps."""
+        self.tokens += other.tokens
+        self.gated += other.gated
+        self.newly += other.newly
+
+    def rates(self, which: np.ndarray) -> np.ndarray:
+        """(orders, sizes) share of the tokens that `gated` or `newly` is; NaN where no step had so many responses."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(self.tokens > 0, which / self.tokens, np.nan)
+
+
+def sweep_step(candidates: Sequence[Candidate], view: StepView, seed: int) -> dict[int, Sweep]:
+    """The sweep of each SAT method over one step. Scopes are of consecutive responses; those left over, too few for a
+    whole one, do not count. Gates of the method are left aside."""
+    step = view.batch
+    lengths, mask = step.lengths.numpy(), step.mask
+    owner = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[mask.numpy()]
+    sampled = np.arange(len(lengths)) if step.order is None else step.order.numpy()
+    orders = (sampled, np.random.default_rng(seed).permutation(len(lengths)))
+    found: dict[int, Sweep] = {}
+    for index, candidate in enumerate(candidates):
+        region = candidate.method.trust_region
+        if isinstance(region, SAT):
+            d = view.log_ratio(candidate.method)[mask]
+            reach = outward_reach(region, d, step.advantages[mask])
+            found[index] = _sweep(region, d.abs().numpy(), reach.numpy(), owner, orders)
+    return found
+
+
+def outward_reach(region: SAT, d: Tensor, advantages: Tensor) -> Tensor:
+    """(n,) |r - 1| as a share of the base radius on that side, for tokens that the base does not clip and whose update
+    leads outward; 0 for the others. SAT clips a token newly where its factor is below this (Eqs. gate, bands)."""
+    away = bounded_ratio(d) - 1.0
+    reach = torch.where(away > 0, away / region.eps_high, -away / region.eps_low)
+    return torch.where((d * advantages > 0) & (reach <= 1.0), reach, 0.0)
+
+
+def _sweep(region: SAT, stale: np.ndarray, reach: np.ndarray, owner: np.ndarray, orders: Sequence[np.ndarray]) -> Sweep:
+    sweep = Sweep()
+    ascending = np.argsort(stale, kind="stable")
+    stale, reach, owner = stale[ascending], reach[ascending], owner[ascending]
+    for row, order in enumerate(orders):
+        place = np.empty(len(order), dtype=np.int32)
+        place[order] = np.arange(len(order))
+        for column, size in enumerate(SIZES):
+            if (scopes := len(order) // size) == 0:
+                continue
+            # a type of 16 bits makes numpy sort by radix
+            scope = (place // size).astype(np.uint16 if len(order) < 2**16 else np.int64)[owner]
+            tokens, beyond, q = beyond_gate(stale, scope, scopes, region.alpha)
+            factor = contraction(torch.from_numpy(stale[beyond] / q), 1.0, region.exponent).numpy()
+            sweep.tokens[row, column] = tokens
+            sweep.gated[row, column] = len(beyond)
+            sweep.newly[row, column] = (reach[beyond] > factor).sum()
+    return sweep
+
+
+def beyond_gate(
+    ascending: np.ndarray, scope: np.ndarray, scopes: int, alpha: float
+) -> tuple[int, np.ndarray, np.ndarray]:
+    """Tokens in the first `scopes` scopes; which of them have |d| > q > 0, q the alpha-quantile of each scope
+    (Eq. quantile); and their q.
+
+    Args:
+        ascending: (n,) |d|, the smallest first.
+        scope: (n,) scope of each.
+    """
+    counts = np.bincount(scope, minlength=scopes)[:scopes]
+    by_scope = np.argsort(scope, kind="stable")[: counts.sum()]
+    values = ascending[by_scope]
+    level = Fraction(str(alpha))
+    ranks = -(-counts * level.numerator // level.denominator)
+    filled = counts > 0
+    quantiles = values[(np.cumsum(counts) - counts + ranks - 1)[filled]]
+    q = np.repeat(quantiles, counts[filled])
+    open_ = (values > q) & (q > 0)
+    return len(values), by_scope[open_], q[open_]

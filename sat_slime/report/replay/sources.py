@@ -1,0 +1,150 @@
+"""From what the command was given to the optimizer steps in it, one after the other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import yaml
+from safetensors import SafetensorError, safe_open
+
+from sat_slime.report.replay import slime_dump
+from sat_slime.report.replay.step_batch import TOKENS_PER_MICROBATCH, DumpFault, Layout, StepBatch
+from sat_slime.report.run.page import section
+from sat_slime.rollout.token_dump import FOLDER, DumpError, TokenDump, dump_paths, read_dump
+from sat_slime.runs.folder import RunFolder, RunFolderError
+
+SUFFIXES = (".pt", ".safetensors")
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file that was left out, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Dump:
+    """Files that are read together: one, or those that the ranks of slime 0.3.1 wrote of a rollout."""
+
+    paths: tuple[Path, ...]
+    tokens_per_microbatch: int = TOKENS_PER_MICROBATCH
+    """Bound on the tokens of a micro-batch where neither the user nor the dump says more."""
+    has_checkpoint: bool = False
+    """Whether it holds pi_l, the trainer's log-probs under the generating weights."""
+
+
+def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
+    """The dumps in files, folders of them and run folders, in the order given, within a folder by number.
+
+    Raises:
+        RunFolderError: a path is not there, or a folder without a dump.
+    """
+    dumps: list[Dump] = []
+    skipped: list[Skipped] = []
+    for path in map(Path, given):
+        files, tokens = _files(path)
+        of_ranks: dict[tuple[Path, int], list[tuple[int, Path]]] = {}
+        for file in files:
+            if file.suffix == ".safetensors":
+                dumps.append(Dump((file,), tokens, "checkpoint_log_probs" in dump_columns(file)))
+                continue
+            try:
+                header = slime_dump.read_header(file)
+            except DumpFault as fault:
+                skipped.append(Skipped(file, str(fault)))
+                continue
+            if header.per_rank:
+                of_ranks.setdefault((path, header.rollout_id), []).append((header.rank, file))
+            else:
+                dumps.append(Dump((file,)))
+        dumps += [Dump(tuple(file for _, file in sorted(ranks))) for _, ranks in sorted(of_ranks.items())]
+    return dumps, skipped
+
+
+def _files(path: Path) -> tuple[list[Path], int]:
+    """The files of one argument, and the bound on a micro-batch's tokens in its run."""
+    if not path.exists():
+        raise RunFolderError(f"{path} is not there: give dumps, folders of them, or run folders")
+    if path.is_file():
+        return [path], TOKENS_PER_MICROBATCH
+    if RunFolder(path).is_run() or (path / FOLDER).is_dir():
+        files = dump_paths(path)
+        if not files:
+            raise RunFolderError(f"{path} holds no dumps: run it with --set dump.every_n_iterations=N")
+        return files, _tokens_per_microbatch(path)
+    folder = path / "train_data" if (path / "train_data").is_dir() else path  # of slime's --dump-details
+    files = sorted((file for file in folder.iterdir() if file.suffix in SUFFIXES), key=_by_number)
+    if not files:
+        raise RunFolderError(f"{folder} holds no dump: no file there ends in {' or '.join(SUFFIXES)}")
+    return files, TOKENS_PER_MICROBATCH
+
+
+def dump_columns(path: Path) -> set[str]:
+    """Names of the columns of a token dump, from its head; none where it is damaged, which reading it tells."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return set(file.keys())
+    except (SafetensorError, OSError):
+        return set()
+
+
+def _by_number(path: Path) -> list[tuple[int, str]]:
+    """Sorts 9.pt before 10.pt."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
+def _tokens_per_microbatch(run: Path) -> int:
+    try:
+        config = yaml.safe_load(RunFolder(run).config.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        config = None
+    tokens = section(config if isinstance(config, dict) else {}, "train").get("tokens_per_microbatch")
+    return tokens if isinstance(tokens, int) and tokens > 0 else TOKENS_PER_MICROBATCH
+
+
+def steps(dumps: Sequence[Dump], layout: Layout) -> Iterator[StepBatch | Skipped]:
+    """Every optimizer step of the dumps with its micro-batches, read when asked for; in the place of a dump that
+    cannot be read, why."""
+    for dump in dumps:
+        try:
+            batches = _read(dump, layout)
+        except (DumpFault, DumpError) as fault:
+            # DumpError begins with the file
+            yield Skipped(dump.paths[0], str(fault).removeprefix(f"{dump.paths[0]}").lstrip(": "))
+            continue
+        while batches:  # none is held longer than it is needed
+            yield batches.pop(0).arranged(layout, dump.tokens_per_microbatch)
+
+
+def _read(dump: Dump, layout: Layout) -> list[StepBatch]:
+    if dump.paths[0].suffix == ".safetensors":
+        return [_of_run(read_dump(dump.paths[0]))]
+    return slime_dump.read_rollout(dump.paths, own_layout=not layout.given)
+
+
+def _of_run(dump: TokenDump) -> StepBatch:
+    lag = dump.updates - dump.versions[dump.mask]
+    checkpoint, proximal = _more(dump, "checkpoint_log_probs"), _more(dump, "proximal_log_probs")
+    if checkpoint is not None and proximal is not None and torch.allclose(checkpoint, proximal, atol=1e-6):
+        proximal = None  # a run that divides by pi_l dumps it as what it divides by, too; it is not the trainer's
+    return StepBatch(
+        name=f"iteration {dump.iteration}, update {dump.step}",
+        log_probs=torch.from_numpy(dump.log_probs),
+        rollout_log_probs=torch.from_numpy(dump.rollout_log_probs),
+        advantages=torch.from_numpy(dump.advantages),
+        mask=torch.from_numpy(dump.mask),
+        lengths=torch.from_numpy(dump.lengths),
+        lag=float(lag.mean()) if len(lag) else None,
+        checkpoint_log_probs=checkpoint,
+        proximal_log_probs=proximal,
+    )
+
+
+def _more(dump: TokenDump, name: str) -> torch.Tensor | None:
+    return torch.from_numpy(dump.more[name]).float() if name in dump.more else None

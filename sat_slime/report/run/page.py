@@ -1,0 +1,328 @@
+"""report.html: one self-contained page about a run, whatever is there of it."""
+
+from __future__ import annotations
+
+import base64
+import html
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from sat_slime.config.method import method_label
+from sat_slime.report.drawing import Columns, RunData, save, smooth, window_of
+from sat_slime.report.html import PAGE, STYLE
+from sat_slime.report.run import figures
+from sat_slime.runs.collapse import judge
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.live_view import duration
+from sat_slime.runs.row_faults import row_faults
+from sat_slime.runs.rows import (
+    columns,
+    largest_k,
+    once_per_iteration,
+    read_histograms,
+    read_metrics,
+    read_rows,
+    write_atomically,
+)
+
+FIGURES = (
+    (
+        "reward",
+        "Reward and accuracy",
+        figures.draw_learning,
+        "The training reward is that of the policy that generated the batch, up to one lag ago; the accuracy is on "
+        "problems never trained on. Faint lines are single steps, strong ones averages over whole lag cycles.",
+    ),
+    (
+        "mismatch",
+        "Mismatch between trainer and engine",
+        figures.draw_mismatch,
+        "How far the trained policy π is from the one that sampled, μ: d_pi is the mean over tokens. Its policy part "
+        "grows with every update since generation; its implementation part is what the engines compute differently.",
+    ),
+    (
+        "lag",
+        "Realized lag",
+        figures.draw_lag,
+        "How many optimizer updates old the trained responses were, from the weight version that the engine reported.",
+    ),
+    (
+        "trust_region",
+        "Trust region",
+        figures.draw_trust_region,
+        "What SAT left of the base radii, the share of tokens beyond its gate, and the newly clipped share: tokens "
+        "whose gradient it really removed, the only ones that make the run differ from its base.",
+    ),
+    (
+        "log_ratio_histogram",
+        "Distribution of |d|",
+        figures.draw_histogram,
+        "d = log π − log μ of single tokens. Vertical lines: q, the quantile that opens SAT's gate, median over the "
+        "steps drawn. With a sequence ratio q is of the responses' mean d and lies below the tokens' own tail.",
+    ),
+    (
+        "optimization",
+        "Clipping, gradient and loss",
+        figures.draw_optimization,
+        "Tokens whose gradient is clipped away, by the sign of their advantage; the gradient's norm; the loss terms.",
+    ),
+    (
+        "time",
+        "Where the time goes",
+        figures.draw_time,
+        "The stacked parts follow each other in the trainer. Generation runs beside them: it costs only what shows as "
+        "waiting.",
+    ),
+)
+"""(file name, heading, drawing function, what it shows) of each figure."""
+
+KEY_METRICS = (
+    ("reward/mean", "reward", "{:.3f}"),
+    ("response/length_mean", "response length, tokens", "{:.1f}"),
+    ("mismatch/d_pi", "d_pi, nats", "{:.4f}"),
+    ("mismatch/q99", "99 % quantile of |d|, nats", "{:.3f}"),
+    ("mismatch/ess", "effective sample size, share", "{:.3f}"),
+    ("lag/mean", "lag, updates", "{:.2f}"),
+    ("sat/q", "q, nats", "{:.4f}"),
+    ("sat/gate_rate", "gate open, share of tokens", "{:.2%}"),
+    ("sat/newly_clipped", "newly clipped, share of tokens", "{:.3%}"),
+    ("clip/fraction", "clipped, share of tokens", "{:.2%}"),
+    ("routing/flip_rate", "expert set differs, share of tokens", "{:.2%}"),
+    ("grad_norm", "gradient norm", "{:.3f}"),
+    ("time/step", "iteration, s", "{:.2f}"),
+)
+
+
+@dataclass
+class Run:
+    """What a run folder holds, as far as it goes."""
+
+    folder: RunFolder
+    config: dict[str, Any]
+    state: dict[str, Any]
+    data: RunData
+    gaps: int
+    """Values of metrics.jsonl that were not finite numbers."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.data.metrics.get("step", ()))
+
+    @property
+    def planned_steps(self) -> int:
+        pipeline = section(self.config, "pipeline")
+        return int(pipeline.get("iterations", 0)) * int(pipeline.get("optimizer_steps_per_rollout", 1))
+
+
+def section(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """A section of a plain config; empty where it is missing."""
+    value = config.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a run folder; what is missing or torn is left out. Raises RunFolderError when it is no run folder."""
+    folder = RunFolder.open(path)
+    config = _config(folder)
+    rows = read_rows(folder.metrics)
+    pipeline = section(config, "pipeline")
+    period = max(1, int(pipeline.get("lag", 1)) * int(pipeline.get("optimizer_steps_per_rollout", 1)))
+    data = RunData(columns(rows), read_metrics(folder.eval), read_histograms(folder.histograms), period)
+    gaps = sum(value is None for row in rows for value in row.values())
+    return Run(folder, config, folder.state(), data, gaps)
+
+
+def _config(folder: RunFolder) -> dict[str, Any]:
+    try:
+        config = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        config = None
+    return config if isinstance(config, dict) else {}
+
+
+def faults_of(path: str | Path) -> list[str]:
+    """What is wrong with the rows of a run folder, a sentence each; of anything else nothing."""
+    folder = RunFolder(path)
+    return list(row_faults(folder, _config(folder))) if folder.is_run() else []
+
+
+def write_report(path: str | Path) -> Path:
+    """Write report.html and figures/ of the run folder at `path`; returns the page's path. Works on a run that is
+    going on, failed or was killed. Raises RunFolderError when `path` is no run folder."""
+    run = load_run(path)
+    parts = []
+    for name, heading, draw, sentence in FIGURES:
+        drawing = draw(run.data)
+        if drawing is None:
+            continue
+        picture = base64.b64encode(save(drawing, run.folder.figures, name)).decode()
+        parts.append(
+            f'<figure id="{name}"><h2>{html.escape(heading)}</h2><p>{html.escape(sentence)}</p>'
+            f'<img alt="{html.escape(heading)}" src="data:image/svg+xml;base64,{picture}">'
+            f'<figcaption><a href="figures/{name}.csv">numbers</a> · <a href="figures/{name}.png">PNG</a> · '
+            f'<a href="figures/{name}.svg">SVG</a></figcaption></figure>'
+        )
+    if not parts:
+        parts.append("<p>No step was logged, so there is nothing to draw.</p>")
+    warnings = "".join(f"<li>{html.escape(text)}</li>" for text in findings(run))
+    page = PAGE.format(
+        style=STYLE,
+        title=html.escape(str(run.config.get("name") or run.folder.path.name)),
+        subtitle=html.escape(headline(run)),
+        status=html.escape(str(run.state.get("status", "unknown"))),
+        summary="".join(f"<p>{html.escape(sentence)}</p>" for sentence in summary(run)),
+        warnings=f'<ul class="warnings">{warnings}</ul>' if warnings else "",
+        table=_table(run),
+        figures="\n".join(parts),
+        config=html.escape(yaml.safe_dump(run.config, sort_keys=False)),
+    )
+    write_atomically(run.folder.report, page)
+    return run.folder.report
+
+
+def headline(run: Run) -> str:
+    """Method and lag in a line."""
+    lag = section(run.config, "pipeline").get("lag")
+    mode = "" if lag is None else " · synchronous" if lag == 0 else f" · lag {lag}"
+    return f"{method_label(section(run.config, 'method'))}{mode} · seed {run.config.get('seed', '?')}"
+
+
+def summary(run: Run) -> Iterator[str]:
+    """What happened, a sentence each."""
+    yield f"{run.steps} of {run.planned_steps or '?'} optimizer steps. {_ending(run)}"
+    metrics, evals = run.data.metrics, run.data.evals
+    if "reward/mean" in metrics:
+        first, last, window = ends(metrics["reward/mean"], run.data.period)
+        steps = f"means of the first and last {window} steps" if window > 1 else "first and last step"
+        yield f"The training reward went from {first:.3f} to {last:.3f} ({steps})."
+    if "accuracy" in evals and len(evals["accuracy"]):
+        accuracy, n = evals["accuracy"], evals.get("n_samples", np.array([math.nan]))
+        samples = "" if math.isnan(n[-1]) else f", {n[-1]:.0f} samples each"
+        if len(accuracy) == 1:
+            yield f"Held-out accuracy at the one evaluation was {accuracy[0]:.3f}{samples.removesuffix(' each')}."
+        else:
+            ends_at = f"from {accuracy[0]:.3f} to {accuracy[-1]:.3f}"
+            yield f"Held-out accuracy went {ends_at} ({len(accuracy)} evaluations{samples})."
+        if told := _last_evaluation(evals):
+            yield told
+    if "tokens/response_total" in metrics:
+        tokens = float(np.nansum(once_per_iteration(metrics, "tokens/response_total")))
+        seconds = float(np.nansum(once_per_iteration(metrics, "time/step"))) if "time/step" in metrics else math.nan
+        speed = f" in {duration(seconds)}: {tokens / seconds:,.0f} tokens/s" if seconds > 0 else ""
+        yield f"{tokens:,.0f} response tokens trained{speed}."
+
+
+def _last_evaluation(evals: Columns) -> str | None:
+    """Intervals and pass@k of the last evaluation, where its row has them."""
+    last = {key: float(values[-1]) for key, values in evals.items() if math.isfinite(values[-1])}
+    if "accuracy/low_samples" not in last:
+        return None
+    told = f"At the last evaluation 95 % intervals were {last['accuracy/low_samples']:.3f} to "
+    told += f"{last['accuracy/high_samples']:.3f} for these problems"
+    if "accuracy/low" in last:
+        told += f", {last['accuracy/low']:.3f} to {last['accuracy/high']:.3f} for all of their kind"
+    if (k := largest_k(last)) > 1:
+        told += f"; pass@{k} was {last[f'pass@{k}']:.3f}"
+    return f"{told}."
+
+
+def _ending(run: Run) -> str:
+    status, error = run.state.get("status"), run.state.get("error")
+    resume = f"Go on with: sat-slime launch {run.folder.path} --resume"
+    wall = _wall_time(run.state)
+    if status == "finished":
+        return f"The run finished{wall}."
+    if status == "running":
+        return "The run is going on."
+    if status == "failed":
+        return f"The run failed{wall}: {error or 'no reason is known'}. {resume}"
+    if status == "interrupted" and 0 < run.planned_steps <= run.steps:
+        return f"The run was interrupted{wall}, after its last step."
+    if status == "interrupted":
+        return f"The run was interrupted{wall}. {resume}"
+    if status == "killed":
+        return f"The run was killed before it could say why. {resume}"
+    return "How the run ended is not known."
+
+
+def _wall_time(state: dict[str, Any]) -> str:
+    try:
+        began = datetime.fromisoformat(state["last_started"])
+        seconds = (datetime.fromisoformat(state["ended"]) - began).total_seconds()
+    except (KeyError, TypeError, ValueError):
+        return ""
+    return f" after {duration(seconds)}"
+
+
+def findings(run: Run) -> Iterator[str]:
+    """What a reader should know before believing the figures."""
+    metrics = run.data.metrics
+    sat_on = bool(section(section(run.config, "method"), "sat").get("enabled"))
+    newly = metrics.get("sat/newly_clipped")
+    if sat_on and newly is not None and np.nansum(newly) == 0:
+        yield (
+            "SAT was an exact no-op in this run: it newly clipped no token at any step, so the run equals its base. "
+            f"The gate was open for {_mean(metrics, 'sat/gate_rate'):.2%} of the tokens."
+        )
+    small = metrics.get("sat/scope_too_small")
+    if sat_on and small is not None and np.nanmean(small) > 0:
+        yield (
+            f"The quantile's scope was too small in {np.nanmean(small):.0%} of the steps: one response held so many of "
+            "its tokens that q is the largest |d| and the gate cannot open. Raise train.tokens_per_microbatch or set "
+            "method.sat.scope to step."
+        )
+    yield from row_faults(run.folder, run.config)
+    if run.gaps:
+        yield f"{run.gaps} logged values were not finite numbers (null in metrics.jsonl); the figures leave them out."
+    reward = metrics.get("reward/mean")
+    if reward is not None and len(reward) >= 4 * run.data.period:
+        smoothed = smooth(reward, window_of(run.data))
+        best, last = float(np.nanmax(smoothed)), float(smoothed[-1])
+        if last < 0.6 * best and best - last > 0.1:
+            yield f"The training reward fell from {best:.3f} at its best to {last:.3f} at the end."
+    if sentence := judge(metrics, run.data.evals, run.data.period).sentence():
+        yield f"{sentence[0].upper()}{sentence[1:]}."
+    lag = section(run.config, "pipeline").get("lag")
+    if lag and "lag/max" in metrics and run.steps > 2 * run.data.period and np.nanmax(metrics["lag/max"]) < lag:
+        yield f"The realized lag never exceeded {np.nanmax(metrics['lag/max']):g}, though pipeline.lag is {lag}."
+    if 0 < run.steps < 2 * run.data.period:
+        yield f"Only {run.steps} steps were logged, less than two lag cycles: averages mean little."
+
+
+def ends(values: np.ndarray, period: int) -> tuple[float, float, int]:
+    """Means over the first and last steps: a tenth of the run in whole lag cycles, at most half of it."""
+    window = max(1, min(len(values) // 2, period * max(1, round(len(values) / 10 / period))))
+    return _mean_of(values[:window]), _mean_of(values[-window:]), window
+
+
+def _mean(metrics: Columns, key: str) -> float:
+    return _mean_of(metrics[key]) if key in metrics else math.nan
+
+
+def _mean_of(values: np.ndarray) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def _table(run: Run) -> str:
+    rows = []
+    for key, label, form in KEY_METRICS:
+        if key not in run.data.metrics:
+            continue
+        values = run.data.metrics[key]
+        first, last, _ = ends(values, run.data.period)
+        known = values[np.isfinite(values)]
+        cells = [first, last, float(known.min()), float(known.max())] if len(known) else [math.nan] * 4
+        text = "".join(f"<td>{form.format(cell) if math.isfinite(cell) else '–'}</td>" for cell in cells)
+        rows.append(f'<tr><th scope="row">{html.escape(label)}</th>{text}</tr>')
+    if not rows:
+        return ""
+    head = "<tr><th></th><th>begin</th><th>end</th><th>least</th><th>most</th></tr>"
+    return f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'

@@ -1,0 +1,284 @@
+r"""Whether an answer is the label: as text, as exact numbers, part by part, and last as parsed mathematics.
+
+Only the symbolic step parses mathematics. It runs in the worker processes, and is imported there alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from sat_slime.reward.cleaning import MAX_ANSWER, clean, split_unit, words
+from sat_slime.reward.hendrycks import hendrycks
+from sat_slime.reward.literals import Literal, read_literal
+from sat_slime.reward.structure import (
+    MAX_PARTS,
+    OR,
+    is_name,
+    is_polynomial,
+    is_variable,
+    same_name,
+    split_choice,
+    split_list,
+    split_ratio,
+    split_relation,
+    split_residues,
+    spread,
+    strip_membership,
+)
+from sat_slime.reward.verdict import CORRECT
+
+_BASE = re.compile(r"^([0-9A-Za-z]+)_\{?([0-9]{1,2})\}?$")
+_DEFINED = re.compile(r"(?:[^\\/:!^]|\\(?:sqrt(?!\s*\[)|text|pi|cdot|times|le|ge|in|cup|cap|pm|[{}])(?![a-zA-Z]))*")
+"""Nothing is divided here, no power taken, no function but a root."""
+_NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
+"""What makes more of a list than its parts."""
+
+
+def compare(answer: str, label: str) -> str:
+    """The reason of the verdict: one of CORRECT or WRONG."""
+    if answer.strip() == label.strip():
+        return "text" if label.strip() else "no_answer"
+    if len(answer) > MAX_ANSWER:
+        return "too_long"
+    (mine, my_unit), (theirs, their_unit) = split_unit(answer), split_unit(label)
+    if my_unit and their_unit and my_unit != their_unit:
+        return "different"  # 5 m is not 5 cm
+    return _compare_choices(mine, theirs) or _compare(mine, theirs)
+
+
+def _compare_choices(answer: str, label: str) -> str | None:
+    """Of several choices both letter and value say which: `(C) 12` is C, and is 12. None: neither has both."""
+    letter, value = split_choice(answer)
+    wanted_letter, wanted = split_choice(label)
+    if not letter and not wanted_letter:
+        return None
+    if letter and wanted_letter and letter != wanted_letter:
+        return "different"
+    if (letter or wanted_letter).lower() in (words(answer), words(label)):
+        return "text"
+    return _compare(value, wanted)
+
+
+@functools.lru_cache(maxsize=1024)
+def undefined(text: str) -> bool:
+    r"""Whether it is, or holds, what has no value, such as 1/0: never an answer, and never equal to one. A function
+    without value somewhere, such as 1/x, is defined."""
+    return len(text) <= MAX_ANSWER and _undefined(clean(text))
+
+
+def _undefined(text: str, depth: int = 0) -> bool:
+    text = _percent(text)[0]
+    if words(text) == "nan":
+        return True
+    if read_literal(text) is not None or _DEFINED.fullmatch(text):
+        return False
+    text = strip_membership(text)
+    from sat_slime.reward.symbolic import has_no_value
+
+    found = has_no_value(text)
+    if found is not None or depth == 3:
+        return bool(found)
+    parts = [part for side in split_relation(text) for part in split_list(side)[1]]
+    return len(parts) > 1 and any(_undefined(part, depth + 1) for part in parts)
+
+
+def _compare(answer: str, label: str, depth: int = 0) -> str:
+    if not answer:
+        return "no_answer"
+    answer, answer_percent = _percent(answer)
+    label, label_percent = _percent(label)
+    wanted, given = read_literal(_comma_as_point(label)), read_literal(_comma_as_point(answer))
+    if wanted is not None and not wanted.whole and given is None:
+        given = read_literal(_comma_as_point(answer, sure=False))
+    if wanted is not None and given is not None:
+        return _compare_literals(given, answer_percent, wanted, label_percent)
+    # Units are off: to MATH's normalization any other text after a space, such as `dozen`, is one too.
+    mine, theirs = (hendrycks(text.replace("\\text{ ", "\\text{"), drop_left_side=False) for text in (answer, label))
+    if mine == theirs or words(answer) == words(label):
+        return "text"
+    if depth < 3 and (reason := _compare_parts(answer, label, depth)) is not None:
+        return reason
+    return _compare_symbolic(answer, label, given, wanted, answer_percent and not label_percent)
+
+
+_POINT_COMMA = re.compile(r"(-?)([0-9]{1,3}(?:\.[0-9]{3})*|[0-9]+),([0-9]+)")
+
+
+def _comma_as_point(text: str, sure: bool = True) -> str:
+    """A decimal comma as a point. `sure`: only where it is no list and no thousands: 0,25 and 3,05 and 1.234,5."""
+    match = _POINT_COMMA.fullmatch(text)
+    if match is None:
+        return text
+    sign, whole, decimals = match.groups()
+    zero = (whole == "0" and len(decimals) > 1) or (decimals[0] == "0" and len(decimals) in (2, 4, 5, 6))
+    if sure and not zero and "." not in whole:
+        return text
+    return f"{sign}{whole.replace('.', '')}.{decimals}"
+
+
+def _percent(text: str) -> tuple[str, bool]:
+    if text.endswith("%"):
+        return text.removesuffix("%").rstrip("\\").strip(), True
+    return text, False
+
+
+def _compare_literals(given: Literal, given_percent: bool, wanted: Literal, wanted_percent: bool) -> str:
+    """The sign % may be left out, or be carried out: of the label 50% both 50 and 0.5 are right. A whole number without
+    the sign has neither factor nor rounding."""
+    candidates = [(given.value, wanted.value)]
+    if given_percent != wanted_percent:
+        if wanted_percent:
+            candidates.append((given.value, wanted.value / 100))
+        elif not wanted.whole:
+            candidates.append((given.value / 100, wanted.value))
+    if any(mine == theirs for mine, theirs in candidates):
+        return "number"
+    if wanted.whole and not wanted_percent:
+        return "different"
+    rounded = given_percent == wanted_percent and (given.rounds(wanted.value) or wanted.rounds(given.value))
+    return "number" if rounded and not given.whole else "different"
+
+
+def _compare_parts(answer: str, label: str, depth: int) -> str | None:
+    """The reason where the structure decides; None: it does not."""
+    base = _BASE.fullmatch(label.replace(" ", ""))
+    if base:
+        same_base = _BASE.fullmatch(answer.replace(" ", ""))
+        digits, of_base = same_base.groups() if same_base else (answer.replace(" ", ""), base[2])
+        return "text" if (digits.lower(), of_base) == (base[1].lower(), base[2]) else "different"
+    my_terms, their_terms = split_ratio(answer), split_ratio(label)
+    if max(len(my_terms), len(their_terms)) > 2 and "=" not in answer + label:
+        return _compare_ratios(my_terms, their_terms, depth)
+    if (reason := _compare_residues(answer, label, depth)) is not None:
+        return reason
+    answer, label = spread(strip_membership(answer)), spread(strip_membership(label))
+    mine, theirs = split_relation(answer), split_relation(label)
+    if len(mine) > 1 or len(theirs) > 1:
+        reason = _compare_relations(mine, theirs, answer, label, depth)
+        if reason is not None:
+            return reason
+    return _compare_lists(answer, label, depth)
+
+
+def _compare_relations(mine: list[str], theirs: list[str], answer: str, label: str, depth: int) -> str | None:
+    are_lists = len(split_list(answer)[1]) > 1 or len(split_list(label)[1]) > 1
+    if are_lists and (max(len(mine), len(theirs)) > 2 or not (is_name(mine[0]) or is_name(theirs[0]))):
+        return None  # x = 1, y = 2
+    if len(theirs) == 1:  # 1 + 1 = 2 for the label 2
+        if len(mine) == 2 and is_polynomial(mine[0]):
+            return "different"
+        return _compare(mine[-1], label, depth + 1) if mine[-1] else None
+    if not is_name(theirs[0]):  # the label is an equation
+        return "different" if len(mine) == 1 else None
+    if len(mine) == 1:
+        return _compare(answer, theirs[-1], depth + 1)
+    if is_name(mine[0]) and not same_name(mine[0], theirs[0], alone=depth == 0):
+        # y = 0 is not x = 0, but y = x is x = y
+        return None if is_variable(mine[0]) and is_variable(theirs[0]) else "different"
+    if not is_name(mine[0]):
+        return None
+    return _compare(mine[-1], theirs[-1], depth + 1)
+
+
+def _compare_residues(answer: str, label: str, depth: int) -> str | None:
+    """Residues of one modulus, in any order and up to its multiples. Without a modulus a number is itself alone."""
+    (name, values, modulus), (wanted_name, wanted_values, wanted_modulus) = (
+        split_residues(answer),
+        split_residues(label),
+    )
+    if modulus == wanted_modulus == 0:
+        return None
+    if not modulus or not wanted_modulus:
+        if wanted_name or len(values) != 1 or len(wanted_values) != 1:
+            return "different"  # 7 is one of the solutions x = 7 mod 11
+        return _compare(values[0], wanted_values[0], depth + 1)
+    if modulus != wanted_modulus or (name and wanted_name and not same_name(name, wanted_name, alone=depth == 0)):
+        return "different"
+    numbers = [[read_literal(value) for value in parts] for parts in (values, wanted_values)]
+    residues = [{n.value % modulus for n in parts if n is not None and n.whole} for parts in numbers]
+    if any(len(found) != len(parts) for found, parts in zip(residues, numbers, strict=True)):
+        return None
+    return "number" if residues[0] == residues[1] else "different"
+
+
+def _compare_ratios(mine: list[str], theirs: list[str], depth: int) -> str:
+    """Term by term, up to a common factor of numbers."""
+    if len(mine) != len(theirs):
+        return "different"
+    numbers = [(read_literal(a), read_literal(b)) for a, b in zip(mine, theirs, strict=True)]
+    values = [(a.value, b.value) for a, b in numbers if a is not None and b is not None]
+    if len(values) == len(mine) and any(a for a, _ in values):
+        first, second = next(pair for pair in values if pair[0])
+        return "number" if second and all(a * second == b * first for a, b in values) else "different"
+    return _match(mine, theirs, False, depth)
+
+
+def _compare_lists(answer: str, label: str, depth: int) -> str | None:
+    opening, wanted, closing = split_list(label)
+    mine_opening, given, mine_closing = split_list(answer)
+    if len(wanted) == 1 and len(given) == 1 and "\\{" not in (opening, mine_opening):
+        if (given[0], wanted[0]) == (answer, label):
+            return None
+        return _compare(given[0], wanted[0], depth + 1)  # (5) is 5
+    if len(wanted) > MAX_PARTS or len(given) > MAX_PARTS:
+        return "too_large"
+    if _NO_LIST.search(answer) or _NO_LIST.search(label):
+        return None
+    alternatives = OR in answer or OR in label
+    if alternatives and "(" in (opening if len(wanted) > 1 else "", mine_opening if len(given) > 1 else ""):
+        return "different"  # a pair is not one of two
+    if len(wanted) != len(given):
+        return None if opening == mine_opening == "\\{" else "different"  # {1, 1} is {1}
+    unordered = opening == "\\{" or mine_opening == "\\{"
+    if unordered and (opening in ("(", "[") or mine_opening in ("(", "[")):
+        return "different"
+    if not unordered:
+        if opening and mine_opening and (opening, closing) != (mine_opening, mine_closing):
+            return "different"
+        if not mine_opening and (opening, closing) not in (("", ""), ("(", ")")):
+            return "different"  # an interval has its brackets
+        if not opening and (mine_opening, mine_closing) not in (("", ""), ("(", ")")):
+            return "different"
+        unordered = alternatives or all(len(split_relation(part)) == 2 for part in wanted + given)  # y = 2, x = 1
+        unordered = unordered or (not opening and not mine_opening and all(map(_is_point, wanted + given)))
+    names = [{side[0] for side in map(split_relation, parts) if len(side) == 2} for parts in (given, wanted)]
+    if unordered and bool(names[0]) != bool(names[1]) and max(map(len, names)) > 1:
+        return "different"  # x = 1, y = 2 says more than {1, 2}
+    return _match(given, wanted, unordered, depth)
+
+
+def _is_point(part: str) -> bool:
+    opening, coordinates, _ = split_list(part)
+    return opening == "(" and len(coordinates) > 1
+
+
+def _match(given: list[str], wanted: list[str], unordered: bool, depth: int) -> str:
+    reason, left = "text", list(given)
+    for i, part in enumerate(wanted):
+        candidates = left if unordered else given[i : i + 1]
+        reasons = ((candidate, _compare(candidate, part, depth + 1)) for candidate in candidates)
+        found = next(((candidate, reason) for candidate, reason in reasons if reason in CORRECT), None)
+        if found is None:
+            return "different"
+        reason = found[1]
+        if unordered:
+            left.remove(found[0])
+    return reason
+
+
+def _compare_symbolic(
+    answer: str, label: str, given: Literal | None, wanted: Literal | None, answer_is_percent: bool
+) -> str:
+    from sat_slime.reward.symbolic import equivalent
+
+    if wanted is not None and wanted.whole and words(answer).replace(" ", "").isalpha():
+        return "unparsed"  # a word is no number
+    rounding = next((number for number in (given, wanted) if number is not None and number.decimals is not None), None)
+    if wanted is not None and wanted.whole:
+        rounding = None
+    answer, label = strip_membership(answer), strip_membership(label)
+    reason = equivalent(answer, label, rounding)
+    if reason == "different" and answer_is_percent and not (wanted is not None and wanted.whole):
+        reason = equivalent(rf"\frac{{{answer}}}{{100}}", label, None)
+    return reason

@@ -1,0 +1,379 @@
+"""The pool of worker processes: a response goes in, its verdict comes out, whatever the response is.
+
+One thread a worker takes jobs from a bounded queue, sends them and waits. A worker that is over a limit is killed and
+replaced; its job ends with reward 0, and no other job notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import functools
+import importlib.util
+import json
+import logging
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from sat_slime.reward import sandbox
+from sat_slime.reward.verdict import KILLED, MODES, Mode, Verdict, verdict
+from sat_slime.reward.worker import ANSWER, COMMAND, REPLY, REQUEST
+
+logger = logging.getLogger(__name__)
+
+_UNREAD = ("unparsed", "undefined", "too_large", "too_long")
+_START_LIMIT_S = 120.0
+_LOGGED_KILLS = 20
+"""Kills that are logged one by one; the metrics count all."""
+_SIGPROF, _SIGKILL = -27, -9
+"""How the kernel's CPU limit and our own kill show in an exit code."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one verdict may cost."""
+
+    cpu_s: float = 3.0
+    """CPU seconds of the worker. What is over has reward 0, on a loaded machine as well as on an idle one."""
+    wall_s: float = 30.0
+    """Seconds without a sign of work from a worker that is stopped or blocked. One that waits for a processor is not:
+    it is ended by `cpu_s` alone."""
+    memory_mb: int = 1024
+    """Address space of a worker; one that holds half of it after a verdict is replaced."""
+    response_chars: int = 400_000
+    """Characters from the end of a response that are read."""
+    label_chars: int = 20_000
+    """Characters of a label; more is an error."""
+
+    def __post_init__(self) -> None:
+        for name, low in (("cpu_s", 0), ("wall_s", 0), ("memory_mb", 255), ("response_chars", 0), ("label_chars", 0)):
+            if not getattr(self, name) > low:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: it has to be above {low}")
+
+
+@dataclass(frozen=True)
+class _Job:
+    response: str
+    label: str
+    mode: Mode
+    future: Future[Verdict]
+
+
+class VerifierPool:
+    """`workers` processes that verify. Thread-safe; usable from any event loop. Close it, or use it as a context."""
+
+    def __init__(self, workers: int = 2, limits: Limits | None = None, queue_size: int = 8192) -> None:
+        """Returns at once; the processes start with the first job, in about two seconds.
+
+        Raises:
+            ModuleNotFoundError: math-verify is not installed.
+        """
+        if workers < 1 or queue_size < 1:
+            raise ValueError(f"workers is {workers}, queue_size {queue_size}: both have to be at least 1")
+        if importlib.util.find_spec("math_verify") is None:
+            raise ModuleNotFoundError("math-verify is not installed: pip install 'sat-slime[reward]'")
+        self.limits = limits or Limits()
+        self._queue: queue.Queue[_Job | None] = queue.Queue(queue_size)
+        self._parent = _WorkerParent(self.limits)
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._serve, daemon=True, name=f"verifier-{i}") for i in range(workers)
+        ]
+        self._started = False
+
+    def verify(self, response: str, label: str, mode: Mode = "default") -> Verdict:
+        """The verdict on one response. Waits for it."""
+        return self.submit(response, label, mode).result()
+
+    def verify_batch(self, pairs: Iterable[tuple[str, str]], mode: Mode = "default") -> list[Verdict]:
+        """The verdicts on (response, label) pairs, in their order."""
+        futures = [self.submit(response, label, mode) for response, label in pairs]
+        return [future.result() for future in futures]
+
+    async def verify_async(self, response: str, label: str, mode: Mode = "default") -> Verdict:
+        """The verdict on one response; the event loop goes on meanwhile, also while the queue is full."""
+        job = self._job(response, label, mode)
+        try:
+            self._queue.put_nowait(job)
+        except queue.Full:
+            await asyncio.to_thread(self._queue.put, job)
+        return await asyncio.wrap_future(job.future)
+
+    def submit(self, response: str, label: str, mode: Mode = "default") -> Future[Verdict]:
+        """The verdict to be. Waits while the queue is full."""
+        job = self._job(response, label, mode)
+        self._queue.put(job)
+        return job.future
+
+    def drain_metrics(self) -> dict[str, float]:
+        """Counts since the last call: verdicts, correct, timeouts, kills (timeouts included), parse_failures,
+        label_failures, no_answer; seconds_mean: of a verdict in its worker, waiting for one left out."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        verdicts = counts["verdicts"]
+        return {
+            "verdicts": float(verdicts),
+            "correct": float(counts["correct"]),
+            "timeouts": float(counts["timeout"]),
+            "kills": float(sum(counts[reason] for reason in KILLED)),
+            "parse_failures": float(sum(counts[reason] for reason in _UNREAD)),
+            "label_failures": float(counts["unparsed_label"] + counts["undefined_label"]),
+            "no_answer": float(counts["no_answer"]),
+            "seconds_mean": counts["nanoseconds"] / 1e9 / verdicts if verdicts else 0.0,
+        }
+
+    def close(self) -> None:
+        """Ends the processes, after the jobs that were submitted."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            started = self._started
+        for _ in self._threads if started else ():
+            self._queue.put(None)
+        for thread in self._threads if started else ():
+            thread.join()
+        self._parent.close()
+
+    def __enter__(self) -> VerifierPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _job(self, response: str, label: str, mode: Mode) -> _Job:
+        if mode not in MODES:
+            raise ValueError(f"mode is {mode!r}: it has to be one of {', '.join(MODES)}")
+        if len(label) > self.limits.label_chars:
+            raise ValueError(f"a label of {len(label)} characters; at most {self.limits.label_chars} are one")
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the verifier pool is closed")
+            if not self._started:
+                self._started = True
+                for thread in self._threads:
+                    thread.start()
+        return _Job(response[-self.limits.response_chars :], label, mode, Future())
+
+    def _serve(self) -> None:
+        """A worker's thread."""
+        worker: _Worker | None = None
+        while (job := self._queue.get()) is not None:
+            if not job.future.set_running_or_notify_cancel():
+                continue
+            try:
+                started = time.perf_counter_ns()
+                worker, found = self._verify(worker, job)
+                self._count(found, time.perf_counter_ns() - started)
+                job.future.set_result(found)
+            except BaseException as error:  # the thread has to live, and the caller has to hear
+                worker = None
+                job.future.set_exception(error)
+        if worker is not None:
+            worker.end()
+
+    def _verify(self, worker: _Worker | None, job: _Job) -> tuple[_Worker | None, Verdict]:
+        """The verdict, and the worker to go on with. A worker that somebody else killed gets a second try."""
+        reason = "crash"
+        for _ in range(2):
+            worker = worker or self._parent.fork()
+            try:
+                found, retire = worker.ask(job, self.limits.wall_s)
+            except (OSError, EOFError, ValueError) as error:
+                reason = _reason(worker.end(), isinstance(error, TimeoutError))
+                worker = None
+                if reason != "crash":
+                    break
+            else:
+                if retire:
+                    worker.end()
+                return None if retire else worker, found
+        self._log_kill(reason, job)
+        return None, verdict(None, reason)
+
+    def _count(self, found: Verdict, nanoseconds: int) -> None:
+        with self._lock:
+            self._counts.update({"verdicts": 1, "correct": int(found.reward), "nanoseconds": nanoseconds})
+            self._counts[found.reason] += 1
+
+    def _log_kill(self, reason: str, job: _Job) -> None:
+        global _LOGGED_KILLS
+        if _LOGGED_KILLS > 0:
+            _LOGGED_KILLS -= 1
+            logger.warning("verifier: %s: label %.80r, response ends in %r", reason, job.label, job.response[-200:])
+
+
+def _reason(exit_code: int, waited: bool) -> str:
+    if waited or exit_code == _SIGPROF:
+        return "timeout"
+    return {sandbox.MEMORY: "memory", sandbox.FORBIDDEN: "forbidden"}.get(exit_code, "crash")
+
+
+class _WorkerParent:
+    """The process that workers are forked from; see worker.py. Started when the first is asked for."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def fork(self) -> _Worker:
+        """A new worker. Raises RuntimeError when the parent does not start."""
+        mine, theirs = socket.socketpair()
+        with self._lock:
+            for attempt in (1, 2):
+                if self._process is None:
+                    self._start()
+                assert self._control is not None
+                try:
+                    socket.send_fds(self._control, [COMMAND.pack(b"S", 0)], [theirs.fileno()])
+                    pid = self._answer()
+                    break
+                except (OSError, EOFError):  # somebody killed it
+                    self._stop()
+                    if attempt == 2:
+                        raise
+        theirs.close()
+        return _Worker(self, pid, mine)
+
+    def end(self, pid: int) -> int:
+        """Kills a worker that may have ended already; its exit code, minus the signal that killed it."""
+        with self._lock:
+            if self._control is None:
+                return _SIGKILL
+            try:
+                self._control.sendall(COMMAND.pack(b"K", pid))
+                return self._answer()
+            except (OSError, EOFError):
+                self._stop()
+                return _SIGKILL
+
+    def close(self) -> None:
+        with self._lock:
+            self._stop()
+
+    def _start(self) -> None:
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(_START_LIMIT_S)
+        program = (
+            "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+            "from sat_slime.reward.worker import main; main(*json.loads(sys.argv[2]))"
+        )
+        paths = [os.path.abspath(path) for path in sys.path]
+        arguments = [theirs.fileno(), self._limits.cpu_s, self._limits.memory_mb]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program, json.dumps(paths), json.dumps(arguments)],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            # Nothing of the environment: no secrets, and sets in the same order each time.
+            env={"PATH": os.defpath, "PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
+        )
+        theirs.close()
+        try:
+            self._answer()
+        except (OSError, EOFError) as error:
+            self._stop()
+            raise RuntimeError("the verifier's process did not start: see its message above") from error
+
+    def _answer(self) -> int:
+        assert self._control is not None
+        data = self._control.recv(ANSWER.size, socket.MSG_WAITALL)
+        if len(data) < ANSWER.size:
+            raise EOFError
+        return ANSWER.unpack(data)[0]
+
+    def _stop(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            self._process.kill() if self._process.poll() is None and not _ends(self._process) else None
+            self._process.wait()
+        self._control = self._process = None
+
+
+def _ends(process: subprocess.Popen[bytes]) -> bool:
+    """It ends by itself when its socket closes, and ends its forks first."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(10)
+        return True
+    return False
+
+
+class _Worker:
+    """The pool's end of one worker process."""
+
+    def __init__(self, parent: _WorkerParent, pid: int, connection: socket.socket) -> None:
+        self._parent = parent
+        self._pid = pid
+        self._connection = connection
+
+    def ask(self, job: _Job, wall_s: float) -> tuple[Verdict, bool]:
+        """The verdict, and whether the worker is to be replaced. Raises OSError, EOFError, ValueError: it is to be
+        ended; TimeoutError: because it took too long."""
+        response, label = (text.encode("utf-8", "surrogatepass") for text in (job.response, job.label))
+        self._connection.settimeout(wall_s)
+        request = REQUEST.pack(MODES.index(job.mode), len(response), len(label)) + response + label
+        self._connection.sendall(request)
+        (size,) = REPLY.unpack(self._receive(REPLY.size))
+        reward, extracted, reason, retire = json.loads(self._receive(size))
+        return Verdict(float(reward), extracted, reason), bool(retire)
+
+    def end(self) -> int:
+        """Its exit code, minus the signal that killed it."""
+        self._connection.close()
+        return self._parent.end(self._pid)
+
+    def _receive(self, size: int) -> bytes:
+        data = bytearray()
+        worked = -1
+        while len(data) < size:
+            try:
+                part = self._connection.recv(min(size - len(data), 65536))
+            except TimeoutError:
+                state, now = _processor_time(self._pid)
+                if state != "R" and worked in (-1, now):
+                    raise
+                worked = now  # it works, or waits for a processor
+                continue
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+
+def _processor_time(pid: int) -> tuple[str, int]:
+    """The state of a process as the kernel has it, R where it runs or waits for a processor, and its CPU time in
+    ticks. Of one that is gone: no state."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return "", 0
+    return fields[0], int(fields[11]) + int(fields[12])
+
+
+@functools.cache
+def _shared_pool() -> VerifierPool:
+    pool = VerifierPool(workers=1)
+    atexit.register(pool.close)
+    return pool
+
+
+def verify(response: str, label: str, mode: Mode = "default") -> Verdict:
+    """The verdict on one response, from a pool of one worker that all callers of this function share."""
+    return _shared_pool().verify(response, label, mode)

@@ -1,0 +1,197 @@
+r"""PRIME's verifier (`prime_math` in verl), its verdicts without its `eval`.
+
+First prm800k's grading: Hendrycks' strings, then a normalization of its own, tuples part by part, `simplify(a - b)`.
+Then ToRA's: numbers to a relative 1e-4, also with a factor 100 either way, tuples again, and mathematics to 1e-4.
+Where PRIME calls `eval`, `parse_expr` and ANTLR's LaTeX, this reads numbers and LaTeX by grammar: docs/reward.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from sat_slime.reward.extraction import prime_extract
+from sat_slime.reward.hendrycks import hendrycks
+
+TOLERANCE = 1e-4
+_MAX_ANSWER = 1000
+_BRACKETS = "()[]"
+_UNITS = (
+    "degree", "cm", "centimeter", "meter", "mile", "second", "minute", "hour", "day", "week", "month", "year", "foot",
+    "feet", "inch", "yard", "liter",
+)  # fmt: skip
+_NOT_TRIED = re.compile(r"\^[{(]|\^[0-9]+\^|\^[0-9][0-9]+")
+_FRACTION = re.compile(r"^-?[0-9]+.?/0*[1-9][0-9]*.?$")
+_THOUSANDS = re.compile(r"([0-9]),([0-9]{3})(?=$|[^0-9])")
+_SYMBOLS = (("√", "sqrt"), ("π", "pi"), ("∞", "inf"), ("∪", "U"), ("·", "*"), ("×", "*"))
+
+extract = prime_extract
+
+
+def compare(answer: str, label: str) -> str:
+    """The reason of the verdict."""
+    answer = answer[:_MAX_ANSWER]
+    if hendrycks(answer) == hendrycks(label):
+        return "text"
+    mine, theirs = normalize(answer), normalize(label)
+    if mine == theirs:
+        return "text"
+    if mine and _equal_parts(mine, theirs):
+        return "symbolic"
+    return _tora(answer, label)
+
+
+def normalize(answer: str) -> str:
+    """prm800k's normalization: percent and dollar signs, units, words for powers of ten, LaTeX to text."""
+    only_text = re.search(r"^\\text\{(.+?)\}$", answer)
+    text = only_text[1] if only_text else answer
+    text = text.replace("\\%", "%").replace("\\$", "$").replace("$", "").replace("%", "")
+    text = text.replace(" or ", " , ").replace(" and ", " , ")
+    text = text.replace("million", "*10^6").replace("billion", "*10^9").replace("trillion", "*10^12")
+    for unit in _UNITS:
+        text = re.sub(rf"{unit}(es)?(s)? *(\^[0-9]+)?", "", text)
+    text = re.sub(r"\^ *\\circ", "", text)
+    if text[:1] == "{" and text[-1:] == "}":
+        text = text[1:-1]
+    text = re.sub(r",\\! *", "", text)
+    number = _float(text)
+    if number is not None and _is_whole(number):
+        text = str(round(number))
+    if "\\" in text:
+        text = _plain(text)
+    text = re.sub(r"- *", "-", text)
+    text = re.sub(r"([0-9]) +([0-9])", r"\1+\2", text).lower()
+    number = _float(_without_thousands(text))
+    if number is not None and _is_whole(number):
+        text = str(int(number))
+    return text
+
+
+def _plain(latex: str) -> str:
+    r"""LaTeX as text: \frac{a}{b} as a/b, \sqrt{a} as sqrt(a), symbols by name, braces dropped."""
+    text = re.sub(r"\\[td]frac", r"\\frac", latex)
+    for _ in range(8):  # nested, from the inside
+        text = re.sub(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r" \1/\2", text)
+        text = re.sub(r"\\sqrt\s*\{([^{}]*)\}", r"√(\1)", text)
+        text = re.sub(r"\\[a-z]*(?:text|mathrm|mathbf)[a-z]*\s*\{([^{}]*)\}", r"\1", text)
+    text = text.replace("\\pi", "π").replace("\\infty", "∞").replace("\\cup", "∪")
+    text = text.replace("\\cdot", "·").replace("\\times", "×")
+    for symbol, name in _SYMBOLS:
+        text = text.replace(symbol, name)
+    return re.sub(r"\\([a-zA-Z]+|.)", "", text).replace("{", "").replace("}", "").strip()
+
+
+def _equal_parts(mine: str, theirs: str) -> bool:
+    given, wanted = _split_tuple(mine), _split_tuple(theirs)
+    if len(wanted) > 1 and (theirs[0], theirs[-1]) != (mine[0], mine[-1]):
+        return False
+    return len(given) == len(wanted) > 0 and all(map(_equal_part, given, wanted))
+
+
+def _equal_part(given: str, wanted: str) -> bool:
+    if _FRACTION.search(wanted) and _FRACTION.search(given):
+        return given == wanted  # an unreduced fraction is wrong here, and right to ToRA below
+    if _is_integer(wanted) != _is_integer(given):
+        return False
+    both = f"({wanted})-({given})"
+    letters = {character for character in both.replace("sqrt", "").replace("frac", "") if character.isalpha()}
+    if len(letters) > 2 or _NOT_TRIED.search(both):
+        return False
+    return _symbolic(given, wanted, None)
+
+
+def _tora(answer: str, label: str) -> str:
+    pi_is_near = "\\pi" in answer or "\\pi" in label
+    if any(_math_equal(answer, label, pi) for pi in ((math.pi, 3.14) if pi_is_near else (math.pi,))):
+        return "number"
+    return "different"
+
+
+def _math_equal(answer: str, label: str, pi: float, depth: int = 0) -> bool:
+    answer, label = _tora_normalize(answer, pi), _tora_normalize(label, pi)
+    if answer.strip().lower() == label.strip().lower() or answer.replace(" ", "") == label.replace(" ", ""):
+        return True
+    number, wanted_number = _digits(answer), _digits(label)
+    if number is not None and wanted_number is not None:
+        return any(math.isclose(wanted_number * factor, number, rel_tol=TOLERANCE) for factor in (0.01, 1, 100))
+    answer, label = answer.strip(), label.strip()
+    if not answer or not label:
+        return False
+    if _without_brackets(answer, label):
+        return True
+    in_brackets = (answer[0] + answer[-1], label[0] + label[-1])
+    if "," in answer and "," in label and depth < 2:
+        if in_brackets[0] == in_brackets[1] and in_brackets[0][0] in "([" and in_brackets[0][1] in ")]":
+            given, wanted = answer[1:-1].split(","), label[1:-1].split(",")
+        else:
+            given, wanted = answer.split(","), label.split(",")
+        if len(given) == len(wanted):
+            pairs = zip(given, wanted, strict=True)
+            return all(_math_equal(mine.strip(), theirs.strip(), math.pi, depth + 1) for mine, theirs in pairs)
+    return _symbolic(answer, label, TOLERANCE)
+
+
+def _tora_normalize(text: str, pi: float) -> str:
+    if re.match(r"\$[0-9]+(\.[0-9]+)?", text):
+        return text[1:]
+    if re.match(r"^[0-9]+(\.[0-9]+)?\\?%$", text):
+        return text.rstrip("%").rstrip("\\")
+    if "_" in text and (base := _float(text.split("_")[0])) is not None and math.isfinite(base):
+        text = str(int(base))  # 1011_2: the base is dropped
+    if "\\pi" in text and (product := re.fullmatch(r"\s*([+-]?[0-9]*\.?[0-9]*)\s*\\pi\s*(?:/\s*([0-9.]+))?\s*", text)):
+        # All that PRIME's `eval` is for: a number times pi.
+        factor = _float(product[1] + "1" if product[1] in ("", "+", "-") else product[1])
+        divisor = _float(product[2]) if product[2] else 1.0
+        if factor is not None and divisor:
+            return repr(factor * pi / divisor)
+    return text
+
+
+def _without_brackets(answer: str, label: str) -> bool:
+    mine, theirs = answer, label
+    if (answer[0] + answer[-1] == "[]" and label[0] != "(") or (answer[0] + answer[-1] == "()" and label[0] != "["):
+        mine, theirs = mine.strip("[]()"), theirs.strip("[]()")
+    drop = str.maketrans("", "", "{}()")
+    return mine.translate(drop) == theirs.translate(drop)
+
+
+def _symbolic(answer: str, label: str, tolerance: float | None) -> bool:
+    from sat_slime.reward.symbolic import equal_expressions
+
+    return equal_expressions(answer, label, tolerance)
+
+
+def _split_tuple(text: str) -> list[str]:
+    text = _without_thousands(text)
+    if not text:
+        return []
+    inner = text[1:-1]
+    if len(text) > 2 and text[0] in _BRACKETS and text[-1] in _BRACKETS and not any(b in inner for b in _BRACKETS):
+        return [part.strip() for part in inner.split(",")]
+    return [text]
+
+
+def _without_thousands(text: str) -> str:
+    while (shorter := _THOUSANDS.sub(r"\1\2", text)) != text:
+        text = shorter
+    return text
+
+
+def _digits(text: str) -> float | None:
+    return _float(text.replace("{,}", "") if "{,}" in text else text.replace(",", ""))
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _is_whole(number: float) -> bool:
+    return math.isfinite(number) and abs(number - round(number)) <= 1e-7
+
+
+def _is_integer(text: str) -> bool:
+    number = _float(_without_thousands(text))
+    return number is not None and _is_whole(number)

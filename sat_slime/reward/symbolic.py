@@ -1,0 +1,340 @@
+"""Equality of parsed mathematics. Imported by the worker processes alone: parsing and evaluating may take for ever.
+
+latex2sympy2_extended parses by a grammar. Its ways to Python's `eval` are sympy's reading of number strings and its
+`nsimplify` of what stands in \\gcd and \\lcm; `_Reader` replaces both by exact rationals. math-verify compares sets and
+inequalities; scalars and equations are compared here, at rational points, where a wrong answer needs no `simplify`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import re
+from collections.abc import Iterable
+from fractions import Fraction
+
+import sympy
+from latex2sympy2_extended import latex2sympy2
+from latex2sympy2_extended.math_normalization import NormalizationConfig, normalize_latex
+from math_verify import grader
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import Boolean
+
+from sat_slime.reward.literals import Literal, read_literal
+from sat_slime.reward.structure import CLOCK, OR, nesting, split_list
+
+MAX_BITS = 2**17
+"""Size of the numbers that may be worked out: some 40,000 digits."""
+MAX_NESTING = 10
+"""Brackets in brackets: the grammar's parser takes up to a second for twelve, and twice that for each one more."""
+MAX_UNIONS = 10
+"""Signs of unions and intersections: sympy compares each set with each, and that in each part of the union."""
+MAX_ABSOLUTE = 3
+"""Absolute values in an inequality that is solved: each doubles the cases."""
+_DIGITS = 30
+_POINTS = 3
+_NORMALIZATION = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
+
+_UNION = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])")
+_ORDER = re.compile(r"[<>]|\\(?:le|ge|ne)(?![a-zA-Z])")
+_UNEVALUATED = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
+
+
+class Refused(ValueError):
+    """Mathematics that is not worked out. Its text is the reason: `too_large`, `unevaluated` or `undefined`."""
+
+
+def equivalent(answer: str, label: str, rounding: Literal | None) -> str:
+    """`symbolic` or why not. `rounding`: the decimal literal among both, which may stand for what it rounds."""
+    wanted = _read_conditions(label)
+    if isinstance(wanted, str):
+        return f"{wanted}_label" if wanted in ("unparsed", "undefined") else wanted
+    given = _read_conditions(answer)
+    if isinstance(given, str):
+        return given
+    try:
+        equal = _equal_sets(given, wanted) or _equal(given, wanted, rounding) or _equal_complex(given, wanted)
+        return "symbolic" if equal else "different"
+    except (ArithmeticError, AttributeError, NotImplementedError, RecursionError, TypeError, ValueError):
+        return "different"  # of kinds that cannot be compared, such as a set and a number
+
+
+def has_no_value(text: str) -> bool | None:
+    """Whether the text is mathematics that is undefined; None: it is none that the grammar knows."""
+    read = _read(text)
+    return None if read == "unparsed" else read == "undefined"
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(text: str) -> sympy.Basic | str:
+    """The parsed text, or the reason why it is not: `unparsed`, or what it is refused for."""
+    try:
+        return _parse(text)
+    except MemoryError:
+        raise  # the worker ends with it
+    except Refused as refused:
+        return str(refused)
+    except Exception:  # the parser raises bare Exceptions, and whatever sympy does
+        return "unparsed"
+
+
+def _read_conditions(text: str) -> sympy.Basic | str:
+    """`_read`, also of inequalities that `or`, or else commas join."""
+    alternatives = OR in text
+    parts = text.split(OR) if alternatives else split_list(text)[1]
+    if len(parts) == 1 or not all(_ORDER.search(part) for part in parts):
+        return _read(text)
+    read = [_read(part) for part in parts]
+    if reason := next((part for part in read if isinstance(part, str)), None):
+        return reason
+    if not all(isinstance(part, Boolean) for part in read):
+        return "unparsed"
+    return sympy.Or(*read) if alternatives else sympy.And(*read)
+
+
+def _parse(text: str) -> sympy.Basic:
+    literal = read_literal(text)
+    if literal is not None:
+        return sympy.Rational(literal.value.numerator, literal.value.denominator)
+    if nesting(text) > MAX_NESTING or len(_UNION.findall(text)) > MAX_UNIONS:
+        raise Refused("too_large")
+    if CLOCK.search(text):
+        raise ValueError("12:00 is no quotient")
+    latex = normalize_latex(text, _NORMALIZATION)
+    parsed = _Reader(is_real=not grader.should_treat_as_complex(latex)).parse(latex)
+    if not isinstance(parsed, (sympy.Basic, sympy.MatrixBase)):
+        raise ValueError(f"parsed as {type(parsed).__name__}")
+    if parsed.has(*_UNEVALUATED):
+        raise Refused("unevaluated")
+    _check_size(parsed)
+    for element in _elements(parsed):
+        _check_defined(element)
+    return parsed
+
+
+class _Reader(latex2sympy2._Latex2Sympy):
+    def parse_number(self, text: str) -> sympy.Rational:
+        return _exact_number(text)
+
+    def handle_gcd_lcm(self, f: str, args: list[sympy.Expr]) -> sympy.Expr:
+        """Of rational numbers it is worked out, of anything else it stays a function in any order of its arguments."""
+        values = []
+        for argument in args:
+            _check_size(argument)
+            values.append(argument.doit())
+        if not all(isinstance(value, sympy.Rational) for value in values):
+            return sympy.Function(f)(*sorted(values, key=sympy.default_sort_key))
+        above, below = (math.gcd, math.lcm) if f == "gcd" else (math.lcm, math.gcd)
+        return sympy.Rational(above(*(int(value.p) for value in values)), below(*(int(value.q) for value in values)))
+
+
+def _exact_number(text: str) -> sympy.Rational:
+    literal = read_literal(text.strip().replace(",", ""))
+    if literal is None:
+        raise ValueError(f"not a number: {text[:80]!r}")
+    return sympy.Rational(literal.value.numerator, literal.value.denominator)
+
+
+latex2sympy2.Number = _exact_number
+grader.TIMEOUT_WARNING_SHOWN = True  # that without its own alarm it may hang: this process may
+
+
+def _elements(expression: sympy.Basic) -> Iterable[sympy.Basic]:
+    return expression.flat() if isinstance(expression, sympy.MatrixBase) else (expression,)
+
+
+def _check_defined(expression: sympy.Basic) -> sympy.Basic:
+    """The expression with its operations carried out, from the inside. Raises Refused at the first without a value."""
+    arguments = [_check_defined(part) if isinstance(part, sympy.Basic) else part for part in expression.args]
+    value = expression
+    if arguments:
+        try:
+            value = expression.func(*arguments)
+        except ZeroDivisionError:
+            raise Refused("undefined") from None
+        except (TypeError, ValueError, NotImplementedError, AttributeError):
+            return expression  # a relation of what has no order, and the like
+    if value in (sympy.nan, sympy.zoo) or isinstance(value, sympy.AccumBounds) or _divides_by_zero(value):
+        raise Refused("undefined")
+    return value
+
+
+def _divides_by_zero(power: sympy.Basic) -> bool:
+    """Of a denominator that sympy does not see to be zero, such as a difference of equal roots."""
+    if not (isinstance(power, sympy.Pow) and isinstance(power.base, sympy.Add) and power.base.is_number):
+        return False
+    if not power.exp.is_extended_negative:
+        return False
+    return bool(abs(sympy.N(power.base, _DIGITS)) < sympy.Float(10) ** -60)
+
+
+def _check_size(expression: sympy.Basic) -> None:
+    for element in _elements(expression):
+        if _bits(element) > MAX_BITS:
+            raise Refused("too_large")
+
+
+def _bits(expression: sympy.Basic) -> float:
+    """A bound for the bits of what the expression evaluates to; a variable counts as one."""
+    if isinstance(expression, sympy.Rational):
+        return float(max(abs(expression.p).bit_length(), expression.q.bit_length()))
+    parts = [_bits(part) for part in expression.args if isinstance(part, sympy.Basic)]
+    inner = max(parts, default=1.0)
+    if isinstance(expression, (sympy.exp, sympy.sinh, sympy.cosh)):
+        return _exponential_bits(expression.args[0])
+    if isinstance(expression, sympy.Pow) and expression.base is sympy.E and expression.exp.is_number:
+        return _exponential_bits(expression.exp)
+    if isinstance(expression, sympy.Pow):
+        return _power_bits(expression, parts)
+    if isinstance(expression, (sympy.factorial, sympy.factorial2, sympy.gamma, sympy.binomial, sympy.subfactorial)):
+        return 2.0**inner * inner if inner < 64 else math.inf
+    if isinstance(expression, (sympy.Add, sympy.Mul)):
+        return sum(parts)
+    return inner
+
+
+def _exponential_bits(exponent: sympy.Basic) -> float:
+    """Of e to a number: in effect the number itself."""
+    if isinstance(exponent, sympy.Rational):
+        size = abs(float(exponent)) if abs(exponent) < MAX_BITS else math.inf
+    else:
+        size = 2.0 ** _bits(exponent) if _bits(exponent) < 64 else math.inf
+    return 1.0 if exponent.free_symbols else max(1.0, 1.5 * size)
+
+
+def _power_bits(power: sympy.Pow, parts: list[float]) -> float:
+    base, exponent = power.args
+    if isinstance(exponent, sympy.Rational):
+        size = abs(float(exponent)) if parts[1] < 64 else math.inf
+    elif exponent.is_number:
+        size = 2.0 ** parts[1] if parts[1] < 64 else math.inf
+    else:
+        size = 1.0
+    return parts[0] + parts[1] if base in (0, 1, -1) else max(parts[0] * max(size, 1.0), parts[1])
+
+
+def _equal(given: sympy.Basic, wanted: sympy.Basic, rounding: Literal | None) -> bool:
+    if given == wanted:
+        return True
+    if isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr):
+        if given.is_number and wanted.is_number:
+            return _equal_numbers(given, wanted, rounding)
+        decided = _equal_at_points(given, wanted)
+        if decided is not None:
+            return decided
+    if isinstance(given, sympy.MatrixBase) and isinstance(wanted, sympy.MatrixBase):
+        if given.shape != wanted.shape:
+            return False
+        return all(_equal(a, b, None) for a, b in zip(given.flat(), wanted.flat(), strict=True))
+    relations = isinstance(given, Relational) and isinstance(wanted, Relational)
+    if relations and not given.free_symbols | wanted.free_symbols:
+        return False  # 1 < 2 and 3 < 4 are both true, and nothing else
+    equations = isinstance(given, sympy.Eq) and isinstance(wanted, sympy.Eq)
+    if equations and _is_multiple(given.lhs - given.rhs, wanted.lhs - wanted.rhs):
+        return True
+    if not grader.verify(wanted, given, allow_set_relation_comp=True, timeout_seconds=None):
+        return False
+    # Two equations without solutions are not one.
+    return not equations or bool(sympy.solve(wanted, wanted.free_symbols))
+
+
+def _equal_sets(given: sympy.Basic, wanted: sympy.Basic) -> bool:
+    """Inequalities in one variable by their solutions, which may also be written as a set."""
+    if not any(isinstance(side, Boolean) and not isinstance(side, sympy.Eq) for side in (given, wanted)):
+        return False
+    if len({symbol.name for symbol in given.free_symbols | wanted.free_symbols}) != 1:
+        return False
+    if any(len(side.atoms(sympy.Abs)) > MAX_ABSOLUTE for side in (given, wanted)):
+        return False
+    sets = [side.as_set() if isinstance(side, Boolean) else side for side in (given, wanted)]
+    return all(isinstance(found, sympy.Set) for found in sets) and sets[0] == sets[1]
+
+
+def _equal_complex(given: sympy.Basic, wanted: sympy.Basic) -> bool:
+    """With `i` as the imaginary unit, which is a letter until then."""
+    units = {symbol: sympy.I for symbol in given.free_symbols | wanted.free_symbols if symbol.name == "i"}
+    return bool(units) and _equal(given.xreplace(units), wanted.xreplace(units), None)
+
+
+def _is_multiple(given: sympy.Expr, wanted: sympy.Expr) -> bool:
+    """Whether one is the other times a number."""
+    if not (isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr)):
+        return False
+    if given.free_symbols != wanted.free_symbols:
+        return False
+    point = {symbol: sympy.Rational(1009 + 7 * i, 499) for i, symbol in enumerate(sorted(given.free_symbols, key=str))}
+    mine, theirs = (sympy.N(expression.subs(point).doit(), _DIGITS) for expression in (given, wanted))
+    if not all(value.is_number and value.is_finite and value != 0 for value in (mine, theirs)):
+        return False
+    return bool(_equal_at_points(given * theirs, wanted * mine))
+
+
+def _equal_numbers(given: sympy.Expr, wanted: sympy.Expr, rounding: Literal | None) -> bool:
+    """Numerically different is different; numerically the same has to be so exactly, or by many more digits."""
+    mine, theirs = (sympy.N(number.doit(), _DIGITS) for number in (given, wanted))
+    if not (mine.is_number and theirs.is_number) or any(number.has(sympy.nan, sympy.zoo) for number in (mine, theirs)):
+        return False
+    if mine.has(sympy.oo, -sympy.oo) or theirs.has(sympy.oo, -sympy.oo):
+        return mine == theirs
+    if not _close(mine, theirs, _DIGITS - 5):
+        return rounding is not None and _rounds(rounding, mine, theirs)
+    difference = given.doit() - wanted.doit()
+    if difference.is_zero:
+        return True
+    if difference.is_Rational:
+        return False  # also where both are so large that it is nothing beside them
+    scale = min(max(abs(mine), abs(theirs)), 1)
+    return bool(abs(sympy.N(difference, _DIGITS)) <= scale * sympy.Float(10) ** -60) or difference.equals(0) is True
+
+
+def _rounds(rounding: Literal, mine: sympy.Expr, theirs: sympy.Expr) -> bool:
+    if not (mine.is_real and theirs.is_real):
+        return False
+    values = [Fraction(str(sympy.Float(number, _DIGITS))) for number in (mine, theirs)]
+    return any(rounding.rounds(value) for value in values if value != rounding.value)
+
+
+def _close(mine: sympy.Expr, theirs: sympy.Expr, digits: int) -> bool:
+    scale = max(abs(mine), abs(theirs))
+    return scale == 0 or bool(abs(mine - theirs) <= scale * sympy.Float(10) ** -digits)
+
+
+def _equal_at_points(given: sympy.Expr, wanted: sympy.Expr) -> bool | None:
+    """Whether two expressions have the same values at rational points; None: there are too few where they have any."""
+    if given.atoms(sympy.core.function.AppliedUndef) or wanted.atoms(sympy.core.function.AppliedUndef):
+        return None
+    symbols = sorted(given.free_symbols | wanted.free_symbols, key=str)
+    if any(not isinstance(symbol, sympy.Symbol) for symbol in symbols):
+        return None  # a matrix
+    names = {symbol.name for symbol in symbols}
+    if len(names) != len(symbols):
+        return None  # one name, once real and once complex
+    rng, agreed = random.Random(0), 0
+    for attempt in range(4 * _POINTS):
+        bound = 1 if attempt % 2 else 8
+        point = {symbol: sympy.Rational(rng.randint(-997 * bound, 997 * bound), 499) for symbol in symbols}
+        values = [sympy.N(expression.subs(point).doit(), _DIGITS) for expression in (given, wanted)]
+        if not all(value.is_number and value.is_finite for value in values):
+            continue
+        if not _close(values[0], values[1], _DIGITS - 10):
+            return False
+        agreed += 1
+        if agreed == _POINTS:
+            return True
+    return None
+
+
+def equal_expressions(answer: str, label: str, tolerance: float | None) -> bool:
+    """Whether both are scalar expressions that are equal, or have values that are, to a relative tolerance."""
+    try:
+        given, wanted = _read(answer), _read(label)
+        if not (isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr)):
+            return False
+        if _equal(given, wanted, None):
+            return True
+        return tolerance is not None and math.isclose(sympy.N(given), sympy.N(wanted), rel_tol=tolerance)
+    except MemoryError:
+        raise
+    except Exception:  # as above; the comparison of values too
+        return False

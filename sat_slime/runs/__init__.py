@@ -1,0 +1,1 @@
+"""A run on disk: its folder, its rows, its log and its lock."""

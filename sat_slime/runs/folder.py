@@ -1,0 +1,168 @@
+"""The folder that holds everything about one run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from sat_slime.runs.lock import FolderLock
+from sat_slime.runs.rows import write_atomically
+
+
+class RunFolderError(RuntimeError):
+    """A folder that cannot be used as asked; the message says what can be done."""
+
+
+@contextlib.contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """Turns what the file system refuses into a RunFolderError."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"{path} cannot be written ({error.strerror or error}): see to it, or choose another --set output_dir=DIR"
+        ) from error
+
+
+class RunFolder:
+    """Paths, state and lock of `runs/NAME/`."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.metrics = self.path / "metrics.jsonl"
+        self.eval = self.path / "eval.jsonl"
+        self.histograms = self.path / "histograms.jsonl"
+        self.samples = self.path / "samples"
+        self.checkpoints = self.path / "checkpoints"
+        self.figures = self.path / "figures"
+        self.report = self.path / "report.html"
+        self.log = self.path / "log.txt"
+        self.tensorboard = self.path / "tensorboard"
+        self.logs = self.path / "logs"
+        self.wandb_id = self.path / "wandb_id.txt"
+        self.state_file = self.path / "state.json"
+        self._lock = FolderLock(self.path / ".lock")
+
+    @classmethod
+    def create(cls, path: str | Path, config_text: str, overwrite: bool = False) -> RunFolder:
+        """Make and lock the folder of a new run and save its resolved config.
+
+        A folder whose run ended before it produced anything is used again. Raises RunFolderError when the folder
+        holds data of an earlier run (unless `overwrite`), something else than a run, or a run that is going on, and
+        when it cannot be written.
+        """
+        folder = cls(path)
+        with writable(folder.path):
+            folder.check_new(overwrite)
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.lock()
+            try:
+                folder.check_new(overwrite)
+            except RunFolderError:
+                folder.unlock()
+                raise
+            folder._clear()
+            write_atomically(folder.config, config_text)
+            for part in (folder.samples, folder.checkpoints, folder.logs):
+                part.mkdir()
+        return folder
+
+    def check_new(self, overwrite: bool = False) -> None:
+        """Raise RunFolderError unless a new run can be made here."""
+        if not self.is_run() and not self._is_empty():
+            raise RunFolderError(f"{self.path} exists and is not a run folder: choose another --name")
+        if self.has_data() and not overwrite:
+            raise RunFolderError(
+                f"{self.path} holds data of an earlier run: go on with it (--resume), choose another name (--name X), "
+                "or delete it and start again (--overwrite)"
+            )
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """An existing run folder, not locked. Raises RunFolderError when there is none."""
+        folder = cls(path)
+        if not folder.is_run():
+            raise RunFolderError(f"{path} is not a run folder: it has no config.yaml beside a state.json or metrics")
+        return folder
+
+    def is_run(self) -> bool:
+        """Whether this looks like a run: its resolved config beside its lock, its state or its metrics."""
+        marks = (self._lock.path, self.state_file, self.metrics)
+        return self.config.is_file() and any(mark.exists() for mark in marks)
+
+    def has_data(self) -> bool:
+        """Whether a run left anything here that cannot be had again by starting it."""
+        written = any(file.exists() and file.stat().st_size for file in (self.metrics, self.eval))
+        return written or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
+
+    def _is_empty(self) -> bool:
+        if not self.path.exists():
+            return True
+        return self.path.is_dir() and all(self._is_ours(entry) for entry in self.path.iterdir())
+
+    def _is_ours(self, entry: Path) -> bool:
+        """The lock, or what a kill left of a file that was being written."""
+        return entry == self._lock.path or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
+
+    def _clear(self) -> None:
+        for entry in self.path.iterdir():
+            if entry == self._lock.path:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def lock(self) -> None:
+        """Claim the folder for this process until `unlock` or its end. Raises RunFolderError when another has it."""
+        if holder := self._lock.take():
+            raise RunFolderError(f"{self.path} is in use by {holder}: wait until it ends or choose another --name")
+
+    def unlock(self) -> None:
+        """Give the folder free."""
+        self._lock.release()
+
+    def is_locked(self) -> bool:
+        """Whether a living process, this one included, works on the folder."""
+        return self._lock.is_held()
+
+    def started(self, job: str | None = None) -> None:
+        """Note that a run begins or goes on here, in this process or as a cluster's job; the first start is kept."""
+        first = self._read_state().get("started")
+        now = _now()
+        by = {"job": job} if job else {"pid": os.getpid()}
+        self._write_state({"status": "running", "started": first or now, "last_started": now, **by})
+
+    def ended(self, status: str, error: str | None = None) -> None:
+        """Note how the run ended: `finished`, `failed` with its one-line error, or `interrupted`."""
+        self._write_state({**self._read_state(), "status": status, "ended": _now(), "error": error})
+
+    def state(self) -> dict[str, Any]:
+        """state.json; a run that says it is running in a process and holds no lock was killed, and is called so, with
+        the error that it could not write."""
+        state = self._read_state()
+        if state.get("status") == "running" and "job" not in state and not self.is_locked():
+            process = f"its process {state.get('pid')}"
+            error = f"{process} was killed, by hand or for want of memory, or the machine went down"
+            state = {**state, "status": "killed", "error": error}
+        return state
+
+    def _read_state(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self.state_file.read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def _write_state(self, state: dict[str, Any]) -> None:
+        write_atomically(self.state_file, json.dumps(state, indent=2) + "\n")
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,245 @@
+"""Where a run writes what it measures: files of the run folder, TensorBoard, Weights & Biases and the view."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from sat_slime.config.disk import disk_is_full
+from sat_slime.runs.collapse import CollapseWatch
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.live_view import View
+from sat_slime.runs.row_faults import lost_rows
+from sat_slime.runs.rows import keep_rows, read_rows, to_json
+
+
+def tracker_error(wandb_project: str | None) -> str | None:
+    """Why the configured tracker cannot be used, or None."""
+    if wandb_project is None or importlib.util.find_spec("wandb") is not None:
+        return None
+    return (
+        f"logging.wandb_project is {wandb_project!r}, but the package wandb is not installed: pip install wandb, or "
+        "--set logging.wandb_project=null"
+    )
+
+
+class RunLog:
+    """The log of one run. Its methods may be called from several threads."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        view: View,
+        *,
+        tensorboard: bool = False,
+        wandb_project: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        watch: CollapseWatch | None = None,
+        stop_on_collapse: bool = False,
+    ):
+        """watch: the collapse rule, fed here; what it says joins the metrics and the messages."""
+        self._folder = folder
+        self._view = view
+        self._lock = threading.RLock()
+        self._files: dict[Path, IO[str]] = {}
+        self._watch, self._stop_on_collapse, self._told = watch, stop_on_collapse, False
+        self._tensorboard = _TensorBoard(folder.tensorboard) if tensorboard else None
+        self._wandb = _wandb_run(wandb_project, folder, config or {}) if wandb_project else None
+
+    def step(self, metrics: Mapping[str, Any]) -> None:
+        """One optimizer step: a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
+        metrics = _numbers(metrics)
+        if self._watch is not None:
+            metrics |= self._watch.step(metrics)
+        self._record(self._folder.metrics, metrics)
+        self._track(metrics)
+        self._view.step(metrics)
+        self._tell_collapse()
+
+    def eval(self, metrics: Mapping[str, Any]) -> None:
+        """One evaluation (step, weights_step, accuracy, n_samples): a line of eval.jsonl."""
+        metrics = _numbers(metrics)
+        self._record(self._folder.eval, metrics)
+        self._track({"step": metrics.get("step", 0)} | {f"eval/{k}": v for k, v in metrics.items() if k != "step"})
+        self._view.eval(metrics)
+        if self._watch is not None:
+            self._watch.evaluation(metrics)
+        self._tell_collapse()
+
+    def stop_reason(self) -> str | None:
+        """Why the run is to end after this iteration, or None."""
+        watch = self._watch
+        return f"{watch.sentence()} (collapse.stop)" if watch and watch.met and self._stop_on_collapse else None
+
+    def _tell_collapse(self) -> None:
+        """A warning, once each time that the rule begins to hold."""
+        watch = self._watch
+        if watch and watch.met and not self._told:
+            self.message(watch.sentence(), "warning")
+        self._told = bool(watch and watch.met)
+
+    def histogram(self, row: Mapping[str, Any]) -> None:
+        """A histogram of |d| (step, lag, q, and objective.mismatch_histogram's keys): a line of histograms.jsonl."""
+        self._record(self._folder.histograms, row)
+
+    def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None:
+        """The responses of one iteration: samples/ITERATION.jsonl, replaced when written again."""
+        path = self._folder.samples / f"{iteration}.jsonl"
+        with self._lock, _writing(path):
+            self._folder.samples.mkdir(exist_ok=True)
+            path.write_text("".join(to_json(row) + "\n" for row in rows), encoding="utf-8")
+
+    def status(self, **fields: Any) -> None:
+        """What happens between steps (`phase`, engine states): shown, not recorded."""
+        self._view.status(fields)
+
+    def message(self, text: str, level: str = "info") -> None:
+        """A line of log.txt and of the view. level: debug (log.txt alone), info, warning or error."""
+        stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
+        self._append(self._folder.log, f"{stamp} {level.upper():7} {text}\n")
+        if level != "debug":
+            self._view.message(text, level)
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged after optimizer step `step`: a resumed run logs it again. Each file changes whole.
+        What lacks of the rows up to there is told: it does not come again."""
+        lost = list(lost_rows(self._folder, step)) if step > 0 else []
+        with self._lock, _writing(self._folder.path):
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
+            kept = keep_rows(self._folder.metrics, lambda row: row.get("step", 0) <= step)
+            for path in (self._folder.eval, self._folder.histograms):
+                keep_rows(path, lambda row: row.get("step", 0) <= step)
+            if self._watch is not None:
+                self._watch = CollapseWatch(self._watch.period, self._watch.by_accuracy)
+                self._watch.replay(kept, read_rows(self._folder.eval))
+                self._told = self._watch.met
+            last = max((row["iteration"] for row in kept if row.get("iteration") is not None), default=-1)
+            for path in self._folder.samples.glob("*.jsonl"):
+                if path.stem.isdigit() and int(path.stem) > last:
+                    path.unlink()
+            if self._tensorboard is not None:
+                self._tensorboard.restart(purge_step=step + 1)
+        for sentence in lost:
+            self.message(sentence, "warning")
+
+    def close(self, failed: bool = False) -> None:
+        """Close every file and tracker; the log is not used afterwards. failed: what the tracker is to call the run."""
+        with self._lock:
+            ends: list[Callable[[], object]] = [file.close for file in self._files.values()]
+            if self._tensorboard is not None:
+                ends.append(self._tensorboard.close)
+            if self._wandb is not None:
+                ends.append(partial(self._wandb.finish, exit_code=int(failed)))
+            for end in ends:
+                # On a full disk closing fails like the write before it, which has told; the others are closed still.
+                with contextlib.suppress(OSError):
+                    end()
+            self._files.clear()
+
+    def _record(self, path: Path, row: Mapping[str, Any]) -> None:
+        self._append(path, to_json(row) + "\n")
+
+    def _append(self, path: Path, line: str) -> None:
+        with self._lock, _writing(path):
+            if path not in self._files:
+                self._files[path] = _open_at_line_start(path)
+            self._files[path].write(line)
+            self._files[path].flush()
+
+    def _track(self, metrics: Mapping[str, Any]) -> None:
+        numbers = {key: float(value) for key, value in metrics.items() if isinstance(value, (int, float))}
+        with self._lock:
+            if self._tensorboard is not None:
+                with _writing(self._folder.tensorboard):
+                    self._tensorboard.add(numbers)
+            if self._wandb is not None:
+                self._wandb.log(numbers)
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """`metrics` with scalars of numpy and torch as Python's."""
+    return {key: value.item() if hasattr(value, "item") else value for key, value in metrics.items()}
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Errors of the file system name the path and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "free space" if disk_is_full(error) else "see to it"
+        raise OSError(f"cannot write {path}: {error.strerror or error}: {remedy} and go on with --resume") from error
+
+
+def _open_at_line_start(path: Path) -> IO[str]:
+    """Open for appending, on a new line when a kill left the last one torn."""
+    file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by RunLog
+    if file.tell():
+        with open(path, "rb") as existing:
+            existing.seek(-1, os.SEEK_END)
+            if existing.read(1) != b"\n":
+                file.write("\n")
+    return file
+
+
+class _TensorBoard:
+    """TensorBoard events, where the package is installed; does nothing elsewhere."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._writer: Any = None
+        self._purge_step: int | None = None
+        self._available = importlib.util.find_spec("tensorboard") is not None
+
+    def add(self, numbers: Mapping[str, float]) -> None:
+        if not self._available:
+            return
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # takes a second to import
+
+            self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step)
+        step = int(numbers.get("step", 0))
+        for key, value in numbers.items():
+            if key != "step":
+                self._writer.add_scalar(key, value, step)
+
+    def restart(self, purge_step: int) -> None:
+        self.close()
+        self._purge_step = purge_step
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+def _wandb_run(project: str, folder: RunFolder, config: Mapping[str, Any]) -> Any:
+    error = tracker_error(project)
+    if error:
+        raise RuntimeError(error)
+    import wandb
+
+    if not folder.wandb_id.exists():
+        folder.wandb_id.write_text(uuid.uuid4().hex[:8], encoding="utf-8")
+    run = wandb.init(
+        project=project,
+        name=folder.path.name,
+        dir=str(folder.path),
+        config=dict(config),
+        id=folder.wandb_id.read_text(encoding="utf-8"),
+        resume="allow",
+        allow_val_change=True,  # a resumed run may be longer
+    )
+    # wandb's own step may not go back; ours does when a run is resumed
+    run.define_metric("*", step_metric="step")
+    return run

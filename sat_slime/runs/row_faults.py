@@ -1,0 +1,95 @@
+"""What is wrong with the rows of a run folder: lines that are no rows, and rows that are missing or there twice.
+
+A kill can tear the last line of a file, and a resume makes what follows its checkpoint again. Anything else was lost or
+damaged afterwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.rows import damaged_lines, is_histogram, read_rows
+
+SHOWN = 5
+"""Numbers that a sentence names; the rest it counts."""
+
+
+def row_faults(folder: RunFolder, config: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each fault. config: of the run, as plain values."""
+    last = last_step(config, str(folder.state().get("status")))
+    yield from lost_rows(folder, last)
+    yield from _evaluations(folder, config, ended=last is not None)
+
+
+def last_step(config: Mapping[str, Any], status: str) -> int | None:
+    """The optimizer step that the run's last row is of; None where that is not sure: of a run that has not finished,
+    that a collapse may have ended, or that is one of slime."""
+    sections = (config.get("pipeline"), config.get("collapse"))
+    pipeline, collapse = (section if isinstance(section, Mapping) else {} for section in sections)
+    if status != "finished" or config.get("runtime") != "embedded" or collapse.get("stop"):
+        return None
+    return int(pipeline.get("iterations", 0)) * int(pipeline.get("optimizer_steps_per_rollout", 1)) or None
+
+
+def lost_rows(folder: RunFolder, last: int | None = None) -> Iterator[str]:
+    """Those of lines and of optimizer steps, of which there are `last`; unset: as many as the last row tells."""
+    for path in (folder.metrics, folder.eval, folder.histograms):
+        if damaged := damaged_lines(path, is_histogram if path == folder.histograms else None):
+            many = len(damaged) > 1
+            yield (
+                f"{path.name} is damaged: line{'s' * many} {_named(damaged)} {'are no rows' if many else 'is no row'}, "
+                "and left out."
+            )
+    steps = _whole_numbers(read_rows(folder.metrics), "step")
+    yield from _gaps(folder.metrics, steps, last)
+    if folder.histograms.exists():
+        # The row of the newest step is written after that of metrics.jsonl.
+        sure = max(steps, default=1) - 1 if last is None else last
+        yield from _gaps(folder.histograms, _whole_numbers(read_rows(folder.histograms), "step"), sure)
+
+
+def missing_steps(steps: Iterable[int], last: int | None = None) -> list[int]:
+    """Numbers that lack between the first and the last; `last`: between 1 and it."""
+    there = set(steps)
+    if last is None and not there:
+        return []
+    first, end = (min(there), max(there)) if last is None else (1, last)
+    return [step for step in range(first, end + 1) if step not in there]
+
+
+def _gaps(path: Path, steps: Sequence[int], last: int | None) -> Iterator[str]:
+    if missing := missing_steps(steps, last):
+        yield f"{path.name} lacks {_rows_of('optimizer step', missing)}: what is made of all rows leaves that out."
+    if twice := sorted(step for step, count in Counter(steps).items() if count > 1):
+        yield f"{path.name} has more than one row of optimizer step {_named(twice)}."
+
+
+def _evaluations(folder: RunFolder, config: Mapping[str, Any], ended: bool) -> Iterator[str]:
+    """Of an embedded run: before the first step, every n iterations, and after the last of the plan."""
+    evaluation = config.get("eval")
+    every = evaluation.get("every_n_iterations") if isinstance(evaluation, Mapping) else None
+    done = max(_whole_numbers(read_rows(folder.metrics), "iteration"), default=0)
+    if config.get("runtime") != "embedded" or not every or not done:
+        return
+    expected = {*range(0, done, int(every))}  # that after the newest iteration may be going on
+    if ended:
+        expected.add(done)
+    if missing := sorted(expected - set(_whole_numbers(read_rows(folder.eval), "iteration"))):
+        yield f"{folder.eval.name} lacks {_rows_of('the evaluation after iteration', missing)}."
+
+
+def _rows_of(what: str, numbers: Sequence[int]) -> str:
+    return f"{len(numbers)} row{'s' * (len(numbers) > 1)}, of {what} {_named(numbers)}"
+
+
+def _named(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
+    return ", ".join(map(str, numbers[:SHOWN])) + more
+
+
+def _whole_numbers(rows: Iterable[Mapping[str, Any]], key: str) -> list[int]:
+    return [row[key] for row in rows if isinstance(row.get(key), int)]

@@ -1,0 +1,253 @@
+"""`sat-slime data` as it is typed, from published formats to files and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+pytest.importorskip("pyarrow", reason="needs pip install 'sat-slime[data]'")
+
+from prompt_sets import dapo_rows, dolci_rows, pairs, slime_rows, write
+
+from sat_slime.cli import app
+from sat_slime.cli import data as command
+from sat_slime.plugin.launch.machine import data_problem
+from sat_slime.prompts import build as building
+from sat_slime.prompts.labels import new_pool
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "data"
+AIME = [(f"Aime problem {i}: find the value of $x_{{{i}}}$.", f"{i:03}") for i in range(30)]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with new_pool(1) as pool:
+        yield pool
+
+
+@pytest.fixture(autouse=True)
+def one_pool(pool, monkeypatch):
+    """For all commands, since its processes take seconds to start."""
+    monkeypatch.setattr(command, "new_pool", lambda workers: contextlib.nullcontext(pool))
+
+
+def data(*arguments):
+    return CliRunner().invoke(app, ["data", *map(str, arguments)], env={"COLUMNS": "200"})
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def sets(tmp_path, monkeypatch):
+    """Small sets in the original formats, which pass for the paper's; the options that name them."""
+    for name, expected in (("DAPO", 60), ("DOLCI", 25), ("AIME24", 30)):
+        small = building.DataSet(**{**vars(getattr(building, name)), "expected": expected})
+        monkeypatch.setattr(building, name, small)
+        monkeypatch.setattr(command, name, small)
+    monkeypatch.setattr(command, "PAPER_PROMPTS", 85)
+    dapo = write(tmp_path / "dapo/data/dapo-math-17k.parquet", dapo_rows(pairs(0, 60), 4), row_group=37)
+    dolci = write(tmp_path / "dolci/data/train-00000-of-00001.parquet", dolci_rows(pairs(50, 75)))
+    aime = write(tmp_path / "aime-2024.parquet", dapo_rows(AIME, 32))
+    return ["--dapo", dapo.parents[1], "--dolci", dolci.parents[1], "--aime24", aime]
+
+
+def test_the_folder_is_whole_and_its_account_complete(sets, tmp_path):
+    out = tmp_path / "new" / "paper"
+    result = data("prepare", "--out", out, *sets)
+    assert result.exit_code == 0, result.output
+    assert "75 training prompts; the paper has 85" in result.output
+    assert "10 problems of dolci are in a set before" in result.output
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("aime24.jsonl", "doubts.jsonl", "manifest.json", "train.jsonl")
+    ]
+    assert [path.name for path in out.parent.iterdir()] == ["paper"]
+    train, evaluation = rows(out / "train.jsonl"), rows(out / "aime24.jsonl")
+    assert sorted(int(row["label"]) for row in train) == list(range(1, 76))
+    assert [row["label"] for row in evaluation] == [str(i) for i in range(30)]
+    assert {row["metadata"]["source_name"] for row in train} == {"dapo", "dolci"}
+    contents = [message["content"] for row in [*train, *evaluation] for message in row["prompt"]]
+    assert all(text.startswith("Solve the following math") and "\\boxed{$Answer}" in text for text in contents)
+    assert not any("without quotes" in text for text in contents)
+
+    manifest = json.loads((out / "manifest.json").read_text())
+    for name, file in manifest["files"].items():
+        content = (out / name).read_bytes()
+        assert file["sha256"] == hashlib.sha256(content).hexdigest() and file["bytes"] == len(content)
+    assert [source["name"] for source in manifest["sources"]] == ["dapo", "dolci", "aime24"]
+    dapo, dolci, aime = (source["counts"] for source in manifest["sources"])
+    assert (dapo["rows"], dapo["texts"], dapo["problems"], dapo["prompts"]) == (240, 60, 60, 60)
+    assert (dolci["rows"], dolci["elsewhere"], dolci["prompts"]) == (25, 10, 15)
+    assert (aime["rows"], aime["prompts"]) == (960, 30)
+    (file,) = manifest["sources"][0]["files"]
+    assert file["name"] == "data/dapo-math-17k.parquet" and len(file["sha256"]) == 64
+    assert manifest["settings"]["seed"] == 1234 and manifest["differs_from_paper"] == []
+
+
+def test_the_papers_sum_is_reached_by_keeping_what_comes_again(sets, tmp_path):
+    result = data("prepare", "--out", tmp_path / "out", *sets, "--repeated", "keep")
+    assert result.exit_code == 0 and "85 training prompts; as in the paper" in result.output
+    assert len(rows(tmp_path / "out" / "train.jsonl")) == 85
+
+
+def test_the_same_input_gives_the_same_bytes(sets, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        assert data("prepare", "--out", tmp_path / name, *sets, "--seed", seed).exit_code == 0
+    for name in ("train.jsonl", "aime24.jsonl", "manifest.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    first, other = (rows(tmp_path / name / "train.jsonl") for name in "ac")
+    assert first != other and sorted(map(str, first)) == sorted(map(str, other))
+
+
+def test_sets_of_other_sizes_are_not_taken_for_the_papers(sets, tmp_path):
+    small = write(tmp_path / "small.jsonl", slime_rows(pairs(0, 8)))
+    arguments = ["prepare", "--out", tmp_path / "out", *sets, "--dapo", small]
+    result = data(*arguments)
+    assert result.exit_code == 1 and "not the paper's: dapo has 8 texts, not 60" in result.output
+    assert not (tmp_path / "out").exists()
+    result = data(*arguments, "--allow-counts")
+    assert result.exit_code == 0
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["differs_from_paper"] == ["dapo has 8 texts, not 60"]
+
+
+def test_an_earlier_folder_is_replaced_when_asked_to_alone(sets, tmp_path):
+    out = tmp_path / "out"
+    assert data("prepare", "--out", out, *sets, "--template", "none").exit_code == 0
+    (out / "notes.txt").write_text("mine")
+    before = (out / "train.jsonl").read_bytes()
+    result = data("prepare", "--out", out, *sets)
+    assert result.exit_code == 2 and "give --overwrite" in result.output
+    assert (out / "train.jsonl").read_bytes() == before
+    assert data("prepare", "--out", out, *sets, "--overwrite").exit_code == 0
+    assert (out / "train.jsonl").read_bytes() != before and (out / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_breaks_off_leaves_no_folder_that_looks_whole(sets, tmp_path, monkeypatch, there):
+    out = tmp_path / "out"
+    if there:
+        assert data("prepare", "--out", out, *sets).exit_code == 0
+    before = sorted(path.name for path in tmp_path.iterdir())
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(command, "write_json", full)
+    assert data("prepare", "--out", out, *sets, "--overwrite").exit_code != 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert (out / "manifest.json").exists() == there
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--repeated", "twice"], "--repeated is 'twice': it has to be one of keep, drop"),
+        (["--verifier", "math"], "--verifier is 'math': it has to be one of default"),
+        (["--template", "nowhere.txt"], "neither one of slime, dapo, boxed, none, nor a file"),
+        (["--dapo", "none", "--dolci", "none"], "name at least one set to train on"),
+        (["--dapo", "nowhere.parquet"], "nowhere.parquet: there is no such file or folder"),
+        (["--chat-template", "nowhere"], "nowhere: there is no such folder"),
+        (["--chat-template", str(ROOT)], "no tokenizer could be read"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_read(sets, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.setattr(building, "gather", None)
+    result = data("prepare", "--out", tmp_path / "out", *sets, *arguments)
+    assert result.exit_code == 2 and message in result.output
+    assert [line for line in result.output.splitlines() if line.startswith("error:")] == result.output.splitlines()[-1:]
+
+
+def test_a_folder_of_something_else_is_left_alone(sets, tmp_path):
+    out = tmp_path / "models"
+    out.mkdir()
+    (out / "model.safetensors").write_text("weights")
+    result = data("prepare", "--out", out, *sets, "--overwrite")
+    assert result.exit_code == 2 and "holds no prepared prompts: name another --out" in result.output
+    assert [path.name for path in out.iterdir()] == ["model.safetensors"]
+
+
+def test_a_prepared_file_passes_the_checks_and_the_launcher_takes_it(sets, tmp_path):
+    out = tmp_path / "out"
+    assert data("prepare", "--out", out, *sets).exit_code == 0
+    result = data("check", out / "train.jsonl", "--eval", out / "aime24.jsonl")
+    assert result.exit_code == 0 and "75 rows, 0 with something found" in result.output
+    for name in ("train.jsonl", "aime24.jsonl"):
+        assert data_problem(str(out / name), "prompt", "label") is None
+
+
+def test_what_is_found_is_a_table_a_json_and_exit_code_1(tmp_path):
+    path = write(tmp_path / "x.jsonl", slime_rows(pairs(0, 3) * 7))
+    table = data("check", path)
+    assert table.exit_code == 1
+    assert [line.split() for line in table.output.splitlines()] == [
+        ["found", "rows", "row"],
+        ["duplicate", "18", "the", "same", "problem", "as", "an", "earlier", "row"],
+        *([str(row), "of", str((row - 1) % 3 + 1)] for row in range(4, 9)),
+        ["21", "rows,", "18", "with", "something", "found;", "--all", "shows", "every", "one"],
+    ]
+    assert len(data("check", path, "--all").output.splitlines()) == 2 + 18 + 1
+    lines = [json.loads(line) for line in data("check", path, "--json").output.splitlines()]
+    assert [line["row"] for line in lines] == list(range(4, 22))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.jsonl"], "there is no such file"),
+        (["{file}", "--max-tokens", "5"], "--tokenizer and --max-tokens go together"),
+        (["{file}", "--eval", "nowhere.jsonl"], "there is no such file"),
+        (["{file}", "--verifier", "math"], "--verifier is 'math'"),
+    ],
+)
+def test_what_cannot_be_checked_is_exit_code_2(tmp_path, arguments, message):
+    file = str(write(tmp_path / "x.jsonl", slime_rows(pairs(0, 3))))
+    result = data("check", *(file if argument == "{file}" else argument for argument in arguments))
+    assert result.exit_code == 2 and message in result.output
+
+
+def test_the_papers_configuration_reads_what_is_prepared():
+    config = yaml.safe_load((ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml").read_text())
+    assert config["data"]["prompts"] == "/root/data/paper/train.jsonl"
+    assert config["eval"]["prompts"] == {"aime24": "/root/data/paper/aime24.jsonl"}
+    assert config["data"]["input_key"] == "prompt" and config["data"]["label_key"] == "label"
+    assert config["data"]["reward"].endswith(".prime_math") and config["data"]["chat_template"] is True
+
+
+def test_the_real_samples_are_prepared(tmp_path):
+    if not SHARED.is_dir():
+        pytest.skip("needs ../shared/data")
+    sources = ["--dapo", SHARED / "dapo-sample.jsonl", "--dolci", "none", "--aime24", SHARED / "aime24.jsonl"]
+    result = data("prepare", "--out", tmp_path / "out", *sources, "--allow-counts")
+    assert result.exit_code == 0, result.output
+    prompts = {row["prompt"][0]["content"]: row["label"] for row in rows(tmp_path / "out" / "train.jsonl")}
+    originals = rows(SHARED / "dapo-sample.jsonl")
+    assert prompts == {row["prompt"][0]["content"]: row["label"] for row in originals}
+    labels = [row["label"] for row in rows(tmp_path / "out" / "aime24.jsonl")]
+    assert len(labels) == 30 and {"25", "73", "204"} <= set(labels)
+
+
+def test_brackets_in_a_path_are_no_markup(sets, tmp_path):
+    out = tmp_path / "a[bold]b" / "[x]"
+    result = data("prepare", "--out", out, *sets)
+    assert result.exit_code == 0 and f"{out / 'train.jsonl'}: 75 rows" in result.output
+
+
+def test_files_are_readable_by_others_as_the_umask_says(sets, tmp_path):
+    out = tmp_path / "out"
+    mask = os.umask(0o027)
+    try:
+        assert data("prepare", "--out", out, *sets).exit_code == 0
+    finally:
+        os.umask(mask)
+    assert (out.stat().st_mode & 0o777, (out / "train.jsonl").stat().st_mode & 0o777) == (0o750, 0o640)

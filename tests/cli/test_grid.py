@@ -1,0 +1,411 @@
+"""The command `sat-slime grid` on cells that run no engine; with engines in tests/grid/test_grid_engine.py."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from sat_slime.cli import app
+from sat_slime.cli import grid as grids
+from sat_slime.cli import launch as launching
+from sat_slime.config.jsonl import read_rows
+from sat_slime.grid import run as running
+from sat_slime.grid.state import GridFolder
+
+ROOT = Path(__file__).parents[2]
+STAND_IN = [sys.executable, str(ROOT / "tests" / "grid" / "grid_stand_in.py")]
+CELLS = [f"{method}-lag{lag}-seed{seed}" for seed in (0, 1) for method in ("gspo", "sat-gspo") for lag in (1, 2)]
+
+
+@pytest.fixture
+def told(monkeypatch, tmp_path):
+    """A grid in the working directory, and the folder that tells its cells what to do."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(grids, "COMMAND", STAND_IN)
+    monkeypatch.setattr(launching, "missing_engines", lambda: [])
+    monkeypatch.setattr(running, "POLL_S", 0.01)
+    monkeypatch.setenv("GRID_STAND_IN", str(tmp_path / "told"))
+    (tmp_path / "told").mkdir()
+    write_grid()
+    return tmp_path / "told"
+
+
+def write_grid(**changes):
+    values = {
+        "name": "small",
+        "run": str(ROOT / "configs/embedded/tiny.yaml"),
+        "methods": ["gspo", "sat-gspo"],
+        "lags": [1, 2],
+        "seeds": [0, 1],
+        "retries": 1,
+        **changes,
+    }
+    Path("grid.yaml").write_text(yaml.safe_dump(values))
+
+
+def tell(told, cell, *acts):
+    (told / f"{cell}.json").write_text(json.dumps(acts))
+
+
+def starts(told):
+    """`CELL [--resume]` of every start so far."""
+    lines = (told / "starts").read_text().splitlines() if (told / "starts").exists() else []
+    return [line.rsplit(" ", 1)[0] for line in lines]
+
+
+def sat_slime_grid(*arguments):
+    return CliRunner().invoke(app, ["grid", *[str(argument) for argument in arguments]], env={"COLUMNS": "250"})
+
+
+def rows(name="small"):
+    return {row["cell"]: row for row in json.loads(Path(f"grids/{name}/state.json").read_text())["cells"]}
+
+
+def histories(name="small"):
+    return {cell: read_rows(f"grids/{name}/runs/{cell}/metrics.jsonl") for cell in CELLS}
+
+
+def test_cells_run_in_order_seed_by_seed_and_finished_ones_are_left_alone(told):
+    result = sat_slime_grid("grid.yaml")
+    assert result.exit_code == 0, result.output
+    assert starts(told) == CELLS
+    assert "8 of 8 cells finished" in result.stdout
+    for cell, row in rows().items():
+        assert (row["state"], row["attempts"], row["error"]) == ("finished", 1, None)
+        config = yaml.safe_load(Path(f"grids/small/{row['folder']}/config.yaml").read_text())
+        assert cell == f"{row['method']}-lag{row['lag']}-seed{row['seed']}" == config["name"]
+        assert (config["pipeline"]["lag"], config["seed"]) == (row["lag"], row["seed"])
+        assert config["method"]["sat"]["enabled"] == row["method"].startswith("sat-")
+        assert row["minutes"] >= 0 and row["started"] <= row["ended"]
+    before = histories()
+    for target in ("grid.yaml", "grids/small", "grids/small/grid.yaml"):
+        assert sat_slime_grid(target).exit_code == 0
+    assert starts(told) == CELLS and histories() == before
+
+
+def test_the_folder_is_enough_to_go_on(told):
+    assert sat_slime_grid("grid.yaml", "--only", "gspo@1", "--set", "pipeline.iterations=4").exit_code == 0
+    Path("grid.yaml").unlink()
+    Path("grids/small").rename("moved")
+    assert sat_slime_grid("moved").exit_code == 0
+    assert starts(told)[2:] == [cell for cell in CELLS if not cell.startswith("gspo-lag1")]
+    assert all(len(read_rows(f"moved/runs/{cell}/metrics.jsonl")) == 4 for cell in CELLS)
+
+
+def test_a_failure_is_retried_from_the_checkpoint(told):
+    tell(told, CELLS[1], [4, "fail"])
+    result = sat_slime_grid("grid.yaml")
+    assert result.exit_code == 0, result.output
+    assert starts(told)[:4] == [CELLS[0], CELLS[1], f"{CELLS[1]} --resume", CELLS[2]]
+    assert (rows()[CELLS[1]]["state"], rows()[CELLS[1]]["attempts"]) == ("finished", 2)
+    assert "failed (attempt 1 of 2): the engine broke" in result.stdout
+    assert [row["step"] for row in histories()[CELLS[1]]] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("act, error", [("fail", "the engine broke"), ("crash", "its process was killed by SIGKILL")])
+def test_a_cell_that_keeps_failing_is_left_with_its_error_and_the_grid_goes_on(told, act, error):
+    tell(told, CELLS[0], *[[3, act]] * 3)
+    result = sat_slime_grid("grid.yaml", "--seeds", "0")
+    assert result.exit_code == 1
+    row = rows()[CELLS[0]]
+    assert (row["state"], row["attempts"], row["error"]) == ("failed", 2, error)
+    assert [rows()[cell]["state"] for cell in CELLS[1:4]] == ["finished"] * 3
+    assert f"failed: {CELLS[0]}: {error}" in result.stdout and "--retry-failed" in result.stdout
+    so_far = starts(told)
+    again = sat_slime_grid("grid.yaml", "--seeds", "0")
+    assert again.exit_code == 1 and starts(told) == so_far
+    mended = sat_slime_grid("grid.yaml", "--seeds", "0", "--retry-failed")  # fails a third time, then no more
+    assert mended.exit_code == 0, mended.output
+    assert starts(told)[len(so_far) :] == [f"{CELLS[0]} --resume"] * 2
+    assert (rows()[CELLS[0]]["state"], rows()[CELLS[0]]["error"]) == ("finished", None)
+
+
+def test_bad_input_is_not_retried(told):
+    tell(told, CELLS[0], [0, "refuse"], [0, "refuse"])
+    assert sat_slime_grid("grid.yaml", "--only", "gspo").exit_code == 1
+    assert starts(told).count(CELLS[0]) == 1
+    assert (rows()[CELLS[0]]["state"], rows()[CELLS[0]]["error"]) == ("failed", "the key is wrong")
+
+
+def test_ctrl_c_ends_the_cell_cleanly_and_the_next_call_goes_on(told):
+    tell(told, CELLS[1], [4, "interrupt grid"])
+    result = sat_slime_grid("grid.yaml")
+    assert result.exit_code == 130, result.output
+    assert "go on with: sat-slime grid grids/small" in result.stdout
+    states = [rows()[cell]["state"] for cell in CELLS]
+    assert states == ["finished", "interrupted", *["planned"] * 6]
+    assert rows()[CELLS[1]]["attempts"] == 0
+    assert sat_slime_grid("grids/small").exit_code == 0
+    assert starts(told)[2:] == [f"{CELLS[1]} --resume", *CELLS[2:]]
+    assert_as_undisturbed(told)
+
+
+def assert_as_undisturbed(told):
+    (told / f"{CELLS[1]}.json").unlink()
+    assert sat_slime_grid("grid.yaml", "--name", "undisturbed").exit_code == 0
+    assert histories() == histories("undisturbed")
+
+
+def test_a_killed_grid_leaves_nothing_running_and_goes_on_where_it_was(told):
+    tell(told, CELLS[1], [4, "kill grid"])
+    program = (
+        f"from sat_slime.cli import grid, launch, main; grid.COMMAND = {STAND_IN!r}; "
+        "launch.missing_engines = lambda: []; main()"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, "grid", "grid.yaml"], capture_output=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    assert rows()[CELLS[1]]["state"] == "running"  # what it wrote last
+    result = sat_slime_grid("grid.yaml")  # waits for the cell, should it still be ending
+    assert result.exit_code == 0, result.output
+    assert starts(told) == [*CELLS[:2], f"{CELLS[1]} --resume", *CELLS[2:]]
+    assert (rows()[CELLS[1]]["state"], rows()[CELLS[1]]["attempts"]) == ("finished", 1)
+    assert not [line for line in (told / "starts").read_text().splitlines() if is_alive(int(line.split()[-1]))]
+    assert_as_undisturbed(told)
+
+
+def is_alive(process):
+    """Whether a process does anything; one that only waits to be asked how it ended does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_full_disk_ends_it_with_a_line_and_the_next_call_goes_on(told, monkeypatch):
+    save, calls = GridFolder.save, []
+
+    def full(folder, states):
+        calls.append(states)
+        if len(calls) == 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save(folder, states)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(GridFolder, "save", full)
+        result = sat_slime_grid("grid.yaml")
+    told_so = "grids/small: No space left on device; free space and go on with: sat-slime grid grids/small"
+    assert result.exit_code == 1 and told_so in result.output
+    assert sat_slime_grid("grids/small").exit_code == 0
+    assert {row["state"] for row in rows().values()} == {"finished"}
+
+
+def test_cells_side_by_side(told):
+    write_grid(parallel=2)
+    for cell in CELLS[:2]:
+        tell(told, cell, [2, "meet"])
+    assert sat_slime_grid("grid.yaml", "--seeds", "0").exit_code == 0
+    assert sorted(starts(told)) == sorted(CELLS[:4])
+
+
+@pytest.mark.parametrize(
+    "arguments, chosen",
+    [
+        (["--only", "sat-gspo@2"], [CELLS[3], CELLS[7]]),
+        (["--only", "@1", "--seeds", "1"], [CELLS[4], CELLS[6]]),
+        (["--only", "sat-*@1", "--only", "gspo@2", "--seeds", "0"], [CELLS[1], CELLS[2]]),
+    ],
+)
+def test_some_cells_alone(told, arguments, chosen):
+    result = sat_slime_grid("grid.yaml", *arguments)
+    assert result.exit_code == 0, result.output
+    assert starts(told) == chosen
+    assert list(rows()) == CELLS and sum(row["state"] == "planned" for row in rows().values()) == 8 - len(chosen)
+
+
+def test_dry_run_shows_plan_and_cost_and_starts_nothing(told):
+    write_grid(cost={"start_s": 60, "seconds_per_iteration": 10})
+    result = sat_slime_grid("grid.yaml", "--dry-run")
+    assert result.exit_code == 0
+    assert "2 methods x 2 lags x 2 seeds = 8 cells" in result.stdout
+    assert "16 min 00 s left: 8 cells of 2 min 00 s" in result.stdout
+    assert "not measured: the grid file's 10 s an iteration" in result.stdout
+    assert starts(told) == [] and not Path("grids").exists()
+    sat_slime_grid("grid.yaml", "--only", "@1")
+    state = json.loads(Path("grids/small/state.json").read_text())
+    for row in state["cells"]:
+        row["minutes"] = 3.0 if row["state"] == "finished" else 0.0
+    Path("grids/small/state.json").write_text(json.dumps(state))
+    measured = sat_slime_grid("grid.yaml", "--dry-run").stdout
+    assert "12 min 00 s left: 4 cells of 3 min 00 s" in measured and "measured: finished cells" in measured
+    assert "2 finished" in measured and "2 planned" in measured
+
+
+def test_a_cost_that_nothing_is_known_of(told):
+    assert "unknown until a cell has run" in sat_slime_grid("grid.yaml", "--dry-run").stdout
+
+
+def test_a_grid_may_grow_but_not_change(told):
+    sat_slime_grid("grid.yaml")
+    write_grid(seeds=[0, 1, 2], parallel=2)
+    assert sat_slime_grid("grid.yaml", "--only", "gspo@1").exit_code == 0
+    assert starts(told)[8:] == ["gspo-lag1-seed2"]
+    refused = sat_slime_grid("grid.yaml", "--set", "train.lr=0.1")
+    assert refused.exit_code == 2
+    assert "train.lr (0.0005 -> 0.1)" in refused.stderr and "--name X" in refused.stderr
+    write_grid(settings={"pipeline": {"iterations": 4}}, overrides={"sat-*@2": {"train.lr": 1e-3}})
+    refused = sat_slime_grid("grid.yaml")
+    assert "pipeline.iterations (6 -> 4)" in refused.stderr
+    assert len(starts(told)) == 9
+
+
+@pytest.mark.parametrize(
+    "changes, arguments, message",
+    [
+        ({"methods": ["gspo", "sat-gsp"]}, [], "did you mean 'sat-gspo'"),
+        ({"lags": [1, 1]}, [], "1 more than once"),
+        ({"metods": []}, [], "unknown key 'metods'; did you mean 'methods'?"),
+        ({"overrides": {"grpo": {"train.lr": 1}}}, [], "grpo is no cell of the grid"),
+        ({"overrides": {"gspo@x": {}}}, [], "is not METHOD, METHOD@LAG or @LAG"),
+        ({"overrides": {"gspo": {"pipline.lag": 1}}}, [], "unknown key 'pipline.lag'; did you mean 'pipeline.lag'?"),
+        ({"overrides": {"gspo": {"method.r3": True}}}, [], "make the run of gspo-lag1-seed0 one of gspo-r3"),
+        ({"run": "nowhere.yaml"}, [], "there is no file nowhere.yaml"),
+        ({"settings": {"model": {"kv_heads": 3}}}, [], "model.kv_heads is 3"),
+        ({"seed_keys": ["sed"]}, [], "unknown key 'sed'; did you mean 'seed'?"),
+        ({}, ["--skip-checks"], "--skip-checks is for runs of slime"),
+        ({}, ["--only", "grpo"], "--only grpo: no cell of the grid; its methods are gspo, sat-gspo, its lags 1, 2"),
+        ({}, ["--seeds", "2"], "--seeds 2: the grid's seeds are 0, 1"),
+        ({}, ["--seeds", "a"], "expected numbers with commas between"),
+        ({"output_dir": "grid.yaml/x"}, [], "cannot be written"),
+    ],
+)
+def test_bad_input_is_a_line_and_exit_code_2(told, changes, arguments, message):
+    write_grid(**changes)
+    result = sat_slime_grid("grid.yaml", *arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert "Traceback" not in result.output and starts(told) == []
+
+
+def test_two_at_once_are_refused(told):
+    sat_slime_grid("grid.yaml", "--only", "gspo@1", "--seeds", "0")
+    folder = grids.GridFolder("grids/small")
+    folder.lock()
+    try:
+        refused = sat_slime_grid("grid.yaml")
+    finally:
+        folder.unlock()
+    assert refused.exit_code == 2 and f"is being run by process {os.getpid()}" in refused.stderr
+
+
+def test_status_of_a_grid(told):
+    tell(told, CELLS[0], *[[3, "fail"]] * 2)
+    tell(told, CELLS[2], [4, "interrupt grid"])
+    sat_slime_grid("grid.yaml")
+    result = CliRunner().invoke(app, ["status", "grids/small"], env={"COLUMNS": "250"})
+    assert result.exit_code == 0, result.output
+    assert f"{CELLS[0]}: the engine broke; 2 attempts" in result.stdout
+    table = result.stdout.partition(f"{CELLS[0]}:")[0]
+    lines = {line.split()[0]: line for line in table.splitlines() if line.strip()}
+    assert "2/6" in lines[CELLS[0]] and "failed" in lines[CELLS[0]]
+    assert "6/6" in lines[CELLS[1]] and "finished" in lines[CELLS[1]] and "0.0100" in lines[CELLS[1]]
+    assert "3/6" in lines[CELLS[2]] and "interrupted" in lines[CELLS[2]]
+    assert "planned" in lines[CELLS[3]] and "/6" not in lines[CELLS[3]]
+    assert "not running: sat-slime grid grids/small goes on with it" in result.stdout
+
+
+def test_a_run_that_was_finished_by_hand_counts(told):
+    tell(told, CELLS[0], [3, "interrupt grid"])
+    sat_slime_grid("grid.yaml")
+    run = grids.RunFolder(f"grids/small/runs/{CELLS[0]}")
+    run.ended("finished")
+    assert sat_slime_grid("grid.yaml").exit_code == 0
+    assert starts(told) == CELLS
+
+
+def test_a_folder_of_something_else_is_left_alone(told):
+    Path("grids/small").mkdir(parents=True)
+    Path("grids/small/thesis.tex").write_text("")
+    result = sat_slime_grid("grid.yaml")
+    assert result.exit_code == 2 and "is not a grid folder: choose another --name" in result.stderr
+    assert sat_slime_grid("grids").exit_code == 2
+
+
+# -------------------------------------------------------------------------------------------------- runs of slime
+
+SLIME = ROOT / "tests" / "plugin" / "stand_in"
+
+
+@pytest.fixture
+def slime_run(monkeypatch, tmp_path):
+    """A run of slime at the paper's sizes, with checkpoints every second of eight iterations, and a grid of it."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    values = {
+        "extends": str(ROOT / "configs/models/qwen3-4b.yaml"),
+        "data": {"prompts": "data.jsonl", "reward": "math"},
+        "pipeline": {"iterations": 8},
+        "rollout": {"prompts_per_iteration": 4, "samples_per_prompt": 4, "max_prompt_tokens": 128},
+        "train": {"tensor_parallel": 4, "max_tokens_per_gpu": 16384},
+        "eval": {"every_n_iterations": 0},
+        "checkpoint": {"every_n_iterations": 2},
+        "cluster": {"slime_dir": str(SLIME), "megatron_dir": str(SLIME)},
+    }
+    Path("run.yaml").write_text(yaml.safe_dump(values))
+    grid = {"name": "small", "run": "run.yaml", "methods": ["gspo", "sat-gspo"], "lags": [1], "seeds": [7]}
+    Path("grid.yaml").write_text(yaml.safe_dump(grid | {"cost": {"start_s": 0, "seconds_per_iteration": 450}}))
+    return tmp_path
+
+
+def test_slime_runs_cost_gpu_hours(slime_run):
+    result = sat_slime_grid("grid.yaml", "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "2 h 00 min left: 2 cells of 1 h 00 min" in result.stdout
+    assert "16 GPU-hours, 8.0 a cell on 8 GPUs" in result.stdout
+
+
+def test_the_command_of_a_slime_cell_depends_on_its_job(slime_run):
+    plan = grids.plan_grid(Path("grid.yaml"), None, [], [], [])
+    cells = grids.Cells(plan, ["--skip-checks"])
+    state = grids.CellState(plan.wanted[0])
+    plan.folder.cells.mkdir(parents=True)
+    first = cells.command(state)[-4:]
+    assert first == ["launch", "grids/small/cells/gspo-lag1-seed7.yaml", "--no-live", "--skip-checks"]
+    run = grids.RunFolder.create("grids/small/runs/gspo-lag1-seed7", Path(first[1]).read_text())
+    run.unlock()
+    run.started("a-job")
+    assert cells.command(state)[-3:] == ["logs", str(run.path), "--follow"]
+    run.ended("failed", "no GPU")
+    assert cells.command(state)[-4:] == first
+    (run.path / "checkpoints").mkdir(exist_ok=True)
+    (run.path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
+    assert cells.command(state)[-4:] == ["launch", str(run.path), "--resume", "--no-live", "--skip-checks"][-4:]
+
+
+@pytest.mark.engine
+def test_a_killed_grid_of_slime_runs_takes_up_the_job_that_goes_on(slime_run, ray_server):
+    wait = ["--set", f"cluster.env.WAIT_FOR={slime_run}/go", "--set", 'cluster.env.WAIT_BEFORE="3"']
+    arguments = ["grid.yaml", "--skip-checks", "--address", ray_server.address, *wait]
+    program = [sys.executable, "-c", "from sat_slime.cli import main; main()", "grid", *arguments]
+    run = Path("grids/small/runs/gspo-lag1-seed7")
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as grid:
+        deadline = time.monotonic() + 120
+        while not ((run / "log.txt").exists() and "waits before rollout 3" in (run / "log.txt").read_text()):
+            assert grid.poll() is None and time.monotonic() < deadline, grid.stdout.read()
+            time.sleep(0.05)
+        grid.kill()
+    job = json.loads((run / "job.json").read_text())
+    (slime_run / "go").touch()
+    result = sat_slime_grid(*arguments)
+    assert result.exit_code == 0, result.output
+    assert json.loads((run / "job.json").read_text()) == job  # the same, followed to its end
+    assert {row["state"] for row in rows().values()} == {"finished"}
+    assert (run / "log.txt").read_text().count("step 7: ") == 1
+
+
+def test_a_run_is_no_grid(told):
+    result = sat_slime_grid(ROOT / "configs/embedded/tiny.yaml")
+    assert result.exit_code == 2
+    assert "tiny.yaml: this is a run, not a grid: sat-slime launch " in result.stderr and "unknown" not in result.stderr
+    assert sat_slime_grid("grid.yaml", "--only", "gspo@1", "--seeds", "0").exit_code == 0
+    folder = sat_slime_grid(f"grids/small/runs/{CELLS[0]}")
+    assert folder.exit_code == 2
+    assert f"{CELLS[0]} is a run, not a grid: sat-slime launch grids/small/runs/{CELLS[0]} --resume" in folder.stderr

@@ -1,0 +1,106 @@
+"""Problems without their instruction, their normal form, and the instruction template."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from prompt_sets import DAPO, SLIME
+
+from sat_slime.prompts import PromptError
+from sat_slime.prompts.overlap import Problems
+from sat_slime.prompts.text import TEMPLATES, fill, find_template, normalize, strip_instruction
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+PROBLEM = "Let $a, b$ be such that $\\frac{a}{b} = 2$.\n\nFind {a}."
+
+
+@pytest.mark.parametrize("name", ["slime", "dapo", "boxed"])
+def test_an_instruction_is_taken_off_again(name):
+    assert strip_instruction(fill(TEMPLATES[name], PROBLEM)) == (PROBLEM, True)
+
+
+@pytest.mark.parametrize(
+    "wording",
+    [
+        DAPO,
+        SLIME,
+        "user: Solve the following problem step by step. The last line of your response should be the answer to the "
+        "problem in form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n{}\n"
+        'Remember to put your answer on its own line after "Answer:"',
+        "{}\nPlease reason step by step, and put your final answer within \\boxed{}.",
+        "{} Let's think step by step and output the final answer within \\boxed{}.",
+    ],
+)
+def test_the_instructions_of_the_known_copies_are_taken_off(wording):
+    assert strip_instruction(wording.replace("{}", PROBLEM, 1)) == (PROBLEM, True)
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, "Remember Ann? She is twice as old.", "The answer is $Answer."])
+def test_a_bare_problem_stays_as_it_is(problem):
+    assert strip_instruction(problem) == (problem, False)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Find $x$, if $x = 2$.", "Find  $x$\nif $x=2$"),
+        (r"\left( \dfrac{1}{2} \right)", r"(\frac{1}{2})"),
+        (r"Find \(x\).", "find $x$."),
+        ("5 − 3", "5 - 3"),
+        ("Ｆｉｎｄ x。", "Find x。"),
+        (r"a\,b\quad c", "a b c"),
+    ],
+)
+def test_copies_of_a_problem_have_one_normal_form(one, other):
+    assert normalize(one) == normalize(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("x + 1", "x - 1"), ("1.5", "15"), ("1,2", "12"), ("5! + 3", "5 + 3"), ("f'(x)", "f(x)"), ("x^2", "x_2")],
+)
+def test_other_problems_have_another(one, other):
+    assert normalize(one) != normalize(other)
+
+
+def test_no_two_real_problems_have_one_normal_form():
+    if not SHARED.is_dir():
+        pytest.skip("needs ../shared/data")
+    aime = [json.loads(line)["problem"] for line in (SHARED / "aime24.jsonl").read_text().splitlines()]
+    dapo = [
+        json.loads(line)["prompt"][0]["content"] for line in (SHARED / "dapo-sample.jsonl").read_text().splitlines()
+    ]
+    bare = [strip_instruction(prompt) for prompt in dapo]
+    assert all(instructed for _, instructed in bare)
+    assert [fill(TEMPLATES["slime"], problem) for problem, _ in bare] == dapo
+    problems = [*aime, *(problem for problem, _ in bare)]
+    assert len({normalize(problem) for problem in problems}) == 38
+    others = [Problems((i, other) for i, other in enumerate(problems) if other != problem) for problem in problems]
+    assert [held.overlap(problem) for held, problem in zip(others, problems, strict=True)] == [None] * 38
+
+
+def test_a_problem_that_holds_half_of_another_is_near_it():
+    problem = "A fair coin is tossed until heads have come up three times in a row; what is the mean number of tosses?"
+    problems = Problems([(7, "What is 2 + 2?"), (9, problem)])
+    same = problems.overlap(problem.upper())
+    near = problems.overlap(f"Suppose that {problem.replace('mean', 'median')} Give it as m/n.")
+    assert same is not None and (same.of, same.same) == (9, True)
+    assert near is not None and (near.of, near.same) == (9, False) and 0.5 <= near.share < 1
+    assert problems.overlap(problem.replace("a", "one").replace("in", "on")) is None
+
+
+def test_templates_come_by_name_from_a_file_or_as_they_are(tmp_path):
+    file = tmp_path / "template.txt"
+    file.write_text("Q: {problem}\nA:\n")
+    assert find_template(str(file)) == "Q: {problem}\nA:"
+    assert find_template("{problem} \\boxed{}") == "{problem} \\boxed{}"
+    assert find_template("none") == "{problem}"
+    assert fill(find_template(str(file)), "{x}") == "Q: {x}\nA:"
+
+
+@pytest.mark.parametrize("template", ["nowhere.txt", "{problem} {problem}", "x" * 5000])
+def test_a_template_without_one_place_for_the_problem_is_refused(template):
+    with pytest.raises(PromptError, match="template"):
+        find_template(template)

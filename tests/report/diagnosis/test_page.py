@@ -1,0 +1,150 @@
+"""The page, its files, and what it says."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from made_up_dumps import made_up_dump, write_dumps
+from synthetic import step_metrics, write_run
+from typer.testing import CliRunner
+
+from sat_slime.cli import app
+from sat_slime.report.diagnosis.attribution import load_tokens
+from sat_slime.report.diagnosis.page import write_diagnosis
+from sat_slime.rollout.token_dump import dump_path, dump_paths, write_dump
+from sat_slime.runs.folder import RunFolderError
+from sat_slime.runs.rows import to_json
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_run(tmp_path / "run", 40, lag=4)
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Figures are drawn in one test."""
+    monkeypatch.setattr("sat_slime.report.diagnosis.figures.figures", lambda tokens: [])
+
+
+def command(run):
+    return CliRunner().invoke(app, ["diagnose", str(run)], env={"COLUMNS": "140"})
+
+
+def test_a_diagnosed_run_has_a_page_with_its_files(run):
+    write_dumps(run)
+    found = write_diagnosis(run)
+    page = found.page.read_text()
+    assert found.page == run / "diagnosis" / "index.html"
+    assert page.count("data:image/svg+xml;base64,") == 8
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
+    for kind in ("png", "svg", "csv"):
+        assert len(list((run / "diagnosis" / "figures").glob(f"*.{kind}"))) == 8
+    tables = {path.stem for path in (run / "diagnosis" / "tables").glob("*.csv")}
+    assert tables == {"parts", "implementation", "routing", "lag", "flips", "bound", "proxies"}
+    assert "Routing replay (R3) would take mean |d| from" in page
+    assert [text.split()[0] for text in found.warnings] == ["Only"]  # few tokens
+
+
+def test_the_table_of_parts_says_what_was_computed(run, no_figures):
+    write_dumps(run)
+    write_diagnosis(run)
+    tokens = load_tokens(dump_paths(run))
+    with open(run / "diagnosis" / "tables" / "parts.csv", newline="") as file:
+        rows = {row[0]: [float(cell) for cell in row[1:]] for row in list(csv.reader(file))[1:]}
+    size = np.abs(tokens.d)
+    tail = size > np.quantile(size, 0.99, method="inverted_cdf")
+    routing = tokens.parts["routing"]
+    mean, of_mean, _, of_tail, _, decides = rows["routing"]
+    assert mean == pytest.approx(np.abs(routing).mean())
+    assert of_mean == pytest.approx((np.sign(tokens.d) * routing).sum() / size.sum())
+    assert of_tail == pytest.approx((np.sign(tokens.d) * routing)[tail].sum() / size[tail].sum())
+    assert 0 <= decides <= 1
+    for column in (1, 2, 3):
+        shares = [
+            rows[label][column] for label in ("policy: weights", "policy: routes", "routing", "precision", "rest")
+        ]
+        assert sum(shares) == pytest.approx(1)
+        assert rows["policy part"][column] == pytest.approx(sum(shares[:2]))
+        assert rows["implementation part"][column] == pytest.approx(sum(shares[2:]))
+
+
+def test_under_r3_routing_has_no_part(run, no_figures):
+    write_dumps(run, replayed=True)
+    found = write_diagnosis(run)
+    rows = {row[0]: row[1:] for row in found.sheets[0].rows}
+    for label in ("policy: routes", "routing"):
+        assert rows[label][0] == "0.00000" and rows[label][1].startswith("0.0")
+    assert any("Routing replay (R3) takes mean |d| from" in sentence for sentence in found.findings)
+
+
+def test_a_dense_run_has_no_routing(run):
+    dumps = write_dumps(run)
+    for dump in dumps:
+        more = {k: v for k, v in dump.more.items() if not k.endswith(("own_routing", "replayed", "flips"))}
+        write_dump(dump_path(run, dump.iteration), dataclasses.replace(dump, more=more))
+    found = write_diagnosis(run)
+    assert [sheet.name for sheet in found.sheets] == ["parts", "implementation", "lag", "bound", "proxies"]
+    assert not any("outing" in sentence for sentence in found.findings)
+
+
+def test_a_run_that_was_only_split_tells_two_parts(run, no_figures):
+    for dump in write_dumps(run):
+        known = {"checkpoint_log_probs": dump.more["checkpoint_log_probs"]}
+        write_dump(dump_path(run, dump.iteration), dataclasses.replace(dump, more=known))
+    assert [sheet.name for sheet in write_diagnosis(run).sheets] == ["parts", "lag", "bound"]
+
+
+def test_what_should_make_a_reader_doubt_is_said(run, no_figures):
+    write_dump(dump_path(run, 5), made_up_dump(5))
+    dump_path(run, 6).write_bytes(b"torn")
+    for iteration in range(9, 45, 4):  # a multiple of the lag between them
+        write_dump(dump_path(run, iteration), made_up_dump(iteration))
+    warnings = write_diagnosis(run).warnings
+    assert any("000006.safetensors" in text for text in warnings)
+    assert any("Only the lags 1 were diagnosed, and pipeline.lag is 4" in text for text in warnings)
+    assert any("tokens lie beyond the 99 % quantile" in text for text in warnings)
+
+
+@pytest.mark.parametrize("runtime", ["embedded", "slime"])
+def test_without_dumps_the_metrics_tell_the_split(run, runtime):
+    config = (run / "config.yaml").read_text().replace("runtime: embedded", f"runtime: {runtime}")
+    (run / "config.yaml").write_text(config)
+    shares = {"mismatch/policy_of_mean": 0.8, "mismatch/policy_of_q90": 0.9, "mismatch/policy_of_q99": 0.97}
+    rows = [step_metrics(step, 4) for step in range(1, 41)]
+    rows = [row | shares if "mismatch/policy" in row else row for row in rows]
+    (run / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    found = write_diagnosis(run)
+    (sheet,) = found.sheets
+    split = [row for row in rows if "mismatch/policy" in row]
+    lags = sorted({row["lag/mean"] for row in split})
+    assert [float(row[0]) for row in sheet.rows] == lags
+    assert sheet.numbers[1][2] == pytest.approx(
+        np.mean([row["mismatch/d_pi"] for row in split if row["lag/mean"] == lags[0]])
+    )
+    assert "80.0" in found.findings[1] and "97.0" in found.findings[1]
+    assert ("only the embedded runtime does" in found.warnings[0]) == (runtime == "slime")
+    assert ("--set diagnose.every_n_steps=5" in found.warnings[0]) == (runtime == "embedded")
+
+
+def test_the_command_prints_tables_and_where_the_page_is(run, no_figures):
+    write_dumps(run)
+    result = command(run)
+    assert result.exit_code == 0, result.output
+    assert "What the mismatch is made of" in result.stdout and "policy: weights" in result.stdout
+    assert f"page: {run / 'diagnosis' / 'index.html'}" in result.stdout
+
+
+def test_a_run_without_any_measurement_is_refused_with_the_remedy(run, tmp_path):
+    rows = [{k: v for k, v in step_metrics(i).items() if "implementation" not in k} for i in range(1, 9)]
+    (run / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    result = command(run)
+    assert result.exit_code == 2 and "--set diagnose.every_n_steps=5" in result.stderr
+    (run / "metrics.jsonl").write_text("")
+    with pytest.raises(RunFolderError, match="no optimizer step yet"):
+        write_diagnosis(run)
+    assert command(tmp_path / "nowhere").exit_code == 2

@@ -1,0 +1,122 @@
+"""Dumps for tests: steps of random tokens, as slime and as an embedded run write them."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sat_slime.report.replay.step_batch import StepBatch
+from sat_slime.rollout.token_dump import TokenDump, dump_path, write_dump
+
+
+def rollout(lengths, seed=0, spread=0.2, inactive=0.1, prompt=3):
+    """A rollout's columns as slime holds them: a list per column, an entry per response."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(n):
+        return torch.randn(n, generator=generator)
+
+    columns = {
+        "tokens": [torch.arange(prompt + n) for n in lengths],
+        "response_lengths": list(lengths),
+        "total_lengths": [prompt + n for n in lengths],
+        "rewards": [float(i % 2) for i in range(len(lengths))],
+        "truncated": [0] * len(lengths),
+        "loss_masks": [(torch.rand(n, generator=generator) >= inactive).int() for n in lengths],
+        "sample_indices": list(range(len(lengths))),
+        "rollout_ids": list(range(len(lengths))),
+        "rollout_log_probs": [-normal(n).abs() - 0.05 for n in lengths],
+    }
+    columns["log_probs"] = [mu + spread * normal(len(mu)) for mu in columns["rollout_log_probs"]]
+    columns["advantages"] = [torch.full((n,), float(normal(1))) for n in lengths]
+    return columns
+
+
+def part(columns, which):
+    """A data-parallel rank's responses."""
+    return {key: [values[i] for i in which] for key, values in columns.items()}
+
+
+def schedule(per_step):
+    """What a rank knows of its micro-batches. per_step: [[responses of each micro-batch] of each optimizer step]."""
+    flat = [size for step in per_step for size in step]
+    ends = np.cumsum([0, *flat]).tolist()
+    return {
+        "micro_batch_indices": [list(range(a, b)) for a, b in itertools.pairwise(ends)],
+        "num_microbatches": [len(step) for step in per_step],
+        "global_batch_sizes": [sum(step) for step in per_step],
+    }
+
+
+def format_2(columns, ranks, rollout_id=0):
+    """What slime after 0.3.1 saves. ranks: (partition, responses per micro-batch and step) of each data-parallel
+    rank. Held against slime's own function in test_slime_dump.py."""
+    shards, samples = [], []
+    for rank, (partition, per_step) in enumerate(ranks):
+        mine = part(columns, partition)
+        shards.append(
+            {"rank": rank, "data_parallel_rank": rank, "sample_indices": mine["sample_indices"], "partition": partition}
+            | schedule(per_step)
+        )
+        for i, position in enumerate(partition):
+            own = {key: values[i] for key, values in mine.items() if key != "sample_indices"}
+            ids = {"sample_index": mine["sample_indices"][i], "rollout_position": position}
+            samples.append({"data_parallel_rank": rank} | ids | own)
+    samples.sort(key=lambda sample: sample["rollout_position"])
+    head = {"format_version": 2, "rollout_id": rollout_id, "rank": 0}
+    return head | {"samples": samples, "dp_shards": shards, "raw_reward": columns["rewards"]}
+
+
+def rank_file(columns, which, per_step, rank, rollout_id=0):
+    """What slime 0.3.1 saves on each rank."""
+    data = part(columns, which) | schedule(per_step)
+    return {"rollout_id": rollout_id, "rank": rank, "rollout_data": data}
+
+
+def step_batch(lengths, seed=0, spread=0.2, microbatches=None, **more):
+    """The same tokens as a step that has been read."""
+    columns = rollout(lengths, seed, spread)
+    return StepBatch(
+        name="step",
+        log_probs=torch.cat(columns["log_probs"]),
+        rollout_log_probs=torch.cat(columns["rollout_log_probs"]),
+        advantages=torch.cat(columns["advantages"]),
+        mask=torch.cat(columns["loss_masks"]).bool(),
+        lengths=torch.tensor(lengths),
+        microbatches=microbatches or [len(lengths)],
+        **more,
+    )
+
+
+def write_run_dump(run: Path, lengths, iteration=1, seed=0, **more):
+    """A dump of an embedded run; more: further columns of its tokens, given as functions of their number."""
+    columns = rollout(lengths, seed)
+    n = sum(lengths)
+
+    def row(key):
+        return torch.cat(columns[key]).numpy()
+
+    dump = TokenDump(
+        iteration=iteration,
+        step=iteration,
+        updates=iteration - 1,
+        method="gspo",
+        temperature=1.0,
+        lengths=np.array(lengths),
+        prompt_index=np.arange(len(lengths)) // 2,
+        rewards=np.array(columns["rewards"]),
+        tokens=np.arange(n),
+        mask=row("loss_masks").astype(bool),
+        log_probs=row("log_probs"),
+        rollout_log_probs=row("rollout_log_probs"),
+        advantages=row("advantages"),
+        versions=np.zeros(n),
+        entropy=np.ones(n),
+        more={name: make(n) for name, make in more.items()},
+    )
+    path = dump_path(run, iteration)
+    write_dump(path, dump)
+    return path

@@ -1,0 +1,187 @@
+import numpy as np
+import pytest
+import torch
+from dump_files import format_2, rank_file, rollout, step_batch, write_run_dump
+
+from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate, response_mean_weights
+from sat_slime.report.replay import replay as replaying
+from sat_slime.report.replay.gradient import CLIPPED, MASKED, StepView, spans
+from sat_slime.report.replay.replay import replay
+from sat_slime.report.replay.selection import choose
+from sat_slime.report.replay.sources import Skipped, find_dumps, steps
+from sat_slime.report.replay.step_batch import Layout, cut
+from sat_slime.report.replay.sums import span_result
+from sat_slime.runs.folder import RunFolderError
+
+LENGTHS = [6, 11, 3, 20, 9, 14, 8, 5]
+
+
+def slime_file(path, rollout_id, seed=0):
+    torch.save(format_2(rollout(LENGTHS, seed), [(list(range(8)), [[4, 4]])], rollout_id), path)
+
+
+def test_sums_are_those_of_the_equations_by_brute_force():
+    candidates = choose("grpo,sat-gspo,dppo,grpo-tis")
+    step = step_batch(LENGTHS, seed=4)
+    step.advantages[: LENGTHS[0]] = 0  # a response of a prompt whose rewards are all alike
+    view = StepView(step)
+    (span,) = spans(step, 1)
+    sums = span_result(candidates, view, span, token_mean=False).sums
+    w = response_mean_weights(step.mask, step.lengths, 1)
+    gradients = []
+    for candidate, mine in zip(candidates, sums.methods, strict=True):
+        log_probs = step.log_probs.clone().requires_grad_()
+        batch = TokenBatch(log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths)
+        surrogate = policy_surrogate(candidate.method, batch)
+        surrogate.values.sum().backward()
+        gradients.append((w * log_probs.grad).double())
+        counted = step.mask & (step.advantages != 0)
+        v = (log_probs.grad / step.advantages)[counted].double()
+        assert mine.tokens == int(counted.sum())
+        assert mine.effective == pytest.approx(float(v.abs().sum() ** 2 / (len(v) * (v**2).sum())))
+        assert mine.weight_max == pytest.approx(float(v.abs().max()))
+        assert mine.fates[:, CLIPPED].sum() == int(surrogate.clipped.sum())
+        assert mine.curve.sum() == pytest.approx(float(v.sum()), rel=1e-5)
+        for sign in (0, 1):
+            of = (step.advantages < 0) == bool(sign)
+            assert mine.fates[2 * sign : 2 * sign + 2].sum() == int((counted & of).sum())
+    masked = policy_surrogate(named_method("dppo"), batch).metrics["dppo/masked"] * step.mask.sum()
+    assert 0 < sums.methods[2].fates[:, MASKED].sum() <= masked
+    unclipped = (w * (step.log_probs - step.rollout_log_probs).exp() * step.advantages * step.mask).double()
+    rows = torch.stack([*gradients, unclipped])
+    expected = torch.nn.functional.cosine_similarity(rows[:, None], rows[None], dim=-1).numpy()
+    np.testing.assert_allclose(sums.cosines(), expected, atol=1e-6)
+
+
+def test_token_mean_weighs_tokens_alike():
+    step = step_batch(LENGTHS, seed=4)
+    view = StepView(step)
+    (span,) = spans(step, 1)
+    sums = span_result(choose("grpo"), view, span, token_mean=True).sums
+    norm = (((step.log_probs - step.rollout_log_probs).exp() * step.advantages)[step.mask] ** 2).sum()
+    assert sums.products[1, 1] == pytest.approx(float(norm), rel=1e-5)
+
+
+def test_spans_and_threads_change_nothing(tmp_path, monkeypatch):
+    for number in range(3):
+        slime_file(tmp_path / f"{number}.pt", number, seed=number)
+    candidates = choose("all")
+    layout = Layout(responses=2)
+    one = replay([tmp_path], candidates, layout, threads=1)
+    monkeypatch.setattr(replaying, "SPAN_TOKENS", 20)
+    many = replay([tmp_path], candidates, layout, threads=3)
+    assert [row.name for row in one.rows] == ["rollout 0", "rollout 1", "rollout 2"]
+    for mine, theirs in zip(one.total.methods, many.total.methods, strict=True):
+        assert np.array_equal(mine.fates, theirs.fates)
+        assert mine.weight == pytest.approx(theirs.weight)
+    np.testing.assert_allclose(one.cosines.mean, many.cosines.mean)
+    for key, metrics in one.rows[1].scopes.items():
+        assert metrics == pytest.approx(many.rows[1].scopes[key], abs=1e-7)
+
+
+def test_metrics_are_those_of_a_run(tmp_path):
+    run = tmp_path / "run"
+    write_run_dump(run, LENGTHS, seed=5)
+    result = replay([run], choose("gspo,sat-grpo,sat-gspo"))
+    step = step_batch(LENGTHS, seed=5)
+    (row,) = result.rows
+    assert row.mismatch == mismatch_metrics(step.log_probs, step.rollout_log_probs, step.mask)
+    assert row.lag == 0
+    batch = TokenBatch(step.log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths)
+    for index, name in ((1, "sat-grpo"), (2, "sat-gspo")):
+        metrics = policy_surrogate(named_method(name), batch).metrics
+        for scope in ("microbatch", "step"):
+            for key in ("sat/gate_rate", "sat/newly_clipped", "sat/q"):
+                assert row.scopes[index, scope][key] == pytest.approx(float(metrics[key])), key
+
+
+def test_micro_batches_are_the_dumps_the_runs_or_the_users(tmp_path):
+    slime_file(tmp_path / "0.pt", 0)
+    dumps, _ = find_dumps([tmp_path / "0.pt"])
+    assert [step.microbatches for step in steps(dumps, Layout())] == [[4, 4]]
+    assert [step.microbatches for step in steps(dumps, Layout(responses=3))] == [[3, 3, 2]]
+    run = tmp_path / "run"
+    write_run_dump(run, LENGTHS)
+    (run / "config.yaml").write_text("train: {tokens_per_microbatch: 30}")
+    dumps, _ = find_dumps([run])
+    assert [step.microbatches for step in steps(dumps, Layout())] == [[3, 2, 3]]
+    assert cut(torch.tensor([50, 3, 3, 50]), tokens=10) == [1, 2, 1]
+
+
+def test_folders_are_read_by_number_and_ranks_together(tmp_path):
+    for number in (10, 9, 1):
+        slime_file(tmp_path / f"{number}.pt", number)
+    assert [dump.paths[0].name for dump in find_dumps([tmp_path])[0]] == ["1.pt", "9.pt", "10.pt"]
+    ranks = tmp_path / "details" / "train_data"
+    ranks.mkdir(parents=True)
+    columns = rollout(LENGTHS)
+    for rank, which in enumerate(([0, 1, 2, 3], [4, 5, 6, 7])):
+        for number in (2, 11):
+            torch.save(rank_file(columns, which, [[4]], rank, number), ranks / f"{number}_{rank}.pt")
+    dumps, _ = find_dumps([tmp_path / "details"])
+    assert [[path.name for path in dump.paths] for dump in dumps] == [["2_0.pt", "2_1.pt"], ["11_0.pt", "11_1.pt"]]
+    assert [len(step.lengths) for step in steps(dumps, Layout())] == [8, 8]
+
+
+def test_a_damaged_file_is_named_and_the_others_are_replayed(tmp_path):
+    slime_file(tmp_path / "0.pt", 0)
+    slime_file(tmp_path / "2.pt", 2)
+    (tmp_path / "1.pt").write_bytes(b"no dump")
+    slime_file(tmp_path / "3.pt", 3)
+    late = tmp_path / "3.pt"
+    late.write_bytes(late.read_bytes()[:-2000])
+    broken = write_run_dump(tmp_path, LENGTHS)
+    broken.write_bytes(broken.read_bytes()[:-40])
+    result = replay([tmp_path / f"{n}.pt" for n in range(4)] + [broken], choose("gspo"))
+    assert [row.name for row in result.rows] == ["rollout 0", "rollout 2"]
+    assert [one.path.name for one in result.skipped] == ["1.pt", "3.pt", "000001.safetensors"]
+    assert all("is no whole" in one.reason for one in result.skipped)
+    assert all(str(tmp_path) not in one.reason.split("(")[0] for one in result.skipped)
+
+
+def test_what_holds_no_dump_is_refused(tmp_path):
+    with pytest.raises(RunFolderError, match="is not there"):
+        find_dumps([tmp_path / "nothing"])
+    with pytest.raises(RunFolderError, match="holds no dump"):
+        find_dumps([tmp_path])
+    (tmp_path / "dumps").mkdir()
+    with pytest.raises(RunFolderError, match=r"run it with --set dump\.every_n_iterations"):
+        find_dumps([tmp_path])
+    (tmp_path / "1.pt").write_bytes(b"")
+    with pytest.raises(RunFolderError, match="nothing to replay"):
+        replay([tmp_path / "1.pt"], choose("gspo"))
+
+
+def test_pi_l_confines_the_replay_to_the_dumps_that_hold_it(tmp_path):
+    run = tmp_path / "run"
+    write_run_dump(run, LENGTHS, iteration=1)
+    write_run_dump(run, LENGTHS, iteration=2, checkpoint_log_probs=lambda n: -np.ones(n, dtype=np.float32))
+    candidates = choose("gspo,grpo", ["denominator=[rollout,checkpoint]"])
+    result = replay([run], candidates)
+    assert result.passed_over == 1
+    assert [row.name for row in result.rows] == ["iteration 2, update 2"]
+    with pytest.raises(RunFolderError, match="none of the methods can be replayed"):
+        replay([run / "dumps" / "000001.safetensors"], choose("gspo", ["denominator=checkpoint"]))
+    assert isinstance(find_dumps([run / "dumps"])[1], list)
+
+
+def test_pi_l_of_a_run_that_divides_by_it_is_not_taken_for_the_trainers(tmp_path):
+    def ones(n):
+        return -np.ones(n, dtype=np.float32)
+
+    path = write_run_dump(tmp_path, LENGTHS, 1, checkpoint_log_probs=ones, proximal_log_probs=ones)
+    (step,) = steps(find_dumps([path])[0], Layout())
+    assert step.checkpoint_log_probs is not None
+    assert step.proximal_log_probs is None
+    path = write_run_dump(tmp_path, LENGTHS, 2, checkpoint_log_probs=ones, proximal_log_probs=lambda n: 2 * ones(n))
+    (step,) = steps(find_dumps([path])[0], Layout())
+    assert step.proximal_log_probs is not None
+
+
+def test_an_empty_step_counts_nothing(tmp_path):
+    path = tmp_path / "0.pt"
+    columns = rollout([3, 2], inactive=1.0)
+    torch.save(format_2(columns, [([0, 1], [[2]])]), path)
+    result = replay([path], choose("all"))
+    assert result.tokens == 0
+    assert not any(isinstance(one, Skipped) for one in result.skipped)

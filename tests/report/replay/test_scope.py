@@ -1,0 +1,71 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from dump_files import step_batch
+
+from sat_slime.objective import policy_surrogate, tail_quantile
+from sat_slime.report.replay.gradient import StepView, spans
+from sat_slime.report.replay.scope import SIZES, beyond_gate, sweep_step
+from sat_slime.report.replay.selection import choose
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.9, 0.999])
+def test_gate_by_one_sort_equals_the_quantile_of_each_scope(alpha):
+    generator = np.random.default_rng(0)
+    values = np.round(generator.exponential(size=500), 2)  # with ties and zeros
+    values[::7] = 0
+    scope = generator.integers(0, 9, 500)
+    scope[scope == 4] = 5  # one scope is empty, and of the last two nothing counts
+    ascending = np.argsort(values)
+    tokens, beyond, quantiles = beyond_gate(values[ascending], scope[ascending], 7, alpha)
+    expected = {}
+    for one in range(7):
+        mine = torch.tensor(values[scope == one])
+        q = tail_quantile(mine, alpha)
+        expected |= {int(i): float(q) for i in np.flatnonzero((scope == one) & (values > float(q))) if q > 0}
+    assert tokens == (scope < 7).sum()
+    assert dict(zip(ascending[beyond].tolist(), quantiles.tolist(), strict=True)) == expected
+
+
+def test_sweep_of_a_step_in_its_two_orders():
+    lengths = [3, 40, 7, 12, 9, 30, 5, 8, 21]
+    order = torch.tensor([4, 0, 8, 2, 6, 1, 3, 7, 5])
+    step = step_batch(lengths, seed=3, order=order)
+    candidates = choose("gspo,sat-gspo,sat-grpo")
+    view = StepView(step)
+    sweeps = sweep_step(candidates, view, seed=0)
+    assert set(sweeps) == {1, 2}  # GSPO has no quantile
+    responses = [part.abs()[m] for part, m in zip(
+        view.log_ratio(candidates[1].method).split(lengths), step.mask.split(lengths), strict=True)]  # fmt: skip
+    for column, size in enumerate(SIZES):
+        gated = tokens = 0
+        for start in range(0, len(lengths) - size + 1, size):
+            mine = torch.cat([responses[i] for i in order[start : start + size]])
+            gated += int((mine > tail_quantile(mine, 0.9)).sum())
+            tokens += len(mine)
+        assert (sweeps[1].tokens[0, column], sweeps[1].gated[0, column]) == (tokens, gated)
+    whole = view.log_ratio(candidates[2].method).abs()[step.mask]
+    assert sweeps[2].tokens[:, 3].tolist() != [len(whole)] * 2  # eight of nine responses
+    assert np.isnan(sweeps[2].rates(sweeps[2].gated)[:, 4:]).all()
+    assert (sweeps[1].gated[:, 0] == 0).all()  # one response: all its tokens tie
+
+
+@pytest.mark.parametrize(("name", "spread"), [("sat-grpo", 0.15), ("sat-gspo", 0.7)])
+def test_newly_clipped_is_that_of_the_surrogate(name, spread):
+    lengths = torch.randint(5, 30, (64,), generator=torch.Generator().manual_seed(1)).tolist()
+    step = step_batch(lengths, 6, spread)
+    candidates = choose(name, ["sat.alpha=0.6", "clip.eps_low=0.15", "clip.eps_high=0.25"])
+    view = StepView(step)
+    sweep = sweep_step(candidates, view, seed=0)[0]
+    for column in (4, 5, 6):
+        newly = 0.0
+        size = SIZES[column]
+        for span in spans(dataclasses.replace(step, microbatches=[size] * (64 // size)), 1):
+            tokens = view.tokens(candidates[0].method, span.tokens, step.lengths[span.responses])
+            newly += (
+                float(policy_surrogate(candidates[0].method, tokens).metrics["sat/newly_clipped"]) * tokens.n_active
+            )
+        assert sweep.newly[0, column] == round(newly)
+        assert newly > 10

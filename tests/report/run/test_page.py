@@ -1,0 +1,117 @@
+import json
+import re
+
+import pytest
+from synthetic import step_metrics, write_run
+
+from sat_slime.report.run.page import ends, findings, load_run, summary, write_report
+from sat_slime.runs.folder import RunFolderError
+from sat_slime.runs.rows import to_json
+
+FAILED = json.dumps(
+    {
+        "status": "failed",
+        "error": "engine 0 died <4 times>",
+        "last_started": "2026-01-01T00:00:00+00:00",
+        "ended": "2026-01-01T00:05:00+00:00",
+    }
+)
+
+
+def rewrite(folder, **changes):
+    rows = [step_metrics(step, **changes) for step in range(1, 41)]
+    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    return folder
+
+
+def test_page_is_self_contained_and_complete(tmp_path):
+    folder = write_run(tmp_path / "run", 40, state=FAILED)
+    page = write_report(folder).read_text()
+    assert page.count("data:image/svg+xml;base64,") == 7
+    assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
+    assert 'name="viewport"' in page
+    assert "SAT-GSPO w/ R3 · lag 8" in page
+    assert "failed after 5 min 00 s: engine 0 died &lt;4 times&gt;" in page
+    assert f"sat-slime launch {folder} --resume" in page
+    assert "40 of 200 optimizer steps" in page
+    assert len(list((folder / "figures").glob("*.csv"))) == 7
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_run_that_hardly_began_has_a_report(tmp_path, steps):
+    folder = write_run(tmp_path / "run", steps)
+    page = write_report(folder).read_text()
+    assert f"{steps} of 200 optimizer steps" in page
+
+
+def test_nothing_but_a_config(tmp_path):
+    (tmp_path / "config.yaml").write_text("{not yaml")
+    (tmp_path / "state.json").write_text("")
+    assert "No step was logged" in write_report(tmp_path).read_text()
+
+
+def test_a_killed_run_says_so_and_how_to_go_on(tmp_path):
+    folder = write_run(tmp_path / "run", 10, state='{"status": "running"}')
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 11, "rewa')
+    sentences = " ".join(summary(load_run(folder)))
+    assert "10 of 200" in sentences and "was killed" in sentences and "--resume" in sentences
+
+
+def test_no_run_folder(tmp_path):
+    with pytest.raises(RunFolderError):
+        write_report(tmp_path)
+
+
+def test_exact_no_op_is_told(tmp_path):
+    folder = write_run(tmp_path / "run", 40)
+    assert not any("no-op" in text for text in findings(load_run(folder)))
+    rewrite(folder, **{"sat/newly_clipped": 0.0})
+    assert any("exact no-op" in text for text in findings(load_run(folder)))
+
+
+def test_small_scope_and_numbers_that_are_none_are_told(tmp_path):
+    folder = rewrite(write_run(tmp_path / "run", 1), **{"sat/scope_too_small": 1.0, "grad_norm": float("nan")})
+    text = " ".join(findings(load_run(folder)))
+    assert "scope was too small in 100%" in text
+    assert "40 logged values were not finite" in text
+
+
+def test_collapse_is_told(tmp_path):
+    folder = write_run(tmp_path / "run", 1)
+    rows = [step_metrics(step, **{"reward/mean": 0.8 if step < 60 else 0.1}) for step in range(1, 101)]
+    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    assert any("reward fell from 0.800" in text for text in findings(load_run(folder)))
+
+
+def test_ends_average_whole_lag_cycles():
+    import numpy as np
+
+    sawtooth = np.tile([1.0, 2.0, 3.0, 4.0], 25)
+    assert ends(sawtooth, 4) == (2.5, 2.5, 8)
+    assert ends(np.array([5.0]), 8) == (5.0, 5.0, 1)
+
+
+def test_batch_wide_values_count_once_per_iteration(tmp_path):
+    folder = write_run(tmp_path / "run", 1)
+    changes = {"tokens/response_total": 500, "time/step": 2.0}
+    rows = [step_metrics(step, iteration=(step + 3) // 4, **changes) for step in range(1, 41)]
+    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    assert "5,000 response tokens trained in 20 s: 250 tokens/s." in list(summary(load_run(folder)))
+
+
+def test_a_run_cut_off_after_its_last_step_does_not_ask_for_more(tmp_path):
+    folder = write_run(tmp_path / "run", 200, state='{"status": "interrupted"}')
+    sentence = next(summary(load_run(folder)))
+    assert sentence.endswith("was interrupted, after its last step.")
+
+
+def test_the_last_evaluation_with_its_intervals(tmp_path):
+    folder = write_run(tmp_path / "run", 40)
+    scores = {"accuracy": 0.5, "accuracy/low_samples": 0.41, "accuracy/high_samples": 0.59, "pass@4": 0.7}
+    row = {"step": 40, "weights_step": 40, "n_samples": 128, "accuracy/low": 0.3, "accuracy/high": 0.7, **scores}
+    told = "At the last evaluation 95 % intervals were 0.410 to 0.590 for these problems"
+    assert not any("95 %" in line for line in summary(load_run(folder)))
+    with (folder / "eval.jsonl").open("a") as file:
+        file.write(to_json(row) + "\n")
+    assert f"{told}, 0.300 to 0.700 for all of their kind; pass@4 was 0.700." in summary(load_run(folder))

@@ -1,0 +1,225 @@
+"""A run that never happened, with the shapes of a real one: lag sawtooth, rising reward, shrinking d_pi."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sat_slime.config import EmbeddedConfig, dump_config
+from sat_slime.config.method import method_switches
+from sat_slime.objective import PAPER_METHODS
+from sat_slime.runs.rows import to_json
+
+CONFIG = """\
+runtime: embedded
+name: synthetic
+seed: 0
+method:
+  base: gspo
+  sat: {enabled: true, alpha: 0.9, exponent: 2.0, scope: step}
+  tis: {enabled: false, cap: 2.0}
+  r3: true
+  denominator: null
+  clip: {eps_low: 0.2, eps_high: 0.2}
+pipeline: {lag: 8, iterations: 200, optimizer_steps_per_rollout: 1}
+train: {lr: 0.0005}
+"""
+
+
+def step_metrics(step: int, lag: int = 8, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    """The metrics of optimizer step `step` (from 1)."""
+    random = np.random.default_rng([seed, step])
+    realized = min(step - 1, (step - 2) % lag + 1) if lag else 0
+    progress = step / 200
+    d_pi = 0.008 + 0.006 * realized * np.exp(-progress) * (1 + 0.1 * random.normal())
+    row = {
+        "step": step,
+        "iteration": step,
+        "rollout_id": step - 1,
+        "lag/mean": float(realized),
+        "lag/min": realized,
+        "lag/max": realized,
+        "reward/mean": float(np.clip(0.88 - 0.66 * np.exp(-2.5 * progress) + 0.04 * random.normal(), 0, 1)),
+        "response/length_mean": 13.0,
+        "mismatch/d_pi": d_pi,
+        "mismatch/k3_kl": d_pi**2,
+        "mismatch/q50": 0.3 * d_pi,
+        "mismatch/q90": 2.4 * d_pi,
+        "mismatch/q99": 12 * d_pi,
+        "mismatch/max": 40 * d_pi,
+        "mismatch/ess": 0.97,
+        "sat/q": 1.1 * d_pi,
+        "sat/gate_rate": 0.07 + 0.01 * random.normal(),
+        "sat/newly_clipped": 0.012 + 0.004 * abs(random.normal()),
+        "sat/eps_low_mean": 0.2 - 0.004 * random.random(),
+        "sat/eps_high_mean": 0.2 - 0.006 * random.random(),
+        "sat/c_min": 0.05 + 0.02 * random.random(),
+        "clip/fraction": 0.02 + 0.002 * realized,
+        "clip/upper": 0.012 + 0.001 * realized,
+        "clip/lower": 0.008 + 0.001 * realized,
+        "loss/total": -0.02 + 0.01 * random.normal(),
+        "loss/policy": -0.021 + 0.01 * random.normal(),
+        "loss/kl": 0.0006 * progress,
+        "loss/entropy": 0.5 * np.exp(-progress),
+        "grad_norm": 0.4 + 0.1 * random.random(),
+        "time/rollout": 0.9 + 0.1 * random.random(),
+        "time/train": 0.7 + 0.1 * random.random(),
+        "time/sync": 0.05 if realized == lag else 0.0,
+        "time/wait": 0.25 + 0.05 * random.random(),
+        "time/step": 1.2 + 0.1 * random.random(),
+        "tokens/response_total": 3300,
+    }
+    if step % 4 == 0:
+        row |= {"mismatch/implementation": 0.007, "mismatch/policy": d_pi - 0.002}
+    return {**row, **changes}
+
+
+@functools.cache
+def histogram_row(step: int, lag: int = 8, seed: int = 0) -> dict[str, Any]:
+    """A histogram of |d| at `step`."""
+    random = np.random.default_rng([seed, step, 1])
+    metrics = step_metrics(step, lag, seed)
+    values = metrics["mismatch/d_pi"] * np.exp(1.4 * random.normal(size=3300) - 1)
+    edges = np.geomspace(1e-5, 10, 49)
+    counts, _ = np.histogram(values, [0.0, *edges, np.inf])
+    return {
+        "step": step,
+        "lag": metrics["lag/mean"],
+        "q": metrics["sat/q"],
+        "edges": edges.tolist(),
+        "counts": counts.tolist(),
+    }
+
+
+METHODS = tuple(method.name for method in PAPER_METHODS)
+STEPS = 200
+
+
+def effect(method: str, lag: int, seed: int) -> tuple[float, float]:
+    """(final accuracy, factor on d_pi) that a made-up method has; no method's is that of a real one."""
+    random = np.random.default_rng([seed, lag, METHODS.index(method) if method in METHODS else 99])
+    accuracy = 0.84 - 0.006 * lag + (0.03 if method.startswith("sat-") and lag > 1 else 0) + 0.012 * random.normal()
+    scale = (0.6 if method.endswith("-r3") else 1.0) * (0.8 if method.startswith("sat-") else 1.0)
+    return accuracy, scale * (1 + 0.05 * random.normal())
+
+
+def write_cell(
+    folder: Path,
+    method: str,
+    lag: int,
+    seed: int,
+    steps: int = STEPS,
+    state: str | None = None,
+    collapses: bool = False,
+) -> Path:
+    """A run folder with the resolved config of a cell; `state` is its status."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = EmbeddedConfig.model_validate(
+        {
+            "name": folder.name,
+            "seed": seed,
+            "method": method_switches(method),
+            "pipeline": {"lag": lag, "iterations": STEPS},
+            "collapse": {"stop": collapses},
+            "eval": {"every_n_iterations": 10},
+        }
+    )
+    (folder / "config.yaml").write_text(dump_config(config))
+    accuracy, scale = effect(method, lag, seed)
+    rows, evals, histograms = [], [], []
+    for step in range(0, steps + 1):
+        fallen = max(0.0, (step - 100) / 60) if collapses else 0.0
+        score = (0.24 + (accuracy - 0.24) * (1 - np.exp(-step / 50))) * max(0.15, 1 - fallen)
+        if step % 10 == 0:
+            weights = step if step == STEPS else lag * (step // lag)
+            noise = 0.01 * np.random.default_rng([seed, step]).normal()
+            evals.append(
+                {"step": step, "iteration": step, "weights_step": weights, "accuracy": score + noise, "n_samples": 256}
+            )
+        if step == 0:
+            continue
+        row = step_metrics(step, lag, seed)
+        for key in [key for key in row if key.startswith("mismatch/q") or key in ("mismatch/d_pi", "sat/q")]:
+            row[key] *= scale * (1 + 6 * min(fallen, 1.0))
+        row |= {"mismatch/k3_kl": row["mismatch/d_pi"] ** 2, "reward/mean": score + row["reward/mean"] - 0.6}
+        row |= {"routing/flip_rate": 0.01 + 0.01 * row["lag/mean"]} if not method.endswith("-r3") else {}
+        if not method.startswith("sat-"):
+            row = {key: value for key, value in row.items() if not key.startswith("sat/")}
+        rows.append(row)
+        histogram = histogram_row(step, lag, seed)
+        histograms.append(histogram if method.startswith("sat-") else histogram | {"q": None})
+    for name, lines in (("metrics", rows), ("eval", evals), ("histograms", histograms)):
+        (folder / f"{name}.jsonl").write_text("".join(to_json(line) + "\n" for line in lines))
+    if state:
+        (folder / "state.json").write_text(
+            json.dumps({"status": state, "error": "engine 0 died <often>" if state == "failed" else None})
+        )
+    return folder
+
+
+def write_grid(folder: Path, methods: tuple[str, ...] = METHODS, seeds: tuple[int, ...] = (0, 1, 2)) -> Path:
+    """A grid at lags 1 and 8: gspo at lag 8 collapses with seed 1, grpo-tis at lag 8 fails with seed 2, dppo at lag 1
+    was not run with seed 1, sat-gspo has one seed at lag 1."""
+    (folder / "runs").mkdir(parents=True)
+    names = ", ".join(methods)
+    (folder / "grid.yaml").write_text(f"methods: [{names}]\nlags: [1, 8]\nseeds: {list(seeds)}\n")
+    for method in methods:
+        for lag in (1, 8):
+            for seed in seeds:
+                cell = (method, lag, seed)
+                if cell == ("dppo", 1, 1) or (method == "sat-gspo" and lag == 1 and seed > 0):
+                    continue
+                fails = cell == ("grpo-tis", 8, 2)
+                path = folder / "runs" / f"{method}-lag{lag}-seed{seed}"
+                collapses = cell == ("gspo", 8, 1)
+                write_cell(path, *cell, 90 if fails else STEPS, "failed" if fails else "finished", collapses)
+    return folder
+
+
+def write_slime_log(path: Path, seed: int = 0, steps: int = 60) -> Path:
+    """What slime hands its trackers, by slime's names, one optimizer step per rollout, an evaluation every fifth."""
+    lines: list[dict[str, Any]] = []
+    for step in range(steps):
+        row = step_metrics(step + 1, 8, seed)
+        lines.append({"rollout/step": step, "rollout/raw_reward": row["reward/mean"]})
+        lines.append(
+            {
+                "train/step": step,
+                "train/loss": 0.1,
+                "train/pg_clipfrac": row["clip/fraction"],
+                "train/train_rollout_logprob_abs_diff": row["mismatch/d_pi"],
+                "train/grad_norm": 0.3,
+            }
+        )
+        if (step + 1) % 5 == 0:
+            lines.append({"eval/step": step, "eval/aime24": 0.2 + 0.001 * step, "eval/aime24-truncated_ratio": 0.5})
+    path.write_text("".join(to_json(line) + "\n" for line in lines))
+    return path
+
+
+def write_run(folder: Path, steps: int = 200, lag: int = 8, state: str | None = None) -> Path:
+    """A run folder with `steps` optimizer steps, and an evaluation every 16."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(CONFIG.replace("lag: 8", f"lag: {lag}"))
+    lines = [to_json(step_metrics(step, lag)) for step in range(1, steps + 1)]
+    (folder / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
+    evals = [
+        {
+            "step": step,
+            "iteration": step,
+            "weights_step": max(0, step - 3),
+            "accuracy": 0.24 + 0.6 * (1 - np.exp(-step / 70)),
+            "n_samples": 256,
+        }
+        for step in range(0, steps + 1, 16)
+    ]
+    (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in evals))
+    rows = [histogram_row(step, lag) for step in range(1, steps + 1)]
+    (folder / "histograms.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    if state:
+        (folder / "state.json").write_text(state)
+    return folder

@@ -1,0 +1,126 @@
+"""Which answers are which labels: the kinds of labels, and the pairs of others."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+
+from answer_kinds import RIGHT_ANSWERS, WRONG_ANSWERS, drawn
+from label_kinds import DIFFERENT, EQUAL, LABELS, rows
+from written_answers import WRITTEN_RIGHT, WRITTEN_WRONG
+
+from sat_slime.reward.comparison import compare
+from sat_slime.reward.modes import judge
+from sat_slime.reward.verdict import CORRECT, WRONG
+
+PAIRS = Path(__file__).parent / "equivalence_pairs"
+
+
+def pairs_of_others(name: str) -> list[dict]:
+    return json.loads((PAIRS / f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize(("kind", "label", "answer"), rows(EQUAL))
+def test_equal(kind, label, answer):
+    assert compare(answer, label) in CORRECT
+
+
+@pytest.mark.parametrize(("kind", "label", "answer"), rows(DIFFERENT))
+def test_different(kind, label, answer):
+    assert compare(answer, label) in WRONG
+
+
+@pytest.mark.parametrize(("kind", "label", "response"), rows(RIGHT_ANSWERS) + rows(WRITTEN_RIGHT))
+def test_right_however_it_is_written(kind, label, response):
+    assert judge(response, label, "default").reward == 1.0
+
+
+@pytest.mark.parametrize(("kind", "label", "response"), rows(WRONG_ANSWERS) + rows(WRITTEN_WRONG))
+def test_wrong_however_it_looks(kind, label, response):
+    assert judge(response, label, "default").reward == 0.0
+
+
+@pytest.mark.parametrize("seed", [*range(25), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(25, 400))])
+def test_kinds_and_not_examples(seed):
+    for kind, label, right, wrong in drawn(random.Random(seed)):
+        assert judge(right, label, "default").reward == 1.0, (kind, label, right)
+        assert judge(wrong, label, "default").reward == 0.0, (kind, label, wrong)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_label_is_its_own_answer(label):
+    verdict = judge(f"So it is $\\boxed{{{label}}}$.", label, "default")
+    assert (verdict.reward, verdict.extracted) == (1.0, label.strip())
+
+
+@pytest.mark.parametrize("name", ["hendrycks_equivalence", "nemo_skills_math_equal"])
+def test_the_pairs_of_others_have_their_verdicts(name):
+    for pair in pairs_of_others(name):
+        verdict = judge(f"\\boxed{{{pair['pred']}}}", pair["gold"], "default")
+        assert verdict.reward == pair["expected"], pair
+        assert judge(f"\\boxed{{{pair['gold']}}}", pair["gold"], "default").reward == 1.0, pair
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (r"9^{9^{9^9}}", "too_large"),
+        (r"100000000!", "too_large"),
+        (r"(x+1)^{10^9}", "too_large"),
+        (r"\binom{10^9}{5 \cdot 10^8}", "too_large"),
+        ("(" * 500 + "1" + ")" * 500, "too_large"),
+        ("{" * 500 + "1" + "}" * 500, "too_large"),
+        ("1" * 100_000, "too_long"),
+        (r"\int_0^1 x^2 dx", "unevaluated"),
+        (r"\sum_{k=1}^{\infty} \frac{1}{k^2}", "unevaluated"),
+        (r"\lim_{x \to 0} \frac{\sin x}{x}", "unevaluated"),
+        (r"\frac{1}{", "unparsed"),
+        ("}}}}{{{{", "unparsed"),
+        (r"\zzz{\unknown", "unparsed"),
+    ],
+)
+def test_what_is_not_worked_out_says_why(answer, reason):
+    assert compare(answer, r"\sqrt{2}") == reason
+
+
+def test_a_label_that_cannot_be_parsed_is_told_from_a_wrong_answer():
+    assert compare(r"\sqrt{3}", r"\frac{1}{") == "unparsed_label"
+
+
+def test_numbers_are_read_without_evaluation(monkeypatch):
+    """sympy would read `12.5` by `eval`."""
+    import builtins
+
+    from sat_slime.reward import symbolic
+
+    functions = (r"\gcd(10^{999}, 3)", r"\gcd(\sqrt{2}, 3)", r"\operatorname{lcm}(a, 2.5)", r"\lcm(\pi, 3^{600})")
+    texts = ("12.5 x + 1,000", "x^{0.5}", r"50\% x", "3 x E", *functions)
+    read = [symbolic._parse(text) for text in texts]  # the parser imports modules of its own at first
+    monkeypatch.setattr(builtins, "eval", None)
+    monkeypatch.setattr(builtins, "exec", None)
+    assert [symbolic._parse(text) for text in texts] == read
+
+
+@pytest.mark.parametrize(
+    ("answer", "label", "reason"),
+    [
+        (r"\gcd(10^{999},3)", "1", "symbolic"),
+        (r"\gcd(10^{999},3)", "3", "different"),
+        (r"\gcd(10^{999}, 2^{998})", "2^{998}", "symbolic"),
+        (r"\gcd(12, 18)", "6", "symbolic"),
+        (r"\gcd(\frac12, \frac13)", r"\frac16", "symbolic"),
+        (r"\operatorname{lcm}(4, 6)", "12", "symbolic"),
+        (r"\gcd(\sqrt{2}, 3)", "1", "different"),
+        (r"\gcd(\pi, 3)", "1", "different"),
+        (r"\gcd(m, n)", "1", "different"),
+        (r"\gcd(m, n)", r"\gcd(n, m)", "symbolic"),
+        (r"\gcd(9^{9^{9}}, 3)", "3", "too_large"),
+    ],
+)
+def test_greatest_common_divisors_and_least_common_multiples(answer, label, reason):
+    assert compare(answer, label) == reason

@@ -1,0 +1,329 @@
+"""The pool of verifier processes: order, limits, faults of its workers, and responses that mean harm."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+
+from hostile import INJECTIONS, LABELS, hostile
+from label_kinds import DIFFERENT, EQUAL, rows
+
+from sat_slime.reward import CORRECT, KILLED, MODES, WRONG, Limits, VerifierPool, verify
+from sat_slime.reward.pool import _reason
+
+COSTLY = f"\\boxed{{|{'+'.join(f'|x-{k}|' for k in range(12))}|<9}}"
+"""Takes seconds to be compared with the label below."""
+COSTLY_LABEL = "x^2<5"
+HOSTILE_SLOW = 10_000
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with VerifierPool(workers=2, limits=Limits(cpu_s=0.5, wall_s=60)) as pool:
+        yield pool
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_the_kinds_of_labels_have_their_verdicts(pool):
+    for table, reward in ((EQUAL, 1.0), (DIFFERENT, 0.0)):
+        pairs = [(f"\\boxed{{{answer}}}", label) for _, label, answer in rows(table)]
+        assert [verdict.reward for verdict in pool.verify_batch(pairs)] == [reward] * len(pairs)
+
+
+def test_a_batch_keeps_its_order(pool):
+    pairs = [(COSTLY if i % 100 == 7 else f"Answer: {i}", COSTLY_LABEL if i % 100 == 7 else "5") for i in range(400)]
+    verdicts = pool.verify_batch(pairs)
+    assert [v.extracted for v in verdicts] == [None if i % 100 == 7 else str(i) for i in range(400)]
+    assert [i for i, v in enumerate(verdicts) if v.reward] == [5]
+
+
+def test_a_worker_that_hangs_in_sympy_is_killed_and_the_next_answer_is_served():
+    with VerifierPool(workers=1, limits=Limits(cpu_s=0.3)) as pool:
+        assert pool.verify("Answer: 5", "5").reward == 1.0
+        (worker,) = children(pool._parent._process.pid)
+        hung = pool.verify(COSTLY, COSTLY_LABEL)
+        assert (hung.reward, hung.extracted, hung.reason) == (0.0, None, "timeout")
+        assert not alive(worker)
+        assert pool.verify("Answer: 5", "5").reward == 1.0
+        assert children(pool._parent._process.pid) != [worker]
+        metrics = pool.drain_metrics()
+        assert (metrics["verdicts"], metrics["timeouts"], metrics["kills"]) == (3, 1, 1)
+        assert set(pool.drain_metrics().values()) == {0.0}
+
+
+def test_a_worker_that_takes_no_cpu_time_is_ended_by_the_clock():
+    with VerifierPool(workers=1, limits=Limits(wall_s=0.5)) as pool:
+        pool.verify("Answer: 5", "5")
+        (worker,) = children(pool._parent._process.pid)
+        os.kill(worker, signal.SIGSTOP)
+        assert pool.verify("Answer: 5", "5").reason == "timeout"
+        assert not alive(worker)
+        assert pool.verify("Answer: 5", "5").reward == 1.0
+
+
+def test_a_worker_that_works_is_not_ended_by_the_clock():
+    """Nor would be one that waits for a processor: only its own CPU time counts."""
+    with VerifierPool(workers=1, limits=Limits(cpu_s=30, wall_s=0.02)) as pool:
+        assert pool.verify(COSTLY, COSTLY_LABEL).reason == "different"
+        assert pool.drain_metrics()["seconds_mean"] > 0.02
+
+
+@pytest.mark.parametrize("whom", ["worker", "parent"])
+def test_what_somebody_else_kills_costs_no_reward(whom):
+    with VerifierPool(workers=1) as pool:
+        pool.verify("Answer: 5", "5")
+        parent = pool._parent._process.pid
+        os.kill(children(parent)[0] if whom == "worker" else parent, signal.SIGKILL)
+        assert pool.verify("Answer: 5", "5").reward == 1.0
+        assert pool.drain_metrics()["kills"] == 0
+
+
+@pytest.mark.parametrize(
+    ("crime", "reason"),
+    [
+        ("bytearray(2**30)", "memory"),
+        ("eval('1')", "forbidden"),
+        ("exec('x = 1')", "forbidden"),
+        ("compile('1', 'x', 'eval')", "forbidden"),
+        ("__import__('sympy').sympify('1 + 1')", "forbidden"),
+        ("__import__('os').system('true')", "forbidden"),
+        ("__import__('os').fork()", "forbidden"),
+        ("__import__('subprocess').run(['true'])", "forbidden"),
+        ("__import__('socket').socket()", "forbidden"),
+        ("open('/etc/passwd')", "forbidden"),
+        ("open('/tmp/x', 'w')", "forbidden"),
+        ("__import__('os').kill(1, 0)", "forbidden"),
+        ("exhaust()", "timeout"),
+        ("__import__('os').abort()", "crash"),
+    ],
+)
+def test_a_worker_that_does_what_it_may_not_ends(crime, reason):
+    """`judge` itself is made to do it, since no response is known to."""
+    program = f"""
+import socket, struct, sys
+import sympy.polys.monomials
+from sat_slime.reward import modes
+from sat_slime.reward import worker
+mine, theirs = socket.socketpair()
+mine.sendall(worker.REQUEST.pack(0, 1, 1) + b"ab")
+def exhaust():
+    while True: pass
+def judge(*_):
+    {crime}
+modes.judge = judge
+worker._serve(theirs, 0.2, 512)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True)
+    assert _reason(ended.returncode, False) == reason, ended.stderr
+
+
+def test_the_sandbox_leaves_sympy_what_it_needs(pool):
+    """Factoring writes code for the arithmetic of monomials, in as many variables as there are."""
+    pairs = [("\\boxed{2a + 2b + c + d + f = 0}", "a + b + \\frac{c+d+f}{2} = 0"), ("\\boxed{x^2 = 4}", "x^2 - 4 = 0")]
+    assert [verdict.reason for verdict in pool.verify_batch(pairs)] == ["symbolic"] * 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_response_runs_code(pool, tmp_path, mode):
+    canary = tmp_path / "canary"
+    wraps = ["\\boxed{%s}", "Answer: %s", "%s"]
+    pairs = [
+        (wrap % injection.format(canary=canary), label)
+        for injection in INJECTIONS
+        for wrap in wraps
+        for label in LABELS
+    ]
+    verdicts = pool.verify_batch(pairs, mode)
+    assert not canary.exists()
+    assert {verdict.reason for verdict in verdicts if verdict.reward} == set()
+
+
+def test_the_canaries_would_sing(tmp_path):
+    """What PRIME does with a response: had anything here done it, the file would be there."""
+    canary = tmp_path / "canary"
+    with pytest.raises(Exception, match=r".*"):
+        eval(INJECTIONS[2].format(canary=canary))
+        raise ValueError("evaluated")
+    assert canary.exists()
+
+
+def test_hostile_responses_end_with_a_verdict(pool, tmp_path):
+    pairs = list(hostile(250, str(tmp_path / "canary")))
+    verdicts = pool.verify_batch(pairs)
+    assert len(verdicts) == len(pairs)
+    assert {verdict.reason for verdict in verdicts} <= {*CORRECT, *WRONG, *KILLED} - {"crash", "forbidden"}
+    assert not (tmp_path / "canary").exists()
+    assert pool.verify("Answer: 5", "5").reward == 1.0
+
+
+def test_towers_and_deep_nests_are_refused_before_they_cost(pool):
+    pool.drain_metrics()
+    nests = ["\\cos(" * 20 + "x" + ")" * 20, "(" * 24 + "x" + ")" * 24, "e^{e^{e^{50}}}", "\\exp(\\exp(\\exp(20)))"]
+    unions = "\\cup".join(f"({k}, {k + 1})" for k in range(25))
+    verdicts = pool.verify_batch([(f"\\boxed{{{answer}}}", "\\sqrt{2}") for answer in [*nests, unions]])
+    assert [verdict.reason for verdict in verdicts] == ["too_large"] * 5
+    assert pool.drain_metrics()["kills"] == 0
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.one_of(
+        st.text(), st.lists(st.sampled_from(["\\frac{", "}", "{", "^", "x", "2", "\\sqrt", "(", ",", "="])).map("".join)
+    ),
+    st.sampled_from(LABELS),
+    st.sampled_from(MODES),
+)
+def test_any_text_has_a_verdict(pool, text, label, mode):
+    verdict = pool.verify(f"\\boxed{{{text}}}", label, mode)
+    assert verdict.reason in (*CORRECT, *WRONG, *KILLED)
+    assert verdict.reward == (verdict.reason in CORRECT)
+
+
+@pytest.mark.slow
+def test_ten_thousand_hostile_responses(tmp_path):
+    with VerifierPool(workers=2, limits=Limits(cpu_s=0.5, wall_s=30)) as pool:
+        started = time.monotonic()
+        futures = [pool.submit(*pair) for pair in hostile(HOSTILE_SLOW, str(tmp_path / "canary"), seed=1)]
+        verdicts = [future.result() for future in futures]
+        metrics = pool.drain_metrics()
+        print(f"{time.monotonic() - started:.0f} s", metrics)
+        assert pool.verify("Answer: 5", "5").reward == 1.0
+    assert metrics["verdicts"] == HOSTILE_SLOW
+    assert not {"crash", "forbidden"} & {verdict.reason for verdict in verdicts}
+    assert not (tmp_path / "canary").exists()
+
+
+def test_the_event_loop_goes_on_while_verdicts_are_made():
+    async def both(pool):
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.create_task(tick())
+        jobs = [pool.verify_async(f"Answer: {i}", "5") for i in range(50)] + [pool.verify_async(COSTLY, COSTLY_LABEL)]
+        verdicts = await asyncio.gather(*jobs)
+        ticking.cancel()
+        return verdicts, ticks
+
+    # a queue of one: the entry has to wait without blocking the loop
+    with VerifierPool(workers=1, limits=Limits(cpu_s=0.3), queue_size=1) as pool:
+        verdicts, ticks = asyncio.run(both(pool))
+    assert [verdict.extracted for verdict in verdicts] == [*map(str, range(50)), None]
+    assert ticks > 50
+
+
+def test_it_works_from_an_event_loop_of_a_background_thread():
+    found = []
+    with VerifierPool(workers=1) as pool:
+        thread = threading.Thread(target=lambda: found.append(asyncio.run(pool.verify_async("Answer: 5", "5"))))
+        thread.start()
+        thread.join()
+    assert found[0].reward == 1.0
+
+
+def test_the_queue_is_bounded():
+    pool = VerifierPool(workers=1, queue_size=3)
+    pool._started = True  # by no thread: nothing is taken out
+    futures = [pool.submit("Answer: 5", "5") for _ in range(3)]
+    blocked = threading.Thread(target=pool.submit, args=("Answer: 5", "5"), daemon=True)
+    blocked.start()
+    blocked.join(0.2)
+    assert blocked.is_alive() and pool._queue.qsize() == 3
+    pool._queue.get_nowait()
+    blocked.join(5)
+    assert not blocked.is_alive() and not any(future.done() for future in futures)
+
+
+def test_close_ends_every_process():
+    pool = VerifierPool(workers=2)
+    pool.verify_batch([(f"Answer: {i}", "5") for i in range(20)])
+    parent = pool._parent._process.pid
+    workers = children(parent)
+    assert workers and all(map(alive, workers))
+    pool.close()
+    pool.close()
+    assert not any(map(alive, [parent, *workers]))
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.verify("Answer: 5", "5")
+
+
+def test_the_processes_end_with_their_owner():
+    program = """
+import os, pathlib, sys
+from sat_slime.reward import VerifierPool
+pool = VerifierPool(workers=1)
+pool.verify("Answer: 5", "5")
+parent = pool._parent._process.pid
+print(parent, *pathlib.Path(f"/proc/{parent}/task/{parent}/children").read_text().split(), flush=True)
+os.kill(os.getpid(), 9)
+"""
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
+    pids = [int(pid) for pid in printed.split()]
+    deadline = time.monotonic() + 30
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        threading.Event().wait(0.05)
+    assert len(pids) == 2 and not any(map(alive, pids))
+
+
+def test_the_parent_imports_no_mathematics():
+    program = (
+        "import sys; from sat_slime.reward import verify; v = verify('Answer: 5', '5.0');"
+        "print(v.reward, *({'sympy', 'math_verify', 'latex2sympy2_extended', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.split() == ["1.0"], done.stderr
+
+
+def test_workers_see_no_environment(pool, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    with VerifierPool(workers=1) as fresh:
+        fresh.verify("Answer: 5", "5")
+        environment = Path(f"/proc/{fresh._parent._process.pid}/environ").read_bytes()
+    assert b"secret" not in environment
+
+
+def test_only_the_end_of_a_long_response_is_read():
+    with VerifierPool(workers=1, limits=Limits(response_chars=1000)) as pool:
+        assert pool.verify("Answer: 5" + " " * 1000, "5").reward == 0.0
+        assert pool.verify(" " * 10_000_000 + "Answer: 5", "5").reward == 1.0
+
+
+def test_wrong_arguments_are_told(pool):
+    with pytest.raises(ValueError, match="one of default, prime_math, math_dapo, strict_integer"):
+        pool.verify("5", "5", "math")
+    with pytest.raises(ValueError, match="label of 30000"):
+        pool.verify("5", "5" * 30_000)
+    with pytest.raises(ValueError, match="memory_mb is 10"):
+        Limits(memory_mb=10)
+    with pytest.raises(ValueError, match="workers is 0"):
+        VerifierPool(workers=0)
+
+
+def test_the_shared_function_verifies():
+    assert verify("Answer: $\\frac12$", "0.5").reason == "number"

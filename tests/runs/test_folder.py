@@ -1,0 +1,132 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from sat_slime.runs.folder import RunFolder, RunFolderError
+
+HOLD = """
+import sys
+from sat_slime.runs.folder import RunFolder
+folder = RunFolder(sys.argv[1])
+folder.lock()
+folder.started()
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A run folder that another process has locked."""
+    RunFolder.create(tmp_path / "run", "name: run\n").unlock()
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "run")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "locked\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def run_with_data(path):
+    folder = RunFolder.create(path, "name: run\n")
+    folder.metrics.write_text('{"step": 1}\n')
+    folder.unlock()
+    return folder
+
+
+def test_new_folder_holds_the_resolved_config(tmp_path):
+    folder = RunFolder.create(tmp_path / "deep" / "run", "name: run\n")
+    assert folder.config.read_text() == "name: run\n"
+    assert folder.samples.is_dir() and folder.checkpoints.is_dir() and folder.logs.is_dir()
+
+
+def test_data_is_not_overwritten_by_accident(tmp_path):
+    folder = run_with_data(tmp_path / "run")
+    with pytest.raises(RunFolderError, match=r"--resume.*--name.*--overwrite"):
+        RunFolder.create(folder.path, "name: other\n")
+    assert folder.config.read_text() == "name: run\n"
+    assert folder.has_data()
+
+
+def test_a_checkpoint_counts_as_data(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", "")
+    (folder.checkpoints / "000001").mkdir()
+    folder.unlock()
+    with pytest.raises(RunFolderError, match="holds data"):
+        RunFolder.create(folder.path, "")
+
+
+def test_overwrite_deletes_the_earlier_run(tmp_path):
+    folder = run_with_data(tmp_path / "run")
+    (folder.samples / "1.jsonl").write_text("{}")
+    again = RunFolder.create(folder.path, "name: other\n", overwrite=True)
+    assert not again.has_data()
+    assert again.config.read_text() == "name: other\n"
+    assert list(again.samples.iterdir()) == []
+
+
+def test_a_run_that_produced_nothing_makes_room(tmp_path):
+    RunFolder.create(tmp_path / "run", "name: first\n").unlock()
+    assert RunFolder.create(tmp_path / "run", "name: second\n").config.read_text() == "name: second\n"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_other_folders_are_never_touched(tmp_path, overwrite):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunFolderError, match="not a run folder"):
+        RunFolder.create(tmp_path, "", overwrite)
+    with pytest.raises(RunFolderError, match="not a run folder"):
+        RunFolder.create(tmp_path / "thesis.tex", "", overwrite)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_open_wants_a_run(tmp_path):
+    with pytest.raises(RunFolderError, match="is not a run folder"):
+        RunFolder.open(tmp_path)
+    assert RunFolder.open(run_with_data(tmp_path / "run").path).metrics.exists()
+
+
+def test_a_run_that_is_going_on_is_locked_even_for_overwrite(holder, tmp_path):
+    for overwrite in (False, True):
+        with pytest.raises(RunFolderError, match=f"in use by process {holder.pid}"):
+            RunFolder.create(tmp_path / "run", "", overwrite)
+    assert RunFolder(tmp_path / "run").state()["status"] == "running"
+
+
+def test_a_killed_process_leaves_no_lock_and_is_called_killed(holder, tmp_path):
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    folder = RunFolder(tmp_path / "run")
+    assert folder.state()["status"] == "killed"
+    folder.lock()
+    folder.unlock()
+
+
+def test_state_keeps_the_first_start(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", "")
+    folder.started()
+    first = folder.state()
+    assert (first["status"], first["pid"]) == ("running", os.getpid())
+    folder.ended("failed", "engine 0 died")
+    state = json.loads(folder.state_file.read_text())
+    assert (state["status"], state["error"], state["started"]) == ("failed", "engine 0 died", first["started"])
+    folder.started()
+    assert folder.state()["status"] == "running"
+    assert "error" not in folder.state()
+
+
+def test_a_torn_state_is_no_state(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", "")
+    folder.state_file.write_text('{"status": "runn')
+    assert folder.state() == {}
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_with_the_remedy(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match=r"file/run cannot be written \(Not a directory\).*output_dir"):
+        RunFolder.create(tmp_path / "file" / "run", "")

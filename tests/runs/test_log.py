@@ -1,0 +1,178 @@
+import json
+import math
+import os
+import sys
+import threading
+import types
+
+import pytest
+from recording_view import RecordingView
+
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.log import RunLog, tracker_error
+from sat_slime.runs.rows import read_rows
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder.create(tmp_path / "run", "name: run\n")
+
+
+@pytest.fixture
+def view():
+    return RecordingView()
+
+
+@pytest.fixture
+def log(folder, view):
+    log = RunLog(folder, view)
+    yield log
+    log.close()
+
+
+def test_every_line_is_on_disk_at_once(folder, log):
+    log.step({"step": 1, "reward/mean": math.nan})
+    log.eval({"step": 0, "accuracy": 0.5, "n_samples": 8})
+    log.histogram({"step": 1, "q": None, "edges": [0, 1], "counts": [3]})
+    log.samples(1, [{"response": "01$"}, {"response": "02$"}])
+    assert json.loads(folder.metrics.read_text()) == {"step": 1, "reward/mean": None}
+    assert read_rows(folder.eval)[0]["accuracy"] == 0.5
+    assert read_rows(folder.histograms)[0]["counts"] == [3]
+    assert len(read_rows(folder.samples / "1.jsonl")) == 2
+
+
+def test_the_view_is_told(log, view):
+    log.step({"step": 1})
+    log.status(phase="training")
+    log.message("hello")
+    log.message("a traceback", "debug")
+    assert view.calls == [("step", {"step": 1}), ("status", {"phase": "training"}), ("message", "hello", "info")]
+
+
+def test_messages_go_to_the_log_with_their_level(folder, log):
+    log.message("engine died", "warning")
+    log.message("a traceback", "debug")
+    lines = folder.log.read_text().splitlines()
+    assert lines[0].endswith("WARNING engine died")
+    assert lines[1].endswith("DEBUG   a traceback")
+
+
+def fill(log, steps):
+    for step in range(1, steps + 1):
+        log.step({"step": step, "iteration": step})
+        log.histogram({"step": step})
+        log.samples(step, [{"step": step}])
+    for step in range(0, steps + 1, 2):
+        log.eval({"step": step, "accuracy": 0.5})
+
+
+def test_rewind_forgets_what_came_after(folder, log):
+    fill(log, 6)
+    log.rewind(4)
+    log.step({"step": 5, "iteration": 5, "again": True})
+    assert [row["step"] for row in read_rows(folder.metrics)] == [1, 2, 3, 4, 5]
+    assert read_rows(folder.metrics)[-1]["again"]
+    assert [row["step"] for row in read_rows(folder.histograms)] == [1, 2, 3, 4]
+    assert [row["step"] for row in read_rows(folder.eval)] == [0, 2, 4]
+    assert sorted(path.stem for path in folder.samples.iterdir()) == ["1", "2", "3", "4"]
+
+
+def test_rewind_before_the_first_step_forgets_all(folder, log):
+    fill(log, 2)
+    log.rewind(-1)
+    for path in (folder.metrics, folder.eval, folder.histograms):
+        assert read_rows(path) == []
+    assert list(folder.samples.iterdir()) == []
+
+
+def test_rewind_drops_a_torn_line(folder, log):
+    folder.metrics.write_text('{"step": 1}\n{"step": 2}\n{"step": 3, "rew')
+    log.rewind(5)
+    log.step({"step": 3})
+    assert folder.metrics.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3}\n'
+
+
+def test_appending_after_a_torn_line_loses_only_that_line(folder, log):
+    folder.metrics.write_text('{"step": 1}\n{"step": 2, "rew')
+    log.step({"step": 3})
+    assert [row["step"] for row in read_rows(folder.metrics)] == [1, 3]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+def test_a_full_disk_names_the_file_and_the_remedy_and_the_rest_is_kept(folder, view):
+    log = RunLog(folder, view)
+    log.eval({"step": 0, "accuracy": 0.5})
+    log._files[folder.metrics] = open("/dev/full", "a")  # noqa: SIM115 - closed by the log
+    with pytest.raises(OSError, match=r"cannot write .*metrics\.jsonl: No space left.*free space.*--resume"):
+        log.step({"step": 1})
+    files = list(log._files.values())
+    log.close()
+    assert all(file.closed for file in files) and len(files) == 2
+    assert read_rows(folder.eval)[0]["accuracy"] == 0.5
+
+
+def test_samples_and_rewind_name_what_cannot_be_written(folder, log, monkeypatch):
+    folder.samples.rmdir()
+    folder.samples.write_text("in the way")
+    with pytest.raises(OSError, match=r"cannot write .*samples.*--resume"):
+        log.samples(1, [])
+    folder.metrics.write_text("{}\n")
+    monkeypatch.setattr(os, "replace", lambda *paths: os.open("/nowhere/at/all", os.O_RDONLY))
+    with pytest.raises(OSError, match=r"cannot write .*run: No such file.*--resume"):
+        log.rewind(0)
+
+
+def test_threads_do_not_tear_lines(folder, log):
+    def write(thread):
+        for i in range(50):
+            log.step({"step": i, "thread": thread, "filler": "x" * 500})
+
+    threads = [threading.Thread(target=write, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read_rows(folder.metrics)) == len(folder.metrics.read_text().splitlines()) == 200
+
+
+def test_tensorboard_has_one_value_per_step_after_a_rewind(folder, view):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    log = RunLog(folder, view, tensorboard=True)
+    for step in (1, 2, 3):
+        log.step({"step": step, "reward/mean": step / 10})
+    log.rewind(2)
+    log.step({"step": 3, "reward/mean": 0.9})
+    log.eval({"step": 3, "accuracy": 0.7})
+    log.close()
+    events = accumulator.EventAccumulator(str(folder.tensorboard)).Reload()
+    values = [(event.step, round(event.value, 3)) for event in events.Scalars("reward/mean")]
+    assert values == [(1, 0.1), (2, 0.2), (3, 0.9)]
+    assert events.Scalars("eval/accuracy")[0].step == 3
+
+
+def test_wandb_that_is_missing_is_said_beforehand(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert tracker_error(None) is None
+    assert "logging.wandb_project is 'p'" in tracker_error("p")
+    assert "pip install wandb" in tracker_error("p")
+
+
+def test_wandb_goes_on_with_its_run_and_hears_of_failure(folder, view, monkeypatch):
+    calls = []
+    run = types.SimpleNamespace(
+        define_metric=lambda *_, **__: None,
+        log=lambda row: calls.append(("log", row)),
+        finish=lambda exit_code: calls.append(("finish", exit_code)),
+    )
+    wandb = types.ModuleType("wandb")
+    wandb.init = lambda **settings: calls.append(("init", settings)) or run
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: wandb)
+    for failed in (True, False):
+        log = RunLog(folder, view, wandb_project="p", config={"seed": 0})
+        log.step({"step": 1})
+        log.close(failed=failed)
+    (_, first), logged, failure, (_, second), _, success = calls
+    assert first["id"] == second["id"] == folder.wandb_id.read_text() and len(first["id"]) == 8
+    assert (first["resume"], first["project"], first["config"]) == ("allow", "p", {"seed": 0})
+    assert (logged, failure, success) == (("log", {"step": 1.0}), ("finish", 1), ("finish", 0))

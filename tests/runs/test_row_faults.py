@@ -1,0 +1,121 @@
+"""Rows that are missing, damaged or there twice are told, in the report and at a resume; nothing is told of whole ones.
+
+The files are written by the log of a run, and then damaged."""
+
+import json
+
+import pytest
+from recording_view import RecordingView
+
+from sat_slime.config import EmbeddedConfig, dump_config
+from sat_slime.report.comparison.cells import collect, load_cell
+from sat_slime.report.comparison.contrasts import Comparison
+from sat_slime.report.comparison.limits import limits
+from sat_slime.report.run.page import faults_of, findings, load_run
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.log import RunLog
+
+STEPS, EVERY = 12, 4
+HISTOGRAM = {"q": None, "lag": 1, "edges": [0.1, 1.0], "counts": [3, 2, 1]}
+
+
+def make_run(path, status="finished", steps=STEPS, **changes):
+    settings = {"pipeline": {"iterations": STEPS}, "eval": {"every_n_iterations": EVERY}} | changes
+    folder = RunFolder.create(path, dump_config(EmbeddedConfig(**settings)))
+    log = RunLog(folder, RecordingView())
+    log.eval({"step": 0, "iteration": 0, "accuracy": 0.5, "n_samples": 8})
+    for step in range(1, steps + 1):
+        log.step({"step": step, "iteration": step, "reward/mean": 0.5})
+        log.histogram({"step": step, **HISTOGRAM})
+        if step % EVERY == 0:
+            log.eval({"step": step, "iteration": step, "accuracy": 0.5, "n_samples": 8})
+    log.close()
+    folder.started()
+    folder.ended(status)
+    folder.unlock()
+    return folder
+
+
+def change(path, **lines):
+    """Lines by their numbers from 1: another text, or None to delete it."""
+    old = path.read_text().splitlines()
+    new = [lines.get(f"line_{number}", line) for number, line in enumerate(old, 1)]
+    path.write_text("".join(f"{line}\n" for line in new if line is not None))
+
+
+@pytest.mark.parametrize("status, steps", [("finished", STEPS), ("interrupted", 7), ("killed", 8), ("failed", 1)])
+def test_nothing_is_told_of_whole_rows(tmp_path, status, steps):
+    folder = make_run(tmp_path / "run", status, steps)
+    assert faults_of(folder.path) == []
+    if status == "killed":  # in the midst of a line, before the histogram and the evaluation
+        change(folder.histograms, line_8=None)
+        change(folder.eval, line_3=None)
+        with folder.metrics.open("a") as file:
+            file.write('{"step": 9, "rew')
+        assert faults_of(folder.path) == []
+
+
+@pytest.mark.parametrize("steps", [STEPS, 9])
+def test_a_run_that_a_collapse_ended_lacks_nothing(tmp_path, steps):
+    assert faults_of(make_run(tmp_path / "run", steps=steps, collapse={"stop": True}).path) == []
+
+
+@pytest.mark.parametrize(
+    "name, lines, told",
+    [
+        ("metrics", {"line_5": None}, "metrics.jsonl lacks 1 row, of optimizer step 5"),
+        ("metrics", {"line_1": None}, "metrics.jsonl lacks 1 row, of optimizer step 1"),
+        ("metrics", {"line_12": None}, "metrics.jsonl lacks 1 row, of optimizer step 12"),
+        (
+            "metrics",
+            {f"line_{n}": None for n in range(2, 9)},
+            "metrics.jsonl lacks 7 rows, of optimizer step 2, 3, 4, 5, 6 and 2 more",
+        ),
+        ("metrics", {"line_5": '{"step": 4}'}, "metrics.jsonl has more than one row of optimizer step 4."),
+        ("metrics", {"line_5": "garbage"}, "metrics.jsonl is damaged: line 5 is no row"),
+        ("histograms", {"line_3": "garbage"}, "histograms.jsonl is damaged: line 3 is no row, and left out."),
+        ("histograms", {"line_3": "[1, 2]", "line_4": "\0" * 9}, "histograms.jsonl is damaged: lines 3, 4 are no rows"),
+        ("histograms", {"line_3": '{"step": 3, "edges": "x", "counts": 5}'}, "histograms.jsonl is damaged: line 3"),
+        ("histograms", {"line_3": '{"step": 3, "edges": [1], "counts": [1, "x"]}'}, "histograms.jsonl is damaged"),
+        ("histograms", {"line_3": None}, "histograms.jsonl lacks 1 row, of optimizer step 3"),
+        ("eval", {"line_2": "garbage"}, "eval.jsonl is damaged: line 2"),
+        ("eval", {"line_2": None}, "eval.jsonl lacks 1 row, of the evaluation after iteration 4."),
+        ("eval", {"line_4": None}, "eval.jsonl lacks 1 row, of the evaluation after iteration 12."),
+    ],
+)
+def test_each_damage_is_told(tmp_path, name, lines, told):
+    folder = make_run(tmp_path / "run")
+    change(getattr(folder, name), **lines)
+    assert any(sentence.startswith(told) for sentence in faults_of(folder.path)), faults_of(folder.path)
+    assert any(sentence.startswith(told) for sentence in findings(load_run(folder.path)))
+
+
+@pytest.mark.parametrize("line", [5, 12])
+def test_a_finished_run_with_a_row_missing_does_not_count(tmp_path, line):
+    whole, lacking = (make_run(tmp_path / name) for name in ("whole", "lacking"))
+    change(lacking.metrics, **{f"line_{line}": None})
+    assert load_cell(whole.path).counts and not load_cell(lacking.path).counts
+    (told,) = [line for line in limits(Comparison(collect([lacking.path]))) if "Not counted" in line]
+    assert told.endswith(f"finished after 11 steps, without a row of step {line}.")
+
+
+def test_a_resume_tells_what_it_does_not_make_again(tmp_path):
+    folder = make_run(tmp_path / "run", "interrupted", 8)
+    change(folder.metrics, line_3=None, line_8=None)
+    change(folder.histograms, line_4="garbage")
+    view = RecordingView()
+    log = RunLog(folder, view)
+    log.rewind(6)
+    log.close()
+    told = [text for name, text, *_ in view.calls if name == "message"]
+    assert len(told) == 3, told
+    assert told[0].startswith("histograms.jsonl is damaged: line 4 is no row")
+    assert told[1].startswith("metrics.jsonl lacks 1 row, of optimizer step 3:")
+    assert told[2].startswith("histograms.jsonl lacks 1 row, of optimizer step 4:")
+    assert "lacks 1 row" in folder.log.read_text()
+
+
+def test_rows_hold_whatever_a_response_does(tmp_path):
+    folder = make_run(tmp_path / "run")
+    change(folder.metrics, line_2=json.dumps({"step": 2, "text": "a\u2028b\x85c\x0c"}, ensure_ascii=False))
+    assert faults_of(folder.path) == []
