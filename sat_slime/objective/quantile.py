@@ -1,4 +1,4 @@
-"""The clip interval, and SAT: tail quantile, gate and kernel, contracted radii."""
+"""The tail quantile: one order statistic of |d|, exact across ranks (Eq. quantile)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from fractions import Fraction
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-from .method import SAT, Clip
-from .stabilizer import stabilizer
 
 RADIX_BITS = 11
 """Bits of the float pattern that one histogram resolves: 16 KiB of counts per all-reduce, three to a float32."""
@@ -90,70 +87,3 @@ def _kth_smallest_of_ranks(values: Tensor, k: int, group: dist.ProcessGroup) -> 
         found = (found << RADIX_BITS) | digit
         bits = bits[digits == digit]
     return torch.tensor(found, dtype=pattern, device=values.device).view(values.dtype)
-
-
-def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 2.0) -> tuple[Tensor, Tensor]:
-    """Contraction of the lower and the upper radius, gate included (Eqs. kernel, gate).
-
-    c = 1 / (1 + (|d| / q)^exponent) where q > 0 and |d| > q, on the side of sign(d); exactly 1 elsewhere.
-
-    Args:
-        log_ratio: (N,) d, detached.
-        q: the tail quantile, 0-dim.
-
-    Returns:
-        c_low, c_high, each (N,).
-    """
-    return contraction(-log_ratio, q, exponent), contraction(log_ratio, q, exponent)
-
-
-def contraction(mismatch: Tensor, q: Tensor | float, exponent: float = 2.0) -> Tensor:
-    """(N,) gated kernel of one side (Eqs. kernel, gate): 1 / (1 + (u / q)^exponent) where u > q > 0, else 1."""
-    bound = float(q)
-    if bound <= 0:
-        return torch.ones_like(mismatch)
-    # threshold is strict and keeps the value: the gate and the positive part in one.
-    tail = torch.nn.functional.threshold(mismatch, bound, 0.0).div_(bound)
-    return tail.pow_(exponent).add_(1.0).reciprocal_()
-
-
-def clip_ends(region: Clip | SAT | None) -> tuple[float, float]:
-    """Ends of PPO's interval (Eq. ppo-objective); without a region, ends that never bind."""
-    return (0.0, float("inf")) if region is None else (1.0 - region.eps_low, 1.0 + region.eps_high)
-
-
-@stabilizer(
-    "sat",
-    "SAT",
-    unit="token or sequence",
-    discriminator="|d| and |r − 1|",
-    constraint="adaptive clip interval",
-    weight="{0, 1}",
-    direction="asymmetric, adaptive",
-    formula=(
-        "S = min(r A, clip(r, 1 − ε_low c₋, 1 + ε_high c₊) A),  d = log r,  q the α-quantile of |d|,  "
-        "c± = 1 / (1 + (|d|/q)^p) on the side of d where |d| > q, else 1"
-    ),
-    source="Eqs. quantile, kernel, gate, adaptive-eps, satr-clip, satrloss",
-    needs="rollout log-probs; with TIS also the trainer's log-probs under the generating weights",
-    excludes="bases without a clip interval (spo, drpo, trpo); denominator trainer at one step per rollout (d is 0)",
-)
-def contracted_ends(region: SAT, shrink: Tensor) -> tuple[Tensor, Tensor]:
-    """(N,) ends of SAT's interval (Eq. adaptive-eps) from shrink = 1 - c.
-
-    Taken from PPO's ends by subtraction, so that c = 1 gives those to the bit, and never beyond 1.
-    """
-    low, high = clip_ends(region)
-    return (
-        shrink.mul(region.eps_low).add_(low).clamp_(max=1.0),
-        shrink.mul(-region.eps_high).add_(high).clamp_(min=1.0),
-    )
-
-
-def scope_too_small(alpha: float, n_active: int, largest_unit: int) -> bool:
-    """Whether the gate is bound to stay shut when the stalest unit is the largest one.
-
-    A unit is the set of tokens that share one d: a token (largest_unit 1), or a response under the sequence ratio. At
-    most n - ceil(alpha n) tokens lie strictly above q, so a unit of more tokens than that ties with q instead.
-    """
-    return largest_unit > n_active - quantile_rank(alpha, n_active)

@@ -1,4 +1,4 @@
-"""Mismatch between trainer and rollout engine, and the reduction of metrics over micro-batches and ranks."""
+"""The mismatch between trainer and rollout engine, over the tokens of an optimizer step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .trust_region import tail_quantile
+from .quantile import tail_quantile
+from .ranks import gather
 
 HISTOGRAM_EDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-64, 17))
 """Edges of mismatch_histogram in |d|: 1e-8 to 1e2, eight to a decade."""
@@ -44,7 +45,7 @@ def mismatch_metrics(
     """
     mu = rollout_log_probs.detach()[mask].double()
     d = log_probs.detach()[mask].double() - mu
-    largest = max(_gather(float(d.amax()) if len(d) else -math.inf, group))
+    largest = max(gather(float(d.amax()) if len(d) else -math.inf, group))
     sums = {
         "n": float(len(d)),
         "d_pi": float(d.abs().sum()),
@@ -63,7 +64,7 @@ def mismatch_metrics(
             tail = d.abs() > beyond
             sums[f"of_{name}"] = float(d[tail].abs().sum())
             sums[f"policy_of_{name}"] = float((policy * d.sign())[tail].sum())
-    parts = _gather(sums, group)
+    parts = gather(sums, group)
     total = {name: math.fsum(part[name] for part in parts) for name in sums}
     n = max(total["n"], 1.0)
     metrics = {"mismatch/d_pi": total["d_pi"] / n, "mismatch/k3_kl": total["k3_kl"] / n}
@@ -95,54 +96,3 @@ def mismatch_histogram(abs_log_ratio: Tensor, group: dist.ProcessGroup | None = 
     if group is not None:
         dist.all_reduce(counts, group=group)
     return {"edges": list(HISTOGRAM_EDGES), "counts": counts.tolist()}
-
-
-class MetricAccumulator:
-    """Metrics of the micro-batches of one optimizer step, reduced over them and over ranks by their name.
-
-    `loss/*` are sums; `*_min` and `*/min` minima; `*_max` and `*/max` maxima; all others means weighted by the active
-    tokens of each micro-batch.
-    """
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[dict[str, Tensor | float], Tensor | float]] = []
-
-    def add(self, metrics: dict[str, Tensor] | dict[str, float], weight: Tensor | float) -> None:
-        """One micro-batch: 0-dim metrics, and its active tokens. Nothing is read back before reduce."""
-        self._rows.append((dict(metrics), weight))
-
-    def reduce(self, group: dist.ProcessGroup | None = None) -> dict[str, float]:
-        """The step's metrics, the same on all ranks. A rank that added nothing takes part all the same.
-
-        Raises:
-            ValueError: two micro-batches, on whatever ranks, differ in their names; all ranks raise.
-        """
-        rows = [({name: float(value) for name, value in metrics.items()}, float(w)) for metrics, w in self._rows]
-        rows = [row for part in _gather(rows, group) for row in part]
-        names = list(rows[0][0]) if rows else []
-        for metrics, _ in rows:
-            if odd := set(names) ^ set(metrics):
-                raise ValueError(f"metrics differ between micro-batches: {', '.join(sorted(odd))} not in all of them")
-        return {name: _reduce_one(name, [(metrics[name], weight) for metrics, weight in rows]) for name in names}
-
-
-def _reduce_one(name: str, values: list[tuple[float, float]]) -> float:
-    if name.startswith("loss/"):
-        return math.fsum(value for value, _ in values)
-    # A micro-batch without an active token has nothing to say about tokens.
-    values = [(value, weight) for value, weight in values if weight > 0] or values
-    if name.endswith(("_min", "/min")):
-        return min(value for value, _ in values)
-    if name.endswith(("_max", "/max")):
-        return max(value for value, _ in values)
-    total = math.fsum(weight for _, weight in values)
-    return math.fsum(value * weight for value, weight in values) / total if total > 0 else 0.0
-
-
-def _gather(part: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """The small object of every rank, in rank order."""
-    if group is None:
-        return [part]
-    parts: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(parts, part, group=group)
-    return parts

@@ -3,13 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 import torch.distributed as dist
+from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from .method import TRPO
-from .stabilizer import stabilizer
+from ..metric import Metric
+from ..stabilizer import Row, StepConstraint, Style
+
+
+@dataclass(frozen=True)
+class TRPO(StepConstraint):
+    """TRPO's constraint on the optimizer step (Table designspace); on the embedded runtime alone."""
+
+    delta: Annotated[float, Gt(0), Lt(1)] = 0.07
+    """Largest total variation between mu and pi over the whole vocabulary, unless the step does not raise it. The paper
+    has none; this one is the KL of 0.01 of public TRPO code, through Pinsker's inequality."""
+    over: Literal["state", "mean"] = "mean"
+    """mean: in the mean over the batch's states, as in public TRPO code; state: at every one of them, as in the paper's
+    table, which a single state on which the engines disagree can make impossible."""
+    max_backtracks: Annotated[int, Ge(0)] = 10
+    """Halvings of a step before it is given up and the weights stay as they were."""
+
+    name = "trpo"
+    row = Row(
+        "TRPO",
+        unit="state",
+        discriminator="D_TV(μ‖π)[s]",
+        constraint="D_TV[s] ≤ δ",
+        weight="—",
+        direction="asymmetric",
+        formula=(
+            "S = r A;  D_TV[s] = ½ Σ_a |μ(a|s) − π(a|s)|;  θ + β Δθ with the first β of 1, ½, ¼, … at which D_TV[s] "
+            "≤ δ or has not grown, in the mean over states (over: mean) or at every state (over: state); β = 0 where "
+            "none is"
+        ),
+        source=(
+            "Table designspace, Eq. satr-divergences; δ is our choice: the KL of 0.01 that public TRPO code allows, "
+            "through Pinsker's inequality; 10 halvings as there"
+        ),
+        needs="log μ of the whole vocabulary at every token, and a forward pass more for every β: the embedded runtime",
+        excludes="SAT (there is no clip interval to contract); slime (its step cannot be taken back)",
+    )
+    style = Style("black", "-", "X")
+    metrics = (
+        Metric(
+            "trpo/{tv_mean,tv_max,tv_mean_before,tv_max_before}",
+            "total variation",
+            "Between μ and π over all tokens of the vocabulary, at the batch's states, after the step; `_before`: "
+            "before it.",
+            "step",
+            runtime="embedded",
+        ),
+        Metric(
+            "trpo/step_scale",
+            "share",
+            "The part of the optimizer's step that was made.",
+            "step",
+            runtime="embedded",
+        ),
+        Metric("trpo/backtracks", "count", "Halvings until TRPO's constraint stood.", "step", runtime="embedded"),
+    )
 
 
 def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -17,25 +74,6 @@ def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
     return (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
 
 
-@stabilizer(
-    "trpo",
-    "TRPO",
-    unit="state",
-    discriminator="D_TV(μ‖π)[s]",
-    constraint="D_TV[s] ≤ δ",
-    weight="—",
-    direction="asymmetric",
-    formula=(
-        "S = r A;  D_TV[s] = ½ Σ_a |μ(a|s) − π(a|s)|;  θ + β Δθ with the first β of 1, ½, ¼, … at which D_TV[s] ≤ δ "
-        "or has not grown, in the mean over states (over: mean) or at every state (over: state); β = 0 where none is"
-    ),
-    source=(
-        "Table designspace, Eq. satr-divergences; δ is our choice: the KL of 0.01 that public TRPO code allows, "
-        "through Pinsker's inequality; 10 halvings as there"
-    ),
-    needs="log μ of the whole vocabulary at every token, and a forward pass more for every β: the embedded runtime",
-    excludes="SAT (there is no clip interval to contract); slime (its step cannot be taken back)",
-)
 def step_stands(config: TRPO, before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> bool:
     """Whether an optimizer step may stand: at every state (over `state`), or in the mean (over `mean`), the divergence
     is at most delta, or the step has not raised it. The last is what makes the constraint asymmetric: a state that
