@@ -54,28 +54,26 @@ def watched(work: Callable[[Lost], Outcome]) -> Outcome:
     before = _children()
     told = os.memfd_create("sat_slime-outcome")
     try:
-        with _adopting_orphans():
-            signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        with _adopting_orphans(), _passing_signals_on() as relay:
             parent = os.getpid()
             try:
                 child = os.fork()
             except OSError as error:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
                 return Outcome("failed", f"{error.strerror}: no process could be started for the run; end other work")
             if child == 0:
-                _be_the_driver(work, told, parent)
-            with _forwarding_signals(child) as living:
-                ray_death = _ray_death_before(child)
-                _, status = os.waitpid(child, 0)
-                living.clear()  # a signal from here on comes too late to change how the run ended
-                _end_what_is_left(before)
-                outcome = _read(told)
+                _be_the_driver(work, told, parent, relay)
+            relay.begin(child)
+            ray_death = _ray_death_before(child)
+            _, status = os.waitpid(child, 0)
+            relay.end()  # a signal from here on comes too late to change how the run ended
+            _end_what_is_left(before)
+            outcome = _read(told)
         return outcome or _without_a_word(child, os.waitstatus_to_exitcode(status), ray_death)
     finally:
         os.close(told)
 
 
-def _be_the_driver(work: Callable[[Lost], Outcome], told: int, parent: int) -> NoReturn:
+def _be_the_driver(work: Callable[[Lost], Outcome], told: int, parent: int, relay: _Relay) -> NoReturn:
     def lost(outcome: Outcome) -> NoReturn:
         with contextlib.suppress(OSError):
             os.pwrite(told, json.dumps(asdict(outcome)).encode(), 0)
@@ -87,7 +85,7 @@ def _be_the_driver(work: Callable[[Lost], Outcome], told: int, parent: int) -> N
             os._exit(1)  # it died before it could be heard
         os.setpgid(0, 0)  # Ctrl-C is the launcher's, which passes it on: once, however it came
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a terminal of `stty tostop` would stop it at its first line
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+        relay.put_back()
         outcome = work(lost)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -112,32 +110,72 @@ def _without_a_word(child: int, code: int, ray_death: str | None) -> Outcome:
     return Outcome("failed", f"{driver} and could not say why", dead=True)
 
 
-@contextlib.contextmanager
-def _forwarding_signals(child: int) -> Iterator[list[int]]:
-    """They are blocked until the handlers are there. Yields whom they go on to."""
-    living = [child]
+class _Relay:
+    """The launcher's handlers of SIGINT, SIGTERM and SIGTSTP, which pass them on to the driver.
 
-    def send(number: int) -> None:
-        for pid in living:
+    They are there before the driver is, and keep what comes until then. To block the signals meanwhile would not do:
+    that is of one thread, and the kernel gives a signal to any other, such as one of torch's.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[int] = []
+        """Signals that came before there was a driver."""
+        self._living: list[int] = []
+        """The driver, until it has ended."""
+        self._begun = False
+        self._previous = {number: signal.signal(number, self._forward) for number in FORWARDED}
+        # The driver starts with them blocked: they wait for the handlers that it puts back.
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+
+    def begin(self, child: int) -> None:
+        """From now on signals go to the driver, and first those that came before."""
+        self._previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._stop)
+        self._living.append(child)
+        self._begun = True
+        while self._kept:
+            self._send(self._kept.pop(0))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+
+    def end(self) -> None:
+        """The driver has ended: what comes from now on changes nothing."""
+        self._living.clear()
+
+    def put_back(self) -> None:
+        """Put back the handlers of before."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+
+    def raise_kept(self) -> None:
+        """Without a driver, what came is for the handlers of before."""
+        while self._kept:
+            signal.raise_signal(self._kept.pop(0))
+
+    def _forward(self, number: int, frame: Any) -> None:
+        if self._begun:
+            self._send(number)
+        else:
+            self._kept.append(number)
+
+    def _stop(self, number: int, frame: Any) -> None:
+        self._send(signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)  # until SIGCONT
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: int) -> None:
+        for pid in self._living:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, number) if number in (signal.SIGSTOP, signal.SIGCONT) else os.kill(pid, number)
 
-    def forward(number: int, frame: Any) -> None:
-        send(number)
 
-    def stop(number: int, frame: Any) -> None:
-        send(signal.SIGSTOP)
-        os.kill(os.getpid(), signal.SIGSTOP)  # until SIGCONT
-        send(signal.SIGCONT)
-
-    handlers = {**dict.fromkeys(FORWARDED, forward), signal.SIGTSTP: stop}
-    previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+@contextlib.contextmanager
+def _passing_signals_on() -> Iterator[_Relay]:
+    relay = _Relay()
     try:
-        yield living
+        yield relay
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        relay.put_back()
+    relay.raise_kept()
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from sat_slime.config import (
 )
 from sat_slime.config.disk import disk_is_full
 from sat_slime.config.loader import RunConfig, vary
+from sat_slime.config.marks import kept_changes
 from sat_slime.grid.plan import Cell, cell_config, plan_cells, select_cells
 from sat_slime.grid.progress import CellSize, Outlook, ProgressReader, outlook
 from sat_slime.grid.run import GridRun
@@ -149,9 +150,7 @@ def _changed(saved: RunConfig, config: RunConfig) -> str | None:
     """Which settings of a cell that has begun are others now."""
     if type(saved) is not type(config):
         return f"it has begun as a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"
-    free = launching.FREE_ON_RESUME if isinstance(config, EmbeddedConfig) else slime.FREE_ON_RESUME
-    kept_free = [key for key in free if key != "pipeline.iterations"]  # cells of a grid are equally long
-    changed = launching.changes(saved, config, kept_free)
+    changed = kept_changes(saved, config, also_kept=["pipeline.iterations"])  # cells of a grid are equally long
     if not changed:
         return None
     return (

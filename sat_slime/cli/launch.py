@@ -27,8 +27,8 @@ from sat_slime.config import (
     method_label,
 )
 from sat_slime.config.checks import prompt_tokens, responses_per_iteration
+from sat_slime.config.marks import changed_settings
 from sat_slime.config.method import method_switches
-from sat_slime.config.schema import Section
 from sat_slime.grid.state import GridFolder
 from sat_slime.rollout.ray_start import STARTS, RayNotStarted
 from sat_slime.runs.collapse import CollapseWatch
@@ -40,23 +40,6 @@ from sat_slime.runs.rows import write_atomically
 if TYPE_CHECKING:
     from sat_slime.cli.slime import SlimePlan
     from sat_slime.embedded.checkpoint import Checkpoint
-
-FREE_ON_RESUME = (
-    "pipeline.iterations",
-    "name",
-    "output_dir",
-    "cache_dir",
-    "checkpoint",
-    "collapse",
-    "dump",
-    "logging",
-    "verifier.workers",
-    "rollout.startup_timeout_s",
-    "rollout.request_timeout_s",
-    "rollout.max_restarts",
-    "rollout.max_attempts",
-)
-"""Settings, or whole sections, that a resumed run may change: none of them alters what is computed."""
 
 
 @dataclass(frozen=True)
@@ -146,46 +129,13 @@ def _check_resume(config: EmbeddedConfig, path: Path) -> None:
     saved = load_config(folder.config)
     if not isinstance(saved, EmbeddedConfig):
         raise ConfigError([f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"])
-    if error := changed_settings(saved, config, FREE_ON_RESUME):
+    if error := changed_settings(saved, config):
         raise ConfigError([f"{path}: {error}"])
     before, after = saved.pipeline.iterations, config.pipeline.iterations
     finished = folder.state().get("status") == "finished"
     if after < before or (finished and after == before):
         state = f"is finished after {before} iterations" if finished else f"was planned for {before} iterations"
         raise ConfigError([f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={before * 2}"])
-
-
-def changed_settings(old: Section, new: Section, free: Sequence[str]) -> str | None:
-    """Which settings of a resumed run differ from its saved ones, those in `free` aside, or None."""
-    changed = changes(old, new, free)
-    if not changed:
-        return None
-    return (
-        f"a resumed run keeps its settings, but these differ: {changed}; leave them as they were, or start another run "
-        "with --name X"
-    )
-
-
-def changes(old: Section, new: Section, free: Sequence[str]) -> str:
-    """Settings that differ, `key (old -> new)` after one another, without those in `free` and below."""
-    return ", ".join(
-        f"{key} ({before!r} -> {after!r})"
-        for key, before, after in differences(old, new)
-        if not any(key == one or key.startswith(f"{one}.") for one in free)
-    )
-
-
-def differences(old: Section, new: Section) -> list[tuple[str, Any, Any]]:
-    """(dotted key, old value, new value) of every setting that differs."""
-    before, after = _flat(old.model_dump()), _flat(new.model_dump())
-    return [(key, before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)]
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
 
 
 def describe(plan: Plan) -> str:

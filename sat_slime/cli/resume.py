@@ -15,6 +15,7 @@ import typer
 
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.loader import RunConfig
+from sat_slime.config.marks import differences
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.rows import read_rows
 
@@ -60,8 +61,6 @@ class GoingBack:
 
     def command(self) -> str:
         """What does it, with the settings that the command line changed."""
-        from sat_slime.cli.launch import differences
-
         saved = load_config(RunFolder(self.folder).config)
         settings = [
             f"{key}={json.dumps(new)}"

@@ -13,30 +13,14 @@ from rich.console import Console
 
 from sat_slime.cli.check import Finding
 from sat_slime.cli.laptop import missing_laptop, without_laptop
-from sat_slime.cli.launch import changed_settings
 from sat_slime.cli.resume import GoingBack, instead_of, no_such_checkpoint
 from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
+from sat_slime.config.marks import changed_settings
 from sat_slime.runs.folder import RunFolder, RunFolderError
 
 if TYPE_CHECKING:
     from sat_slime.plugin.launch.command import SlimeCommand
     from sat_slime.plugin.launch.ray_jobs import JobServer
-
-FREE_ON_RESUME = (
-    "pipeline.iterations",
-    "name",
-    "output_dir",
-    "checkpoint.every_n_iterations",
-    "logging",
-    "cluster",
-    "rollout.nodes",
-    "rollout.gpus_per_node",
-    "rollout.gpus_per_engine",
-    "rollout.memory_fraction",
-    "rollout.concurrent_requests",
-    "rollout.fault_tolerance",
-)
-"""Settings, or whole sections, that a resumed run may change: none of them alters what is computed."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +76,7 @@ def check_resume(config: SlimeConfig, path: Path, resume_from: int | None = None
     saved = load_config(RunFolder.open(path).config)
     if not isinstance(saved, SlimeConfig):
         raise ConfigError([f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"])
-    if changed := changed_settings(saved, config, FREE_ON_RESUME):
+    if changed := changed_settings(saved, config):
         raise ConfigError([f"{path}: {changed}"])
     if not config.checkpoint.every_n_iterations:
         raise ConfigError([f"{path}: the run saves no checkpoints to go on from: start another with --name X"])

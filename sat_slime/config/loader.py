@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sat_slime.config.grid_schema import GridConfig
+from sat_slime.config.marks import Mark, marked
 from sat_slime.config.method import expand_shorthands
 from sat_slime.config.schema import EmbeddedConfig, Section
 from sat_slime.config.slime_schema import SlimeConfig
@@ -34,6 +35,11 @@ RETIRED: dict[KeyPath, str] = {
 }
 """Settings that are gone, and why. Of the files of older runs, which have them, they are left out; elsewhere null alone
 passes."""
+
+
+def marked_settings(mark: Mark) -> frozenset[str]:
+    """The dotted keys of the settings and sections that bear `mark` in a run of any runtime."""
+    return frozenset(key for model in RUNTIMES.values() for key in marked(model, mark))
 
 
 def load_config(

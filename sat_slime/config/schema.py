@@ -10,6 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from sat_slime.config.marks import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL
+
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -213,10 +215,10 @@ class PipelineConfig(Section):
     mode: Literal["batch", "streaming"] = "batch"
     """batch: one batch is generated ahead, and weights wait for it. streaming: fully asynchronous, rollouts stream into
     a queue and weights change while responses are decoded (docs/asynchrony.md)."""
-    lag: NonNegativeInt = 8
+    lag: Annotated[NonNegativeInt, OWN_TO_A_CELL] = 8
     """Trainer iterations per weight broadcast. 0: synchronous. n > 0: in mode batch one batch is generated ahead and
-    weights are broadcast every n iterations, so the realized lag cycles 1..n."""
-    iterations: PositiveInt = 200
+    weights are broadcast every n iterations, so the realized lag cycles 1..n. The paper's are 1 and 8."""
+    iterations: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 200
     """Rollout batches to train on."""
     optimizer_steps_per_rollout: PositiveInt = 1
     """Optimizer steps (mini-batches) per rollout batch; the paper's is 1."""
@@ -282,8 +284,8 @@ class ModelConfig(Section):
 
 
 class TaskConfig(Section):
-    """Running sums: `3524    =` is answered by its partial sums `08,10,14$`. Reward 1 iff the response ends and its
-    last number is exact."""
+    """Running sums: `3524    =` (padded to max_digits) is answered by its partial sums `08,10,14$`. Reward 1 iff the
+    response ends and its last number is exact."""
 
     name: Literal["running_sums"] = "running_sums"
     """The only task so far."""
@@ -331,7 +333,7 @@ class WarmupConfig(Section):
     """Probability that a step of a careless demonstration errs."""
     direct_rate: Annotated[float, Field(ge=0, le=1)] = 0.3
     """Share of the careless demonstrations that answer at once, without partial sums."""
-    seed: NonNegativeInt = 1234
+    seed: Annotated[NonNegativeInt, OWN_TO_A_CELL] = 1234
     """Seed of the initial weights and the demonstrations."""
 
 
@@ -343,7 +345,7 @@ class RolloutConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Arithmetic of the servers."""
     prompts_per_iteration: PositiveInt = 16
-    """Prompts of a batch."""
+    """Prompts of a batch. The paper's is 256."""
     samples_per_prompt: Annotated[int, Field(ge=2)] = 16
     """Responses per prompt: the group over which advantages are normalized."""
     temperature: PositiveFloat = 1.0
@@ -358,13 +360,13 @@ class RolloutConfig(Section):
     deterministic: bool = False
     """Requests reach the scheduler in one piece and the sampling seed of each decides its tokens, so that a batch
     depends on nothing but weights, prompts and seeds: a resumed run then repeats bit for bit (with float32)."""
-    startup_timeout_s: PositiveFloat = 180.0
+    startup_timeout_s: Annotated[PositiveFloat, MAY_CHANGE_ON_RESUME] = 180.0
     """Seconds for a server to become healthy before it counts as failed."""
-    request_timeout_s: PositiveFloat = 120.0
+    request_timeout_s: Annotated[PositiveFloat, MAY_CHANGE_ON_RESUME] = 120.0
     """Seconds for one response before it counts as lost and is sent again."""
-    max_restarts: NonNegativeInt = 3
+    max_restarts: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = 3
     """Restarts of one server within a run before the run ends with an error."""
-    max_attempts: PositiveInt = 4
+    max_attempts: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 4
     """Attempts at one response (lost, timed out or rejected by validation) before the run ends with an error."""
 
 
@@ -382,7 +384,7 @@ class TrainConfig(Section):
     tokens_per_microbatch: PositiveInt = 8192
     """Bound on the tokens (prompt + response) packed into one micro-batch of a rank."""
     lr: PositiveFloat = 5e-4
-    """Learning rate, constant."""
+    """Learning rate, constant. The paper's 30B model takes 1e-6; a tiny one needs more."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """AdamW's beta 1."""
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
@@ -442,7 +444,8 @@ class EvalConfig(ScoresConfig):
 
 
 class VerifierLimits(Section):
-    """The processes that verify responses, and what one verdict may cost them (docs/reward.md)."""
+    """The processes of this package's verifier, and what one verdict may cost them (docs/reward.md). On slime they are
+    those of a data.reward of sat_slime.plugin.reward."""
 
     workers: PositiveInt | None = None
     """Worker processes; unset: half as many as cores, at most 8."""
@@ -458,8 +461,11 @@ class VerifierLimits(Section):
 class VerifierConfig(VerifierLimits):
     """What rewards a response: the task's own exact check, or the verifier of mathematics, in processes of its own."""
 
+    workers: Annotated[PositiveInt | None, MAY_CHANGE_ON_RESUME] = None
+    """Worker processes; unset: half as many as cores, at most 8."""
     mode: Literal["exact", "strict_integer", "default", "prime_math", "math_dapo"] = "exact"
-    """exact: one comparison, without processes; the others are modes of the verifier, which give the same rewards."""
+    """exact: one comparison, without processes; strict_integer, default, prime_math, math_dapo: modes of the verifier,
+    which give the same rewards."""
 
 
 class CheckpointConfig(Section):
@@ -515,13 +521,13 @@ class EmbeddedConfig(Section):
 
     runtime: Literal["embedded"] = "embedded"
     """The runtime that this file is for."""
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "run"
     """Name of the run and of its folder."""
-    output_dir: str = "runs"
+    output_dir: Annotated[str, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "runs"
     """Folder that holds the run folders, relative to where the command is given."""
-    cache_dir: str = "~/.cache/sat_slime"
+    cache_dir: Annotated[str, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "~/.cache/sat_slime"
     """Folder for warmed-up models."""
-    seed: NonNegativeInt = 0
+    seed: Annotated[NonNegativeInt, OWN_TO_A_CELL] = 0
     """Seed of prompts and sampling."""
     method: MethodConfig = MethodConfig()
     """What is optimized."""
@@ -543,13 +549,13 @@ class EmbeddedConfig(Section):
     """Evaluation."""
     verifier: VerifierConfig = VerifierConfig()
     """What rewards a response."""
-    checkpoint: CheckpointConfig = CheckpointConfig()
+    checkpoint: Annotated[CheckpointConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = CheckpointConfig()
     """Checkpoints."""
     diagnose: DiagnoseConfig = DiagnoseConfig()
     """Extra measurements."""
-    dump: DumpConfig = DumpConfig()
+    dump: Annotated[DumpConfig, MAY_CHANGE_ON_RESUME] = DumpConfig()
     """Token dumps."""
-    collapse: CollapseConfig = CollapseConfig()
+    collapse: Annotated[CollapseConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = CollapseConfig()
     """What a collapse leads to."""
-    logging: LoggingConfig = LoggingConfig()
+    logging: Annotated[LoggingConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = LoggingConfig()
     """Trackers and samples."""

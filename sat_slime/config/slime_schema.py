@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from sat_slime.config.marks import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL
 from sat_slime.config.plugin import HooksConfig
 from sat_slime.config.schema import (
     LossConfig,
@@ -157,11 +158,11 @@ class DataConfig(Section):
 class SlimeRolloutConfig(Section):
     """Generation on SGLang, on GPUs of its own."""
 
-    nodes: PositiveInt = 1
+    nodes: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 1
     """Nodes that hold engines."""
-    gpus_per_node: PositiveInt = 4
+    gpus_per_node: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 4
     """GPUs for engines on each of these nodes."""
-    gpus_per_engine: PositiveInt = 2
+    gpus_per_engine: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 2
     """GPUs of one engine: its tensor parallelism."""
     prompts_per_iteration: PositiveInt = 256
     """Prompts of a batch."""
@@ -187,11 +188,11 @@ class SlimeRolloutConfig(Section):
     """Most likely tokens that are sampled from; -1: all."""
     stop_token_ids: list[int] = Field(default_factory=list)
     """Tokens that end a response besides those of the checkpoint."""
-    memory_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    memory_fraction: Annotated[float, Field(gt=0, lt=1), MAY_CHANGE_ON_RESUME] = 0.8
     """Share of GPU memory for the engine's weights and KV cache (--sglang-mem-fraction-static)."""
-    concurrent_requests: PositiveInt = 512
+    concurrent_requests: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 512
     """Requests in flight to one engine (--sglang-server-concurrency)."""
-    fault_tolerance: bool = False
+    fault_tolerance: Annotated[bool, MAY_CHANGE_ON_RESUME] = False
     """Restart engines that fail (--use-fault-tolerance). The trainer's own failure ends the run in any case."""
 
     @property
@@ -288,7 +289,7 @@ class SlimeEvalConfig(ScoresConfig):
 class SlimeCheckpointConfig(Section):
     """Checkpoints, from which a run goes on by itself when it is started again."""
 
-    every_n_iterations: NonNegativeInt = 20
+    every_n_iterations: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = 20
     """Iterations between checkpoints, besides one at the end; 0: none at all."""
     folder: str | None = None
     """Folder of the checkpoints, on a disk that all training nodes share. Unset: `checkpoints` in the run's folder."""
@@ -336,11 +337,11 @@ class SlimeConfig(Section):
 
     runtime: Literal["slime"] = "slime"
     """The runtime that this file is for."""
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"), MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "run"
     """Name of the run and of its folder."""
-    output_dir: str = "runs"
+    output_dir: Annotated[str, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL] = "runs"
     """Folder that holds the run folders, on a disk that all nodes share."""
-    seed: PositiveInt = 1234
+    seed: Annotated[PositiveInt, OWN_TO_A_CELL] = 1234
     """Seed of prompts, sampling and initialization."""
     method: MethodConfig = MethodConfig()
     """What is optimized."""
@@ -360,13 +361,13 @@ class SlimeConfig(Section):
     """Training on Megatron."""
     eval: SlimeEvalConfig = SlimeEvalConfig()
     """Evaluation."""
-    checkpoint: SlimeCheckpointConfig = SlimeCheckpointConfig()
+    checkpoint: Annotated[SlimeCheckpointConfig, COMPUTES_NOTHING] = SlimeCheckpointConfig()
     """Checkpoints."""
-    logging: SlimeLoggingConfig = SlimeLoggingConfig()
+    logging: Annotated[SlimeLoggingConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = SlimeLoggingConfig()
     """Trackers."""
-    hooks: HooksConfig = HooksConfig()
+    hooks: Annotated[HooksConfig, COMPUTES_NOTHING] = HooksConfig()
     """Hooks into slime."""
-    cluster: ClusterConfig = ClusterConfig()
+    cluster: Annotated[ClusterConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = ClusterConfig()
     """Where the run is started."""
     extra_args: Flags = Field(default_factory=dict)
     """Any other flag of slime, Megatron or SGLang, such as `sglang-max-running-requests: 256`."""

@@ -117,6 +117,70 @@ def test_signals_go_on_to_the_driver(number):
         signal.signal(number, previous)
 
 
+@contextlib.contextmanager
+def another_thread():
+    """One to which the kernel may give a signal while the main one blocks it."""
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        done.set()
+        thread.join()
+
+
+def taken_by(thread, number):
+    """Returns when the thread has taken a signal, for Python to handle in the main one."""
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    os.set_blocking(reading, True)
+    previous = signal.set_wakeup_fd(writing)
+    try:
+        signal.pthread_kill(thread.ident, number)
+        assert os.read(reading, 1) == bytes([number])
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.close(reading)
+        os.close(writing)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_another_thread_takes_before_the_driver_is_known_goes_on_to_it(monkeypatch, number):
+    previous, fork = signal.signal(number, signal.default_int_handler), os.fork
+
+    def work(lost):
+        while True:
+            signal.pause()
+
+    try:
+        with another_thread() as thread:
+
+            def fork_and_signal():
+                child = fork()
+                if child:
+                    taken_by(thread, number)
+                return child
+
+            monkeypatch.setattr(os, "fork", fork_and_signal)
+            assert watched(work) == Outcome("interrupted")
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, previous)
+
+
+def test_a_signal_of_a_driver_that_could_not_be_started_is_handled_as_before(monkeypatch):
+    with another_thread() as thread:
+
+        def no_fork():
+            taken_by(thread, signal.SIGINT)
+            raise BlockingIOError(errno.EAGAIN, "Resource unavailable")
+
+        monkeypatch.setattr(os, "fork", no_fork)
+        with pytest.raises(KeyboardInterrupt):
+            watched(lambda lost: Outcome("finished"))
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, []) & set(FORWARDED)
+
+
 def test_a_driver_that_exits_in_a_handler_was_interrupted():
     def work(lost):
         sys.exit(signal.SIGTERM)

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config import dump_config, load_config
+from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_checks import slime_config_errors
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.command import SlimeCommand, environment, flag_errors, run_folder
 from sat_slime.plugin.launch.flags import KnownFlags, known_flags
-from sat_slime.plugin.launch.machine import Finding, existing_parent, fail, machine_findings, memory_finding, ok, warn
+from sat_slime.plugin.launch.machine import existing_parent, machine_findings, memory_finding
 from sat_slime.plugin.launch.ray_jobs import JobServer
 from sat_slime.plugin.launch.secrets import secret_names
 from sat_slime.plugin.probe import probe_slime

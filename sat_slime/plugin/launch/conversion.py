@@ -9,15 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sat_slime.config.finding import Finding, fail
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.command import environment, run_folder, slime_arguments
 from sat_slime.plugin.launch.local_ray import own_python_first
 from sat_slime.plugin.launch.machine import (
     BF16,
     GIB,
-    Finding,
     existing_parent,
-    fail,
     hf_findings,
     newest_iteration,
     source_findings,

@@ -9,10 +9,10 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.method import build_method
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.plugin.launch import cpu
@@ -45,28 +45,6 @@ CONFIG_KEYS = {
     "rotary-base": ("rope_theta",),
 }
 """Flags of the architecture and what a Hugging Face config.json calls the same."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of what was checked."""
-
-    mark: str
-    """OK, WARN or FAIL."""
-    what: str
-    detail: str
-
-
-def ok(what: str, detail: str) -> Finding:
-    return Finding("OK", what, detail)
-
-
-def warn(what: str, detail: str) -> Finding:
-    return Finding("WARN", what, detail)
-
-
-def fail(what: str, detail: str) -> Finding:
-    return Finding("FAIL", what, detail)
 
 
 def machine_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from sat_slime.config.loader import RETIRED
+from sat_slime.config.loader import RETIRED, marked_settings
+from sat_slime.config.marks import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.config.method import base_name, method_label, method_switches
 from sat_slime.objective import PAPER_METHODS
 from sat_slime.report.drawing import RunData
@@ -26,12 +27,7 @@ from sat_slime.runs.slime_rows import adopt, is_slime_log, split_log
 PAPER_ORDER = [method.name for method in PAPER_METHODS]
 Rows = list[dict[str, Any]]
 _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
-_OWN_TO_A_CELL = (
-    "name",
-    "output_dir",
-    "seed",
-    "warmup.seed",
-    "pipeline.lag",
+_OWN_TO_A_METHOD = (
     "method.base",
     "method.r3",
     "method.denominator",
@@ -41,7 +37,13 @@ _OWN_TO_A_CELL = (
     "method.dppo.divergence",
     "method.icepop.form",
 )
-_COMPUTES_NOTHING = ("cache_dir", "logging", "checkpoint", "cluster", "hooks", "collapse", *map(".".join, RETIRED))
+_NOT_TOLD = {
+    *marked_settings(OWN_TO_A_CELL),
+    *_OWN_TO_A_METHOD,
+    *marked_settings(COMPUTES_NOTHING),
+    *map(".".join, RETIRED),
+}
+"""Settings in which runs may differ without a word of it: those of a cell, and those that compute nothing."""
 
 
 @dataclass
@@ -251,7 +253,7 @@ def differing_settings(cells: Sequence[Cell]) -> dict[str, dict[str, int]]:
     flat = [_flat(cell.config) for cell in cells if cell.config]
     differing: dict[str, dict[str, int]] = {}
     for key in sorted({key for values in flat for key in values}):
-        if any(key == one or key.startswith(f"{one}.") for one in (*_OWN_TO_A_CELL, *_COMPUTES_NOTHING)):
+        if among(key, _NOT_TOLD):
             continue
         counts: dict[str, int] = {}
         for values in flat:

@@ -1,0 +1,97 @@
+"""`python -m sat_slime.config.base_files [FOLDER]` writes configs/embedded/base.yaml and configs/slime/base.yaml: every
+setting with its default, under the docstring of its field or section."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic.fields import FieldInfo
+
+from sat_slime.config.jsonl import write_atomically
+from sat_slime.config.schema import EmbeddedConfig, Section
+from sat_slime.config.slime_schema import SlimeConfig
+
+WIDTH = 120
+"""Columns of a line."""
+INDENT = "  "
+SMALL = 1e-3
+"""Numbers below it are written with an exponent."""
+HEADS: dict[type[Section], str] = {
+    EmbeddedConfig: (
+        "Every setting of the embedded runtime with its default. A run's own file extends this one and names only what "
+        "it changes; `--set section.key=value` changes one more. Units stand in the names or beside them; "
+        '"the paper" is "Stale but Stable".'
+    ),
+    SlimeConfig: (
+        "Every setting of a run on slime with its default. A run's own file extends one of ../models, which describe a "
+        "model, and names what it changes; `--set section.key=value` changes one more. Where slime's flag has another "
+        "name it stands beside it. The paper's own values, with their sources, are in ../paper."
+    ),
+}
+"""The text at the top of each file."""
+MADE = "`python -m sat_slime.config.base_files` writes this file from sat_slime/config: change the defaults there."
+FILES: dict[str, type[Section]] = {"embedded/base.yaml": EmbeddedConfig, "slime/base.yaml": SlimeConfig}
+"""Files below configs/, and what each holds."""
+
+
+def base_file(model: type[Section]) -> str:
+    """The text of the file that holds every setting of `model`."""
+    return "\n".join([*_comment(HEADS[model], ""), *_comment(MADE, ""), "", *_settings(model, model(), "")]) + "\n"
+
+
+def _settings(model: type[Section], values: Section, indent: str) -> Iterator[str]:
+    """The lines of a section's settings, in the order of the schema."""
+    for name, field in model.model_fields.items():
+        value = getattr(values, name)
+        if not isinstance(value, Section):
+            yield from _setting(name, value, field, indent)
+            continue
+        if not indent:
+            yield ""
+        yield from _comment(inspect.getdoc(type(value)) or "", indent)
+        yield f"{indent}{name}:"
+        yield from _settings(type(value), value, indent + INDENT)
+
+
+def _setting(name: str, value: Any, field: FieldInfo, indent: str) -> Iterator[str]:
+    """A setting with its comment behind it, or above it where that is too long."""
+    line, meaning = f"{indent}{name}: {_as_yaml(value)}", " ".join((field.description or "").splitlines())
+    beside = f"{line}  # {meaning}"
+    if len(beside) <= WIDTH:
+        yield beside
+    else:
+        yield from _comment(meaning, indent)
+        yield line
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    start = f"{indent}# "
+    words = " ".join(line.strip() for line in text.splitlines())
+    return textwrap.wrap(
+        words, WIDTH, initial_indent=start, subsequent_indent=start, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _as_yaml(value: Any) -> str:
+    """A value on one line, a small number as `5e-4`, which these files may write and plain YAML may not."""
+    if isinstance(value, float) and 0 < abs(value) < SMALL:
+        return f"{Decimal(repr(value)):e}"
+    return yaml.safe_dump(value, default_flow_style=True, allow_unicode=True).removesuffix("...\n").strip()
+
+
+def main(folder: Path) -> None:
+    """Write the files below `folder`."""
+    for name, model in FILES.items():
+        write_atomically(folder / name, base_file(model))
+        print(folder / name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "configs"))

@@ -1,0 +1,41 @@
+"""What one check found, as a line for a person: of settings, of a machine, of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of what was checked."""
+
+    mark: str
+    """OK, WARN or FAIL."""
+    what: str
+    """The subject in a word, such as `memory`."""
+    detail: str
+    """What was found; of a failure also the remedy."""
+    of_settings: bool = False
+    """Whether the settings alone are at fault, whatever the machine is."""
+
+
+def ok(what: str, detail: str) -> Finding:
+    """The check passed."""
+    return Finding("OK", what, detail)
+
+
+def warn(what: str, detail: str) -> Finding:
+    """The run can live with it, and its owner should know."""
+    return Finding("WARN", what, detail)
+
+
+def fail(what: str, detail: str) -> Finding:
+    """The run would fail or be meaningless."""
+    return Finding("FAIL", what, detail)
+
+
+def settings_findings(errors: Iterable[str], warnings: Iterable[str] = ()) -> Iterator[Finding]:
+    """The faults of settings, and what their owner should know, as findings."""
+    yield from (Finding("FAIL", "settings", error, of_settings=True) for error in errors)
+    yield from (Finding("WARN", "settings", warning, of_settings=True) for warning in warnings)

@@ -1,0 +1,79 @@
+from typing import Annotated
+
+import pytest
+
+from sat_slime.config import EmbeddedConfig, SlimeConfig
+from sat_slime.config.loader import marked_settings, vary
+from sat_slime.config.marks import (
+    COMPUTES_NOTHING,
+    MAY_CHANGE_ON_RESUME,
+    OWN_TO_A_CELL,
+    among,
+    changed_settings,
+    differences,
+    kept_changes,
+    marked,
+)
+from sat_slime.config.schema import Section
+
+
+class Inner(Section):
+    """A section."""
+
+    a: Annotated[int, MAY_CHANGE_ON_RESUME] = 1
+    """One that may change."""
+    b: int = 2
+    """One that may not."""
+
+
+class Outer(Section):
+    """Sections with marks and without."""
+
+    bare: Inner = Inner()
+    """Without a mark."""
+    whole: Annotated[Inner, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = Inner()
+    """With marks, which are of all in it."""
+
+
+def test_marks_are_found_on_fields_and_on_sections():
+    assert marked(Outer, MAY_CHANGE_ON_RESUME) == {"bare.a", "whole"}
+    assert marked(Outer, COMPUTES_NOTHING) == {"whole"}
+    assert marked(Outer, OWN_TO_A_CELL) == set()
+
+
+def test_a_key_is_among_those_of_its_section():
+    assert among("whole.b", {"whole"}) and among("whole", {"whole"})
+    assert not among("wholesale", {"whole"}) and not among("bare.b", {"bare.a"})
+
+
+def test_what_a_resumed_run_has_to_keep():
+    old, new = Outer(), Outer(bare=Inner(a=5, b=6), whole=Inner(b=7))
+    assert differences(old, new) == [("bare.a", 1, 5), ("bare.b", 2, 6), ("whole.b", 2, 7)]
+    assert kept_changes(old, new) == "bare.b (2 -> 6)"
+    assert kept_changes(old, new, also_kept=["whole"]) == "bare.b (2 -> 6), whole.b (2 -> 7)"
+    assert "these differ: bare.b (2 -> 6); leave them" in changed_settings(old, new)
+    assert changed_settings(old, Outer(bare=Inner(a=5))) is None
+
+
+@pytest.mark.parametrize(
+    "model, free, kept",
+    [
+        (EmbeddedConfig, "pipeline.iterations=9", "pipeline.lag=3"),
+        (EmbeddedConfig, "verifier.workers=3", "verifier.cpu_s=9"),
+        (EmbeddedConfig, "checkpoint.keep=9", "eval.problems=9"),
+        (EmbeddedConfig, "rollout.max_restarts=9", "rollout.engines=2"),
+        (SlimeConfig, "pipeline.iterations=9", "pipeline.lag=3"),
+        (SlimeConfig, "cluster.gpus_per_node=4", "train.gpus_per_node=2"),
+        (SlimeConfig, "rollout.gpus_per_engine=1", "rollout.top_k=5"),
+        (SlimeConfig, "checkpoint.every_n_iterations=5", "checkpoint.optimizer=false"),
+    ],
+)
+def test_settings_that_may_change_on_resume_and_that_may_not(model, free, kept):
+    run = model()
+    assert changed_settings(run, vary(run, [], [free])) is None
+    assert kept.partition("=")[0] in changed_settings(run, vary(run, [], [kept]))
+
+
+def test_what_a_comparison_does_not_tell():
+    assert {"seed", "warmup.seed", "pipeline.lag", "name", "output_dir"} <= marked_settings(OWN_TO_A_CELL)
+    assert {"logging", "checkpoint", "cluster", "hooks", "collapse", "cache_dir"} == marked_settings(COMPUTES_NOTHING)
