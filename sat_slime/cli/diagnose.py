@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sat_slime.report.diagnosis.page import write_diagnosis
-from sat_slime.report.page_parts import Heading, Sheet, Strong
+from sat_slime.report.page import Heading, Sheet, Strong
 
 
 def diagnose(run: Path, console: Console) -> None:

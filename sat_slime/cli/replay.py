@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sat_slime.config import ConfigError
-from sat_slime.report.page_parts import Sheet
+from sat_slime.report.page import Sheet
 from sat_slime.report.replay.page import check_out, write_page
 from sat_slime.report.replay.replay import Replay, StepRow, replay
 from sat_slime.report.replay.selection import choose

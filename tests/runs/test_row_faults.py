@@ -11,9 +11,11 @@ from sat_slime.config import EmbeddedConfig, dump_config
 from sat_slime.report.comparison.cells import collect, load_cell
 from sat_slime.report.comparison.contrasts import Comparison
 from sat_slime.report.comparison.limits import limits
-from sat_slime.report.run.page import faults_of, findings, load_run
+from sat_slime.report.run.page import findings
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.log import RunLog
+from sat_slime.runs.reading import load_run
+from sat_slime.runs.row_faults import faults_of
 
 STEPS, EVERY = 12, 4
 HISTOGRAM = {"q": None, "lag": 1, "edges": [0.1, 1.0], "counts": [3, 2, 1]}

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from sat_slime.config.loader import RETIRED, marked_settings
 from sat_slime.config.marks import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.config.method import base_name, method_label, method_switches
 from sat_slime.objective import PAPER_METHODS
-from sat_slime.report.drawing import RunData
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.reading import RunData, read_yaml, section
 from sat_slime.runs.row_faults import last_step, missing_steps
 from sat_slime.runs.rows import columns, read_histograms, read_rows
 from sat_slime.runs.slime_rows import adopt, is_slime_log, split_log
@@ -75,7 +74,7 @@ class Cell:
     @property
     def planned_steps(self) -> int:
         """0 where it is unknown."""
-        pipeline = _section(self.config, "pipeline")
+        pipeline = section(self.config, "pipeline")
         return _whole(pipeline.get("iterations"), 0) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1)
 
     @cached_property
@@ -172,7 +171,7 @@ def _add(found: Collection, cell: Cell) -> None:
 
 def _add_grid(found: Collection, path: Path) -> None:
     """The runs of a grid, and what its file and its cells.jsonl say of the others."""
-    grid = _read_yaml(path / "grid.yaml")
+    grid = read_yaml(path / "grid.yaml")
     states = {str(row["cell"]): row for row in read_rows(path / "cells.jsonl") if row.get("cell")}
     for folder in sorted((path / "runs").iterdir()) if (path / "runs").is_dir() else []:
         if not (folder / "metrics.jsonl").exists() and not (folder / "config.yaml").exists():
@@ -204,7 +203,7 @@ def load_cell(path: Path) -> Cell:
         )
     folder = RunFolder(path)
     state = folder.state()
-    cell = _cell(path, _read_yaml(folder.config), read_rows(folder.metrics), read_rows(folder.eval))
+    cell = _cell(path, read_yaml(folder.config), read_rows(folder.metrics), read_rows(folder.eval))
     cell.data.histograms = read_histograms(folder.histograms)
     cell.status, cell.error = str(state.get("status", "unknown")), state.get("error")
     return cell
@@ -229,8 +228,8 @@ def _cell(path: Path, config: dict[str, Any], metric_rows: Rows, eval_rows: Rows
     datasets = tuple(dict.fromkeys(str(row["dataset"]) for row in eval_rows if row.get("dataset") is not None))
     kept = [row for row in eval_rows if not datasets or row.get("dataset") == datasets[0]]
     match = _NAME.match(path.name)
-    method = _section(config, "method")
-    pipeline = _section(config, "pipeline")
+    method = section(config, "method")
+    pipeline = section(config, "pipeline")
     lag = _whole(pipeline.get("lag", match and match["lag"]), None)
     if lag is None and "lag/max" in metrics:
         lag = int(np.nanmax(metrics["lag/max"]))
@@ -240,12 +239,12 @@ def _cell(path: Path, config: dict[str, Any], metric_rows: Rows, eval_rows: Rows
     return Cell(name, lag, seed, path, config, data=RunData(metrics, columns(kept), (), period), datasets=datasets)
 
 
-def method_name(section: Mapping[str, Any]) -> str:
+def method_name(method: Mapping[str, Any]) -> str:
     """`sat-gspo-r3` from the `method` section of a resolved config."""
-    on = {key: bool(_section(section, key).get("enabled")) for key in ("sat", "tis")}
-    on |= {"r3": bool(section.get("r3")), "topp": bool(section.get("top_p_replay"))}
+    on = {key: bool(section(method, key).get("enabled")) for key in ("sat", "tis")}
+    on |= {"r3": bool(method.get("r3")), "topp": bool(method.get("top_p_replay"))}
     extras = "".join(f"-{key}" for key in ("tis", "r3", "topp") if on[key])
-    return f"{'sat-' if on['sat'] else ''}{base_name(section)}{extras}"
+    return f"{'sat-' if on['sat'] else ''}{base_name(method)}{extras}"
 
 
 def differing_settings(cells: Sequence[Cell]) -> dict[str, dict[str, int]]:
@@ -271,21 +270,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _section(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = values.get(name)
-    return value if isinstance(value, dict) else {}
-
-
 def _whole(value: Any, default: Any) -> Any:
     try:
         return int(value)
     except (TypeError, ValueError):
         return default
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return {}
-    return values if isinstance(values, dict) else {}

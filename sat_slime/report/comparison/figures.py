@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 
 from sat_slime.report.comparison.cells import Cell, label_of
 from sat_slime.report.comparison.contrasts import Comparison, score_curve
+from sat_slime.report.comparison.curves import draw_seeds, metric_curve, style_of
 from sat_slime.report.comparison.paper_numbers import paper_cell
-from sat_slime.report.curves import WIDTH, column_of, draw_seeds, metric_curve, style_of
-from sat_slime.report.drawing import GREY, STYLE, Drawing, Table, smooth
+from sat_slime.report.drawing import GREY, NARROW_WIDTH, STYLE, Drawing, Table, column_of
+from sat_slime.report.smoothing import smooth
 from sat_slime.runs.collapse import KL_RISE, MISMATCH_CEILING, MISMATCH_RISE, first_departure
 
 
@@ -35,7 +36,7 @@ def draw_scores(comparison: Comparison) -> Drawing | None:
     methods = comparison.collection.methods[::-1]
     table: Table = {"method": np.array([label_of(method) for method in methods])}
     with matplotlib.rc_context(STYLE):
-        size = (WIDTH, (0.6 + 0.23 * len(methods)) * len(lags) + 0.3)
+        size = (NARROW_WIDTH, (0.6 + 0.23 * len(methods)) * len(lags) + 0.3)
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(len(lags), 2, squeeze=False, sharey=True, sharex="col", width_ratios=(2, 3))
         for (left, right), lag in zip(grid, lags, strict=True):

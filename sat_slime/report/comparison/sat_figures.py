@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from sat_slime.report.comparison.cells import label_of
 from sat_slime.report.comparison.contrasts import Comparison, late_mean
+from sat_slime.report.comparison.curves import aligned, marks, metric_curve, seed_mean, style_of
 from sat_slime.report.comparison.figures import lag_name
-from sat_slime.report.curves import WIDTH, aligned, column_of, marks, metric_curve, seed_mean, style_of
-from sat_slime.report.drawing import BLACK, BLUE, ORANGE, STYLE, VERMILION, Drawing, Table
+from sat_slime.report.drawing import BLACK, BLUE, NARROW_WIDTH, ORANGE, STYLE, VERMILION, Drawing, Table, column_of
 
 SAT_METRICS = (
     ("sat/q", "q", "nats", 1.0),
@@ -81,7 +81,7 @@ def draw_parts(comparison: Comparison) -> Drawing | None:
     methods = collection.methods[::-1]
     table: Table = {"method": np.array([label_of(method) for method in methods])}
     with matplotlib.rc_context(STYLE):
-        size = (WIDTH, (0.7 + 0.23 * len(methods)) * len(lags) + 0.4)
+        size = (NARROW_WIDTH, (0.7 + 0.23 * len(methods)) * len(lags) + 0.4)
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(len(lags), 2, squeeze=False, sharey=True, sharex="col", width_ratios=(3, 2))
         for (left, right), lag in zip(grid, lags, strict=True):

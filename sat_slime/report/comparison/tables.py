@@ -11,7 +11,7 @@ from sat_slime.report.comparison.contrasts import Comparison, Contrast, Summary
 from sat_slime.report.comparison.figures import departure_of, lag_name
 from sat_slime.report.comparison.paper_numbers import BASE_MODEL_SCORE, PAPER_LABEL, PaperCell, paper_cell
 from sat_slime.report.comparison.statistics import Difference, Estimate
-from sat_slime.report.page_parts import Heading, Sheet, Strong
+from sat_slime.report.page import Heading, Sheet, Strong
 
 DASH = "–"
 PERCENT, NATS = 100.0, 1.0

@@ -12,8 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from sat_slime.report.comparison.cells import Cell, Collection, label_of
-from sat_slime.report.curves import column_of
-from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, VERMILION, Drawing, Table
+from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, VERMILION, Drawing, Table, column_of
 
 BOUNDS = tuple(10.0**exponent for exponent in (-2, -1.5, -1, -0.5, 0))
 """Between the columns of |d| in the gate table, nats; each is an edge of the histograms."""

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure as Canvas
 
 from sat_slime.objective import SAT
 from sat_slime.report.drawing import BLACK, BLUE, GREY, ORANGE, SKY, STYLE, VERMILION, WIDTH, Drawing, Table
-from sat_slime.report.page_parts import Figure
+from sat_slime.report.page import Figure
 from sat_slime.report.replay.gradient import CLIPPED, MASKED
 from sat_slime.report.replay.replay import Replay
 from sat_slime.report.replay.scope import ORDERS, SIZES

@@ -1,4 +1,4 @@
-"""The frame of report.html."""
+"""How the pages look."""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1c; --dim: #5f6368; --paper: #fdfdfc; --rule: #dcdcd8; --accent: #0072b2;
@@ -30,29 +30,34 @@ summary { cursor: pointer; font-weight: 600; }
 pre { overflow-x: auto; font-size: .82rem; line-height: 1.45; border: 1px solid var(--rule); border-radius: 6px;
   padding: .8rem; }
 """
+"""One column, a picture as wide as it: the page of a single run."""
 
-HEAD = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title} · sat-slime</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{title}</h1>
-"""
-"""Top of every page."""
-
-PAGE = (
-    HEAD
-    + """<p class="subtitle">{subtitle}<span class="status">{status}</span></p>
-<section class="summary">{summary}</section>
-{warnings}
-{table}
-{figures}
-<details><summary>Resolved configuration</summary><pre>{config}</pre></details>
-</body>
-</html>
+WIDE_STYLE = (
+    STYLE
+    + """
+body { max-width: 68rem; }
+section { margin-top: 2.6rem; }
+section > p, figure p { margin: 0 0 .7rem; color: var(--dim); font-size: .95rem; }
+figure img { max-width: 40rem; }
+th.group { text-align: center; color: var(--ink); font-weight: 600; border-left: 1px solid var(--rule); }
+th:first-child { position: sticky; left: 0; background: var(--paper); }
+th[scope=row] { min-width: 10.5rem; }
+tr.head th { color: var(--dim); font-weight: 400; }
+tr.part th { text-align: left; font-weight: 600; padding-top: .8rem; }
+table { font-size: .85rem; }
+td { white-space: pre-line; }
+td + td { white-space: pre; }
+td:last-child { white-space: pre-line; }
+.files { font-size: .85rem; margin: .4rem 0 0; overflow-wrap: anywhere; }
+code { font-size: .92em; }
+nav { columns: 14rem auto; font-size: .92rem; margin: 1.4rem 0 0; }
+nav a { display: block; }
+@media (max-width: 40rem) {
+  th[scope=row] { min-width: 6.5rem; max-width: 7.5rem; }
+  body { padding: 1.2rem .8rem 3rem; }
+  table { font-size: .8rem; }
+}
+@media print { figure, table { break-inside: avoid; } }
 """
 )
+"""Wide tables and a list of contents: every other page."""

@@ -1,39 +1,21 @@
-"""Lines of many methods that stay apart in grey print, means over seeds, and figures with one legend."""
+"""Lines of many methods that stay apart in grey print, and means over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from sat_slime.report.comparison.cells import Cell, label_of
-from sat_slime.report.drawing import (
-    BLACK,
-    BLUE,
-    GREEN,
-    ORANGE,
-    SKY,
-    STYLE,
-    VERMILION,
-    Drawing,
-    Table,
-    smooth,
-    window_of,
-)
+from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, SKY, VERMILION, Table
+from sat_slime.report.smoothing import smooth, window_of
 
-GridPanel = Callable[[Axes, Table], bool]
-"""Draws into the axes and adds its numbers to the table; False when it has no data."""
 KEY = (
     "Colour and dash tell the stabilizer (black solid: none, orange dotted: TIS, blue dashed: SAT, green dash-dotted: "
     "DPPO), the marker the ratio (circle: token, square: sequence), a filled marker R3."
 )
-WIDTH = 5.2
-"""Inches: text of 10 points is then 9 pixels high across a phone."""
 MARKS = 6
 """Markers on a line."""
 
@@ -135,30 +117,3 @@ def draw_seeds(
         axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.13, linewidth=0)
         table |= {f"{column}: least": values.min(axis=0), f"{column}: greatest": values.max(axis=0)}
     return True
-
-
-def column_of(
-    panels: Sequence[GridPanel], x_label: str, height: float = 2.9, legend: bool = True, integer_x: bool = True
-) -> Drawing | None:
-    """Panels one above the other under one legend; those without data are left out, and a figure of none is None."""
-    with matplotlib.rc_context(STYLE):
-        filled = [panel for panel in panels if panel(Figure().add_subplot(), {})]
-        if not filled:
-            return None
-        figure = Figure(figsize=(WIDTH, height * len(filled) + 0.3), layout="constrained")
-        table: Table = {}
-        axes_list = figure.subplots(len(filled), 1, squeeze=False)[:, 0]
-        handles: dict[str, Any] = {}
-        for panel, axes in zip(filled, axes_list, strict=True):
-            panel(axes, table)
-            handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-            if integer_x:
-                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes_list[-1].set_xlabel(x_label)
-        if legend and handles:
-            rows = -(-len(handles) // 3)
-            figure.set_size_inches(WIDTH, height * len(filled) + 0.4 + 0.21 * rows)
-            figure.legend(
-                handles.values(), handles.keys(), loc="outside upper left", ncols=3, handlelength=2.5, columnspacing=1.0
-            )
-        return Drawing(figure, table)
