@@ -1,5 +1,7 @@
-"""The embedded task: running sums (`reward.running_sum_answers`), with answers of several lengths and a verifier that is one
-comparison. Here are its problems."""
+"""The problems of the embedded task, the running sums: answers have several lengths, and one comparison grades them.
+
+What an answer is, and when it is right, says `reward.running_sum_answers`.
+"""
 
 from __future__ import annotations
 

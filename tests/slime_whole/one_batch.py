@@ -152,7 +152,7 @@ def _score(trainer, model: Path, generating: Path, responses: list[Response]) ->
     trainer.load_initial(model)
     noise = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for _, weight in trainer.named_parameters:
+        for _, weight in trainer.policy.named_parameters:
             weight += STALENESS * weight.std() * torch.randn(weight.shape, generator=noise)
     trainer.export_weights(generating)
     scored = []
@@ -160,7 +160,7 @@ def _score(trainer, model: Path, generating: Path, responses: list[Response]) ->
         (micro,) = trainer._microbatches([TrainSample(response, 0.0)])
         recorded: list[torch.Tensor] = []
         with torch.no_grad(), routing.record(recorded):
-            log_probs, _ = trainer._log_probs(trainer.policy, micro, replay=False)
+            log_probs, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
         routes = torch.stack(recorded, dim=1).numpy().astype(np.uint8)
         scored.append(dataclasses.replace(response, log_probs=log_probs.numpy(), routed_experts=routes))
     return scored

@@ -11,6 +11,7 @@ from torch import Tensor
 from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.embedded.trainer.model import PackedLayout
 from sat_slime.embedded.trainer.parallel import device
+from sat_slime.objective import TokenBatch
 from sat_slime.rollout.types import Response
 
 
@@ -44,6 +45,22 @@ class MicroBatch:
     """(R, vocabulary) fp32 log mu of every token, -inf outside the nucleus; None where it was not asked for."""
     kept: Tensor | None = None
     """(R, vocabulary) bool: the tokens that the trainer's softmax is over, as the engine's; None for all."""
+
+    def token_batch(self, log_probs: Tensor, proximal: Tensor | None) -> TokenBatch:
+        """The objective's view of these response tokens.
+
+        Args:
+            log_probs: (R,) of the policy, with its gradient.
+            proximal: (R,) log-probs of the denominator, where it is not mu.
+        """
+        return TokenBatch(
+            log_probs=log_probs,
+            rollout_log_probs=self.rollout_log_probs,
+            advantages=self.advantages,
+            mask=torch.ones_like(self.targets, dtype=torch.bool),
+            lengths=torch.tensor(self.lengths, dtype=torch.int64, device=log_probs.device),
+            proximal_log_probs=proximal,
+        )
 
 
 def plan_microbatches(sizes: list[int], ranks: int, tokens_per_microbatch: int) -> list[list[list[int]]]:

@@ -1,31 +1,30 @@
-"""A step's tokens scored again: what the trainer would say under other routes and in the engine's arithmetic."""
+"""The tokens of a diagnosed step are scored again: under other routes and in the engine's arithmetic."""
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-import torch.distributed as dist
 from megatron.core.transformer.moe.router_replay import RouterReplay
 from torch import Tensor
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
+from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.embedded.trainer import routing
+from sat_slime.embedded.trainer.columns import Columns
 from sat_slime.embedded.trainer.log_probs import vocab_parallel_log_probs, whole_log_probs
 from sat_slime.embedded.trainer.model import build_model, forward_logits
 from sat_slime.embedded.trainer.packing import MicroBatch
-
-Columns = dict[str, Tensor]
-"""(R, ...) each, of one micro-batch's response tokens, by the names of token dumps."""
+from sat_slime.embedded.trainer.scoring import Scorer
 
 
 class Rescorer:
-    """Scores with the policy's current weights, whichever these are; its methods are collective."""
+    """Scores again what a diagnosis compares; its methods are collective."""
 
-    def __init__(self, config: EmbeddedConfig, policy: torch.nn.Module, replays: bool) -> None:
+    def __init__(self, config: EmbeddedConfig, scorer: Scorer, replays: bool) -> None:
         """replays: whether the method trains with replayed routes (R3)."""
         self.config = config
-        self.policy = policy
+        self.scorer = scorer
+        self.policy = scorer.policy.model
         self.replays = replays
         self._in_engine_dtype: torch.nn.Module | None = None
         self._its_routers: list[RouterReplay] = []
@@ -35,12 +34,33 @@ class Rescorer:
                 model = build_model(config.model, train, task.VOCAB_SIZE, routing_replay=True)
             self._in_engine_dtype = model.requires_grad_(False)
 
-    def columns(self, micro: MicroBatch, prefix: str = "") -> Columns:
+    def of_step(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> Columns:
+        """What a diagnosis measures of the step's tokens before the step.
+
+        Columns of the weights that generated are named checkpoint_*, the others are of the current weights.
+
+        Args and raises: as `Scorer.under_generating_weights`.
+        """
+
+        def as_generated() -> list[Columns]:
+            return [
+                {
+                    **self._columns(micro, "checkpoint_"),
+                    "checkpoint_log_probs_engine_dtype": self._in_the_engines_dtype(micro),
+                }
+                for micro in microbatches
+            ]
+
+        before = self.scorer.under_generating_weights(samples, microbatches, as_generated)
+        both = [{**self._columns(micro), **known} for micro, known in zip(microbatches, before, strict=True)]
+        return {name: torch.cat([columns[name] for columns in both]) for name in both[0]}
+
+    def _columns(self, micro: MicroBatch, prefix: str = "") -> Columns:
         """Log-probs with the trainer's own routing and with the engine's (of a MoE model), in which layers they
         differ, and the whole distribution as the method trains.
 
         Args:
-            prefix: before each name, for weights that are not the ones in training.
+            prefix: stands before each name; for weights that are not the ones in training.
         """
         found: Columns = {}
         if not self.config.model.is_moe:
@@ -58,7 +78,7 @@ class Rescorer:
         found[f"{prefix}log_distribution"] = replayed_distribution if self.replays else own_distribution
         return found
 
-    def in_engine_dtype(self, micro: MicroBatch) -> Tensor:
+    def _in_the_engines_dtype(self, micro: MicroBatch) -> Tensor:
         """(R,) log-probs with the weights and the arithmetic in the engine's data type, along the engine's routes."""
         model = self.policy
         if self._in_engine_dtype is not None:
@@ -79,29 +99,3 @@ class Rescorer:
         temperature = self.config.rollout.temperature
         log_probs, _ = vocab_parallel_log_probs(logits, micro.targets, temperature, kept=micro.kept)
         return log_probs, whole_log_probs(logits, temperature, micro.kept)
-
-
-def gather_columns(
-    columns: Columns, microbatches: list[MicroBatch], order: list[str], group: dist.ProcessGroup
-) -> dict[str, np.ndarray] | None:
-    """The columns of all ranks' tokens in batch order.
-
-    Args:
-        columns: (n, ...) each, of this rank's tokens.
-        microbatches: this rank's, whose responses these tokens are of.
-        order: request ids of the whole step.
-
-    Returns:
-        (N, ...) each on rank 0, None on others.
-    """
-    lengths = [length for micro in microbatches for length in micro.lengths]
-    ids = [request_id for micro in microbatches for request_id in micro.request_ids]
-    ends = np.cumsum(lengths)[:-1]
-    cut = {name: np.split(values.detach().cpu().numpy(), ends) for name, values in columns.items()}
-    mine = {request_id: {name: pieces[i] for name, pieces in cut.items()} for i, request_id in enumerate(ids)}
-    parts: list[dict[str, dict[str, np.ndarray]]] = [{}] * group.size()
-    dist.all_gather_object(parts, mine, group=group)
-    if dist.get_rank():
-        return None
-    responses = {request_id: found for part in parts for request_id, found in part.items()}
-    return {name: np.concatenate([responses[request_id][name] for request_id in order]) for name in columns}

@@ -118,7 +118,7 @@ def replay_checks(trainer, rank: int, initial: str) -> dict:
     with torch.no_grad():
         recorded: list[torch.Tensor] = []
         with routing.record(recorded):
-            free, _ = trainer._log_probs(trainer.policy, micro, replay=False)
+            free, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
         own = micro.routed_experts.clone()
         for layer, choice in enumerate(recorded):
             own[:, layer] = choice
@@ -130,9 +130,9 @@ def replay_checks(trainer, rank: int, initial: str) -> dict:
             "given": micro.routed_experts,
         }.items():
             with routing.replay(routes):
-                replayed, _ = trainer._log_probs(trainer.policy, micro, replay=False)
+                replayed, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
             result[name] = (replayed - free).abs().max()
-        after, _ = trainer._log_probs(trainer.policy, micro, replay=False)
+        after, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
         result["after"] = (after - free).abs().max()
     return result
 
@@ -183,12 +183,12 @@ def test_a_loaded_rank_goes_on_bit_for_bit(dtype, method, top_p, initial, tmp_pa
 
 def poisoned(trainer, rank: int, initial: str) -> dict:
     trainer.load_initial(Path(initial))
-    before = [p.detach().clone() for _, p in trainer.named_parameters]
+    before = [p.detach().clone() for _, p in trainer.policy.named_parameters]
     samples = [TrainSample(s.response, float("nan")) for s in make_samples(trainer.config)]
     try:
         trainer.train(samples)
     except FloatingPointError as error:
-        same = all(torch.equal(a, b) for a, (_, b) in zip(before, trainer.named_parameters, strict=True))
+        same = all(torch.equal(a, b) for a, (_, b) in zip(before, trainer.policy.named_parameters, strict=True))
         return {"error": str(error), "unchanged": same}
     return {"error": "", "unchanged": False}
 
@@ -211,9 +211,9 @@ def masked_log_probs(trainer, rank: int, initial: str) -> dict:
 
     trainer.load_initial(Path(initial))
     micro = trainer._microbatches(make_samples(trainer.config, top_p=0.7))[0]
-    log_probs, entropy = trainer._log_probs(trainer.policy, micro, replay=False, entropy="value")
-    (slope,) = torch.autograd.grad(log_probs.sum(), [trainer.policy.module.output_layer.weight])
-    logits = forward_logits(trainer.policy, micro.token_ids, micro.layout)[micro.rows]
+    log_probs, entropy = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False, entropy="value")
+    (slope,) = torch.autograd.grad(log_probs.sum(), [trainer.policy.model.module.output_layer.weight])
+    logits = forward_logits(trainer.policy.model, micro.token_ids, micro.layout)[micro.rows]
     plain = whole_log_probs(logits, trainer.config.rollout.temperature)
     return {
         "log_probs": log_probs.detach(),
@@ -248,21 +248,21 @@ def constrained_steps(trainer, rank: int, initial: str, out: str) -> dict:
     trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
     samples = make_samples(trainer.config, top_p=0.9)
     config, microbatches = trainer.method.step_constraint, trainer._microbatches(samples)
-    apply, full, kept, rows = trainer._apply_gradients, [], [], []
+    apply, full, kept, rows = trainer.optimizer.step, [], [], []
 
-    def watched() -> float:
-        norm = apply()
-        full[:] = [m.detach().clone() for m in trainer.masters]
+    def watched(number: int) -> float:
+        norm = apply(number)
+        full[:] = [m.detach().clone() for m in trainer.optimizer.masters]
         return norm
 
-    trainer._apply_gradients = watched
+    trainer.optimizer.step = watched
     for _ in range(3):
-        before, old = trainer._divergence(microbatches), [m.detach().clone() for m in trainer.masters]
+        before, old = trainer.scorer.divergence(microbatches), [m.detach().clone() for m in trainer.optimizer.masters]
         metrics = trainer.train(samples)[0].metrics
-        after, scale = trainer._divergence(microbatches), metrics["trpo/step_scale"]
+        after, scale = trainer.scorer.divergence(microbatches), metrics["trpo/step_scale"]
         kept.append(step_stands(config, before, after, torch.distributed.group.WORLD))
         moved = [torch.lerp(start, end, scale) for start, end in zip(old, full, strict=True)]
-        kept.append(all(torch.equal(a, b) for a, b in zip(moved, trainer.masters, strict=True)))
+        kept.append(all(torch.equal(a, b) for a, b in zip(moved, trainer.optimizer.masters, strict=True)))
         kept.append(len(after) == 0 or metrics["trpo/tv_max"] >= float(after.max()))
         rows.append(metrics)
     trainer.export_weights(Path(out))
