@@ -25,7 +25,7 @@ from safetensors.numpy import load_file, save_file
 from sat_slime.config.checksums import NAME as CHECKSUMS
 from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, sha256, written_whole
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.batch import Group, RolloutBatch, training_group, training_requests
+from sat_slime.embedded.rollout_batch import Group, RolloutBatch, training_group, training_requests
 from sat_slime.rollout.types import GenerationRequest, Response
 
 SCHEMA = "sat_slime.checkpoint/1"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.batch import evaluation_requests, training_requests
 from sat_slime.embedded.initial_model import cached_model, is_model
+from sat_slime.embedded.rollout_batch import evaluation_requests, training_requests
 from sat_slime.embedded.task import Problem
 
 ITERATIONS = 256
@@ -29,7 +29,7 @@ def write_folder(config: EmbeddedConfig, folder: Path) -> None:
     """Everything, whole or not at all; what was there is replaced."""
     model = cached_model(config)
     if not is_model(model):
-        from sat_slime.embedded.warmup import warm_up
+        from sat_slime.embedded.trainer.warmup import warm_up
 
         model.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:

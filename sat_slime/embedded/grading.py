@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sat_slime.config.schema import VerifierConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.batch import RolloutBatch
+from sat_slime.embedded.rollout_batch import RolloutBatch
 from sat_slime.reward import Limits, Verdict, VerifierPool
 
 

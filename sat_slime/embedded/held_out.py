@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint, task
-from sat_slime.embedded.batch import evaluation_requests
-from sat_slime.embedded.engine import RolloutEngine
+from sat_slime.embedded.engine.rollout_engine import RolloutEngine
 from sat_slime.embedded.initial_model import is_model
+from sat_slime.embedded.rollout_batch import evaluation_requests
 from sat_slime.evaluation.questions import Answer, Question, Wanted
 
 _VERSION = re.compile(r"v(\d{6,})")

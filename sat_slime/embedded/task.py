@@ -1,5 +1,7 @@
-"""The embedded task: running sums (`rollout.running_sums`), with answers of several lengths and a verifier that is one
-comparison. Here are its problems."""
+"""The problems of the embedded task, the running sums: answers have several lengths, and one comparison grades them.
+
+What an answer is, and when it is right, says `reward.running_sum_answers`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sat_slime.config.schema import TaskConfig
-from sat_slime.reward.running_sums import ALPHABET, EOS, answer, decode, encode, verdict
+from sat_slime.reward.running_sum_answers import ALPHABET, EOS, answer, decode, encode, verdict
 
 __all__ = ["ALPHABET", "EOS", "answer", "decode", "encode", "verdict"]
 
