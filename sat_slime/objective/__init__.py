@@ -18,7 +18,7 @@ from .mismatch import mismatch_histogram, mismatch_metrics
 from .mismatch_parts import mismatch_parts
 from .quantile import tail_quantile
 from .ratio import DENOMINATORS
-from .stabilizer import Gate, Penalty, Row, Stabilizer, Style, Variant, Weight
+from .stabilizer import Gate, Penalty, Row, Stabilizer, StepConstraint, Style, Variant, Weight
 from .stabilizers.dppo import DPPO
 from .stabilizers.drpo import DRPO
 from .stabilizers.icepop import IcePop
@@ -29,7 +29,7 @@ from .stabilizers.seqclip import SeqClip
 from .stabilizers.spo import SPO
 from .stabilizers.tis import TIS
 from .stabilizers.topp import log_probs_on_support, on_support
-from .stabilizers.trpo import TRPO, backtrack, divergence_metrics, step_stands, total_variation
+from .stabilizers.trpo import TRPO, backtrack, divergence_metrics, total_variation
 from .surrogate import Surrogate, policy_surrogate, staleness_score
 from .view import BatchView
 
@@ -55,6 +55,7 @@ __all__ = [
     "Row",
     "SeqClip",
     "Stabilizer",
+    "StepConstraint",
     "Style",
     "Surrogate",
     "TokenBatch",
@@ -80,7 +81,6 @@ __all__ = [
     "response_mean_weights",
     "scope_too_small",
     "staleness_score",
-    "step_stands",
     "tail_quantile",
     "token_mean_weights",
     "total_variation",

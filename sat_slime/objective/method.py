@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from .ratio import Denominator, Ratio
-from .stabilizer import Gate, Penalty, Row, Stabilizer, StepConstraint, Style, Weight
+from .stabilizer import Clipping, Gate, Penalty, Row, Stabilizer, StepConstraint, Style, Weight
 from .stabilizers import STABILIZERS, bases, find, switches
 from .stabilizers.ppo import Clip
 from .stabilizers.sat import SAT
@@ -33,7 +33,10 @@ class Method:
     trust_region: Clip | None = Clip()
     """The clip interval. None: the unclipped surrogate r A, or what a penalty has in its place."""
     called: str = ""
-    """A name of its own. Unset: that of its parts."""
+    """What its base is called. Unset: the name of that stabilizer."""
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.stabilizers, self.denominator, self.trust_region))
 
     @property
     def base(self) -> Stabilizer:
@@ -80,6 +83,11 @@ class Method:
         """The trainer's softmax is over the tokens that the rollout engine sampled from."""
         return self.has("topp")
 
+    @property
+    def quantile_is_of_the_step(self) -> bool:
+        """Whether SAT's quantile is over all tokens of the optimizer step, so that it is taken beforehand."""
+        return self.sat is not None and self.sat.scope == "step"
+
     def has(self, name: str) -> bool:
         """Whether a stabilizer of that name is among its own."""
         return any(one.name == name for one in self.stabilizers)
@@ -90,25 +98,40 @@ class Method:
     def _first(self, kind: type[Kind]) -> Kind | None:
         return next(iter(self._all(kind)), None)
 
+    @property
+    def formula(self) -> tuple[object, ...]:
+        """Equal for methods that compute the same of the same log-probs: PPO and GRPO, with R3 and without."""
+        formulas = tuple(one for one in self.stabilizers if not isinstance(one, Clipping) and one.name != "r3")
+        return self.ratio, self.denominator, self.trust_region, formulas
+
     # ----------------------------------------------------------------------------------------- how it is called
 
     @cached_property
     def name(self) -> str:
         """Such as `sat-gspo-r3`; `named_method` knows it, unless it is `called` something."""
         prefixes, suffixes = self._beside("prefix"), self._beside("suffix")
-        parts = [*(one.name for one in prefixes), self.base_name, *(one.name for one in suffixes)]
-        return self.called or "-".join(parts)
+        return "-".join([*(one.name for one in prefixes), self.base_name, *(one.name for one in suffixes)])
+
+    @property
+    def base_is_ours(self) -> bool:
+        """Whether its base is one of this package."""
+        return STABILIZERS.get(self.base.name) is type(self.base)
+
+    @property
+    def base_path(self) -> str:
+        """What a configuration calls its base: the name, or the module's dotted path of one that is not ours."""
+        return self.base.name if self.base_is_ours else type(self.base).__module__
 
     @property
     def base_name(self) -> str:
-        """That of its base, with its variant, such as `dppo-kl`; of a base that is not ours, the dotted path."""
-        name = name_of(type(self.base))
-        return f"{name}-{self.base.variant.name}" if self.base.variant else name
+        """The same with its variant, such as `dppo-kl`."""
+        name = f"{self.base_path}-{self.base.variant.name}" if self.base.variant else self.base_path
+        return self.called or name
 
     @property
     def label(self) -> str:
         """As the paper writes it, such as `SAT-GSPO w/ TIS + R3`."""
-        name = "-".join([*(one.in_words for one in self._beside("prefix")), self.called or self.base.in_words])
+        name = "-".join([*(one.in_words for one in self._beside("prefix")), self.called.upper() or self.base.in_words])
         suffixes = [one.in_words for one in self._beside("suffix")]
         return f"{name} w/ {' + '.join(suffixes)}" if suffixes else name
 
@@ -135,10 +158,15 @@ class Method:
     def style(self) -> Style:
         """How a figure draws it: colour and dash of what is switched on beside its base, where that has some, else of
         its base; the base's marker; filled with R3."""
-        beside = (*self._beside("prefix"), *self._beside("suffix"))
-        line = next((one.style for one in beside if one.style), self.base.style)
+        line = self.line_giver.style
         assert line is not None and self.base.style is not None, "a base has a style"
         return replace(self.base.style, colour=line.colour, dash=line.dash, filled=self.routing_replay)
+
+    @property
+    def line_giver(self) -> Stabilizer:
+        """That of its stabilizers which gives its lines colour and dash."""
+        beside = (*self._beside("prefix"), *self._beside("suffix"))
+        return next((one for one in beside if one.style), self.base)
 
     def _beside(self, place: str) -> tuple[Stabilizer, ...]:
         return tuple(one for one in self.stabilizers if one.place == place)
@@ -161,14 +189,13 @@ class Method:
         kept = [one for one in self.stabilizers if one.name not in names]
         return compose(kept[0], kept[1:], trust_region=self.trust_region)
 
+    def called_by(self, name: str) -> Method:
+        """The method under another name of its base."""
+        return replace(self, called=name)
+
     def on(self, base: str) -> Method:
         """What it is made of, on another base. Raises ValueError as compose_method."""
         return compose(_base(base), self.stabilizers[1:], trust_region=self.trust_region)
-
-
-def name_of(kind: type[Stabilizer]) -> str:
-    """What a configuration calls a base: its name, or the dotted path of the module of one that is not ours."""
-    return kind.name if STABILIZERS.get(kind.name) is kind else kind.__module__
 
 
 def compose(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch.distributed as dist
 from annotated_types import Gt
 from torch import Tensor
 
@@ -199,6 +200,17 @@ class Replay(Stabilizer):
 
 
 class StepConstraint(Stabilizer):
-    """Bounds the optimizer's step, in place of the clip."""
+    """Bounds the optimizer's step, in place of the clip: the trainer halves a step until it stands."""
 
     family = "constraint"
+    max_backtracks: int
+    """Halvings of a step before it is given up and the weights stay as they were."""
+
+    def stands(self, before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> bool:
+        """Whether an optimizer step may stand.
+
+        Args:
+            before, after: (N,) divergence from mu at this rank's states under the weights before and after the step.
+            group: ranks that hold parts of the states, some perhaps none. All get the same answer.
+        """
+        raise NotImplementedError

@@ -13,7 +13,7 @@ from torch import Tensor
 from sat_slime.config.schema import TrainConfig
 from sat_slime.embedded.trainer import parallel
 from sat_slime.embedded.trainer.policy import PolicyState
-from sat_slime.objective import TRPO, backtrack, divergence_metrics, step_stands
+from sat_slime.objective import StepConstraint, backtrack, divergence_metrics
 
 
 class MasterOptimizer:
@@ -98,7 +98,7 @@ class MasterOptimizer:
         return square
 
     def constrained_step(
-        self, number: int, constraint: TRPO, divergence: Callable[[], Tensor]
+        self, number: int, constraint: StepConstraint, divergence: Callable[[], Tensor]
     ) -> tuple[float, dict[str, float]]:
         """Takes a step and halves it until TRPO's constraint stands.
 
@@ -130,7 +130,7 @@ class MasterOptimizer:
             nonlocal after
             after = divergence()
             # All ranks decide together, tensor-parallel copies too: none may decide otherwise than another.
-            return step_stands(constraint, before, after, dist.group.WORLD)
+            return constraint.stands(before, after, dist.group.WORLD)
 
         scale, halvings = backtrack(constraint, place, stands)
         metrics = divergence_metrics(before, after if scale else before, dist.group.WORLD)

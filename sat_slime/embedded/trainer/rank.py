@@ -23,7 +23,6 @@ from sat_slime.embedded.trainer.rescoring import Rescorer
 from sat_slime.embedded.trainer.scoring import Scorer
 from sat_slime.embedded.trainer.step import Passes, Step
 from sat_slime.objective import (
-    SAT,
     PolicyLoss,
     policy_loss,
     response_mean_weights,
@@ -170,15 +169,15 @@ class TrainerRank:
 
     def _step_quantile(self, step: Step) -> Tensor | None:
         """SAT's quantile over all tokens of the step, from a pass without gradients before the first backward."""
-        region = self.method.trust_region
-        if not isinstance(region, SAT) or region.scope != "step":
+        sat = self.method.sat
+        if sat is None or not self.method.quantile_is_of_the_step:
             return None
         log_probs = self.scorer.policy_log_probs(step.microbatches)
         scores = [
             staleness_score(self.method, micro.token_batch(values, proximal))
             for micro, values, proximal in zip(step.microbatches, log_probs, step.proximal, strict=True)
         ]
-        return tail_quantile(torch.cat(scores).abs(), region.alpha, group=self.data_group)
+        return tail_quantile(torch.cat(scores).abs(), sat.alpha, group=self.data_group)
 
     def _forward_and_backward(self, step: Step, quantile: Tensor | None) -> Passes:
         """Sums the step's gradients over its micro-batches and over the ranks."""

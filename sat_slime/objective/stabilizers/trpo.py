@@ -68,31 +68,27 @@ class TRPO(StepConstraint):
         Metric("trpo/backtracks", "count", "Halvings until TRPO's constraint stood.", "step", runtime="embedded"),
     )
 
+    def stands(self, before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> bool:
+        """Whether an optimizer step may stand: at every state (over `state`), or in the mean (over `mean`), the
+        divergence is at most delta, or the step has not raised it. The last is what makes the constraint asymmetric: a
+        state that staleness alone has put outside the region may come back, and does not forbid every other step."""
+        if self.over == "state":
+            outward = (after > self.delta) & (after > before)
+            return not _total(outward.sum()[None].double(), group)[0]
+        count = torch.tensor(float(len(after))).to(after.device)
+        was, now, n = _total(torch.stack([before.double().sum(), after.double().sum(), count]), group)
+        return now <= self.delta * n or now <= was
+
 
 def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
     """(N,) 1/2 sum_a |p(a) - q(a)| from (N, V) log-probs of the whole vocabulary; -inf is a probability of 0."""
     return (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
 
 
-def step_stands(config: TRPO, before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> bool:
-    """Whether an optimizer step may stand: at every state (over `state`), or in the mean (over `mean`), the divergence
-    is at most delta, or the step has not raised it. The last is what makes the constraint asymmetric: a state that
-    staleness alone has put outside the region may come back, and does not forbid every other step.
-
-    Args:
-        before, after: (N,) divergence from mu at this rank's states under the weights before and after the step.
-        group: ranks that hold parts of the states, some perhaps none. All get the same answer.
-    """
-    if config.over == "state":
-        outward = (after > config.delta) & (after > before)
-        return not _total(outward.sum()[None].double(), group)[0]
-    sums = torch.stack([before.double().sum(), after.double().sum(), torch.tensor(float(len(after))).to(after.device)])
-    was, now, n = _total(sums, group)
-    return now <= config.delta * n or now <= was
-
-
-def backtrack(config: TRPO, place: Callable[[float], None], stands: Callable[[], bool]) -> tuple[float, int]:
-    """Halves a step until it stands, and gives it up after config.max_backtracks halvings.
+def backtrack(
+    constraint: StepConstraint, place: Callable[[float], None], stands: Callable[[], bool]
+) -> tuple[float, int]:
+    """Halves a step until it stands, and gives it up after constraint.max_backtracks halvings.
 
     Args:
         place: puts the weights at old + scale * (new - old).
@@ -102,20 +98,20 @@ def backtrack(config: TRPO, place: Callable[[float], None], stands: Callable[[],
         The scale at which the weights are left, 0 if none stands, and the halvings it took.
     """
     scale = 1.0
-    for halvings in range(config.max_backtracks + 1):
+    for halvings in range(constraint.max_backtracks + 1):
         place(scale)
         if stands():
             return scale, halvings
         scale /= 2
     place(0.0)
-    return 0.0, config.max_backtracks
+    return 0.0, constraint.max_backtracks
 
 
 def divergence_metrics(before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> dict[str, float]:
     """trpo/tv_mean and trpo/tv_max of the step that was made, and those of the weights before it; 0 without states.
 
     Args:
-        before, after, group: as in step_stands.
+        before, after, group: as in TRPO.stands.
     """
     both = torch.stack([before, after]).double()
     largest = both.amax(1) if both.shape[1] else both.new_zeros(2)

@@ -14,8 +14,8 @@ import numpy as np
 
 from sat_slime.config.loader import RETIRED, marked_settings
 from sat_slime.config.marks import COMPUTES_NOTHING, OWN_TO_A_CELL, among
-from sat_slime.config.method import base_name, method_label, method_switches
-from sat_slime.objective import PAPER_METHODS
+from sat_slime.config.method import method_in
+from sat_slime.report.comparison.methods import PAPER_ORDER, label_of
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, read_yaml, section
@@ -23,22 +23,10 @@ from sat_slime.runs.row_faults import last_step, missing_steps
 from sat_slime.runs.rows import columns, read_histograms, read_rows
 from sat_slime.runs.slime_rows import adopt, is_slime_log, split_log
 
-PAPER_ORDER = [method.name for method in PAPER_METHODS]
 Rows = list[dict[str, Any]]
 _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
-_OWN_TO_A_METHOD = (
-    "method.base",
-    "method.r3",
-    "method.denominator",
-    "method.sat.enabled",
-    "method.tis.enabled",
-    "method.top_p_replay",
-    "method.dppo.divergence",
-    "method.icepop.form",
-)
 _NOT_TOLD = {
     *marked_settings(OWN_TO_A_CELL),
-    *_OWN_TO_A_METHOD,
     *marked_settings(COMPUTES_NOTHING),
     *map(".".join, RETIRED),
 }
@@ -136,14 +124,6 @@ class Collection:
         return [cell for cell in found if cell.counts] if whole else found
 
 
-def label_of(method: str) -> str:
-    """`sat-gspo-r3` as the paper writes it, `SAT-GSPO w/ R3`; other names as they are."""
-    try:
-        return method_label(method_switches(method))
-    except ValueError:
-        return method
-
-
 def collect(paths: Sequence[str | Path]) -> Collection:
     """All runs below `paths`: grids, run folders, folders or files of metrics. Raises RunFolderError where a path is
     none of these."""
@@ -234,17 +214,9 @@ def _cell(path: Path, config: dict[str, Any], metric_rows: Rows, eval_rows: Rows
     if lag is None and "lag/max" in metrics:
         lag = int(np.nanmax(metrics["lag/max"]))
     seed = _whole(config.get("seed", match and match["seed"]), None)
-    name = method_name(method) if method else match["method"] if match else path.name
+    name = method_in(method).name if method else match["method"] if match else path.name
     period = max(1, (lag or 1) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1))
     return Cell(name, lag, seed, path, config, data=RunData(metrics, columns(kept), (), period), datasets=datasets)
-
-
-def method_name(method: Mapping[str, Any]) -> str:
-    """`sat-gspo-r3` from the `method` section of a resolved config."""
-    on = {key: bool(section(method, key).get("enabled")) for key in ("sat", "tis")}
-    on |= {"r3": bool(method.get("r3")), "topp": bool(method.get("top_p_replay"))}
-    extras = "".join(f"-{key}" for key in ("tis", "r3", "topp") if on[key])
-    return f"{'sat-' if on['sat'] else ''}{base_name(method)}{extras}"
 
 
 def differing_settings(cells: Sequence[Cell]) -> dict[str, dict[str, int]]:

@@ -9,7 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from sat_slime.report.comparison.cells import Cell, Collection, label_of
+from sat_slime.report.comparison.cells import Cell, Collection
+from sat_slime.report.comparison.methods import label_of, method_called, pairs_without
 from sat_slime.report.comparison.paper_numbers import paper_cell
 from sat_slime.report.comparison.statistics import Difference, Estimate, holm, mean_interval, paired_difference
 
@@ -186,8 +187,7 @@ class Comparison:
         methods = self.collection.methods
         groups: dict[str, list[Entry]] = {}
         for lag in self.collection.lags:
-            pairs = [(one, one.removeprefix("sat-")) for one in methods if one.startswith("sat-")]
-            pairs = [(one, base) for one, base in pairs if base in methods]
+            pairs = [(one, base) for one, base in pairs_without("sat", methods) if base in methods]
             groups.setdefault("SAT against its own base", []).extend(
                 [*(self._entry(one, base, lag, lag) for one, base in pairs), *self._pooled(pairs, lag)]
             )
@@ -240,14 +240,13 @@ def _paper_difference(a: tuple[str, int | None], b: tuple[str, int | None]) -> t
 def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:
     """What else the paper compares."""
     best = [("sat-gspo-r3", other) for other in ("grpo", "gspo", "dppo")]
-    r3 = [(one, one.removesuffix("-r3")) for one in methods if one.endswith("-r3")]
-    tis = [(one, one.replace("-tis", "")) for one in methods if "-tis" in one]
-    bases = [("gspo", "grpo"), ("dppo", "grpo"), *((m, m.replace("gspo", "grpo")) for m in methods if "gspo-" in m)]
+    known = [method for method in map(method_called, methods) if method and not method.has("sat")]
+    gspo = [(one.name, one.on("grpo").name) for one in known if one.base_name == "gspo" and one.name != "gspo"]
     groups = {
         "SAT-GSPO w/ R3 against the baselines": best,
-        "with R3 against without": r3,
-        "with TIS against without": tis,
-        "sequence ratio or DPPO against GRPO": [pair for pair in bases if not pair[0].startswith("sat-")],
+        "with R3 against without": pairs_without("r3", methods),
+        "with TIS against without": pairs_without("tis", methods),
+        "sequence ratio or DPPO against GRPO": [("gspo", "grpo"), ("dppo", "grpo"), *gspo],
     }
     return {
         group: [(one, other) for one, other in pairs if one in methods and other in methods]

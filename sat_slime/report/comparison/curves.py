@@ -2,60 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from sat_slime.report.comparison.cells import Cell, label_of
-from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, SKY, VERMILION, Table
+from sat_slime.objective import named_method
+from sat_slime.report.comparison.cells import Cell
+from sat_slime.report.comparison.methods import label_of, method_called
+from sat_slime.report.drawing import COLOURS, Table
 from sat_slime.report.smoothing import smooth, window_of
 
-KEY = (
-    "Colour and dash tell the stabilizer (black solid: none, orange dotted: TIS, blue dashed: SAT, green dash-dotted: "
-    "DPPO), the marker the ratio (circle: token, square: sequence), a filled marker R3."
-)
 MARKS = 6
 """Markers on a line."""
 
 
-_PLAIN, _SAT, _TIS = (BLACK, "-"), (BLUE, "--"), (ORANGE, ":")
-_GATE, _PENALTY = (SKY, (0, (6, 1))), (VERMILION, (0, (1, 1, 4, 1)))
-_BASES: dict[str, tuple[tuple[str, Any], str]] = {
-    "grpo": (_PLAIN, "o"),
-    "gspo": (_PLAIN, "s"),
-    "ppo": (_PLAIN, "v"),
-    "trpo": (_PLAIN, "X"),
-    "dppo": ((GREEN, "-."), "^"),
-    "icepop": (_GATE, "D"),
-    "kpop": (_GATE, "P"),
-    "seqclip": (_GATE, "s"),
-    "spo": (_PENALTY, "o"),
-    "drpo": (_PENALTY, "D"),
-}
-"""Colour with dash, and marker, of each base."""
-
-
-def style_of(method: str) -> dict[str, Any]:
-    """How a method is drawn: dash and colour by stabilizer, marker by ratio, filled with R3."""
-    base = method.removeprefix("sat-").split("-")[0]
-    (colour, dash), marker = _BASES.get(base, (_PLAIN, "o"))
-    if method.startswith("sat-"):
-        colour, dash = _SAT
-    elif "-tis" in method:
-        colour, dash = _TIS
-    filled = "-r3" in method
+def style_of(name: str) -> dict[str, Any]:
+    """How a method is drawn: as its stabilizers say; a name that is none of a method as GRPO."""
+    style = (method_called(name) or named_method("grpo")).style
+    colour = COLOURS.get(style.colour, style.colour)
     return {
         "color": colour,
-        "linestyle": dash,
-        "marker": marker,
+        "linestyle": style.dash,
+        "marker": style.marker,
         "markersize": 4.5,
-        "markerfacecolor": colour if filled else "white",
+        "markerfacecolor": colour if style.filled else "white",
         "markeredgecolor": colour,
         "markeredgewidth": 1.1,
         "linewidth": 1.4,
     }
+
+
+def key_to(names: Iterable[str]) -> str:
+    """What colour, dash and marker of these methods tell, in a sentence."""
+    lines: dict[str, list[str]] = {}
+    for method in filter(None, map(method_called, names)):
+        line, giver = method.style, method.line_giver
+        told = f"{line.colour} {_DASHES.get(line.dash, 'broken')}"
+        lines.setdefault(told, []).append(giver.row.title if giver.family != "clip" else "none")
+    told = ", ".join(f"{line}: {' or '.join(dict.fromkeys(givers))}" for line, givers in lines.items())
+    return (
+        f"Colour and dash tell the stabilizer ({told}), the marker the base (circle: GRPO, square: GSPO), a filled "
+        "marker R3."
+    )
+
+
+_DASHES: dict[Any, str] = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dash-dotted"}
 
 
 def marks(length: int, place: int) -> list[int]:

@@ -11,9 +11,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sat_slime.report.comparison.cells import Cell, label_of
+from sat_slime.report.comparison.cells import Cell
 from sat_slime.report.comparison.contrasts import Comparison, score_curve
 from sat_slime.report.comparison.curves import draw_seeds, metric_curve, style_of
+from sat_slime.report.comparison.methods import label_of
 from sat_slime.report.comparison.paper_numbers import paper_cell
 from sat_slime.report.drawing import GREY, NARROW_WIDTH, STYLE, Drawing, Table, column_of
 from sat_slime.report.smoothing import smooth

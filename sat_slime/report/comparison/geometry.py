@@ -12,9 +12,9 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from sat_slime.objective import SAT, TokenBatch, named_method, policy_surrogate
+from sat_slime.objective import Clip, TokenBatch, named_method, policy_surrogate
 from sat_slime.objective.clip import clipped_surrogate
-from sat_slime.objective.trust_region import contracted_ends
+from sat_slime.objective.stabilizers.sat import contracted_ends
 from sat_slime.report.drawing import NARROW_WIDTH, STYLE, Drawing, Table
 
 MU = 0.01
@@ -41,7 +41,7 @@ def with_fixed_factor() -> np.ndarray:
     """The same of SAT's surrogate where the factor is FIXED_FACTOR on the side of sign(d), as the paper draws it."""
     r, a = _plane()
     d = r.log().requires_grad_()
-    ends = contracted_ends(SAT(), torch.full_like(r, 1 - FIXED_FACTOR))
+    ends = contracted_ends(Clip(), torch.full_like(r, 1 - FIXED_FACTOR))
     return _slopes(clipped_surrogate(d, a, *ends).values, d)
 
 

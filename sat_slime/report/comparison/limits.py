@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sat_slime.report.comparison.cells import PAPER_ORDER, Cell, Collection, differing_settings, label_of
+from sat_slime.report.comparison.cells import Cell, Collection, differing_settings
 from sat_slime.report.comparison.contrasts import Comparison, Contrast
 from sat_slime.report.comparison.figures import lag_name
+from sat_slime.report.comparison.methods import PAPER_ORDER, label_of
 from sat_slime.report.comparison.paper_numbers import ANSWERS_PER_EVALUATION, LAGS
 from sat_slime.report.comparison.statistics import LEVEL
 

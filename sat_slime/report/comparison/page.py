@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sat_slime.report.comparison.cells import collect, is_grid
 from sat_slime.report.comparison.contrasts import Comparison
-from sat_slime.report.comparison.curves import KEY
+from sat_slime.report.comparison.curves import key_to
 from sat_slime.report.comparison.figures import draw_departure, draw_drift, draw_learning, draw_scores, lag_name
 from sat_slime.report.comparison.geometry import draw_geometry
 from sat_slime.report.comparison.limits import limits, ours_label, summary
@@ -28,6 +28,7 @@ from sat_slime.runs.folder import RunFolderError, writable
 def figures(comparison: Comparison) -> Iterator[Figure]:
     """All figures, drawn when asked for."""
     collection = comparison.collection
+    key = key_to(collection.methods)
     yield Figure(
         "scores",
         "Best scores with their intervals",
@@ -38,20 +39,20 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     yield Figure(
         "drift",
         "d_pi over training",
-        f"Mean over seeds, smoothed over whole lag cycles. {KEY}",
+        f"Mean over seeds, smoothed over whole lag cycles. {key}",
         partial(draw_drift, comparison),
     )
     yield Figure(
         "accuracy",
         "Held-out accuracy over training",
         f"Mean over seeds; the band goes from the lowest seed to the highest. By the updates of the weights that were "
-        f"measured, not by when. {KEY}",
+        f"measured, not by when. {key}",
         partial(draw_learning, comparison, "accuracy"),
     )
     yield Figure(
         "reward",
         "Training reward over training",
-        f"As above, by the weights that earned the reward: under lag they are older than those in training. {KEY}",
+        f"As above, by the weights that earned the reward: under lag they are older than those in training. {key}",
         partial(draw_learning, comparison, "reward/mean"),
     )
     yield Figure(

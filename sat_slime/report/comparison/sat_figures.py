@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sat_slime.report.comparison.cells import label_of
 from sat_slime.report.comparison.contrasts import Comparison, late_mean
 from sat_slime.report.comparison.curves import aligned, marks, metric_curve, seed_mean, style_of
 from sat_slime.report.comparison.figures import lag_name
+from sat_slime.report.comparison.methods import has, label_of, method_called
 from sat_slime.report.drawing import BLACK, BLUE, NARROW_WIDTH, ORANGE, STYLE, VERMILION, Drawing, Table, column_of
 
 SAT_METRICS = (
@@ -40,7 +40,7 @@ def draw_sat(comparison: Comparison, lag: int | None) -> Drawing | None:
 def _sat_panel(
     comparison: Comparison, lag: int | None, key: str, title: str, unit: str, scale: float, axes: Axes, table: Table
 ) -> bool:
-    methods = [method for method in comparison.collection.methods if method.startswith("sat-")]
+    methods = [method for method in comparison.collection.methods if has(method, "sat")]
     drawn = False
     for place, method in enumerate(methods):
         curves = [metric_curve(cell, key) for cell in comparison.collection.of(method, lag)]
@@ -63,8 +63,9 @@ def _sat_panel(
 
 def _apart(method: str) -> dict[str, Any]:
     """SAT methods share colour and dash elsewhere; among themselves they differ."""
-    colour = VERMILION if "gspo" in method else BLUE
-    filled = method.endswith("-r3")
+    known = method_called(method)
+    colour = VERMILION if known and known.ratio == "sequence" else BLUE
+    filled = has(method, "r3")
     face = colour if filled else "white"
     return {"color": colour, "linestyle": "-" if filled else "--", "markeredgecolor": colour, "markerfacecolor": face}
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from sat_slime.report.comparison.cells import Cell, label_of
+from sat_slime.report.comparison.cells import Cell
 from sat_slime.report.comparison.contrasts import Comparison, Contrast, Summary
 from sat_slime.report.comparison.figures import departure_of, lag_name
+from sat_slime.report.comparison.methods import label_of
 from sat_slime.report.comparison.paper_numbers import BASE_MODEL_SCORE, PAPER_LABEL, PaperCell, paper_cell
 from sat_slime.report.comparison.statistics import Difference, Estimate
 from sat_slime.report.page import Heading, Sheet, Strong

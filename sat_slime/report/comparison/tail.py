@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from sat_slime.report.comparison.cells import Cell, Collection, label_of
+from sat_slime.report.comparison.cells import Cell, Collection
+from sat_slime.report.comparison.methods import has, label_of
 from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, VERMILION, Drawing, Table, column_of
 
 BOUNDS = tuple(10.0**exponent for exponent in (-2, -1.5, -1, -0.5, 0))
@@ -82,7 +83,7 @@ def draw_tail(collection: Collection) -> Drawing | None:
     """Histogram of |d|, and the share of the tokens above it, a line per realized lag; with and without R3."""
     panels = []
     for replayed, name in ((False, "without R3"), (True, "with R3")):
-        cells = [cell for cell in stalest(collection) if cell.method.endswith("-r3") == replayed]
+        cells = [cell for cell in stalest(collection) if has(cell.method, "r3") == replayed]
         pools = pool(cells)
         for kind in ("histogram", "tail"):
             panels.append(partial(_panel, pools, kind, f"{len(cells)} run{'s' * (len(cells) != 1)} {name}: {kind}"))
@@ -121,7 +122,7 @@ Rows = list[list[str]]
 def lag_table(collection: Collection) -> Rows:
     """Lag, realized lag, |d| and gate of every SAT method: means over the steps of that realized lag and the runs."""
     rows = [["method", "lag", "realized", "steps", *(name for _, name in MEASURES)]]
-    sat = [name for name in collection.methods if name.startswith("sat-")]
+    sat = [name for name in collection.methods if has(name, "sat")]
     for method, configured in itertools.product(sat, collection.lags):
         cells = [cell for cell in collection.of(method, configured, whole=False) if "lag/mean" in cell.data.metrics]
         lags = [np.round(cell.data.metrics["lag/mean"]) for cell in cells]

@@ -12,7 +12,6 @@ from trainer_ranks import LAYOUTS, make_config, make_initial, make_samples, run_
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.rollout_batch import TrainSample
-from sat_slime.objective import step_stands
 
 pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
 pytestmark = pytest.mark.engine
@@ -260,7 +259,7 @@ def constrained_steps(trainer, rank: int, initial: str, out: str) -> dict:
         before, old = trainer.scorer.divergence(microbatches), [m.detach().clone() for m in trainer.optimizer.masters]
         metrics = trainer.train(samples)[0].metrics
         after, scale = trainer.scorer.divergence(microbatches), metrics["trpo/step_scale"]
-        kept.append(step_stands(config, before, after, torch.distributed.group.WORLD))
+        kept.append(config.stands(before, after, torch.distributed.group.WORLD))
         moved = [torch.lerp(start, end, scale) for start, end in zip(old, full, strict=True)]
         kept.append(all(torch.equal(a, b) for a, b in zip(moved, trainer.optimizer.masters, strict=True)))
         kept.append(len(after) == 0 or metrics["trpo/tv_max"] >= float(after.max()))

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from sat_slime.objective import DPPO, IcePop, KPop, SeqClip, TokenBatch, named_method
-from sat_slime.objective.gates import bernoulli_kl, dppo_gate, icepop_gate, kpop_gate, seqclip_gate
-from sat_slime.objective.method import compose_method
+from sat_slime.objective import DPPO, BatchView, Gate, IcePop, KPop, SeqClip, TokenBatch
+from sat_slime.objective.bernoulli import bernoulli_kl
+from sat_slime.objective.ratio import Denominator, log_ratio
 
 
 def make_batch(pi: list[float], mu: list[float], advantages: list[float], lengths: list[int]) -> TokenBatch:
@@ -18,6 +18,11 @@ def make_batch(pi: list[float], mu: list[float], advantages: list[float], length
     return TokenBatch(log(pi), log(mu), torch.tensor(advantages).double(), torch.ones(n, dtype=torch.bool), lengths)
 
 
+def factors(gate: Gate, batch: TokenBatch, denominator: Denominator = "rollout") -> torch.Tensor:
+    d = log_ratio(gate.ratio, denominator, batch)
+    return gate.factor(BatchView(batch, denominator, d, batch.advantages))
+
+
 def test_dppo_keeps_pull_back_and_small_moves_of_mass() -> None:
     batch = make_batch(
         pi=[0.6, 0.6, 0.4, 0.4, 0.0019, 0.503, 0.5, 0.6],
@@ -25,7 +30,7 @@ def test_dppo_keeps_pull_back_and_small_moves_of_mass() -> None:
         advantages=[1, -1, 1, -1, 1, 1, 1, 0],
         lengths=[8],
     )
-    gate = dppo_gate(DPPO(delta=1e-3), named_method("dppo"), batch, None)
+    gate = factors(DPPO(delta=1e-3), batch)
     assert gate.tolist() == [0, 1, 1, 0, 1, 0, 1, 1]
 
 
@@ -37,27 +42,26 @@ def test_dppo_by_the_binary_kl() -> None:
         lengths=[7],
     )
     # KL(mu || pi): 0.0204 of 0.5 against 0.6 or 0.4, 0.0162 of 0.001 against 0.02, 0.0009 against 0.003.
-    assert dppo_gate(DPPO(0.02, "kl"), named_method("dppo-kl"), batch, None).tolist() == [0, 1, 1, 0, 1, 1, 1]
-    assert dppo_gate(DPPO(0.021, "kl"), named_method("dppo-kl"), batch, None).tolist() == [1] * 7
-    assert dppo_gate(DPPO(0.01, "kl"), named_method("dppo-kl"), batch, None).tolist() == [0, 1, 1, 0, 0, 1, 1]
+    assert factors(DPPO("kl", delta_kl=0.02), batch).tolist() == [0, 1, 1, 0, 1, 1, 1]
+    assert factors(DPPO("kl", delta_kl=0.021), batch).tolist() == [1] * 7
+    assert factors(DPPO("kl", delta_kl=0.01), batch).tolist() == [0, 1, 1, 0, 0, 1, 1]
 
 
 def test_dppo_reads_mu_whatever_the_clips_denominator() -> None:
     batch = make_batch([0.6, 0.4], [0.5, 0.5], [1.0, 1.0], [2])
-    gate = dppo_gate(DPPO(), compose_method("dppo", denominator="trainer"), batch, None)
+    gate = factors(DPPO(), batch, "trainer")
     assert gate.tolist() == [0, 1]
 
 
 def test_icepop_range_includes_its_ends() -> None:
     batch = make_batch([0.125, 0.25, 0.5, 0.75, 1.0], [0.5, 0.5, 0.5, 0.5, 0.125], [1.0] * 5, [5])
-    method = named_method("icepop")
-    assert icepop_gate(IcePop(0.5, 5.0), method, batch, None).tolist() == [0, 1, 1, 1, 0]
-    assert icepop_gate(IcePop(0.5, 5.0, "weight"), method, batch, None).tolist() == pytest.approx([0, 0.5, 1, 1.5, 0])
+    assert factors(IcePop(0.5, 5.0), batch).tolist() == [0, 1, 1, 1, 0]
+    assert factors(IcePop(0.5, 5.0, "weight"), batch).tolist() == pytest.approx([0, 0.5, 1, 1.5, 0])
 
 
 def test_kpop_is_symmetric_in_direction() -> None:
     batch = make_batch([0.9, 0.1, 0.5, 0.52, 0.2], [0.1, 0.9, 0.5, 0.5, 0.9], [1.0, -1.0, 1.0, 1.0, 1.0], [5])
-    assert kpop_gate(KPop(0.1), named_method("kpop"), batch, None).tolist() == [0, 0, 1, 1, 0]
+    assert factors(KPop(0.1), batch).tolist() == [0, 0, 1, 1, 0]
 
 
 def test_bernoulli_kl_known_values() -> None:
@@ -77,5 +81,5 @@ def test_bernoulli_kl_at_the_edges_and_never_negative() -> None:
 
 def test_seqclip_judges_whole_responses() -> None:
     batch = make_batch([0.5, 0.3, 0.9, 0.9], [0.5, 0.2, 0.1, 0.9], [1.0] * 4, [2, 2])
-    gate = seqclip_gate(SeqClip(0.8, 1.25), named_method("seqclip"), batch, None)
+    gate = factors(SeqClip(0.8, 1.25), batch)
     assert gate.tolist() == [1, 1, 0, 0]

@@ -9,7 +9,7 @@ import paper_equations as paper
 import pytest
 import torch
 
-from sat_slime.objective import TRPO, backtrack, divergence_metrics, step_stands, total_variation
+from sat_slime.objective import TRPO, backtrack, divergence_metrics, total_variation
 
 STATES, VOCABULARY = 40, 16
 
@@ -54,7 +54,7 @@ def test_total_variation_of_truncated_distributions() -> None:
 def test_a_step_stands_inside_the_region_or_where_it_leads_back(over, before, after, stands: bool) -> None:
     config = TRPO(delta=0.1, over=over)
     tensors = (torch.tensor(values, dtype=torch.float64) for values in (before, after))
-    assert step_stands(config, *tensors) is stands
+    assert config.stands(*tensors) is stands
 
 
 class Table:
@@ -96,7 +96,7 @@ def test_the_largest_halving_that_stands_is_taken(over, delta: float, size: floa
     torch.manual_seed(int(100 * size))
     config, table = TRPO(delta, over, max_backtracks=6), Table(seed=7, size=size)
     before = table.divergence()
-    scale, halvings = backtrack(config, table.place, lambda: step_stands(config, before, table.divergence()))
+    scale, halvings = backtrack(config, table.place, lambda: config.stands(before, table.divergence()))
 
     stands = stands_by_the_equation(config, table)
     scales = [2.0**-k for k in range(7)]
