@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from sat_slime import embedded
 from sat_slime.cli import app
-from sat_slime.cli import check as checking
-from sat_slime.cli import launch as launching
-from sat_slime.cli.driver import Outcome
+from sat_slime.cli.embedded_run import embedded_plan, embedded_start, engine_packages
+from sat_slime.cli.embedded_run.driver_process import Outcome
+from sat_slime.cli.embedded_run.engine_packages import Engine
 from sat_slime.config import build_method
 from sat_slime.config.method import method_switches
 from sat_slime.config.schema import MethodConfig
@@ -125,7 +125,7 @@ def test_dry_run_starts_nothing(runtime, tmp_path):
     ],
 )
 def test_bad_input_is_a_line_and_exit_code_2(runtime, monkeypatch, tmp_path, arguments, message):
-    monkeypatch.setattr(launching, "tracker_error", lambda project: project and "pip install wandb")
+    monkeypatch.setattr(embedded_plan, "tracker_error", lambda project: project and "pip install wandb")
     result = sat_slime_command("launch", TINY, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -141,7 +141,7 @@ def test_options_that_say_what_the_method_says_are_no_contradiction(runtime):
 
 @pytest.mark.parametrize("command", [["launch"], ["check"]])
 def test_all_faults_are_told_at_once(runtime, monkeypatch, command):
-    monkeypatch.setattr(checking, "ENGINES", ())
+    monkeypatch.setattr(engine_packages, "ENGINES", ())
     overrides = ["--set", "train.lr=1e400", "--set", "model.kv_heads=3", "--set", "pipline.lag=1"]
     result = sat_slime_command(*command, TINY, *overrides)
     assert result.exit_code == 2
@@ -176,7 +176,7 @@ def test_missing_file(runtime):
 
 
 def test_missing_engines_say_what_to_install(runtime, monkeypatch, tmp_path):
-    monkeypatch.setattr(launching, "missing_engines", lambda: ["megatron-core", "ray"])
+    monkeypatch.setattr(engine_packages, "missing_engines", lambda: ["megatron-core", "ray"])
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 2
     assert "megatron-core, ray" in result.stderr and 'pip install "sat-slime[embedded]"' in result.stderr
@@ -224,7 +224,7 @@ def test_a_ray_that_does_not_start_is_started_once_more(runtime, tmp_path, failu
 
 def test_a_driver_that_cannot_speak_is_spoken_for(runtime, monkeypatch, tmp_path):
     outcome = Outcome("failed", "the run's driver (process 5) was killed by SIGKILL and could not say why", dead=True)
-    monkeypatch.setattr(launching, "watched", lambda work: outcome)
+    monkeypatch.setattr(embedded_start, "watched", lambda work: outcome)
     monkeypatch.setattr(MemoryWatch, "remark", lambda self: "the kernel killed 1 process for want of memory")
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 1
@@ -279,15 +279,15 @@ def test_interrupted_says_how_to_go_on(runtime, tmp_path):
 
 
 def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(launching, "make_view", interrupted)
+    monkeypatch.setattr(embedded_start, "make_view", interrupted)
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 130
     assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
     assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
-    monkeypatch.setattr(launching, "plan_run", interrupted)
+    monkeypatch.setattr("sat_slime.cli.run_plan.plan_run", interrupted)
     result = sat_slime_command("launch", TINY)
     assert (result.exit_code, result.stderr) == (130, "error: interrupted\n")
 
@@ -395,8 +395,8 @@ def test_a_resumed_run_starts_where_its_checkpoint_is(runtime, monkeypatch, tmp_
     runtime.end, runtime.stop_after = KeyboardInterrupt(), 5
     sat_slime_command("launch", TINY)
     first_steps = []
-    make_view = launching.make_view
-    monkeypatch.setattr(launching, "make_view", lambda *args: first_steps.append(args[-1]) or make_view(*args))
+    make_view = embedded_start.make_view
+    monkeypatch.setattr(embedded_start, "make_view", lambda *args: first_steps.append(args[-1]) or make_view(*args))
     sat_slime_command("launch", "runs/tiny", "--resume")
     assert first_steps == [4]
 
@@ -516,14 +516,14 @@ def test_version_and_help():
 
 
 def test_check_tells_settings_and_machine_apart(runtime, monkeypatch):
-    monkeypatch.setattr(checking, "ENGINES", (checking.Engine("json", "json"),))
+    monkeypatch.setattr(engine_packages, "ENGINES", (Engine("json", "json"),))
     good = sat_slime_command("check", TINY)
     assert good.exit_code == 0, good.output
     assert "OK    settings" in good.stdout and "OK    memory" in good.stdout
     bad = sat_slime_command("check", TINY, "--set", "model.experts=0", "--set", "train.tensor_parallel=3")
     assert bad.exit_code == 2
     assert bad.stdout.count("FAIL  settings") >= 3
-    monkeypatch.setattr(checking, "ENGINES", (checking.Engine("json", "json", "raise RuntimeError('torn')"),))
+    monkeypatch.setattr(engine_packages, "ENGINES", (Engine("json", "json", "raise RuntimeError('torn')"),))
     broken = sat_slime_command("check", TINY)
     assert broken.exit_code == 1
     assert "cannot be imported (RuntimeError: torn)" in broken.stdout
@@ -531,7 +531,7 @@ def test_check_tells_settings_and_machine_apart(runtime, monkeypatch):
 
 @pytest.mark.parametrize("key", ["output_dir", "cache_dir"])
 def test_check_finds_folders_that_cannot_be_made(runtime, monkeypatch, tmp_path, key):
-    monkeypatch.setattr(checking, "ENGINES", ())
+    monkeypatch.setattr(engine_packages, "ENGINES", ())
     (tmp_path / "file").write_text("")
     result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/file/x")
     assert result.exit_code == 1
@@ -545,6 +545,6 @@ def test_check_finds_folders_that_cannot_be_made(runtime, monkeypatch, tmp_path,
 def test_errors_of_actors_are_told_by_their_cause():
     wrapped = RuntimeError("ray::Trainer.train() (pid=1)\nTraceback ...")
     wrapped.cause = KeyError("layer")
-    assert launching.one_line(wrapped) == "KeyError: 'layer'"
-    assert launching.one_line(OSError(28, "No space left on device")) == "[Errno 28] No space left on device"
-    assert launching.one_line(AssertionError()) == "AssertionError"
+    assert embedded_start.one_line(wrapped) == "KeyError: 'layer'"
+    assert embedded_start.one_line(OSError(28, "No space left on device")) == "[Errno 28] No space left on device"
+    assert embedded_start.one_line(AssertionError()) == "AssertionError"

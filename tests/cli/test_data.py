@@ -17,8 +17,7 @@ pytest.importorskip("pyarrow", reason="needs pip install 'sat-slime[data]'")
 
 from prompt_sets import dapo_rows, dolci_rows, pairs, slime_rows, write
 
-from sat_slime.cli import app
-from sat_slime.cli import data as command
+from sat_slime.cli import app, prompt_sets
 from sat_slime.plugin.launch.machine import data_problem
 from sat_slime.prompts import build as building
 from sat_slime.prompts.labels import new_pool
@@ -37,7 +36,7 @@ def pool():
 @pytest.fixture(autouse=True)
 def one_pool(pool, monkeypatch):
     """For all commands, since its processes take seconds to start."""
-    monkeypatch.setattr(command, "new_pool", lambda workers: contextlib.nullcontext(pool))
+    monkeypatch.setattr(prompt_sets, "new_pool", lambda workers: contextlib.nullcontext(pool))
 
 
 def data(*arguments):
@@ -54,8 +53,8 @@ def sets(tmp_path, monkeypatch):
     for name, expected in (("DAPO", 60), ("DOLCI", 25), ("AIME24", 30)):
         small = building.DataSet(**{**vars(getattr(building, name)), "expected": expected})
         monkeypatch.setattr(building, name, small)
-        monkeypatch.setattr(command, name, small)
-    monkeypatch.setattr(command, "PAPER_PROMPTS", 85)
+        monkeypatch.setattr(prompt_sets, name, small)
+    monkeypatch.setattr(prompt_sets, "PAPER_PROMPTS", 85)
     dapo = write(tmp_path / "dapo/data/dapo-math-17k.parquet", dapo_rows(pairs(0, 60), 4), row_group=37)
     dolci = write(tmp_path / "dolci/data/train-00000-of-00001.parquet", dolci_rows(pairs(50, 75)))
     aime = write(tmp_path / "aime-2024.parquet", dapo_rows(AIME, 32))
@@ -143,7 +142,7 @@ def test_what_breaks_off_leaves_no_folder_that_looks_whole(sets, tmp_path, monke
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(command, "write_json", full)
+    monkeypatch.setattr(prompt_sets, "write_json", full)
     assert data("prepare", "--out", out, *sets, "--overwrite").exit_code != 0
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert (out / "manifest.json").exists() == there

@@ -15,8 +15,8 @@ from unittest import mock
 
 import pytest
 
-from sat_slime.cli import driver
-from sat_slime.cli.driver import FORWARDED, Outcome, watched
+from sat_slime.cli.embedded_run import driver_process
+from sat_slime.cli.embedded_run.driver_process import FORWARDED, Outcome, watched
 from sat_slime.embedded.deaths import children
 
 WAITS = [sys.executable, "-c", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1); input()"]
@@ -196,7 +196,7 @@ def test_a_signal_while_the_rest_ends_changes_nothing(monkeypatch):
             os.kill(os.getpid(), number)
         left.append(before)
 
-    monkeypatch.setattr(driver, "_end_what_is_left", end_what_is_left)
+    monkeypatch.setattr(driver_process, "_end_what_is_left", end_what_is_left)
     assert watched(lambda lost: Outcome("finished")) == Outcome("finished")
     assert len(left) == 1
 
@@ -211,7 +211,7 @@ def test_no_process_for_the_driver_is_told_and_signals_are_as_before(monkeypatch
 def test_ctrl_z_stops_both_and_both_go_on():
     psutil = pytest.importorskip("psutil")
     program = (
-        "import os, signal\nfrom sat_slime.cli.driver import Outcome, watched\n"
+        "import os, signal\nfrom sat_slime.cli.embedded_run.driver_process import Outcome, watched\n"
         "def work(lost):\n"
         "    signal.signal(signal.SIGUSR1, lambda *_: lost(Outcome('finished')))\n"
         "    print(os.getpid(), flush=True)\n"
@@ -256,7 +256,7 @@ def test_nothing_is_left_of_the_driver_and_nothing_else_is_ended(tmp_path):
 
 def test_the_driver_dies_with_its_launcher(tmp_path):
     program = (
-        "import os, signal\nfrom sat_slime.cli.driver import watched\n"
+        "import os, signal\nfrom sat_slime.cli.embedded_run.driver_process import watched\n"
         "def work(lost):\n"
         "    print(os.getpid(), flush=True)\n"
         "    os.kill(os.getppid(), signal.SIGKILL)\n"

@@ -13,9 +13,9 @@ import pytest
 from fake_completions import serving
 from typer.testing import CliRunner
 
-from sat_slime.cli import evaluate
 from sat_slime.cli.app import app
-from sat_slime.cli.evaluate import read_questions
+from sat_slime.cli.evaluation_run import evaluation_plan
+from sat_slime.cli.evaluation_run.evaluation_plan import read_questions
 from sat_slime.prompts import PromptError
 from sat_slime.runs.rows import read_rows
 
@@ -228,7 +228,7 @@ def no_memory(stack, wish, out):
 
 @pytest.mark.parametrize("serve, told", [(no_room_for_a_server, "device: '/x'"), (no_memory, "allocate memory")])
 def test_what_a_server_lacks_is_not_taken_for_room_in_the_folder(tmp_path, monkeypatch, data, model, serve, told):
-    monkeypatch.setattr(evaluate, "_serve", mock.create_autospec(evaluate._serve, side_effect=serve))
+    monkeypatch.setattr(evaluation_plan, "_serve", mock.create_autospec(evaluation_plan._serve, side_effect=serve))
     result = sat_slime_eval(model, "--data", data, "--out", tmp_path / "out")
     output = f"{result.output} {result.exception}"
     assert told in " ".join(output.split()) and "free space" not in output and f"'{tmp_path / 'out'}'" not in output

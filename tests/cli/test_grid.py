@@ -14,11 +14,14 @@ import yaml
 from typer.testing import CliRunner
 
 from sat_slime.cli import app
-from sat_slime.cli import grid as grids
-from sat_slime.cli import launch as launching
+from sat_slime.cli.embedded_run import engine_packages
+from sat_slime.cli.grid_run import grid_start
+from sat_slime.cli.grid_run.grid_plan import plan_grid
+from sat_slime.cli.grid_run.grid_start import Cells
 from sat_slime.config.jsonl import read_rows
 from sat_slime.grid import run as running
-from sat_slime.grid.state import GridFolder
+from sat_slime.grid.state import CellState, GridFolder
+from sat_slime.runs.folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = [sys.executable, str(ROOT / "tests" / "grid" / "grid_stand_in.py")]
@@ -29,8 +32,8 @@ CELLS = [f"{method}-lag{lag}-seed{seed}" for seed in (0, 1) for method in ("gspo
 def told(monkeypatch, tmp_path):
     """A grid in the working directory, and the folder that tells its cells what to do."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(grids, "COMMAND", STAND_IN)
-    monkeypatch.setattr(launching, "missing_engines", lambda: [])
+    monkeypatch.setattr(grid_start, "COMMAND", STAND_IN)
+    monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
     monkeypatch.setattr(running, "POLL_S", 0.01)
     monkeypatch.setenv("GRID_STAND_IN", str(tmp_path / "told"))
     (tmp_path / "told").mkdir()
@@ -157,8 +160,9 @@ def assert_as_undisturbed(told):
 def test_a_killed_grid_leaves_nothing_running_and_goes_on_where_it_was(told):
     tell(told, CELLS[1], [4, "kill grid"])
     program = (
-        f"from sat_slime.cli import grid, launch, main; grid.COMMAND = {STAND_IN!r}; "
-        "launch.missing_engines = lambda: []; main()"
+        "from sat_slime.cli import main; from sat_slime.cli.embedded_run import engine_packages; "
+        "from sat_slime.cli.grid_run import grid_start; "
+        f"grid_start.COMMAND = {STAND_IN!r}; engine_packages.missing_engines = lambda: []; main()"
     )
     killed = subprocess.run([sys.executable, "-c", program, "grid", "grid.yaml"], capture_output=True, timeout=120)
     assert killed.returncode == -signal.SIGKILL
@@ -286,7 +290,7 @@ def test_bad_input_is_a_line_and_exit_code_2(told, changes, arguments, message):
 
 def test_two_at_once_are_refused(told):
     sat_slime_grid("grid.yaml", "--only", "gspo@1", "--seeds", "0")
-    folder = grids.GridFolder("grids/small")
+    folder = GridFolder("grids/small")
     folder.lock()
     try:
         refused = sat_slime_grid("grid.yaml")
@@ -314,7 +318,7 @@ def test_status_of_a_grid(told):
 def test_a_run_that_was_finished_by_hand_counts(told):
     tell(told, CELLS[0], [3, "interrupt grid"])
     sat_slime_grid("grid.yaml")
-    run = grids.RunFolder(f"grids/small/runs/{CELLS[0]}")
+    run = RunFolder(f"grids/small/runs/{CELLS[0]}")
     run.ended("finished")
     assert sat_slime_grid("grid.yaml").exit_code == 0
     assert starts(told) == CELLS
@@ -363,13 +367,13 @@ def test_slime_runs_cost_gpu_hours(slime_run):
 
 
 def test_the_command_of_a_slime_cell_depends_on_its_job(slime_run):
-    plan = grids.plan_grid(Path("grid.yaml"), None, [], [], [])
-    cells = grids.Cells(plan, ["--skip-checks"])
-    state = grids.CellState(plan.wanted[0])
+    plan = plan_grid(Path("grid.yaml"), None, [], [], [])
+    cells = Cells(plan, ["--skip-checks"])
+    state = CellState(plan.wanted[0])
     plan.folder.cells.mkdir(parents=True)
     first = cells.command(state)[-4:]
     assert first == ["launch", "grids/small/cells/gspo-lag1-seed7.yaml", "--no-live", "--skip-checks"]
-    run = grids.RunFolder.create("grids/small/runs/gspo-lag1-seed7", Path(first[1]).read_text())
+    run = RunFolder.create("grids/small/runs/gspo-lag1-seed7", Path(first[1]).read_text())
     run.unlock()
     run.started("a-job")
     assert cells.command(state)[-3:] == ["logs", str(run.path), "--follow"]

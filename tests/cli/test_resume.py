@@ -18,9 +18,8 @@ from typer.testing import CliRunner
 
 import sat_slime.embedded
 from sat_slime.cli import app
-from sat_slime.cli import check as checking
-from sat_slime.cli import grid as grids
-from sat_slime.cli import launch as launching
+from sat_slime.cli.embedded_run import engine_packages
+from sat_slime.cli.grid_run import grid_start
 from sat_slime.config import load_config
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.initial_model import cached_model
@@ -345,7 +344,7 @@ def test_a_dry_run_says_from_where_and_finds_the_damage(runtime):
 
 
 def test_damaged_weights_are_not_evaluated(runtime, monkeypatch):
-    monkeypatch.setattr(checking, "missing_engines", lambda: [])
+    monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
     truncate("weights/v000004/model.safetensors")()
     result = command("eval", RUN)
     assert result.exit_code == 2
@@ -356,8 +355,8 @@ def test_damaged_weights_are_not_evaluated(runtime, monkeypatch):
 
 def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launching, "missing_engines", lambda: [])
-    monkeypatch.setattr(grids, "COMMAND", (sys.executable, str(STAND_IN)))
+    monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
+    monkeypatch.setattr(grid_start, "COMMAND", (sys.executable, str(STAND_IN)))
     monkeypatch.setattr(running, "POLL_S", 0.01)
     values = {"name": "small", "run": str(TINY), "methods": ["gspo"], "lags": [1], "seeds": [0], "retries": 1}
     Path("grid.yaml").write_text(yaml.safe_dump(values))

@@ -18,9 +18,10 @@ import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sat_slime.cli import app, jobs
-from sat_slime.cli.jobs import Show
-from sat_slime.cli.slime import plan_slime_run, saved_iterations
+from sat_slime.cli import app
+from sat_slime.cli.slime_run import job_start
+from sat_slime.cli.slime_run.job_following import Show, follow
+from sat_slime.cli.slime_run.slime_plan import plan_slime_run, saved_iterations
 from sat_slime.config import load_config
 from sat_slime.embedded import deaths
 from sat_slime.plugin.launch import local_ray
@@ -434,8 +435,10 @@ def test_a_ray_of_the_runs_own_ends_with_it(file, tmp_path):
 def test_a_ray_that_does_not_end_hides_no_error(monkeypatch, tmp_path):
     """The first error is of the folder, which another process has."""
     server, ray = mock.create_autospec(JobServer, instance=True), LocalRay("http://127.0.0.1:1", 1, "folder")
-    monkeypatch.setattr(jobs, "_cluster", mock.create_autospec(jobs._cluster, return_value=(server, ray)))
-    monkeypatch.setattr(jobs, "_claim", mock.create_autospec(jobs._claim, side_effect=RunFolderError("it is in use")))
+    monkeypatch.setattr(job_start, "_cluster", mock.create_autospec(job_start._cluster, return_value=(server, ray)))
+    monkeypatch.setattr(
+        job_start, "_claim", mock.create_autospec(job_start._claim, side_effect=RunFolderError("it is in use"))
+    )
     monkeypatch.setattr(local_ray, "stop_ray", mock.create_autospec(stop_ray, side_effect=JobError("it does not end")))
     result = sat_slime("launch", PAPER, "--skip-checks", *settings(f"output_dir={tmp_path}/runs"))
     assert result.exit_code == 2 and result.stderr.endswith("error: it is in use\n")
@@ -548,7 +551,7 @@ def begun(tmp_path):
         resume=False,
         look_for_slime=False,
     )
-    folder = jobs._claim(made, overwrite=False)
+    folder = job_start._claim(made, overwrite=False)
     folder.started("job-1")
     folder.ended("failed", "the node went away")
     folder.unlock()
@@ -574,7 +577,7 @@ def test_who_has_followed_a_job_leaves_no_file_open(begun, monkeypatch, ends, st
     server.follow.return_value = iter(["all well\n"])
     server.state.side_effect = [ends]
     record = JobRecord("job-1", "http://127.0.0.1:1")
-    ending = jobs.follow(begun, load_config(begun.config), record, server, False, Console(file=StringIO()))
+    ending = follow(begun, load_config(begun.config), record, server, False, Console(file=StringIO()))
     assert ending.status == status
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(log)
@@ -621,7 +624,7 @@ def test_in_place_of_a_damaged_older_one_the_one_before_it_is_offered(begun):
 def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(begun):
     config = load_config(begun.config)
     plan = plan_slime_run(config, begun.config, begun.path, resume=True, look_for_slime=False, resume_from=2)
-    jobs._claim(plan, overwrite=False).unlock()
+    job_start._claim(plan, overwrite=False).unlock()
     assert saved_iterations(config, begun.path) == 2
     assert begun.metrics.read_text() == '{"step": 1}\n{"step": 2}\n'
     assert (begun.checkpoints / "iter_0000003.aside" / ".metadata").exists()

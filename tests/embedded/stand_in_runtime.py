@@ -1,6 +1,6 @@
 """Stands for the embedded runtime, without engines: logs steps, and saves checkpoints by the functions of the real one.
 
-As a script it is `sat_slime.cli.tied` on this runtime: PID ARGUMENTS.
+As a script it is `sat_slime.cli.grid_run.tied` on this runtime: PID ARGUMENTS.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 import sat_slime.embedded
-from sat_slime.cli import launch
+from sat_slime.cli.embedded_run import embedded_start, engine_packages
 from sat_slime.embedded import checkpoint
 
 SAVED_EVERY = 2
@@ -31,8 +31,8 @@ class FakeRuntime:
     def stand_in(self, monkeypatch):
         """For the real one, in this process, where its calls can be looked at."""
         monkeypatch.setattr(sat_slime.embedded, "run", self.run)
-        monkeypatch.setattr(launch, "watched", lambda work: work(None))
-        monkeypatch.setattr(launch, "missing_engines", lambda: [])
+        monkeypatch.setattr(embedded_start, "watched", lambda work: work(None))
+        monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
 
     def run(self, config, folder, log, resume=None, lost=None):
         self.calls.append((config, folder, resume is not None))
@@ -67,14 +67,14 @@ def save(folder, step):
 
 def main():
     from sat_slime.cli import main
-    from sat_slime.cli.tied import tie_to
+    from sat_slime.cli.grid_run.tied import tie_to
 
     tie_to(int(sys.argv.pop(1)))
     runtime = FakeRuntime()
     if "STAND_IN_FAILS_AFTER" in os.environ:
         runtime.stop_after, runtime.end = int(os.environ["STAND_IN_FAILS_AFTER"]), RuntimeError("the engine broke")
     sat_slime.embedded.run = runtime.run
-    launch.missing_engines = lambda: []
+    engine_packages.missing_engines = lambda: []
     main()
 
 

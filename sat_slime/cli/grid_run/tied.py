@@ -1,4 +1,5 @@
-"""`python -m sat_slime.cli.tied PID ARGUMENTS`: the command `sat-slime`, ended as by SIGTERM when process PID ends.
+"""`python -m sat_slime.cli.grid_run.tied PID ARGUMENTS` is the command `sat-slime`, which ends as by SIGTERM when
+process PID ends.
 
 A cell of a grid is started so: a grid that is killed leaves nothing running, and its cells have saved what they did.
 """

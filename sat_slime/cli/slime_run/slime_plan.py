@@ -1,26 +1,21 @@
-"""Runs of slime before they start: settings to a plan, what would be sent, and whether it can work."""
+"""The plan of a run of slime: its settings, checked, its folder, and what would be sent."""
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from sat_slime.cli.check import Finding
-from sat_slime.cli.laptop import missing_laptop, without_laptop
-from sat_slime.cli.resume import GoingBack, instead_of, no_such_checkpoint
+from sat_slime.cli.going_back import GoingBack, instead_of, no_such_checkpoint
 from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
 from sat_slime.config.marks import changed_settings
 from sat_slime.runs.folder import RunFolder, RunFolderError
 
 if TYPE_CHECKING:
     from sat_slime.plugin.launch.command import SlimeCommand
-    from sat_slime.plugin.launch.ray_jobs import JobServer
 
 
 @dataclass(frozen=True)
@@ -35,9 +30,6 @@ class SlimePlan:
     warnings: tuple[str, ...]
     resume_from: int | None = None
     """The iteration whose checkpoint is to be gone on from, 0 for the beginning; None: the newest one's."""
-
-
-# ----------------------------------------------------------------------------------------------------- planning
 
 
 def plan_slime_run(
@@ -160,75 +152,3 @@ def describe_json(plan: SlimePlan) -> str:
     from sat_slime.plugin.launch.command import as_json
 
     return json.dumps(as_json(plan.sent), indent=2)
-
-
-# ----------------------------------------------------------------------------------------------------- checking
-
-
-def check_slime_run(config: SlimeConfig, file: Path, option: str | None) -> Iterator[Finding]:
-    """Every check of a run of slime: its settings, then the cluster where one is named, else this machine."""
-    from sat_slime.config.slime_checks import slime_config_warnings
-    from sat_slime.plugin.launch.checks import flags_here, settings_errors
-    from sat_slime.plugin.launch.flags import recorded_flags
-    from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, given_address
-
-    address = given_address(option, config.cluster.address)
-    known = flags_here(config) if address is None else recorded_flags()
-    errors = settings_errors(config, known)
-    yield from (Finding("FAIL", "settings", error, of_config=True) for error in errors)
-    yield from (Finding("WARN", "settings", line, of_config=True) for line in slime_config_warnings(config))
-    if errors:
-        return  # what is to be sent cannot be told
-    yield Finding("OK", "settings", str(file))
-    yield Finding("OK", "flags", f"all in {known.source}")
-    plan = plan_slime_run(config, file, None, resume=False, look_for_slime=False)
-    if address is None:
-        yield from check_here(plan, None)
-        return
-    try:
-        server = JobServer(address)
-        yield Finding("OK", "cluster", server.address)
-        yield from check_cluster(plan, server)
-    except JobError as error:
-        yield Finding("FAIL", "cluster", str(error))
-
-
-def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
-    """This machine, where the run would be on it. option: the address that the command line gives."""
-    from sat_slime.plugin.launch import checks
-    from sat_slime.plugin.launch.ray_jobs import given_address, is_this_machine
-
-    address = given_address(option, plan.config.cluster.address)
-    if is_this_machine(address):
-        config = plan.config
-        if folder := missing_laptop(config):
-            yield Finding("OK", "laptop", f"{folder}, with model and prompts, is made at the first launch")
-            config = without_laptop(config, folder)
-        findings = checks.here(config, plan.folder)
-        yield from (Finding(finding.mark, finding.what, finding.detail) for finding in findings)
-    else:
-        yield Finding("WARN", "cluster", f"{address} is checked when the run is launched, and by sat-slime check")
-
-
-def check_cluster(plan: SlimePlan, server: JobServer) -> Iterator[Finding]:
-    """The cluster that the run is for."""
-    from sat_slime.plugin.launch.checks import cluster_findings
-
-    for finding in cluster_findings(server, plan.config, plan.folder, plan.sent):
-        yield Finding(finding.mark, finding.what, finding.detail)
-
-
-def to_stderr() -> Console:
-    return Console(stderr=True, soft_wrap=True, highlight=False)
-
-
-def raise_failed(findings: Iterator[Finding], console: Console) -> None:
-    """Tell the warnings; raise ConfigError with what failed."""
-    failed = []
-    for finding in findings:
-        if finding.mark == "FAIL":
-            failed.append(f"{finding.what}: {finding.detail}")
-        elif finding.mark == "WARN":
-            console.print(f"warning: {finding.what}: {finding.detail}", style="yellow", markup=False, soft_wrap=True)
-    if failed:
-        raise ConfigError(failed)

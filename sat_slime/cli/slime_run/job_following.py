@@ -1,4 +1,4 @@
-"""Runs of slime as jobs of Ray: sent, and followed to their end."""
+"""The job of a run of slime is followed to its end, by its log, and how it ended is kept."""
 
 from __future__ import annotations
 
@@ -7,172 +7,26 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from sat_slime.cli.check import Finding
-from sat_slime.cli.laptop import make_missing_laptop
-from sat_slime.cli.launch import Ending, sigterm_as_ctrl_c, with_remark
-from sat_slime.cli.slime import SlimePlan, check_cluster, raise_failed, saved_iterations, to_stderr
-from sat_slime.config import SlimeConfig, dump_config, method_label
-from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.cli.slime_run.slime_plan import saved_iterations
+from sat_slime.cli.terminal import Ending, short, with_remark
+from sat_slime.config import SlimeConfig, method_label
+from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.live_view import View, make_view
-from sat_slime.runs.rows import keep_rows, write_atomically
 
 if TYPE_CHECKING:
     from sat_slime.plugin.launch.job_files import JobRecord
     from sat_slime.plugin.launch.local_ray import LocalRay
-    from sat_slime.plugin.launch.ray_jobs import JobServer, JobState
+    from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
     from sat_slime.plugin.launch.slime_log import LogLine
 
 LAST_LINES = 15
 """Lines of the log that are shown of a job that failed."""
 LONGEST_LINE = 300
-
-
-@dataclass(frozen=True)
-class Where:
-    """What the command line says of the cluster."""
-
-    address: str | None = None
-    start_ray: bool = False
-    detach: bool = False
-    skip_checks: bool = False
-
-
-def launch(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None, console: Console) -> Ending:
-    """Send the plan and follow it to its end, or until Ctrl-C. Raises ConfigError, RunFolderError or JobError when it
-    cannot be sent."""
-    with sigterm_as_ctrl_c():
-        _check_folder(plan, overwrite)
-        make_missing_laptop(plan.config, console)
-        server, ray = _cluster(plan, where, console)
-        with contextlib.ExitStack() as undo:
-            if ray is not None:
-                undo.callback(_stop, ray, console)
-            if not where.skip_checks and not (ray and plan.config.cluster.device == "cpu"):  # this machine: was checked
-                console.print(f"checking the cluster at {server.address} ...", highlight=False)
-                raise_failed(check_cluster(plan, server), to_stderr())
-            folder = _claim(plan, overwrite)
-            undo.callback(folder.unlock)
-            record = _send(plan, folder, server, ray)
-            undo.pop_all()  # from here on it is the job's
-        console.print(f"job {record.job} at {record.address}, in {plan.folder}", highlight=False, soft_wrap=True)
-        try:
-            if where.detach:
-                return Ending("detached", None, how_to_go_on(plan.folder))
-            return follow(folder, plan.config, record, server, live, console)
-        finally:
-            folder.unlock()
-
-
-def _stop(ray: LocalRay, console: Console, keep_logs: bool = False) -> None:
-    """End a Ray of ours; that it does not end hides nothing else."""
-    from sat_slime.plugin.launch.local_ray import stop_ray
-    from sat_slime.plugin.launch.ray_jobs import JobError
-
-    try:
-        stop_ray(ray, keep_logs)
-    except JobError as error:
-        console.print(f"warning: {error}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
-    """Neither a job that runs nor a checkpoint of another run may be in the way."""
-    from sat_slime.plugin.launch.command import checkpoint_folder
-    from sat_slime.plugin.launch.job_files import JobRecord, job_state
-    from sat_slime.plugin.launch.ray_jobs import NoAnswer
-
-    if not plan.resume:
-        RunFolder(plan.folder).check_new(overwrite)
-        place = checkpoint_folder(plan.config, plan.folder)
-        if saved_iterations(plan.config, plan.folder) and not place.absolute().is_relative_to(plan.folder):
-            raise RunFolderError(
-                f"checkpoint.folder is {place}: it holds a run's checkpoint, from which slime would go on: choose "
-                "another, or --resume"
-            )
-    record = JobRecord.read(plan.folder)
-    if record is None:
-        return
-    try:
-        state = job_state(record)
-    except NoAnswer:
-        return  # the jobs of a cluster that is gone are gone with it
-    if state is not None and not state.ended:
-        shown = short(plan.folder)
-        raise RunFolderError(
-            f"{shown}: its job {record.job} is {state.status.lower()}: follow it (sat-slime logs {shown} -f), end it "
-            f"(sat-slime stop {shown}), or choose another --name"
-        )
-
-
-def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer, LocalRay | None]:
-    """The cluster to send to, and the Ray that was started for it."""
-    from sat_slime.plugin.launch import cpu
-    from sat_slime.plugin.launch.job_files import JobRecord
-    from sat_slime.plugin.launch.local_ray import start_ray
-    from sat_slime.plugin.launch.machine import machine_findings
-    from sat_slime.plugin.launch.ray_jobs import JobServer, given_address
-
-    on_cpu = plan.config.cluster.device == "cpu"
-    has_own_ray = where.start_ray or (on_cpu and not (where.address or plan.config.cluster.address))
-    if not has_own_ray:
-        before = JobRecord.read(plan.folder) if plan.resume else None
-        last = before.address if before and before.ray is None else None
-        return JobServer(given_address(where.address, plan.config.cluster.address) or last), None
-    if not where.skip_checks:
-        found = (Finding(f.mark, f.what, f.detail) for f in machine_findings(plan.config, plan.folder))
-        raise_failed((finding for finding in found if finding.mark == "FAIL"), to_stderr())
-    console.print("starting Ray on this machine ...", highlight=False)
-    tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
-    if on_cpu:
-        gpus, cores = plan.config.cluster.gpus_per_node, cpu.cpu_cores(plan.config)
-        ray = start_ray(gpus, cores, cpu.OBJECT_STORE_BYTES, cpu.RAY_ENVIRONMENT, tell)
-    else:
-        ray = start_ray(tell=tell)
-    return JobServer(ray.address), ray
-
-
-def _claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
-    """The run's folder, locked, with its settings. Raises RunFolderError."""
-    from sat_slime.plugin.launch.command import checkpoint_folder
-    from sat_slime.plugin.launch.saved import go_back
-
-    text = dump_config(plan.config)
-    if not plan.resume:
-        return RunFolder.create(plan.folder, text, overwrite)
-    folder = RunFolder.open(plan.folder)
-    with writable(folder.path):
-        folder.lock()
-        write_atomically(folder.config, text)
-        if plan.resume_from is not None:
-            go_back(checkpoint_folder(plan.config, plan.folder), plan.resume_from)
-        # What came after the checkpoint comes again.
-        steps = saved_iterations(plan.config, plan.folder) * plan.config.pipeline.optimizer_steps_per_rollout
-        for rows in (folder.metrics, folder.eval):
-            keep_rows(rows, lambda row: row.get("step", 0) <= steps)
-    return folder
-
-
-def _send(plan: SlimePlan, folder: RunFolder, server: JobServer, ray: LocalRay | None) -> JobRecord:
-    from sat_slime.plugin.launch.job_files import submit, write_files
-
-    with writable(folder.path):
-        write_files(plan.sent.files)
-        record = submit(
-            server,
-            plan.sent.command,
-            plan.sent.env,
-            plan.config.cluster.runtime_env,
-            folder.path,
-            plan.config.name,
-            ray,
-        )
-        folder.started(record.job)
-    return record
 
 
 def how_to_go_on(folder: Path) -> str:
@@ -185,14 +39,6 @@ def how_to_go_on(folder: Path) -> str:
             f"end it with: sat-slime stop {shown}",
         ]
     )
-
-
-def short(folder: Path) -> Path:
-    """Relative to where the command was given, if it is below."""
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-
-
-# ---------------------------------------------------------------------------------------------------- following
 
 
 def follow(
@@ -306,7 +152,7 @@ def end(
     """
     status, error = note_end(folder, record, state, remark)
     if record.ray is not None:
-        _stop(record.ray, console, keep_logs=status == "failed")
+        end_ray(record.ray, console, keep_logs=status == "failed")
     shown = short(folder.path)
     lines = [f"{'finished; its log is' if status == 'finished' else 'more in'} {short(folder.log)}"]
     if status == "failed" and record.ray is not None:
@@ -350,3 +196,14 @@ def _report(folder: RunFolder) -> str:
         return f"report: {short(write_report(folder.path))}"
     except Exception as error:  # it may not hide how the run itself ended
         return f"no report: {error}; when that is mended: sat-slime report {short(folder.path)}"
+
+
+def end_ray(ray: LocalRay, console: Console, keep_logs: bool = False) -> None:
+    """End a Ray of ours; that it does not end hides nothing else."""
+    from sat_slime.plugin.launch.local_ray import stop_ray
+    from sat_slime.plugin.launch.ray_jobs import JobError
+
+    try:
+        stop_ray(ray, keep_logs)
+    except JobError as error:
+        console.print(f"warning: {error}", markup=False, highlight=False, soft_wrap=True)

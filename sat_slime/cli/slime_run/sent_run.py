@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from sat_slime.cli.jobs import Show, end, note_end, short
-from sat_slime.cli.launch import Ending
-from sat_slime.cli.slime import saved_iterations
+from sat_slime.cli.slime_run.job_following import Show, end, note_end
+from sat_slime.cli.slime_run.slime_plan import saved_iterations
+from sat_slime.cli.terminal import Ending, short
 from sat_slime.config import SlimeConfig, load_config, method_label
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.live_view import number
@@ -182,7 +182,7 @@ def _writing(run: SentRun) -> Iterator[bool]:
         run.folder.unlock()
 
 
-def stop(path: Path, console: Console) -> Ending:
+def stop_job(path: Path, console: Console) -> Ending:
     """End a run's job, and the Ray that was started for it; nothing else."""
     from sat_slime.plugin.launch.local_ray import stop_ray
 

@@ -15,14 +15,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from sat_slime.cli.launch import sigterm_as_ctrl_c
+from sat_slime.cli.terminal import sigterm_as_ctrl_c
 from sat_slime.config import ConfigError
 from sat_slime.config.disk import disk_is_full
 from sat_slime.config.jsonl import append_row, read_rows, write_atomically
 from sat_slime.runs.folder import writable
 
 if TYPE_CHECKING:
-    from sat_slime.cli.evaluate import Task
+    from sat_slime.cli.evaluation_run.evaluation_plan import Task
     from sat_slime.evaluation.questions import Question, Sampled
 
 SHOWN_PROBLEMS = 64

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from sat_slime.cli.embedded_run import engine_packages
+from sat_slime.cli.embedded_run.engine_packages import INSTALL_ENGINES, installed_version
 from sat_slime.config import ConfigError, EmbeddedConfig, load_config
 from sat_slime.config.schema import ScoresConfig
 from sat_slime.runs.folder import RunFolder
@@ -87,8 +89,6 @@ def plan(wish: Wish) -> Task:
         )
     if wish.data is None:
         raise ConfigError(["--data is not given: name a .jsonl file of problems, such as aime24.jsonl"])
-    from sat_slime.cli.check import installed_version
-
     for package, extra in (("math-verify", "reward"), ("httpx", "slime")):
         if installed_version(package) is None:
             raise ConfigError(
@@ -112,10 +112,7 @@ def _run_of(what: Path) -> tuple[Path, Path | None] | None:
 
 
 def _check_sglang() -> None:
-    from sat_slime.cli.check import missing_engines
-    from sat_slime.cli.launch import INSTALL_ENGINES
-
-    if missing := [name for name in missing_engines() if name in ("sglang", "transformers")]:
+    if missing := [name for name in engine_packages.missing_engines() if name in ("sglang", "transformers")]:
         raise ConfigError([f"a model's folder is served by {', '.join(missing)}, not installed: {INSTALL_ENGINES}"])
 
 
@@ -296,10 +293,7 @@ def _plan_run(wish: Wish, run: Path, part: Path | None) -> Task:
 
 
 def _check_engines() -> None:
-    from sat_slime.cli.check import missing_engines
-    from sat_slime.cli.launch import INSTALL_ENGINES
-
-    if missing := missing_engines():
+    if missing := engine_packages.missing_engines():
         raise ConfigError([f"an embedded run is evaluated with {', '.join(missing)}: {INSTALL_ENGINES}"])
 
 

@@ -1,0 +1,65 @@
+"""`sat-slime check`: whether a run's settings and this machine, or the cluster, are fit for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from sat_slime.cli.terminal import BAD_INPUT, FAILED, OK, SLIME, OverridesAsInLaunch
+
+if TYPE_CHECKING:
+    from sat_slime.config.finding import Finding
+
+COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="A YAML file of a run.", show_default=False)],
+    overrides: OverridesAsInLaunch = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="URL", help="As in launch: the cluster to check.", rich_help_panel=SLIME)
+    ] = None,
+) -> None:
+    """Check a run's settings and this machine, a line each, with the remedy of what fails.
+
+    Imports the engines to be sure that they work, which takes some seconds.
+    Of a run of slime, the cluster is checked where one is named, by a small
+    job that uses no GPU.
+
+        sat-slime check configs/embedded/quickstart.yaml
+    """
+    console = Console(soft_wrap=True, highlight=False)
+    failed_settings = failed_machine = False
+    for finding in findings_of(file, overrides or [], address):
+        console.print(*_columns(finding), sep="  ")
+        failed_settings |= finding.mark == "FAIL" and finding.of_settings
+        failed_machine |= finding.mark == "FAIL" and not finding.of_settings
+    raise typer.Exit(BAD_INPUT if failed_settings else FAILED if failed_machine else OK)
+
+
+def findings_of(file: Path, overrides: Sequence[str], address: str | None = None) -> Iterator[Finding]:
+    """Every check of a run, one after another. address: that of a slime run's cluster."""
+    from sat_slime.cli.embedded_run.embedded_findings import embedded_findings
+    from sat_slime.cli.run_plan import load_run
+    from sat_slime.cli.slime_run.slime_findings import slime_findings
+    from sat_slime.config import ConfigError, EmbeddedConfig
+    from sat_slime.config.finding import settings_findings
+
+    try:
+        config = load_run(file, overrides)
+    except ConfigError as error:
+        yield from settings_findings(error.errors)
+        return
+    if isinstance(config, EmbeddedConfig):
+        yield from embedded_findings(config, file)
+    else:
+        yield from slime_findings(config, file, address)
+
+
+def _columns(finding: Finding) -> tuple[str, str, str]:
+    return f"[{COLOURS[finding.mark]}]{finding.mark:4}[/]", f"{finding.what:14}", escape(finding.detail)

@@ -1,0 +1,134 @@
+"""Whether this machine is fit for a run of the embedded runtime."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from sat_slime.cli.embedded_run import engine_packages
+from sat_slime.cli.embedded_run.engine_packages import Engine, installed_version, is_installed, verifier_error
+from sat_slime.config import EmbeddedConfig, config_errors, config_warnings
+from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.log import tracker_error
+
+GIB = 2**30
+ENGINE_MEMORY_GIB = 2.5
+"""Resident memory of one SGLang server with a tiny model, with room to load weights."""
+RANK_MEMORY_GIB = 1.0
+"""Resident memory of one trainer rank with a tiny model."""
+DISK_GIB = 1.0
+"""Free disk that a run wants: checkpoints, weights and the warmed-up model."""
+IMPORT_TIMEOUT_S = 180
+
+
+def embedded_findings(config: EmbeddedConfig, file: Path) -> Iterator[Finding]:
+    """Every check of a run, one after another: its settings, then this machine."""
+    errors = config_errors(config)
+    yield from settings_findings(errors, config_warnings(config))
+    if not errors:
+        yield ok("settings", str(file))
+    yield from (_engine(engine) for engine in engine_packages.ENGINES)
+    if lacking := verifier_error(config):
+        yield fail("math-verify", lacking)
+    yield from _trackers(config)
+    yield _folder(config)
+    yield _cache(config)
+    yield from _disk(config)
+    yield _memory(config)
+
+
+def _engine(engine: Engine) -> Finding:
+    if not is_installed(engine):
+        return fail(engine.package, 'not installed: run scripts/setup.sh, or pip install "sat-slime[embedded]"')
+    program = f"{engine.before}\nimport {engine.module}"
+    # As the servers are started: without dynamo, SGLang's import does not need a compiler.
+    environment = {
+        **os.environ,
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+    try:
+        result = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_TIMEOUT_S,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        return fail(engine.package, f"its import took more than {IMPORT_TIMEOUT_S} s: reinstall it")
+    if result.returncode:
+        reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
+        return fail(engine.package, f"cannot be imported ({reason}): run scripts/setup.sh again")
+    return ok(engine.package, installed_version(engine.package) or "version unknown")
+
+
+def _trackers(config: EmbeddedConfig) -> Iterator[Finding]:
+    if config.logging.tensorboard:
+        if version := installed_version("tensorboard"):
+            yield ok("tensorboard", version)
+        else:
+            yield warn("tensorboard", "not installed: the run goes without it; pip install tensorboard")
+    if error := tracker_error(config.logging.wandb_project):
+        yield fail("wandb", error)
+
+
+def _folder(config: EmbeddedConfig) -> Finding:
+    folder = RunFolder(Path(config.output_dir).expanduser() / config.name)
+    if error := _place_error(folder.path, "output_dir"):
+        return fail("run folder", error)
+    if folder.has_data():
+        return warn("run folder", f"{folder.path} holds an earlier run: use --resume, --name or --overwrite")
+    return ok("run folder", str(folder.path))
+
+
+def _cache(config: EmbeddedConfig) -> Finding:
+    cache = Path(config.cache_dir).expanduser()
+    if error := _place_error(cache, "cache_dir"):
+        return fail("cache folder", error)
+    return ok("cache folder", str(cache))
+
+
+def _place_error(path: Path, key: str) -> str | None:
+    """Why nothing can be made at `path`, which the setting `key` names, or None."""
+    parent = _existing(path)
+    if not parent.is_dir():
+        return f"{parent} is not a folder: choose another {key}"
+    if not os.access(parent, os.W_OK | os.X_OK):
+        return f"{parent} is not writable: choose another {key}"
+    return None
+
+
+def _disk(config: EmbeddedConfig) -> Iterator[Finding]:
+    for key in ("output_dir", "cache_dir"):
+        place = _existing(Path(getattr(config, key)).expanduser())
+        free = shutil.disk_usage(place).free / GIB
+        if free < DISK_GIB:
+            yield fail("disk", f"{free:.1f} GiB free at {place}, {DISK_GIB:g} wanted: set {key} elsewhere")
+        else:
+            yield ok("disk", f"{free:.0f} GiB free at {place} ({key})")
+
+
+def _existing(path: Path) -> Path:
+    """The nearest folder at or above `path` that exists."""
+    path = path.resolve()
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _memory(config: EmbeddedConfig) -> Finding:
+    try:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
+    except (ValueError, OSError):
+        return warn("memory", "free memory is not known here")
+    need = config.rollout.engines * ENGINE_MEMORY_GIB + config.train.world_size * RANK_MEMORY_GIB + 1
+    if free < need:
+        return warn("memory", f"{free:.1f} GiB free, about {need:.1f} wanted: fewer rollout.engines or ranks")
+    return ok("memory", f"{free:.0f} GiB free, about {need:.1f} wanted")

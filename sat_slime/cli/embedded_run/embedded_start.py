@@ -1,0 +1,210 @@
+"""A run of the embedded runtime from its plan to its end: the run folder, the driver, the report, and what to say."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from sat_slime.cli.embedded_run import engine_packages
+from sat_slime.cli.embedded_run.checkpoint_choice import find_checkpoint
+from sat_slime.cli.embedded_run.driver_process import Lost, Outcome, watched
+from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan
+from sat_slime.cli.terminal import Ending, sigterm_as_ctrl_c, with_remark
+from sat_slime.config import ConfigError, dump_config, method_label
+from sat_slime.rollout.ray_start import STARTS, RayNotStarted
+from sat_slime.runs.collapse import CollapseWatch
+from sat_slime.runs.folder import RunFolder, writable
+from sat_slime.runs.live_view import make_view
+from sat_slime.runs.log import RunLog
+from sat_slime.runs.rows import write_atomically
+
+if TYPE_CHECKING:
+    from sat_slime.embedded.checkpoint import Checkpoint
+
+
+def launch_embedded_run(plan: EmbeddedPlan, *, overwrite: bool, live: bool | None, console: Console) -> Ending:
+    """Run the plan to its end, whatever that is. Raises RunFolderError or ConfigError when it cannot start."""
+    if missing := engine_packages.missing_engines():
+        raise ConfigError([f"the embedded runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
+    if error := engine_packages.verifier_error(plan.config):
+        raise ConfigError([error])
+    with sigterm_as_ctrl_c():
+        folder, saved, aside = _claim(plan, overwrite)
+        try:
+            for path in aside:
+                told = f"a checkpoint that is not gone on from is now {path}"
+                console.print(told, markup=False, highlight=False, soft_wrap=True)
+                _note(folder, told, "WARNING")
+            try:
+                outcome = _drive(plan, folder, saved, live, console)
+            except KeyboardInterrupt:
+                outcome = Outcome("interrupted")
+            return _end(folder, outcome.status, outcome.error, console)
+        finally:
+            folder.unlock()
+
+
+def _drive(
+    plan: EmbeddedPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console
+) -> Outcome:
+    """Run the plan in a driver of its own; a Ray that does not start is started once more, from scratch."""
+    from sat_slime.embedded.deaths import MemoryWatch
+
+    memory = MemoryWatch()
+    try:
+        for start in range(1, STARTS + 1):
+            outcome = watched(lambda lost: _run(plan, folder, saved, live, console, lost))
+            if not outcome.again or start == STARTS:
+                break
+            told = f"{outcome.error}\nstarting once more"
+            console.print(told, markup=False, highlight=False, soft_wrap=True)
+        remark = memory.remark() if outcome.error else None
+    finally:
+        memory.close()
+    if remark:
+        outcome = replace(outcome, error=with_remark(str(outcome.error), remark))
+    if outcome.dead:
+        console.show_cursor()  # which a live view had hidden
+        _note(folder, str(outcome.error), "ERROR")
+    return outcome
+
+
+def _note(folder: RunFolder, text: str, level: str) -> None:
+    """A line of log.txt, before there is a driver that writes it, or after one that could not."""
+    stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
+    with contextlib.suppress(OSError), folder.log.open("a", encoding="utf-8") as log:
+        log.write(f"{stamp} {level:<7} {text}\n")
+
+
+def _claim(plan: EmbeddedPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None, list[Path]]:
+    """The run's folder, locked, with its settings; the checkpoint to go on from; newer ones, which are set aside, so
+    that a resume after a start that fails goes on from the same one. Where it is damaged nothing in the folder changes.
+    Raises RunFolderError or ConfigError."""
+    text, saved, aside = dump_config(plan.config), None, []
+    if not plan.resume:
+        folder = RunFolder.create(plan.folder, text, overwrite)
+    else:
+        folder = RunFolder.open(plan.folder)
+        with writable(folder.path):
+            folder.lock()
+        try:
+            saved = find_checkpoint(plan.folder, plan.config, plan.resume_from, may_ask=True)
+            with writable(folder.path):
+                aside = _set_aside(folder, saved)
+                write_atomically(folder.config, text)
+        except BaseException:
+            folder.unlock()
+            raise
+    with writable(folder.path):
+        folder.started()
+    return folder, saved, aside
+
+
+def _set_aside(folder: RunFolder, saved: Checkpoint | None) -> list[Path]:
+    from sat_slime.embedded.checkpoint import set_aside
+
+    return set_aside(folder.checkpoints, after=saved.state.iteration if saved else 0)
+
+
+def _run(
+    plan: EmbeddedPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console, lost: Lost
+) -> Outcome:
+    """The run, to its end."""
+    import sat_slime.embedded as runtime
+
+    def lose(error: RuntimeError) -> None:
+        lost(Outcome("failed", message_of(error), again=isinstance(error, RayNotStarted), dead=True))
+
+    config = plan.config
+    pipeline = config.pipeline
+    title = f"{folder.path.name} · {method_label(config.method.model_dump())} · lag {pipeline.lag}"
+    log: RunLog | None = None
+    failed = False
+    try:
+        done = saved.state.updates if saved else 0
+        view = make_view(title, pipeline.iterations * pipeline.optimizer_steps_per_rollout, console, live, done)
+        with view:
+            log = RunLog(
+                folder,
+                view,
+                tensorboard=config.logging.tensorboard,
+                wandb_project=config.logging.wandb_project,
+                config=config.model_dump(mode="json"),
+                watch=CollapseWatch(
+                    max(1, pipeline.lag * pipeline.optimizer_steps_per_rollout), config.eval.every_n_iterations > 0
+                ),
+                stop_on_collapse=config.collapse.stop,
+            )
+            log.message(f"{title}, in {folder.path}")
+            if saved and not saved.has_checksums:
+                log.message(
+                    f"{saved.path.name} has no checksums, since an earlier version wrote it: its files can be read, "
+                    "but a number in them that changed would not be noticed",
+                    "warning",
+                )
+            runtime.run(config, folder.path.resolve(), log, resume=saved, lost=lose)
+        return Outcome("finished")
+    except KeyboardInterrupt:
+        return Outcome("interrupted")
+    except Exception as error:
+        failed = True
+        _keep_traceback(log)
+        return Outcome("failed", message_of(error), again=isinstance(error, RayNotStarted))
+    finally:
+        if log is not None:
+            log.close(failed)
+
+
+def _keep_traceback(log: RunLog | None) -> None:
+    try:
+        if log is not None:
+            log.message(traceback.format_exc(), "debug")
+    except OSError:  # a full disk may be why the run failed; its own error is the one to tell
+        pass
+
+
+def _end(folder: RunFolder, status: str, error: str | None, console: Console) -> Ending:
+    """Note the ending and write the report; neither may hide how the run itself ended."""
+    again = f"sat-slime report {folder.path}"
+    lines = []
+    if status == "failed":
+        lines.append(f"more in {folder.log} and {folder.logs}")
+    if status != "finished":
+        lines.append(f"go on with: sat-slime launch {folder.path} --resume")
+    try:
+        folder.ended(status, error and error.splitlines()[0])
+        console.print("writing the report ...", highlight=False)
+        from sat_slime.report.run.page import write_report
+
+        lines.append(f"report: {write_report(folder.path)}")
+    except KeyboardInterrupt:
+        lines.append(f"no report: interrupted; write it with: {again}")
+        if status != "failed":  # whose error is worth more
+            with contextlib.suppress(OSError):
+                folder.ended("interrupted")
+        status = "interrupted"
+    except Exception as report_error:
+        lines.append(f"no report: {one_line(report_error)}; when that is mended: {again}")
+    return Ending(status, error, "\n".join(lines))
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of `message_of`."""
+    return message_of(error).splitlines()[0]
+
+
+def message_of(error: BaseException) -> str:
+    """What an error says: its message where that speaks for itself, else with its type before it."""
+    cause = getattr(error, "cause", None)  # Ray wraps what an actor raised
+    if isinstance(cause, BaseException):
+        error = cause
+    message = str(error).strip()
+    if message and isinstance(error, (RuntimeError, OSError, ValueError)):
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

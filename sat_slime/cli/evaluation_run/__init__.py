@@ -1,0 +1,1 @@
+"""Evaluations: what is asked of whom, and what came of it."""

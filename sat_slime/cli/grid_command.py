@@ -1,0 +1,80 @@
+"""`sat-slime grid`: its options, and the grid that they ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sat_slime.cli.terminal import SLIME, bad_input, finish, warn, without_traceback
+
+
+def grid(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A YAML file of a grid; to go on with one, its folder will do.", show_default=False),
+    ],
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CELLS", help="METHOD, METHOD@LAG or @LAG, such as [bold]'sat-*@8'[/]. Repeatable."),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="SEEDS", help="Some of the grid's seeds, such as [bold]0,1[/].")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting of all runs. Repeatable.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the grid and of its folder.")] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Start failed cells again, from their checkpoints.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost; start nothing.")] = False,
+    live: Annotated[
+        bool | None,
+        typer.Option("--live/--no-live", help="Live table or a line per event; by itself, live on a terminal."),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="URL", help="As in launch: Ray's dashboard.", rich_help_panel=SLIME)
+    ] = None,
+    skip_checks: Annotated[
+        bool, typer.Option("--skip-checks", help="As in launch: check the settings alone.", rich_help_panel=SLIME)
+    ] = False,
+) -> None:
+    """Run methods x lags x seeds, each a run of its own.
+
+    All about the grid goes to [bold]grids/NAME/[/]. Given again, the command
+    goes on where it was, whatever ended it: finished cells stay as they are, a
+    half-run one goes on from its checkpoint. Ctrl-C once ends the running
+    cells after their iteration and a checkpoint; twice, at once.
+
+    [bold]Examples[/]
+
+        sat-slime grid configs/grid/embedded.yaml --dry-run
+
+        sat-slime grid configs/grid/embedded.yaml --only gspo --only sat-gspo@8 --seeds 0
+
+        sat-slime status grids/embedded --follow
+    """
+    console = Console()
+    with without_traceback():
+        from sat_slime.cli.grid_run.grid_plan import describe, plan_grid
+        from sat_slime.cli.grid_run.grid_start import run_grid
+
+        plan = plan_grid(file, name, only or [], _seeds_of(seeds), overrides or [])
+        for warning in plan.warnings:
+            warn(warning)
+        if dry_run:
+            console.print(describe(plan, retry_failed), soft_wrap=True)
+            return
+        options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
+        ending = run_grid(plan, retry_failed, options, live, console)
+    finish(ending, console)
+
+
+def _seeds_of(text: str | None) -> list[int]:
+    numbers = [number.strip() for number in (text or "").split(",") if number.strip()]
+    if not all(number.isdigit() for number in numbers):
+        bad_input([f"--seeds {text}: expected numbers with commas between, such as 0,1"])
+    return [int(number) for number in numbers]

@@ -1,0 +1,190 @@
+"""The plan of a grid: its cells, each checked as a run of its own, and what they are expected to cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sat_slime.config import (
+    ConfigError,
+    EmbeddedConfig,
+    GridConfig,
+    SlimeConfig,
+    config_errors,
+    config_warnings,
+    load_config,
+    load_grid,
+)
+from sat_slime.config.loader import RunConfig, vary
+from sat_slime.config.marks import kept_changes
+from sat_slime.grid.plan import Cell, cell_config, plan_cells, select_cells
+from sat_slime.grid.progress import CellSize, Outlook, ProgressReader, outlook
+from sat_slime.grid.state import CellState, GridFolder
+from sat_slime.grid.view import matrix
+from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.live_view import duration
+
+
+@dataclass(frozen=True)
+class GridPlan:
+    """A grid that can start or go on."""
+
+    grid: GridConfig
+    """As its folder keeps it: of the run in run.yaml, with the settings laid on."""
+    folder: GridFolder
+    run: RunConfig
+    configs: Mapping[Cell, RunConfig]
+    """The run of each cell."""
+    wanted: Sequence[Cell]
+    """Cells that are to be run now."""
+    warnings: tuple[str, ...]
+
+    @property
+    def gpus(self) -> int:
+        """Of one cell; 0 for the embedded runtime."""
+        return self.run.train.world_size + self.run.rollout.gpus if isinstance(self.run, SlimeConfig) else 0
+
+
+def plan_grid(
+    file: Path, name: str | None, only: Sequence[str], seeds: Sequence[int], overrides: Sequence[str]
+) -> GridPlan:
+    """The grid that the command line asks for, checked cell by cell. Raises ConfigError or RunFolderError."""
+    folder = grid_at(file)
+    if folder is not None and name is None:
+        file = folder.config
+    elif folder is not None:
+        file, folder = folder.config, None
+    grid = load_grid(file, {"name": name} if name else {})
+    if folder is None:
+        folder = GridFolder(Path(grid.output_dir).expanduser() / grid.name)
+    folder.check_usable()
+    run = vary(load_config(file.parent / grid.run), [(f"{file}: settings", grid.settings)], overrides)
+    wanted = select_cells(grid, only, seeds)
+    configs = {cell: cell_config(grid, file, run, cell, folder.runs) for cell in plan_cells(grid)}
+    errors, warnings = _faults(grid, file, configs, folder)
+    if errors:
+        raise ConfigError(errors)
+    kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
+    return GridPlan(kept, folder, run, configs, wanted, tuple(warnings))
+
+
+def grid_at(path: Path) -> GridFolder | None:
+    """The grid folder that `path`, or the grid.yaml in it, means; None where it is another file.
+
+    Raises RunFolderError for a folder that is no grid's.
+    """
+    if path.is_dir():
+        folder = GridFolder(path)
+        if RunFolder(path).is_run():
+            raise RunFolderError(f"{path} is a run, not a grid: sat-slime launch {path} --resume goes on with it")
+        if not folder.is_grid():
+            raise RunFolderError(f"{path} is not a grid folder: it has no grid.yaml")
+        return folder
+    folder = GridFolder(path.parent)
+    return folder if path == folder.config and folder.state_file.exists() else None
+
+
+def _faults(
+    grid: GridConfig, file: Path, configs: Mapping[Cell, RunConfig], folder: GridFolder
+) -> tuple[list[str], list[str]]:
+    """(errors, warnings) of all cells, each once, with the cells that it is of."""
+    errors: dict[str, list[str]] = {}
+    warnings: dict[str, list[str]] = {}
+    for cell, config in configs.items():
+        found, doubts = _run_faults(config, file)
+        for error in found:
+            errors.setdefault(error, []).append(cell.name)
+        for doubt in doubts:
+            warnings.setdefault(doubt, []).append(cell.name)
+        run = RunFolder(folder.runs / cell.name)
+        if not run.has_data():
+            continue
+        if changed := _changed(load_config(run.config), config):
+            errors.setdefault(changed, []).append(cell.name)
+    lines = [f"{file}: {error} ({_of(cells, len(configs))})" for error, cells in errors.items()]
+    return lines, [f"{text} ({_of(cells, len(configs))})" for text, cells in warnings.items()]
+
+
+def _of(cells: Sequence[str], total: int) -> str:
+    if len(cells) == total:
+        return "all cells"
+    return ", ".join(cells[:3]) + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
+
+
+def _run_faults(config: RunConfig, file: Path) -> tuple[list[str], Sequence[str]]:
+    if isinstance(config, EmbeddedConfig):
+        return config_errors(config), config_warnings(config)
+    from sat_slime.config import slime_config_warnings
+    from sat_slime.plugin.launch.checks import settings_errors
+
+    return settings_errors(config, None), slime_config_warnings(config)
+
+
+def _changed(saved: RunConfig, config: RunConfig) -> str | None:
+    """Which settings of a cell that has begun are others now."""
+    if type(saved) is not type(config):
+        return f"it has begun as a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"
+    changed = kept_changes(saved, config, also_kept=["pipeline.iterations"])  # cells of a grid are equally long
+    if not changed:
+        return None
+    return (
+        f"a grid keeps its settings, but these differ from those of cells that have begun: {changed}; leave "
+        "them as they were, or start another grid with --name X"
+    )
+
+
+def sizes(configs: Mapping[Cell, RunConfig]) -> dict[Cell, CellSize]:
+    """What each cell is to do."""
+    return {
+        cell: CellSize(pipeline.iterations, pipeline.iterations * pipeline.optimizer_steps_per_rollout)
+        for cell, pipeline in ((cell, config.pipeline) for cell, config in configs.items())
+    }
+
+
+def grid_outlook(
+    plan: GridPlan, states: Sequence[CellState], reader: ProgressReader, parallel: int
+) -> Callable[[], Outlook]:
+    of_cells = sizes(plan.configs)
+    return lambda: outlook(states, plan.wanted, of_cells, reader, plan.grid.cost, parallel)
+
+
+def describe(plan: GridPlan, retry_failed: bool) -> RenderableType:
+    """The plan and its cost."""
+    grid, pipeline = plan.grid, plan.run.pipeline
+    states = plan.folder.observed(plan_cells(grid))
+    reader = ProgressReader(plan.folder)
+    ahead = grid_outlook(plan, states, reader, grid.parallel)()
+    chosen = set(plan.wanted)
+    counts = Counter(state.state for state in states if state.cell in chosen)
+    steps = pipeline.iterations * pipeline.optimizer_steps_per_rollout
+    chosen_note = "" if len(plan.wanted) == len(states) else f"; {len(plan.wanted)} of them chosen"
+    lines = [
+        f"grid        {plan.folder.path.name}: {len(grid.methods)} methods x {len(grid.lags)} lags x {len(grid.seeds)} "
+        f"seeds = {len(states)} cells{chosen_note}",
+        f"a cell      {plan.run.runtime} runtime, {pipeline.iterations} iterations, {steps} optimizer steps",
+        f"order       seed by seed ({', '.join(map(str, grid.seeds))}), {grid.parallel} at a time; a failed cell is "
+        f"started again, {grid.retries} time(s)",
+        f"folder      {plan.folder.path}: " + ", ".join(f"{count} {state}" for state, count in counts.items()),
+        *_cost_lines(plan, ahead),
+    ]
+    if counts["failed"] and not retry_failed:
+        lines.append(f"failed      {counts['failed']} cell(s) are left as they are; --retry-failed starts them again")
+    return Group(*(Text(line) for line in lines), Text(""), matrix(grid, states, plan.wanted))
+
+
+def _cost_lines(plan: GridPlan, ahead: Outlook) -> list[str]:
+    if not ahead.left:
+        return ["cost        nothing: no cell is left to run"]
+    if ahead.cell_minutes != ahead.cell_minutes:
+        return [f"cost        {ahead.source}"]
+    time_each, time_left = duration(60 * ahead.cell_minutes), duration(60 * ahead.minutes_left)
+    lines = [f"cost        {time_left} left: {len(ahead.left)} cells of {time_each}"]
+    if plan.gpus:
+        hours, each = ahead.machine_minutes_left / 60 * plan.gpus, ahead.cell_minutes / 60 * plan.gpus
+        lines.append(f"            {hours:,.0f} GPU-hours, {each:,.1f} a cell on {plan.gpus} GPUs")
+    return [*lines, f"            ({ahead.source})"]

@@ -1,0 +1,137 @@
+"""The cells of a grid run one after another or side by side, each as a command of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from sat_slime.cli.embedded_run import engine_packages
+from sat_slime.cli.grid_run.grid_plan import GridPlan, grid_outlook, sizes
+from sat_slime.cli.slime_run.slime_plan import saved_iterations
+from sat_slime.cli.terminal import Ending
+from sat_slime.config import ConfigError, EmbeddedConfig, SlimeConfig, dump_config
+from sat_slime.config.disk import disk_is_full
+from sat_slime.grid.plan import plan_cells
+from sat_slime.grid.progress import ProgressReader
+from sat_slime.grid.runner import GridRun
+from sat_slime.grid.state import CellState
+from sat_slime.grid.view import GridSight, LiveGridView, PlainGridView
+from sat_slime.runs.folder import RunFolderError, writable
+from sat_slime.runs.rows import write_atomically
+
+COMMAND = (sys.executable, "-m", "sat_slime.cli.grid_run.tied")
+"""What runs a cell, with the grid's process and the arguments of `sat-slime` behind it."""
+
+
+class Cells:
+    """What runs a cell: `sat-slime launch`, or, of a job that goes on already, `sat-slime logs`."""
+
+    def __init__(self, plan: GridPlan, options: Sequence[str] = ()):
+        """options: further ones of `sat-slime launch`, of runs of slime."""
+        self.plan = plan
+        self.options = options
+
+    def command(self, state: CellState) -> list[str]:
+        config, run = self.plan.configs[state.cell], self.plan.folder.run_folder(state)
+        if isinstance(config, SlimeConfig) and run.state().get("status") == "running":
+            arguments = ["logs", str(run.path), "--follow"]
+        elif run.has_data() or (isinstance(config, SlimeConfig) and saved_iterations(config, run.path)):
+            arguments = ["launch", str(run.path), "--resume", "--no-live", *self.options]
+        else:
+            file = self.plan.folder.cells / f"{state.cell.name}.yaml"
+            write_atomically(file, dump_config(config))
+            arguments = ["launch", str(file), "--no-live", *self.options]
+        return [*COMMAND, str(os.getpid()), *arguments]
+
+    def settle(self, state: CellState) -> None:
+        if isinstance(self.plan.run, SlimeConfig):
+            from sat_slime.cli.slime_run.sent_run import status_lines
+            from sat_slime.plugin.launch.ray_jobs import JobError
+
+            # What cannot be asked now is told by the command that runs next.
+            with contextlib.suppress(RunFolderError, ConfigError, JobError):
+                status_lines(self.plan.folder.run_folder(state).path)
+
+
+def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: bool | None, console: Console) -> Ending:
+    """Run the chosen cells to their end, or until Ctrl-C. Raises ConfigError or RunFolderError when it cannot start.
+
+    options: further ones of `sat-slime launch`, of runs of slime.
+    """
+    if isinstance(plan.run, EmbeddedConfig) and options:
+        raise ConfigError([f"{options[0]} is for runs of slime, and these are embedded runs: leave it out"])
+    if isinstance(plan.run, EmbeddedConfig) and (missing := engine_packages.missing_engines()):
+        raise ConfigError([f"the embedded runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
+    folder = plan.folder
+    with contextlib.ExitStack() as undo:
+        with writable(folder.path):
+            folder.path.mkdir(parents=True, exist_ok=True)
+            folder.lock()
+            undo.callback(folder.unlock)
+            folder.cells.mkdir(exist_ok=True)
+            states = folder.observed(plan_cells(plan.grid))
+            # grid.yaml last: a folder that has it is a whole grid's.
+            write_atomically(folder.run, dump_config(plan.run))
+            folder.save(states)
+            write_atomically(folder.config, dump_config(plan.grid))
+        try:
+            _run(plan, states, retry_failed, Cells(plan, options), live, console)
+        except OSError as error:
+            if not disk_is_full(error):
+                raise
+            remedy = f"free space and go on with: sat-slime grid {folder.path}"
+            return Ending("failed", None, f"{error.filename or folder.path}: {error.strerror}; {remedy}")
+    return _ending(plan, states)
+
+
+def _run(
+    plan: GridPlan,
+    states: Sequence[CellState],
+    retry_failed: bool,
+    cells: Cells,
+    live: bool | None,
+    console: Console,
+) -> None:
+    chosen = set(plan.wanted)
+    queue = []
+    for state in states:
+        if state.cell not in chosen or state.state == "finished" or (state.state == "failed" and not retry_failed):
+            continue
+        if state.state == "failed":
+            state.attempts, state.state = 0, "interrupted"
+        queue.append(state)
+    reader = ProgressReader(plan.folder)
+    sight = GridSight(
+        f"grid {plan.folder.path.name}",
+        states,
+        plan.wanted,
+        sizes(plan.configs),
+        reader,
+        grid_outlook(plan, states, reader, plan.grid.parallel),
+    )
+    if live is None:
+        live = console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ
+    with LiveGridView(sight, console) if live else PlainGridView(sight, console) as view:
+        view.message(f"{sight.name}, in {plan.folder.path}: {sight.headline()}")
+        GridRun(plan.folder, states, queue, cells, view, plan.grid.parallel, plan.grid.retries).run()
+
+
+def _ending(plan: GridPlan, states: Sequence[CellState]) -> Ending:
+    chosen, path = set(plan.wanted), plan.folder.path
+    of_them = [state for state in states if state.cell in chosen]
+    failed = [state for state in of_them if state.state == "failed"]
+    unfinished = [state for state in of_them if state.state not in ("finished", "failed")]
+    done = len(of_them) - len(failed) - len(unfinished)
+    lines = [f"{done} of {len(of_them)} cells finished, in {path}"]
+    lines += [f"failed: {state.cell.name}: {state.error}" for state in failed]
+    if failed:
+        lines.append(f"when that is mended, start them again with: sat-slime grid {path} --retry-failed")
+    if unfinished:
+        lines.append(f"go on with: sat-slime grid {path}")
+    lines.append(f"look at it with: sat-slime status {path}; report: sat-slime report {path}")
+    status = "interrupted" if unfinished else "failed" if failed else "finished"
+    return Ending(status, None, "\n".join(lines))

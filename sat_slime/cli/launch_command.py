@@ -1,0 +1,192 @@
+"""`sat-slime launch`: its options, and the run that they ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sat_slime.cli.terminal import SLIME, Ending, bad_input, finish, refuse_failures, warn, without_traceback
+
+if TYPE_CHECKING:
+    from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan
+    from sat_slime.cli.slime_run.job_start import Where
+    from sat_slime.cli.slime_run.slime_plan import SlimePlan
+
+
+def launch(
+    file: Annotated[
+        Path,
+        typer.Argument(help="A YAML file of the run; to go on with a run, its folder will do.", show_default=False),
+    ],
+    method: Annotated[
+        str | None, typer.Option(help="A named method, such as [bold]sat-gspo-r3[/]; see sat-slime methods.")
+    ] = None,
+    base: Annotated[str | None, typer.Option(help="The base recipe alone: grpo, gspo, dppo, ...")] = None,
+    sat: Annotated[
+        bool | None, typer.Option("--sat/--no-sat", help="Contract the trust region on stale tokens.")
+    ] = None,
+    r3: Annotated[bool | None, typer.Option("--r3/--no-r3", help="Replay the engine's expert routing.")] = None,
+    tis: Annotated[bool | None, typer.Option("--tis/--no-tis", help="Truncated importance sampling.")] = None,
+    lag: Annotated[
+        int | None, typer.Option(help="Iterations per weight broadcast (updates of staleness); 0 is synchronous.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any setting, such as [bold]--set train.lr=1e-4[/]. Repeatable."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run and of its folder.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")] = False,
+    resume_from: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="ITERATION",
+            help="Go on from an older checkpoint, 0 from the beginning, and drop what came after it.",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run of that name first.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved settings and the plan; start nothing.")
+    ] = False,
+    live: Annotated[
+        bool | None,
+        typer.Option("--live/--no-live", help="Live view or a line per step; by itself, live on a terminal."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ray's dashboard, such as http://10.0.0.1:8265.",
+            rich_help_panel=SLIME,
+        ),
+    ] = None,
+    start_ray: Annotated[
+        bool,
+        typer.Option(
+            "--start-ray", help="Start a Ray on this machine for the run, and end it with it.", rich_help_panel=SLIME
+        ),
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Send the job and return; do not follow it.", rich_help_panel=SLIME)
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="With --dry-run: command, environment and files as JSON.", rich_help_panel=SLIME),
+    ] = False,
+    skip_checks: Annotated[
+        bool,
+        typer.Option(
+            "--skip-checks", help="Check the settings alone, no machine and no cluster.", rich_help_panel=SLIME
+        ),
+    ] = False,
+) -> None:
+    """Run the loop that FILE describes.
+
+    All about the run goes to [bold]runs/NAME/[/]: settings, metrics, samples,
+    checkpoints and, however the run ends, [bold]report.html[/].
+
+    Options change what the file says; [bold]--set[/] reaches every setting.
+    Ctrl-C or SIGTERM once ends cleanly after the iteration, saves, and says
+    how to go on; a second one ends at once. A run of slime is a job of a Ray
+    cluster: Ctrl-C ends the view, and the job goes on.
+
+    A resume first looks at the checkpoint: of an embedded run it holds every
+    file against its checksum. Where one is damaged it starts nothing, and
+    says which checkpoint is whole and what going back to it costs.
+
+    [bold]Examples[/]
+
+        sat-slime launch configs/embedded/quickstart.yaml
+
+        sat-slime launch configs/embedded/quickstart.yaml --no-sat --lag 1 --name gspo-lag1
+
+        sat-slime launch configs/embedded/quickstart.yaml --method grpo-tis --dry-run
+
+        sat-slime launch runs/quickstart --resume --set pipeline.iterations=400
+
+        sat-slime launch runs/quickstart --resume-from 96
+
+        sat-slime launch configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8 --detach
+    """
+    options = {
+        "method": method,
+        "method.base": base,
+        "method.sat": sat,
+        "method.r3": r3,
+        "method.tis": tis,
+        "pipeline.lag": lag,
+        "name": name,
+    }
+    settings: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
+    console = Console()
+    with without_traceback():
+        from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan
+        from sat_slime.cli.run_plan import plan_run
+        from sat_slime.cli.slime_run.job_start import Where
+
+        resume = resume or resume_from is not None
+        if resume and overwrite:
+            bad_input(["--resume goes on with a run and --overwrite deletes it: give one of them"])
+        look_for_slime = dry_run and not skip_checks
+        plan = plan_run(
+            file, settings, overrides or [], resume=resume, resume_from=resume_from, look_for_slime=look_for_slime
+        )
+        for warning in plan.warnings:
+            warn(warning)
+        where = Where(address, start_ray, detach, skip_checks)
+        if isinstance(plan, EmbeddedPlan):
+            _refuse_options_of_slime(file, where, as_json)
+            if dry_run:
+                _show_embedded_plan(plan, console)
+                return
+            ending = _launch_embedded_run(plan, overwrite, live, console)
+        else:
+            if dry_run:
+                _show_slime_plan(plan, where, as_json)
+                return
+            ending = _launch_job(plan, where, overwrite, live, console)
+    finish(ending, console)
+
+
+def _refuse_options_of_slime(file: Path, where: Where, as_json: bool) -> None:
+    of_slime = {
+        "--address": where.address,
+        "--start-ray": where.start_ray,
+        "--detach": where.detach,
+        "--json": as_json,
+        "--skip-checks": where.skip_checks,
+    }
+    if given := [option for option, value in of_slime.items() if value]:
+        bad_input([f"{given[0]} is for runs of slime, and {file} is an embedded run: leave it out"])
+
+
+def _show_embedded_plan(plan: EmbeddedPlan, console: Console) -> None:
+    from sat_slime.cli.embedded_run.embedded_plan import describe
+
+    console.print(describe(plan), markup=False, highlight=False, soft_wrap=True)
+
+
+def _launch_embedded_run(plan: EmbeddedPlan, overwrite: bool, live: bool | None, console: Console) -> Ending:
+    from sat_slime.cli.embedded_run.embedded_start import launch_embedded_run
+
+    return launch_embedded_run(plan, overwrite=overwrite, live=live, console=console)
+
+
+def _show_slime_plan(plan: SlimePlan, where: Where, as_json: bool) -> None:
+    from sat_slime.cli.slime_run.slime_findings import check_here
+    from sat_slime.cli.slime_run.slime_plan import describe, describe_json
+
+    if not where.skip_checks:
+        refuse_failures(check_here(plan, where.address))
+    typer.echo(describe_json(plan) if as_json else describe(plan))
+
+
+def _launch_job(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None, console: Console) -> Ending:
+    from sat_slime.cli.slime_run.job_start import launch_job
+
+    return launch_job(plan, where, overwrite, live, console)

@@ -1,0 +1,102 @@
+"""`sat-slime prepare`: what is made before a run of slime."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sat_slime.cli.terminal import FAILED, OK, OverridesAsInLaunch, refuse_failures, without_traceback
+
+prepare = typer.Typer(no_args_is_help=True, help="Make what a run of slime starts from.")
+
+
+@prepare.callback()
+def _prepare() -> None:
+    """Make what a run of slime starts from."""
+
+
+@prepare.command("model")
+def prepare_model(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A YAML file of a run or a model, such as configs/models/qwen3-4b.yaml.", show_default=False
+        ),
+    ],
+    hf: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Hugging Face weights; by itself model.hf_checkpoint.")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Where to; by itself model.megatron_checkpoint.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of this machine to use.")] = 1,
+    overrides: OverridesAsInLaunch = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command; run nothing.")] = False,
+) -> None:
+    """Convert Hugging Face weights to Megatron's format, with slime's own tool.
+
+    A checkpoint that is there is never overwritten, and one that broke off is
+    not taken for a whole one.
+
+        sat-slime prepare model configs/models/qwen3-4b.yaml --hf /data/Qwen3-4B-Base --out /data/Qwen3-4B
+    """
+    settings = {"model.hf_checkpoint": hf, "model.megatron_checkpoint": out}
+    with without_traceback():
+        code = convert_model(file, {k: v for k, v in settings.items() if v}, overrides or [], gpus, dry_run)
+    raise typer.Exit(FAILED if code else OK)
+
+
+def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[str], gpus: int, dry_run: bool) -> int:
+    """Convert a model's weights; the exit code of slime's tool. Raises ConfigError."""
+    from sat_slime.cli.slime_run.slime_plan import by_flag
+    from sat_slime.config import ConfigError, SlimeConfig, load_config
+    from sat_slime.plugin.launch.conversion import conversion_findings, convert, plan_conversion
+
+    config = load_config(file, overrides, settings)
+    if not isinstance(config, SlimeConfig):
+        raise ConfigError([f"{file}: runtime is {config.runtime}: only models of slime runs are converted"])
+    if unset := [key for key in ("hf_checkpoint", "megatron_checkpoint") if getattr(config.model, key) is None]:
+        options = {"hf_checkpoint": "--hf", "megatron_checkpoint": "--out"}
+        raise ConfigError([f"{file}: model.{key} is not set: give {options[key]} FOLDER" for key in unset])
+    if not config.model.layers:
+        raise ConfigError([f"{file}: model.architecture has no num-layers: name a file of configs/models"])
+    plan = plan_conversion(config, gpus)
+    if dry_run:
+        variables = [f"{name}={shlex.quote(value)}" for name, value in plan.env.items()]
+        typer.echo(" \\\n    ".join([" ".join(["env", *variables]), *by_flag(plan.command)]))
+        typer.echo(f"mv {shlex.quote(str(plan.unfinished))} {shlex.quote(str(plan.out))}")
+        return 0
+    refuse_failures(conversion_findings(config, plan, gpus))
+    code = convert(plan)
+    if code:
+        Console(stderr=True, soft_wrap=True, highlight=False).print(
+            f"error: slime's tool ended with exit code {code}; what it wrote is in {plan.unfinished}"
+        )
+    else:
+        typer.echo(f"{plan.out} is ready")
+    return code
+
+
+@prepare.command("laptop")
+def prepare_laptop(
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to; by itself where configs/slime/laptop.yaml looks.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Make it anew where it is there.")] = False,
+) -> None:
+    """Make the model, tokenizer, prompts and held-out problems of configs/slime/laptop.yaml: those of the embedded
+    quick start. sat-slime launch does so by itself.
+
+        sat-slime prepare laptop --out data/laptop
+    """
+    with without_traceback():
+        from sat_slime.cli.slime_run.laptop import LAPTOP, make_laptop
+
+        folder = out or LAPTOP
+        make_laptop(folder.absolute(), overwrite)
+    typer.echo(f"{folder} is ready")

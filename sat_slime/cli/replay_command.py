@@ -1,0 +1,147 @@
+"""`sat-slime replay`: what every method would do to dumped batches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sat_slime.cli.terminal import FAILED, OK, without_traceback
+
+if TYPE_CHECKING:
+    from sat_slime.report.page import Sheet
+    from sat_slime.report.replay.replay import Replay, StepRow
+    from sat_slime.report.replay.selection import Candidate
+    from sat_slime.report.replay.step_batch import Layout
+
+
+def replay(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="DUMP...", help="Dumps, folders of them, or run folders.", show_default=False),
+    ],
+    methods: Annotated[
+        str, typer.Option(metavar="NAMES", help="Methods with commas between them, or [bold]all[/].")
+    ] = "all",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the methods that read it, such as [bold]sat.alpha=0.95[/]; a list of values replays "
+            "each. Repeatable.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where page, figures and tables go.")] = Path("replay"),
+    microbatch_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Micro-batches of up to N response tokens, instead of the dump's own."),
+    ] = None,
+    microbatch_responses: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Micro-batches of N responses, instead of the dump's own."),
+    ] = None,
+    token_mean: Annotated[
+        bool, typer.Option("--token-mean", help="Weigh tokens alike in the cosines, not responses.")
+    ] = False,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Threads; by itself, one per core.", show_default=False)
+    ] = None,
+) -> None:
+    """What would every method have done to these tokens? No GPU, no slime, no run.
+
+    DUMP is a file of slime's [bold]--save-debug-train-data[/], a folder of them, the
+    folder of [bold]--dump-details[/], or a run folder with dumps/. For each method: which
+    tokens it clips, masks or re-weights, how many it leaves, and how its gradient
+    points beside the others'. A file that cannot be read is skipped and named,
+    and the exit code is then 1.
+
+    [bold]Examples[/]
+
+        sat-slime replay runs/my-run
+
+        sat-slime replay dump/train_data --methods gspo,sat-gspo --out gspo-replay
+
+        sat-slime replay runs/my-run --methods sat-gspo --set 'sat.alpha=[0.8,0.9,0.95]'
+    """
+    with without_traceback():
+        from sat_slime.report.replay.page import check_out, write_page
+        from sat_slime.report.replay.selection import choose
+        from sat_slime.report.replay.step_batch import Layout
+
+        layout, console = Layout(microbatch_tokens, microbatch_responses), Console(soft_wrap=True)
+        _check_layout(layout)
+        candidates = choose(methods, overrides or [])
+        check_out(out)
+        result = _replayed(paths, candidates, layout, token_mean, threads, console)
+        page = write_page(result, out, ["sat-slime", *sys.argv[1:]])
+        _show(result, page, console)
+    raise typer.Exit(FAILED if result.skipped else OK)
+
+
+def _check_layout(layout: Layout) -> None:
+    from sat_slime.config import ConfigError
+
+    if layout.tokens is not None and layout.responses is not None:
+        raise ConfigError(["--microbatch-tokens and --microbatch-responses both say what a micro-batch is: give one"])
+
+
+def _replayed(
+    paths: Sequence[Path],
+    candidates: Sequence[Candidate],
+    layout: Layout,
+    token_mean: bool,
+    threads: int | None,
+    console: Console,
+) -> Replay:
+    """What each method does to the dumps. Raises ConfigError or RunFolderError where nothing can be read."""
+    from sat_slime.report.replay.replay import replay
+
+    with console.status("reading dumps") as status:
+
+        def on_step(row: StepRow) -> None:
+            status.update(f"{row.name}: {row.tokens:,} tokens")
+
+        return replay(paths, candidates, layout, token_mean, threads, on_step)
+
+
+def _show(result: Replay, page: Path, console: Console) -> None:
+    from sat_slime.report.replay.tables import methods_table
+
+    console.print(_table(methods_table(result)), width=max(console.width, 132), crop=False)  # long names over the edge
+    for line in _lines(result):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(sheet: Sheet) -> Table:
+    from sat_slime.report.replay.sums import GROUPS
+    from sat_slime.report.replay.tables import percent
+
+    table = Table(box=None, pad_edge=False, header_style="dim", title_style="dim", title_justify="left")
+    table.title = "percent of the tokens with an advantage; cosine with the unclipped gradient"
+    table.add_column("method", no_wrap=True)
+    for name in ("clipped A>0", "clipped A<0", "masked", "re-weighted", "effective", "cosine"):
+        table.add_column(name, justify="right")
+    assert sheet.numbers is not None
+    for text, numbers in zip(sheet.rows, sheet.numbers[1:], strict=True):
+        values = dict(zip(sheet.numbers[0], numbers, strict=True))
+        masked = sum(values[f"masked, {group}"] for group in GROUPS) / max(values["tokens"], 1)
+        table.add_row(text[0], text[1], text[2], percent(masked), text[7], text[9], text[11])
+    return table
+
+
+def _lines(result: Replay) -> list[str]:
+    rate = result.tokens / max(result.seconds, 1e-9)
+    lines = [
+        f"{len(result.rows):,} optimizer steps, {result.responses:,} responses, {result.tokens:,} tokens x "
+        f"{len(result.candidates)} formulas in {result.seconds:.1f} s ({rate:,.0f} tokens/s)"
+    ]
+    lines += [f"not replayed: {one.label}: {one.reason}" for one in result.left_out]
+    lines += [f"skipped: {one.path}: {one.reason}" for one in result.skipped]
+    return lines

@@ -1,0 +1,50 @@
+"""`sat-slime report`: the pages of a run, of several, or of a grid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sat_slime.cli.terminal import warn, without_traceback
+
+
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_OR_GRID...",
+            help="Run folders, grids, or files of slime's metrics; see docs/report.md.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where a comparison goes; by itself into the grid, else [bold]report/[/]."),
+    ] = None,
+    figure: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Of a comparison, draw this figure alone. Repeatable."),
+    ] = None,
+) -> None:
+    """Write report.html and figures of a run, of several, or of a grid, whatever there is of them.
+
+    One run: what happened in it. Several, or a grid: the paper's table beside
+    ours, what differs beyond noise, all curves, and what they do not show.
+
+        sat-slime report runs/quickstart
+
+        sat-slime report grids/embedded
+
+        sat-slime report runs/gspo-lag8-seed* runs/sat-gspo-lag8-seed* --out comparison
+    """
+    with without_traceback():
+        from sat_slime.report.write import write_reports
+        from sat_slime.runs.row_faults import faults_of
+
+        for written in write_reports(paths, out, figure or []):
+            typer.echo(written)
+        for path in paths:
+            for sentence in faults_of(path):
+                warn(f"{path}: {sentence}")

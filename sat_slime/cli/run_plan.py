@@ -1,0 +1,86 @@
+"""What the command line asks for, as a run that can start: the file is read, the options are laid on, and the plan is
+that of its runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, plan_embedded_run
+from sat_slime.cli.slime_run.slime_plan import SlimePlan, plan_slime_run
+from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, load_config
+from sat_slime.config.loader import RunConfig, further_errors
+from sat_slime.config.method import method_switches
+from sat_slime.grid.state import GridFolder
+from sat_slime.runs.folder import RunFolder, RunFolderError
+
+
+def plan_run(
+    file: Path,
+    settings: Mapping[str, Any],
+    overrides: Sequence[str],
+    *,
+    resume: bool,
+    resume_from: int | None = None,
+    look_for_slime: bool = False,
+) -> EmbeddedPlan | SlimePlan:
+    """The run that the command line asks for, checked. Raises ConfigError or RunFolderError.
+
+    Args:
+        file: a YAML file, or the folder of a run.
+        settings: dotted key to value, of the options that stand for a setting.
+        overrides: the texts of `--set`.
+        resume_from: the iteration of the checkpoint to go on from, instead of the newest.
+        look_for_slime: of a run of slime, hold its flags against the slime on this machine.
+    """
+    folder: Path | None = None
+    if GridFolder(file).is_grid():
+        raise RunFolderError(f"{file} is a grid, not a run: sat-slime grid {file} goes on with it")
+    if file.is_dir():
+        folder, file = file, RunFolder.open(file).config
+        if not resume and "name" not in settings:
+            raise RunFolderError(f"{folder} is a run: go on with it (--resume), or run it again as another (--name X)")
+    elif resume and RunFolder(file.parent).config == file and RunFolder(file.parent).is_run():
+        folder = file.parent
+    if told := contradiction(settings):
+        raise ConfigError([told])
+    config = load_run(file, overrides, settings)
+    if "name" in settings:
+        folder = None
+    if isinstance(config, EmbeddedConfig):
+        return plan_embedded_run(config, file, folder, resume, resume_from)
+    return plan_slime_run(config, file, folder, resume, look_for_slime, resume_from)
+
+
+def contradiction(settings: Mapping[str, Any]) -> str | None:
+    """Which option takes back what --method says, or None."""
+    name = settings.get("method")
+    try:
+        named = method_switches(name) if name is not None else {}
+    except ValueError:
+        return None  # told with all that is wrong with the settings
+    base = settings.get("method.base")
+    options = [f"--base {base}"] if named and base not in (None, named["base"]) else []
+    for key in ("sat", "tis", "r3"):
+        if named and named[key] in (True, {"enabled": True}) and settings.get(f"method.{key}") is False:
+            options.append(f"--no-{key}")
+    return f"--method {name} and {options[0]} contradict each other: leave one of them out" if options else None
+
+
+def load_run(file: Path, overrides: Sequence[str], settings: Mapping[str, Any] | None = None) -> RunConfig:
+    """load_config. Where it raises ConfigError, that also holds what the sections do not agree on."""
+    try:
+        return load_config(file, overrides, settings)
+    except ConfigError as error:
+        more = [f"{file}: {line}" for line in further_errors(error, settings_errors)]
+        raise ConfigError([*error.errors, *more]) from None
+
+
+def settings_errors(config: RunConfig) -> list[str]:
+    """Faults of a run's settings, each in one line."""
+    if isinstance(config, EmbeddedConfig):
+        return config_errors(config)
+    from sat_slime.plugin.launch import checks
+
+    return checks.settings_errors(config)

@@ -1,0 +1,1 @@
+"""Runs of slime: their plan, the checks of a machine or a cluster, the job that is sent and followed."""

@@ -1,0 +1,155 @@
+"""A run of slime is sent to a cluster as a job of Ray."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from sat_slime.cli.slime_run.job_following import end_ray, follow, how_to_go_on
+from sat_slime.cli.slime_run.laptop import make_missing_laptop
+from sat_slime.cli.slime_run.slime_findings import check_cluster
+from sat_slime.cli.slime_run.slime_plan import SlimePlan, saved_iterations
+from sat_slime.cli.terminal import Ending, refuse_failures, short, sigterm_as_ctrl_c
+from sat_slime.config import dump_config
+from sat_slime.runs.folder import RunFolder, RunFolderError, writable
+from sat_slime.runs.rows import keep_rows, write_atomically
+
+if TYPE_CHECKING:
+    from sat_slime.plugin.launch.job_files import JobRecord
+    from sat_slime.plugin.launch.local_ray import LocalRay
+    from sat_slime.plugin.launch.ray_jobs import JobServer
+
+
+@dataclass(frozen=True)
+class Where:
+    """What the command line says of the cluster."""
+
+    address: str | None = None
+    start_ray: bool = False
+    detach: bool = False
+    skip_checks: bool = False
+
+
+def launch_job(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None, console: Console) -> Ending:
+    """Send the plan and follow it to its end, or until Ctrl-C. Raises ConfigError, RunFolderError or JobError when it
+    cannot be sent."""
+    with sigterm_as_ctrl_c():
+        _check_folder(plan, overwrite)
+        make_missing_laptop(plan.config, console)
+        server, ray = _cluster(plan, where, console)
+        with contextlib.ExitStack() as undo:
+            if ray is not None:
+                undo.callback(end_ray, ray, console)
+            if not where.skip_checks and not (ray and plan.config.cluster.device == "cpu"):  # this machine: was checked
+                console.print(f"checking the cluster at {server.address} ...", highlight=False)
+                refuse_failures(check_cluster(plan, server))
+            folder = _claim(plan, overwrite)
+            undo.callback(folder.unlock)
+            record = _send(plan, folder, server, ray)
+            undo.pop_all()  # from here on it is the job's
+        console.print(f"job {record.job} at {record.address}, in {plan.folder}", highlight=False, soft_wrap=True)
+        try:
+            if where.detach:
+                return Ending("detached", None, how_to_go_on(plan.folder))
+            return follow(folder, plan.config, record, server, live, console)
+        finally:
+            folder.unlock()
+
+
+def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
+    """Neither a job that runs nor a checkpoint of another run may be in the way."""
+    from sat_slime.plugin.launch.command import checkpoint_folder
+    from sat_slime.plugin.launch.job_files import JobRecord, job_state
+    from sat_slime.plugin.launch.ray_jobs import NoAnswer
+
+    if not plan.resume:
+        RunFolder(plan.folder).check_new(overwrite)
+        place = checkpoint_folder(plan.config, plan.folder)
+        if saved_iterations(plan.config, plan.folder) and not place.absolute().is_relative_to(plan.folder):
+            raise RunFolderError(
+                f"checkpoint.folder is {place}: it holds a run's checkpoint, from which slime would go on: choose "
+                "another, or --resume"
+            )
+    record = JobRecord.read(plan.folder)
+    if record is None:
+        return
+    try:
+        state = job_state(record)
+    except NoAnswer:
+        return  # the jobs of a cluster that is gone are gone with it
+    if state is not None and not state.ended:
+        shown = short(plan.folder)
+        raise RunFolderError(
+            f"{shown}: its job {record.job} is {state.status.lower()}: follow it (sat-slime logs {shown} -f), end it "
+            f"(sat-slime stop {shown}), or choose another --name"
+        )
+
+
+def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer, LocalRay | None]:
+    """The cluster to send to, and the Ray that was started for it."""
+    from sat_slime.plugin.launch import cpu
+    from sat_slime.plugin.launch.job_files import JobRecord
+    from sat_slime.plugin.launch.local_ray import start_ray
+    from sat_slime.plugin.launch.machine import machine_findings
+    from sat_slime.plugin.launch.ray_jobs import JobServer, given_address
+
+    on_cpu = plan.config.cluster.device == "cpu"
+    has_own_ray = where.start_ray or (on_cpu and not (where.address or plan.config.cluster.address))
+    if not has_own_ray:
+        before = JobRecord.read(plan.folder) if plan.resume else None
+        last = before.address if before and before.ray is None else None
+        return JobServer(given_address(where.address, plan.config.cluster.address) or last), None
+    if not where.skip_checks:
+        found = machine_findings(plan.config, plan.folder)
+        refuse_failures(finding for finding in found if finding.mark == "FAIL")
+    console.print("starting Ray on this machine ...", highlight=False)
+    tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    if on_cpu:
+        gpus, cores = plan.config.cluster.gpus_per_node, cpu.cpu_cores(plan.config)
+        ray = start_ray(gpus, cores, cpu.OBJECT_STORE_BYTES, cpu.RAY_ENVIRONMENT, tell)
+    else:
+        ray = start_ray(tell=tell)
+    return JobServer(ray.address), ray
+
+
+def _claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
+    """The run's folder, locked, with its settings. Raises RunFolderError."""
+    from sat_slime.plugin.launch.command import checkpoint_folder
+    from sat_slime.plugin.launch.saved import go_back
+
+    text = dump_config(plan.config)
+    if not plan.resume:
+        return RunFolder.create(plan.folder, text, overwrite)
+    folder = RunFolder.open(plan.folder)
+    with writable(folder.path):
+        folder.lock()
+        write_atomically(folder.config, text)
+        if plan.resume_from is not None:
+            go_back(checkpoint_folder(plan.config, plan.folder), plan.resume_from)
+        # What came after the checkpoint comes again.
+        steps = saved_iterations(plan.config, plan.folder) * plan.config.pipeline.optimizer_steps_per_rollout
+        for rows in (folder.metrics, folder.eval):
+            keep_rows(rows, lambda row: row.get("step", 0) <= steps)
+    return folder
+
+
+def _send(plan: SlimePlan, folder: RunFolder, server: JobServer, ray: LocalRay | None) -> JobRecord:
+    from sat_slime.plugin.launch.job_files import submit, write_files
+
+    with writable(folder.path):
+        write_files(plan.sent.files)
+        record = submit(
+            server,
+            plan.sent.command,
+            plan.sent.env,
+            plan.config.cluster.runtime_env,
+            folder.path,
+            plan.config.name,
+            ray,
+        )
+        folder.started(record.job)
+    return record

@@ -1,0 +1,130 @@
+"""Where a command meets who gave it: exit codes, errors without a traceback, how it ended. Imports nothing of ours
+before a command runs, so that --help answers at once."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from sat_slime.config.finding import Finding
+
+OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes."""
+SLIME = "Runs of slime"
+"""Heading of the options that an embedded run has not."""
+
+RunArgument = Annotated[Path, typer.Argument(help="A run folder, such as runs/my-run.", show_default=False)]
+OverridesAsInLaunch = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="As in launch. Repeatable.")
+]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run or a grid ended."""
+
+    status: str
+    """finished, interrupted or failed; of a run that goes on as a job, detached."""
+    error: str | None
+    """The failure: a line that speaks for itself, and what more there is, such as the end of a log."""
+    text: str
+    """Where the report is and how to go on."""
+
+
+@contextlib.contextmanager
+def without_traceback() -> Iterator[None]:
+    """Faults of the input end the command with a line each, Ctrl-C with one."""
+    try:
+        from sat_slime.config import ConfigError
+        from sat_slime.runs.folder import RunFolderError
+
+        try:
+            yield
+        except (ConfigError, RunFolderError) as error:
+            bad_input(str(error).splitlines())
+        except RuntimeError as error:
+            from sat_slime.plugin.launch.ray_jobs import JobError
+
+            if not isinstance(error, JobError):
+                raise
+            bad_input([str(error)])
+    except KeyboardInterrupt:
+        complain(["interrupted"])
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def complain(lines: Iterable[str]) -> None:
+    """Print each line as an error."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    for line in lines:
+        console.print("[bold red]error:[/] ", end="")
+        console.print(line, markup=False)
+
+
+def bad_input(lines: Iterable[str]) -> NoReturn:
+    """End the command with a line for each fault of the input."""
+    complain(lines)
+    raise typer.Exit(BAD_INPUT) from None
+
+
+def warn(line: str) -> None:
+    """Print a warning, on stderr."""
+    Console(stderr=True, soft_wrap=True).print(f"warning: {line}", style="yellow", markup=False)
+
+
+def refuse_failures(findings: Iterable[Finding]) -> None:
+    """Tell what was found with a warning; raise ConfigError with what failed."""
+    from sat_slime.config import ConfigError
+
+    failed = []
+    for finding in findings:
+        if finding.mark == "FAIL":
+            failed.append(f"{finding.what}: {finding.detail}")
+        elif finding.mark == "WARN":
+            Console(stderr=True, soft_wrap=True, highlight=False).print(
+                f"warning: {finding.what}: {finding.detail}", style="yellow", markup=False, soft_wrap=True
+            )
+    if failed:
+        raise ConfigError(failed)
+
+
+def finish(ending: Ending, console: Console) -> NoReturn:
+    """Tell how a run or a grid ended, and end the command with its exit code."""
+    if ending.error:
+        complain([ending.error])
+    console.print(ending.text, markup=False, highlight=False, soft_wrap=True)
+    codes = {"finished": OK, "detached": OK, "interrupted": INTERRUPTED}
+    raise typer.Exit(codes.get(ending.status, FAILED))
+
+
+@contextlib.contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, also while the runtime, which handles both, does not run."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may handle signals
+        return
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def with_remark(error: str, remark: str) -> str:
+    """The remark joins the error's first line, which is the one that is kept."""
+    first, *rest = error.splitlines()
+    return "\n".join([f"{first}; {remark}", *rest])
+
+
+def short(folder: Path) -> Path:
+    """Relative to where the command was given, if it is below."""
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
