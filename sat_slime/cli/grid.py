@@ -32,7 +32,7 @@ from sat_slime.config.disk import disk_is_full
 from sat_slime.config.loader import RunConfig, vary
 from sat_slime.grid.plan import Cell, cell_config, plan_cells, select_cells
 from sat_slime.grid.progress import CellSize, Outlook, ProgressReader, outlook
-from sat_slime.grid.run import GridRun
+from sat_slime.grid.runner import GridRun
 from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.grid.view import GridSight, LiveGridView, PlainGridView, matrix
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable

@@ -17,7 +17,7 @@ from sat_slime.cli import app
 from sat_slime.cli import grid as grids
 from sat_slime.cli import launch as launching
 from sat_slime.config.jsonl import read_rows
-from sat_slime.grid import run as running
+from sat_slime.grid import runner
 from sat_slime.grid.state import GridFolder
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def told(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(grids, "COMMAND", STAND_IN)
     monkeypatch.setattr(launching, "missing_engines", lambda: [])
-    monkeypatch.setattr(running, "POLL_S", 0.01)
+    monkeypatch.setattr(runner, "POLL_S", 0.01)
     monkeypatch.setenv("GRID_STAND_IN", str(tmp_path / "told"))
     (tmp_path / "told").mkdir()
     write_grid()
