@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sat_slime.report.comparison.cells import label_of
+from sat_slime.report.comparison.collection import label_of
 from sat_slime.report.comparison.contrasts import Comparison, late_mean
 from sat_slime.report.comparison.curves import aligned, marks, metric_curve, seed_mean, style_of
 from sat_slime.report.comparison.figures import lag_name
@@ -43,7 +43,7 @@ def _sat_panel(
     methods = [method for method in comparison.collection.methods if method.startswith("sat-")]
     drawn = False
     for place, method in enumerate(methods):
-        curves = [metric_curve(cell, key) for cell in comparison.collection.of(method, lag)]
+        curves = [metric_curve(run, key) for run in comparison.collection.of(method, lag)]
         x, values = aligned([curve for curve in curves if len(curve[0])])
         if not len(x):
             continue
@@ -74,7 +74,7 @@ def draw_parts(comparison: Comparison) -> Drawing | None:
     collection = comparison.collection
     lags = [lag for lag in collection.lags if any(collection.of(method, lag) for method in collection.methods)]
     parts: list[tuple[str, str, dict[str, Any]]] = [
-        part for part in PARTS if any(part[0] in cell.data.metrics for cell in collection.cells)
+        part for part in PARTS if any(part[0] in run.data.metrics for run in collection.runs)
     ]
     if len(parts) < 2 or not lags:
         return None
@@ -105,7 +105,7 @@ def _late(comparison: Comparison, methods: list[str], lag: int | None, key: str)
     """(methods,) means over the last quarter and the seeds."""
     means = []
     for method in methods:
-        values = np.array([late_mean(cell, key) for cell in comparison.collection.of(method, lag)])
+        values = np.array([late_mean(run, key) for run in comparison.collection.of(method, lag)])
         known = values[np.isfinite(values)]
         means.append(float(known.mean()) if len(known) else np.nan)
     return np.array(means)
