@@ -1,4 +1,4 @@
-"""Numbers of the cells, their means over seeds, and what is compared with what."""
+"""Numbers of the runs, their means over seeds, and what is compared with what."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sat_slime.report.comparison.cells import Cell, Collection
+from sat_slime.report.comparison.collection import ComparedRun, Collection
 from sat_slime.report.comparison.methods import label_of, method_called, pairs_without
 from sat_slime.report.comparison.paper_numbers import paper_cell
 from sat_slime.report.comparison.statistics import Difference, Estimate, holm, mean_interval, paired_difference
@@ -19,7 +19,7 @@ Scores = dict[int, float]
 
 
 @dataclass(frozen=True)
-class CellNumbers:
+class RunNumbers:
     """What is compared of a run."""
 
     best: float
@@ -34,9 +34,9 @@ class CellNumbers:
     """Mean over the last quarter of the steps, in whole lag cycles, nats."""
 
 
-def cell_numbers(cell: Cell) -> CellNumbers:
+def run_numbers(run: ComparedRun) -> RunNumbers:
     """The numbers of a run; NaN where the run lacks them."""
-    steps, accuracy = score_curve(cell)
+    steps, accuracy = score_curve(run)
     trained = steps > 0
     initial = float(accuracy[~trained][0]) if (~trained).any() else math.nan
     best, best_step, late = math.nan, math.nan, math.nan
@@ -44,12 +44,12 @@ def cell_numbers(cell: Cell) -> CellNumbers:
         top = int(np.argmax(accuracy[trained]))
         best, best_step = float(accuracy[trained][top]), float(steps[trained][top])
         late = float(accuracy[trained & (steps >= 0.75 * steps[-1])].mean())
-    return CellNumbers(best, best_step, late, initial, late_mean(cell, "mismatch/d_pi"))
+    return RunNumbers(best, best_step, late, initial, late_mean(run, "mismatch/d_pi"))
 
 
-def score_curve(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
+def score_curve(run: ComparedRun) -> tuple[np.ndarray, np.ndarray]:
     """(steps of the weights that were measured, accuracies), without what was not measured."""
-    evals = cell.data.evals
+    evals = run.data.evals
     if "accuracy" not in evals:
         return np.zeros(0), np.zeros(0)
     steps = evals.get("step", np.arange(len(evals["accuracy"]), dtype=float))
@@ -60,12 +60,12 @@ def score_curve(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
     return steps[known][order], evals["accuracy"][known][order]
 
 
-def late_mean(cell: Cell, key: str) -> float:
+def late_mean(run: ComparedRun, key: str) -> float:
     """Mean of a metric over the last quarter of the steps, in whole lag cycles."""
-    values = cell.data.metrics.get(key)
+    values = run.data.metrics.get(key)
     if values is None:
         return math.nan
-    window = cell.data.period * max(1, round(len(values) / 4 / cell.data.period))
+    window = run.data.period * max(1, round(len(values) / 4 / run.data.period))
     known = values[-window:][np.isfinite(values[-window:])]
     return float(known.mean()) if len(known) else math.nan
 
@@ -106,7 +106,7 @@ class Contrast:
     paper_d_pi: float
 
 
-QUANTITIES: Mapping[str, Callable[[CellNumbers], float]] = {
+QUANTITIES: Mapping[str, Callable[[RunNumbers], float]] = {
     "best": lambda numbers: numbers.best,
     "late": lambda numbers: numbers.late,
     "d_pi": lambda numbers: numbers.d_pi,
@@ -120,12 +120,12 @@ class Comparison:
         self.collection = collection
 
     @cached_property
-    def numbers(self) -> dict[int, CellNumbers]:
-        """By id of the cell."""
-        return {id(cell): cell_numbers(cell) for cell in self.collection.cells}
+    def numbers(self) -> dict[int, RunNumbers]:
+        """Those of each run, by its id."""
+        return {id(run): run_numbers(run) for run in self.collection.runs}
 
-    def of(self, cell: Cell) -> CellNumbers:
-        return self.numbers[id(cell)]
+    def of(self, run: ComparedRun) -> RunNumbers:
+        return self.numbers[id(run)]
 
     def by_seed(self, method: str, lag: int | None, quantity: str) -> Scores:
         """A quantity of the whole runs of a cell; runs without a seed cannot be paired and are not in it."""

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from sat_slime.objective import named_method
-from sat_slime.report.comparison.cells import Cell
+from sat_slime.report.comparison.collection import ComparedRun
 from sat_slime.report.comparison.methods import label_of, method_called
 from sat_slime.report.drawing import COLOURS, Table
 from sat_slime.report.smoothing import smooth, window_of
@@ -69,11 +69,11 @@ def aligned(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray
     return grid, values
 
 
-def metric_curve(cell: Cell, key: str) -> tuple[np.ndarray, np.ndarray]:
+def metric_curve(run: ComparedRun, key: str) -> tuple[np.ndarray, np.ndarray]:
     """(steps, a metric smoothed over whole lag cycles); empty where the run lacks it."""
-    if key not in cell.data.metrics or not np.isfinite(cell.data.metrics[key]).any():
+    if key not in run.data.metrics or not np.isfinite(run.data.metrics[key]).any():
         return np.zeros(0), np.zeros(0)
-    return cell.data.metrics["step"], smooth(cell.data.metrics[key], window_of(cell.data))
+    return run.data.metrics["step"], smooth(run.data.metrics[key], window_of(run.data))
 
 
 def seed_mean(values: np.ndarray) -> np.ndarray:

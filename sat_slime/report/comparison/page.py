@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from sat_slime.report.comparison.cells import collect, is_grid
+from sat_slime.grid.state import GridFolder
+from sat_slime.report.comparison.collection import collect
 from sat_slime.report.comparison.contrasts import Comparison
 from sat_slime.report.comparison.curves import key_to
 from sat_slime.report.comparison.figures import draw_departure, draw_drift, draw_learning, draw_scores, lag_name
@@ -139,7 +140,7 @@ def write_grid_report(
     """
     folder = _folder(paths, out)
     collection = collect(paths)
-    if not collection.cells and not collection.planned:
+    if not collection.runs and not collection.planned:
         raise RunFolderError(f"{paths[0]} holds no run yet: there is nothing to report")
     comparison = Comparison(collection)
     every = list(figures(comparison))
@@ -159,7 +160,7 @@ def write_grid_report(
 
 def _folder(paths: Sequence[str | Path], out: str | Path | None) -> Path:
     if out is None:
-        return Path(paths[0]) if len(paths) == 1 and is_grid(paths[0]) else Path("report")
+        return Path(paths[0]) if len(paths) == 1 and GridFolder(paths[0]).is_grid() else Path("report")
     folder = Path(out)
     if folder.exists() and not (folder / "report.html").exists() and any(folder.iterdir()):
         raise RunFolderError(f"{folder} exists and is no report: choose another --out")

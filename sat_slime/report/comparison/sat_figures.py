@@ -43,7 +43,7 @@ def _sat_panel(
     methods = [method for method in comparison.collection.methods if has(method, "sat")]
     drawn = False
     for place, method in enumerate(methods):
-        curves = [metric_curve(cell, key) for cell in comparison.collection.of(method, lag)]
+        curves = [metric_curve(run, key) for run in comparison.collection.of(method, lag)]
         x, values = aligned([curve for curve in curves if len(curve[0])])
         if not len(x):
             continue
@@ -75,7 +75,7 @@ def draw_parts(comparison: Comparison) -> Drawing | None:
     collection = comparison.collection
     lags = [lag for lag in collection.lags if any(collection.of(method, lag) for method in collection.methods)]
     parts: list[tuple[str, str, dict[str, Any]]] = [
-        part for part in PARTS if any(part[0] in cell.data.metrics for cell in collection.cells)
+        part for part in PARTS if any(part[0] in run.data.metrics for run in collection.runs)
     ]
     if len(parts) < 2 or not lags:
         return None
@@ -106,7 +106,7 @@ def _late(comparison: Comparison, methods: list[str], lag: int | None, key: str)
     """(methods,) means over the last quarter and the seeds."""
     means = []
     for method in methods:
-        values = np.array([late_mean(cell, key) for cell in comparison.collection.of(method, lag)])
+        values = np.array([late_mean(run, key) for run in comparison.collection.of(method, lag)])
         known = values[np.isfinite(values)]
         means.append(float(known.mean()) if len(known) else np.nan)
     return np.array(means)

@@ -1,46 +1,57 @@
-import json
+import os
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from synthetic import step_metrics, write_cell, write_slime_log
 
-from sat_slime.report.comparison.cells import collect, differing_settings, is_grid, label_of, load_cell
-from sat_slime.report.comparison.contrasts import Comparison, cell_numbers, score_curve
+from sat_slime.config import GridConfig, dump_config, load_config
+from sat_slime.config.loader import vary
+from sat_slime.grid import runner
+from sat_slime.grid.plan import cell_config, plan_cells
+from sat_slime.grid.state import GridFolder
+from sat_slime.report.comparison.collection import collect, differing_settings, label_of, load_compared_run
+from sat_slime.report.comparison.contrasts import Comparison, run_numbers, score_curve
+from sat_slime.report.comparison.page import write_grid_report
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.rows import to_json
 from sat_slime.runs.slime_rows import split_log
 
+ROOT = Path(__file__).parents[3]
+STAND_IN = str(ROOT / "tests" / "grid" / "grid_stand_in.py")
+
 
 def test_a_run_folder_says_what_it_is(tmp_path):
-    cell = load_cell(write_cell(tmp_path / "any-name", "sat-gspo-r3", 8, 2, state="finished"))
-    assert (cell.method, cell.lag, cell.seed, cell.label) == ("sat-gspo-r3", 8, 2, "SAT-GSPO w/ R3")
-    assert cell.counts and cell.data.period == 8 and cell.steps == cell.planned_steps == 200
+    run = load_compared_run(write_cell(tmp_path / "any-name", "sat-gspo-r3", 8, 2, state="finished"))
+    assert (run.method, run.lag, run.seed, run.label) == ("sat-gspo-r3", 8, 2, "SAT-GSPO w/ R3")
+    assert run.counts and run.data.period == 8 and run.steps == run.planned_steps == 200
 
 
 @pytest.mark.parametrize("steps, state, counts", [(90, "failed", 0), (90, "running", 0), (200, None, 1), (0, None, 0)])
 def test_only_whole_runs_count(tmp_path, steps, state, counts):
-    assert load_cell(write_cell(tmp_path / "run", "grpo", 1, 0, steps, state)).counts == counts
+    assert load_compared_run(write_cell(tmp_path / "run", "grpo", 1, 0, steps, state)).counts == counts
 
 
 def test_a_run_that_the_collapse_rule_ended_is_whole(tmp_path):
-    assert load_cell(write_cell(tmp_path / "run", "gspo", 8, 0, 120, "finished", collapses=True)).counts
+    assert load_compared_run(write_cell(tmp_path / "run", "gspo", 8, 0, 120, "finished", collapses=True)).counts
 
 
 def test_without_a_config_the_name_tells(tmp_path):
     path = tmp_path / "gspo-tis-lag8-seed3"
     path.mkdir()
     (path / "metrics.jsonl").write_text(to_json(step_metrics(1)) + "\n")
-    cell = load_cell(path)
-    assert (cell.method, cell.lag, cell.seed, cell.counts) == ("gspo-tis", 8, 3, True)
+    run = load_compared_run(path)
+    assert (run.method, run.lag, run.seed, run.counts) == ("gspo-tis", 8, 3, True)
 
 
 def test_a_log_of_every_fourth_step_counts_where_no_plan_is_known(tmp_path):
     path = tmp_path / "grpo-lag1-seed0"
     path.mkdir()
     (path / "metrics.jsonl").write_text("".join(to_json(step_metrics(step)) + "\n" for step in (4, 8, 12)))
-    cell = load_cell(path)
-    assert (cell.steps, cell.missing, cell.counts) == (3, [], True)
+    run = load_compared_run(path)
+    assert (run.steps, run.missing, run.counts) == (3, [], True)
 
 
 def test_broken_files_are_left_out(tmp_path):
@@ -50,9 +61,9 @@ def test_broken_files_are_left_out(tmp_path):
     (folder / "eval.jsonl").write_text('{"step": 1, "accuracy": null}\n{"step"')
     with open(folder / "metrics.jsonl", "a") as file:
         file.write('{"step": 21, "mism')
-    cell = load_cell(folder)
-    assert cell.steps == 20 and cell.method == "run"
-    assert np.isnan(cell_numbers(cell).best)
+    run = load_compared_run(folder)
+    assert run.steps == 20 and run.method == "run"
+    assert np.isnan(run_numbers(run).best)
 
 
 def test_what_is_no_run_is_refused(tmp_path):
@@ -65,38 +76,103 @@ def test_what_is_no_run_is_refused(tmp_path):
         collect([tmp_path / "text.jsonl"])
 
 
-def test_a_grid_knows_its_missing_and_failed_cells(tmp_path):
-    grid = tmp_path / "grid"
-    write_cell(grid / "runs" / "grpo-lag1-seed0", "grpo", 1, 0, 20)
-    (grid / "grid.yaml").write_text("methods: [grpo, gspo]\nlags: [1]\nseeds: [0, 1]\n")
-    rows = [
-        {"cell": "grpo-lag1-seed0", "method": "grpo", "lag": 1, "seed": 0, "state": "failed", "error": "no memory"},
-        {"cell": "gspo-lag1-seed0", "method": "gspo", "lag": 1, "seed": 0, "state": "failed", "error": "no port"},
+class StandIns:
+    """Cells that run no engine and behave as they are told: tests/grid/grid_stand_in.py."""
+
+    def __init__(self, folder, configs, told):
+        self.folder, self.configs, self.told = folder, configs, told
+
+    def command(self, state):
+        file = self.folder.cells / f"{state.cell.name}.yaml"
+        file.write_text(dump_config(self.configs[state.cell]))
+        return ["env", f"GRID_STAND_IN={self.told}", sys.executable, STAND_IN, str(os.getpid()), "launch", str(file)]
+
+    def settle(self, state):
+        pass
+
+
+class Silence:
+    """What a grid tells while it runs, unheard."""
+
+    def event(self, state, text):
+        pass
+
+    def message(self, text):
+        pass
+
+    def refresh(self):
+        pass
+
+
+@pytest.fixture
+def failed_grid(tmp_path, monkeypatch):
+    """The folder of a grid that was really run, though without engines: grpo-lag1-seed0 is refused before it has a run
+    folder, gspo-lag1-seed0 fails in its third step, grpo-lag1-seed1 finishes, gspo-lag1-seed1 is not begun."""
+    monkeypatch.setattr(runner, "POLL_S", 0.01)
+    folder, told = GridFolder(tmp_path / "grid"), tmp_path / "told"
+    grid = GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0, 1])
+    run = vary(load_config(ROOT / "configs/embedded/tiny.yaml"), [("test", {"pipeline.iterations": 4})])
+    configs = {cell: cell_config(grid, folder.config, run, cell, folder.runs) for cell in plan_cells(grid)}
+    for path in (folder.cells, told):
+        path.mkdir(parents=True)
+    (told / "grpo-lag1-seed0.json").write_text('[[0, "refuse"]]')
+    (told / "gspo-lag1-seed0.json").write_text('[[3, "fail"]]')
+    folder.config.write_text(dump_config(grid))
+    states = folder.observed(list(configs))
+    runner.GridRun(folder, states, states[:3], StandIns(folder, configs, told), Silence()).run()
+    assert [state.state for state in states] == ["failed", "failed", "finished", "planned"]
+    return folder.path
+
+
+def test_what_failed_in_a_grid_reaches_its_report(failed_grid):
+    collection = collect([failed_grid])
+    assert [(run.where, run.status, run.error) for run in collection.runs] == [
+        ("GRPO lag 1 seed 1", "finished", None),
+        ("GSPO lag 1 seed 0", "failed", "the engine broke"),
     ]
-    (grid / "cells.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{torn")
-    collection = collect([grid])
-    assert is_grid(grid)
-    assert [(cell.where, cell.status, cell.error) for cell in collection.cells] == [
-        ("GRPO lag 1 seed 0", "failed", "no memory")
-    ]
-    assert len(collection.planned) == 4
-    assert collection.left_out == ["gspo-lag1-seed0: no port"]
-    assert collection.methods == ["grpo", "gspo"]
+    assert collection.left_out == ["grpo-lag1-seed0: the key is wrong"]
+    assert len(collection.planned) == 4 and collection.methods == ["grpo", "gspo"]
+    assert [cell.name for cell in collection.not_run] == ["grpo-lag1-seed0", "gspo-lag1-seed1"]
+    (page,) = write_grid_report([failed_grid])
+    text = page.read_text()
+    assert "<li>grpo-lag1-seed0: the key is wrong</li>" in text
+    assert "GSPO lag 1 seed 0, failed after 2 steps (the engine broke)." in text
+
+
+def test_the_grid_tells_what_a_run_folder_has_lost(failed_grid):
+    (failed_grid / "runs" / "gspo-lag1-seed0" / "state.json").unlink()
+    (run,) = (run for run in collect([failed_grid]).runs if run.method == "gspo")
+    assert (run.status, run.error) == ("failed", "the engine broke")
+
+
+def test_a_damaged_file_of_a_grid_is_told_and_the_others_are_read(failed_grid):
+    state = failed_grid / "state.json"
+    whole = state.read_bytes()
+    state.write_bytes(whole[:40])
+    collection = collect([failed_grid])
+    assert len(collection.runs) == 2 and len(collection.planned) == 4
+    (told,) = collection.left_out
+    assert f"{state} cannot be read" in told and "delete it" in told
+    state.write_bytes(whole)
+    (failed_grid / "grid.yaml").write_text("methods: [nope]")
+    collection = collect([failed_grid])
+    assert len(collection.runs) == 2 and len(collection.planned) == 4  # as state.json has them
+    assert "nope" in collection.left_out[0]
 
 
 def test_a_second_run_of_a_cell_is_told_and_left_out(tmp_path):
     paths = [write_cell(tmp_path / name, "grpo", 1, 0, 20) for name in "ab"]
     collection = collect(paths)
-    assert len(collection.cells) == 1
+    assert len(collection.runs) == 1
     assert "a second run of GRPO lag 1 seed 0" in collection.left_out[0]
 
 
 def test_settings_that_differ_are_found(tmp_path):
     paths = [write_cell(tmp_path / str(seed), "grpo", 1, seed, 20) for seed in range(3)]
-    assert differing_settings(collect(paths).cells) == {}
+    assert differing_settings(collect(paths).runs) == {}
     config = paths[0] / "config.yaml"
     config.write_text(config.read_text().replace("max_digit: 5", "max_digit: 6"))
-    assert differing_settings(collect(paths).cells) == {"task.max_digit": {"6": 1, "5": 2}}
+    assert differing_settings(collect(paths).runs) == {"task.max_digit": {"6": 1, "5": 2}}
 
 
 def test_a_setting_that_newer_runs_lack_is_no_difference(tmp_path):
@@ -105,7 +181,7 @@ def test_a_setting_that_newer_runs_lack_is_no_difference(tmp_path):
         values = yaml.safe_load((path / "config.yaml").read_text())
         values.setdefault("rollout", {})["base_port"] = yaml.safe_load(port)
         (path / "config.yaml").write_text(yaml.safe_dump(values))
-    assert differing_settings(collect(paths).cells) == {}
+    assert differing_settings(collect(paths).runs) == {}
 
 
 def test_unknown_methods_keep_their_name_and_come_last(tmp_path):
@@ -120,14 +196,14 @@ def test_unknown_methods_keep_their_name_and_come_last(tmp_path):
 
 
 def test_slime_log_by_our_names(tmp_path):
-    cell = load_cell(write_slime_log(tmp_path / "gspo-lag8-seed1.jsonl", seed=1))
-    assert (cell.method, cell.lag, cell.seed, cell.steps, cell.counts) == ("gspo", 8, 1, 60, True)
-    assert cell.data.metrics["step"].tolist() == list(range(1, 61))
+    run = load_compared_run(write_slime_log(tmp_path / "gspo-lag8-seed1.jsonl", seed=1))
+    assert (run.method, run.lag, run.seed, run.steps, run.counts) == ("gspo", 8, 1, 60, True)
+    assert run.data.metrics["step"].tolist() == list(range(1, 61))
     expected = [step_metrics(step, 8, 1)["mismatch/d_pi"] for step in range(1, 61)]
-    np.testing.assert_allclose(cell.data.metrics["mismatch/d_pi"], expected)
-    assert {"reward/mean", "clip/fraction", "loss/total", "grad_norm"} <= cell.data.metrics.keys()
-    assert cell.data.evals["step"].tolist() == list(range(5, 61, 5))
-    assert cell.datasets == ("aime24",)
+    np.testing.assert_allclose(run.data.metrics["mismatch/d_pi"], expected)
+    assert {"reward/mean", "clip/fraction", "loss/total", "grad_norm"} <= run.data.metrics.keys()
+    assert run.data.evals["step"].tolist() == list(range(5, 61, 5))
+    assert run.datasets == ("aime24",)
 
 
 def test_several_optimizer_steps_per_rollout():
@@ -152,10 +228,10 @@ def test_slimes_names_inside_a_run_folder(tmp_path):
     (path / "metrics.jsonl").write_text(to_json(row) + "\n")
     evals = [{"step": 1, "dataset": name, "accuracy": value} for name, value in (("aime", 0.3), ("math", 0.9))]
     (path / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in evals))
-    cell = load_cell(path)
-    assert cell.data.metrics["mismatch/d_pi"].tolist() == [0.01]
-    assert cell.data.metrics["clip/fraction"].tolist() == [0.25]  # our own is the one that counts
-    assert cell.datasets == ("aime", "math") and score_curve(cell)[1].tolist() == [0.3]
+    run = load_compared_run(path)
+    assert run.data.metrics["mismatch/d_pi"].tolist() == [0.01]
+    assert run.data.metrics["clip/fraction"].tolist() == [0.25]  # our own is the one that counts
+    assert run.datasets == ("aime", "math") and score_curve(run)[1].tolist() == [0.3]
 
 
 # ---------------------------------------------------------------------------------------------------- numbers
@@ -168,17 +244,17 @@ def with_scores(tmp_path, scores, weights=None):
         for i, score in enumerate(scores)
     ]
     (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-    return load_cell(folder)
+    return load_compared_run(folder)
 
 
 def test_best_late_and_initial_score(tmp_path):
-    numbers = cell_numbers(with_scores(tmp_path, [0.9, 0.4, 0.7, 0.6, 0.5]))
+    numbers = run_numbers(with_scores(tmp_path, [0.9, 0.4, 0.7, 0.6, 0.5]))
     assert (numbers.initial, numbers.best, numbers.best_step) == (0.9, 0.7, 20)  # untrained weights are no result
     assert numbers.late == pytest.approx(0.55)
 
 
 def test_scores_belong_to_the_weights_that_were_measured(tmp_path):
-    numbers = cell_numbers(with_scores(tmp_path, [0.1, 0.2, 0.7, 0.6, 0.5], [0, 8, 16, 24, 40]))
+    numbers = run_numbers(with_scores(tmp_path, [0.1, 0.2, 0.7, 0.6, 0.5], [0, 8, 16, 24, 40]))
     assert numbers.best_step == 16
 
 
@@ -186,7 +262,7 @@ def test_late_d_pi_is_over_whole_lag_cycles(tmp_path):
     folder = write_cell(tmp_path / "run", "grpo", 8, 0, 40)
     rows = [{"step": s, "mismatch/d_pi": float((s - 1) % 8)} for s in range(1, 41)]
     (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-    assert cell_numbers(load_cell(folder)).d_pi == 3.5
+    assert run_numbers(load_compared_run(folder)).d_pi == 3.5
 
 
 def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):

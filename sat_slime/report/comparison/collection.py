@@ -1,8 +1,7 @@
-"""The cells of a grid: runs by method, lag and seed, read from run folders, grids or files of metrics."""
+"""What is compared: runs by method, lag and seed, read from run folders, grids or files of metrics."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from sat_slime.config import ConfigError
 from sat_slime.config.loader import RETIRED, marked_settings
 from sat_slime.config.marks import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.config.method import method_in
+from sat_slime.grid.plan import Cell
+from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.report.comparison.methods import PAPER_ORDER, label_of
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
@@ -34,8 +36,8 @@ _NOT_TOLD = {
 
 
 @dataclass
-class Cell:
-    """One run of a grid, as far as it goes."""
+class ComparedRun:
+    """One run, as far as it goes."""
 
     method: str
     """Our name of the method, such as sat-gspo-r3; of a run that names none, the run's own name."""
@@ -91,7 +93,7 @@ class Cell:
 
     @property
     def where(self) -> str:
-        """The cell in words."""
+        """Method, lag and seed in words."""
         lag = "" if self.lag is None else f" lag {self.lag}"
         return f"{self.label}{lag}{'' if self.seed is None else f' seed {self.seed}'}"
 
@@ -100,28 +102,34 @@ class Cell:
 class Collection:
     """What a report is about."""
 
-    cells: list[Cell]
+    runs: list[ComparedRun]
     left_out: list[str] = field(default_factory=list)
     """Sentences about what was given and is not in it."""
-    planned: list[tuple[str, int, int]] = field(default_factory=list)
-    """(method, lag, seed) that a grid names."""
+    planned: list[Cell] = field(default_factory=list)
+    """Cells that the grids among what was given name."""
 
     @property
     def methods(self) -> list[str]:
         """In the paper's order, others after."""
-        names = dict.fromkeys([cell.method for cell in self.cells] + [method for method, _, _ in self.planned])
+        names = dict.fromkeys([run.method for run in self.runs] + [cell.method for cell in self.planned])
         return sorted(names, key=lambda name: (PAPER_ORDER.index(name) if name in PAPER_ORDER else 99, name))
 
     @property
     def lags(self) -> list[int | None]:
         """In order; None, where there is a run of unknown lag, last."""
-        lags = {cell.lag for cell in self.cells} | {lag for _, lag, _ in self.planned}
+        lags = {run.lag for run in self.runs} | {cell.lag for cell in self.planned}
         return sorted(lags, key=lambda lag: (lag is None, lag or 0))
 
-    def of(self, method: str, lag: int | None, whole: bool = True) -> list[Cell]:
+    def of(self, method: str, lag: int | None, whole: bool = True) -> list[ComparedRun]:
         """Runs of a method at a lag; whole: those alone that count."""
-        found = [cell for cell in self.cells if (cell.method, cell.lag) == (method, lag)]
-        return [cell for cell in found if cell.counts] if whole else found
+        found = [run for run in self.runs if (run.method, run.lag) == (method, lag)]
+        return [run for run in found if run.counts] if whole else found
+
+    @property
+    def not_run(self) -> list[Cell]:
+        """Planned cells without a run."""
+        there = {(run.method, run.lag, run.seed) for run in self.runs}
+        return [cell for cell in self.planned if (cell.method, cell.lag, cell.seed) not in there]
 
 
 def collect(paths: Sequence[str | Path]) -> Collection:
@@ -129,51 +137,55 @@ def collect(paths: Sequence[str | Path]) -> Collection:
     none of these."""
     found = Collection([])
     for path in map(Path, paths):
-        if is_grid(path):
-            _add_grid(found, path)
+        grid = GridFolder(path)
+        if grid.is_grid():
+            _add_grid(found, grid)
         else:
-            _add(found, load_cell(path))
+            _add(found, load_compared_run(path))
     return found
 
 
-def is_grid(path: str | Path) -> bool:
-    """Whether a folder is of a grid."""
-    return (Path(path) / "grid.yaml").is_file()
-
-
-def _add(found: Collection, cell: Cell) -> None:
-    same = [other for other in found.cells if (other.method, other.lag) == (cell.method, cell.lag)]
-    if cell.seed is not None and any(other.seed == cell.seed for other in same):
-        found.left_out.append(f"{cell.path}: a second run of {cell.where}; the first one given is used")
+def _add(found: Collection, run: ComparedRun) -> None:
+    same = [other for other in found.runs if (other.method, other.lag) == (run.method, run.lag)]
+    if run.seed is not None and any(other.seed == run.seed for other in same):
+        found.left_out.append(f"{run.path}: a second run of {run.where}; the first one given is used")
         return
-    found.cells.append(cell)
+    found.runs.append(run)
 
 
-def _add_grid(found: Collection, path: Path) -> None:
-    """The runs of a grid, and what its file and its cells.jsonl say of the others."""
-    grid = read_yaml(path / "grid.yaml")
-    states = {str(row["cell"]): row for row in read_rows(path / "cells.jsonl") if row.get("cell")}
-    for folder in sorted((path / "runs").iterdir()) if (path / "runs").is_dir() else []:
-        if not (folder / "metrics.jsonl").exists() and not (folder / "config.yaml").exists():
+def _add_grid(found: Collection, grid: GridFolder) -> None:
+    """The runs of a grid, and what the grid itself knows of its cells: which are planned, and why one failed."""
+    planned, states = _known_to(grid, found.left_out)
+    found.planned += [cell for cell in planned if cell not in found.planned]
+    for path in sorted(grid.runs.iterdir()) if grid.runs.is_dir() else []:
+        if not (path / "metrics.jsonl").exists() and not (path / "config.yaml").exists():
             continue
-        cell, state = load_cell(folder), states.get(folder.name, {})
-        if cell.status == "unknown":
-            cell.status = str(state.get("state") or "unknown")
-        cell.error = cell.error or (str(state["error"]) if state.get("error") else None)
-        _add(found, cell)
-    methods, lags, seeds = (grid.get(name) for name in ("methods", "lags", "seeds"))
-    if isinstance(methods, list) and isinstance(lags, list) and isinstance(seeds, list):
-        every = itertools.product(map(str, methods), lags, seeds)
-        found.planned += [cell for cell in every if isinstance(cell[1], int) and isinstance(cell[2], int)]
-    for name, row in states.items():
-        cell_of_row = (row.get("method"), row.get("lag"), row.get("seed"))
-        if cell_of_row not in found.planned and all(value is not None for value in cell_of_row):
-            found.planned.append((str(row["method"]), _whole(row["lag"], 0), _whole(row["seed"], 0)))
-        if row.get("error") and not (path / "runs" / name).is_dir():
-            found.left_out.append(f"{name}: {row['error']}")
+        run, state = load_compared_run(path), states.pop(path.name, None)
+        if state is not None:
+            run.error = run.error or state.error
+            if run.status == "unknown" and state.state != "planned":
+                run.status = state.state
+        _add(found, run)
+    found.left_out += [f"{name}: {state.error}" for name, state in states.items() if state.error]
 
 
-def load_cell(path: Path) -> Cell:
+def _known_to(grid: GridFolder, left_out: list[str]) -> tuple[list[Cell], dict[str, CellState]]:
+    """(cells of the plan, what became of those that were begun or planned, by name). What the grid's files do not tell,
+    since they are damaged, is a sentence in `left_out`."""
+    planned: list[Cell] = []
+    states: list[CellState] = []
+    try:
+        planned = grid.planned()
+    except ConfigError as error:
+        left_out.append(str(error))
+    try:
+        states = grid.observed()
+    except RunFolderError as error:
+        left_out.append(str(error))
+    return list(dict.fromkeys([*planned, *(state.cell for state in states)])), {s.cell.name: s for s in states}
+
+
+def load_compared_run(path: Path) -> ComparedRun:
     """A run folder, a folder with metrics.jsonl, or a file of metrics. Raises RunFolderError when it is none."""
     if path.is_file():
         return _of_file(path)
@@ -183,25 +195,25 @@ def load_cell(path: Path) -> Cell:
         )
     folder = RunFolder(path)
     state = folder.state()
-    cell = _cell(path, read_yaml(folder.config), read_rows(folder.metrics), read_rows(folder.eval))
-    cell.data.histograms = read_histograms(folder.histograms)
-    cell.status, cell.error = str(state.get("status", "unknown")), state.get("error")
-    return cell
+    run = _compared_run(path, read_yaml(folder.config), read_rows(folder.metrics), read_rows(folder.eval))
+    run.data.histograms = read_histograms(folder.histograms)
+    run.status, run.error = str(state.get("status", "unknown")), state.get("error")
+    return run
 
 
-def _of_file(path: Path) -> Cell:
+def _of_file(path: Path) -> ComparedRun:
     """Rows by slime's names, or those of a metrics.jsonl with its eval.jsonl beside it."""
     rows = read_rows(path)
     if not rows:
         raise RunFolderError(f"{path} holds no JSON lines: give a run folder, a grid or a file like metrics.jsonl")
     metrics, evals = split_log(rows) if is_slime_log(rows) else (rows, read_rows(path.with_name("eval.jsonl")))
     name = path.parent / path.parent.name if path.stem in ("metrics", "log") else path.with_suffix("")
-    cell = _cell(Path(name), {}, metrics, evals)
-    cell.path = path
-    return cell
+    run = _compared_run(Path(name), {}, metrics, evals)
+    run.path = path
+    return run
 
 
-def _cell(path: Path, config: dict[str, Any], metric_rows: Rows, eval_rows: Rows) -> Cell:
+def _compared_run(path: Path, config: dict[str, Any], metric_rows: Rows, eval_rows: Rows) -> ComparedRun:
     metrics = columns([adopt(row) for row in metric_rows])
     if metrics and "step" not in metrics:
         metrics["step"] = np.arange(1.0, len(metric_rows) + 1)
@@ -216,12 +228,14 @@ def _cell(path: Path, config: dict[str, Any], metric_rows: Rows, eval_rows: Rows
     seed = _whole(config.get("seed", match and match["seed"]), None)
     name = method_in(method).name if method else match["method"] if match else path.name
     period = max(1, (lag or 1) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1))
-    return Cell(name, lag, seed, path, config, data=RunData(metrics, columns(kept), (), period), datasets=datasets)
+    return ComparedRun(
+        name, lag, seed, path, config, data=RunData(metrics, columns(kept), (), period), datasets=datasets
+    )
 
 
-def differing_settings(cells: Sequence[Cell]) -> dict[str, dict[str, int]]:
+def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]:
     """Settings in which the runs differ beyond method, lag and seed: {dotted key: {value: runs}}."""
-    flat = [_flat(cell.config) for cell in cells if cell.config]
+    flat = [_flat(run.config) for run in runs if run.config]
     differing: dict[str, dict[str, int]] = {}
     for key in sorted({key for values in flat for key in values}):
         if among(key, _NOT_TOLD):
