@@ -1,6 +1,6 @@
 """A rollout batch: the requests of an iteration, and what becomes of their responses.
 
-Engine-free: the driver imports this, the trainer ranks too.
+This module imports no engine: the driver needs it as well as the trainer's ranks.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class StepResult:
     histogram: dict
     """Histogram of |d| over the step's tokens (see objective.mismatch_histogram)."""
     tokens: dict[str, np.ndarray] | None = None
-    """Where they are dumped: (N, ...) columns of the step's tokens in batch order, by the names of token dumps; in the
-    result of rank 0."""
+    """(N, ...) columns of the step's tokens in batch order, by the names of token dumps. Only the result of rank 0 has
+    them, and only where they were asked for."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Group:
     """All responses to one prompt, as a stream delivers them."""
 
     number: int
-    """Place of its problem among the run's."""
+    """The number of its problem, counted through the run."""
     problem: Problem
     responses: list[Response]
     seconds: float
-    """From the first request sent to the last response received."""
+    """Seconds from the first request sent to the last response received."""
 
     @property
     def lengths(self) -> list[int]:
@@ -74,9 +74,9 @@ class RolloutBatch:
     faults: dict[str, int] = field(default_factory=dict)
     """Counts of rejected, lost and resent responses."""
     verdicts: list[Verdict] = field(default_factory=list)
-    """Of the responses, in their order, once they are graded."""
+    """The verdicts on the responses, in their order; empty until they are graded."""
     verifier: dict[str, float] = field(default_factory=dict)
-    """What the verifier counted while it graded them; empty where the task's own check does."""
+    """What the verifier counted while it graded; empty where the task's own check graded."""
 
     @property
     def rewards(self) -> np.ndarray:
@@ -114,10 +114,10 @@ class RolloutBatch:
 
 
 def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]:
-    """lag/* over all tokens at an optimizer step on weights of so many updates.
+    """lag/* over all tokens of the responses, at an optimizer step on weights of `updates` updates.
 
-    A token's lag is split as in Eq. fully-async-lag: updates while the rest of its response was generated, and those
-    since.
+    A token's lag is the sum of two parts (Eq. fully-async-lag): the updates while the rest of its response was
+    generated, and the updates since then.
     """
     versions = np.concatenate([r.versions for r in responses])
     last = np.repeat([r.weight_version for r in responses], [len(r.output_ids) for r in responses])
@@ -142,8 +142,8 @@ def group_advantages(rewards: np.ndarray) -> np.ndarray:
 
 
 def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Problem], list[GenerationRequest]]:
-    """Problems and requests of an iteration: a function of the run's seed and the iteration alone, so that a resumed
-    run continues the same stream."""
+    """Problems and requests of an iteration. They follow from the run's seed and the iteration alone, so that a resumed
+    run goes on with the same stream."""
     rng = np.random.default_rng([config.seed, _TRAINING, iteration])
     problems = task.training_problems(config.task, config.rollout.prompts_per_iteration, rng)
     whole = batch_is_diagnosed(config, iteration) or method_takes_distributions(config)
@@ -172,14 +172,17 @@ def step_is_diagnosed(config: EmbeddedConfig, updates: int) -> bool:
 
 
 def batch_is_diagnosed(config: EmbeddedConfig, iteration: int) -> bool:
-    """Whether a step on batch `iteration` is: its engine then tells its whole distributions."""
+    """Whether a step on the batch of `iteration` is diagnosed: the engine then tells its whole distributions."""
     steps = config.pipeline.optimizer_steps_per_rollout
     return any(step_is_diagnosed(config, iteration * steps + i) for i in range(steps))
 
 
 def training_group(config: EmbeddedConfig, number: int) -> tuple[Problem, list[GenerationRequest]]:
-    """The problem of a number and the requests for its responses: those of `training_requests`, counted through.
-    Nobody knows yet in which step they will be trained, so that they ask for no distributions but the method's."""
+    """The problem of a group's number, and the requests for its responses.
+
+    Groups are the problems of `training_requests`, counted through all iterations. Nobody knows yet in which step a
+    group will be trained, so its requests ask for whole distributions only where the method takes them.
+    """
     iteration, place = divmod(number, config.rollout.prompts_per_iteration)
     problems, requests = training_requests(config, iteration)
     samples = config.rollout.samples_per_prompt

@@ -25,7 +25,7 @@ class Problem:
 
     digits: tuple[int, ...]
     width: int
-    """Characters that the digits are padded to."""
+    """Characters to which the digits are padded."""
 
     @property
     def prompt(self) -> str:
@@ -78,8 +78,10 @@ def wording(output_ids) -> str:
 
 
 def demonstration(problem: Problem, rng: np.random.Generator, error_rate: float, direct: bool) -> str:
-    """An answer to imitate: partial sums, each step going wrong with probability `error_rate` and the error carried
-    on; `direct` keeps the last number only."""
+    """An answer to imitate: the partial sums, or with `direct` the last of them alone.
+
+    Each step goes wrong with probability `error_rate`, and an error is carried on.
+    """
     sums = problem.partial_sums
     slips = rng.choice([-10, -2, -1, 1, 2, 10], len(sums)) * (rng.random(len(sums)) < error_rate)
     numbers = [f"{value:02d}" for value in (sums + slips.cumsum()) % 100]

@@ -20,7 +20,8 @@ from sat_slime.cli.grid_run.grid_plan import plan_grid
 from sat_slime.cli.grid_run.grid_start import Cells
 from sat_slime.config.jsonl import read_rows
 from sat_slime.grid import runner
-from sat_slime.grid.state import GridFolder
+from sat_slime.grid.state import CellState, GridFolder
+from sat_slime.runs.folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
 STAND_IN = [sys.executable, str(ROOT / "tests" / "grid" / "grid_stand_in.py")]

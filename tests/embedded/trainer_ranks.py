@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import multiprocessing
 import tempfile
 from pathlib import Path
@@ -104,3 +105,25 @@ LAYOUTS = {
     "expert parallel": {"data_parallel": 2, "expert_parallel": 2},
     "experts over tensor-parallel ranks": {"tensor_parallel": 2, "expert_parallel": 2},
 }
+
+CONSTRAINED = {"base": "trpo", "top_p_replay": True}
+"""A method of which every response carries the engine's whole distributions."""
+
+
+def train_three_steps(trainer, rank: int, initial: str, out: str | None = None) -> dict:
+    trainer.load_initial(Path(initial))
+    trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
+    samples = make_samples(trainer.config, routed=trainer.config.model.is_moe)
+    metrics = [trainer.train(samples)[0].metrics for _ in range(3)]
+    if out:
+        trainer.export_weights(Path(out))
+    return {"metrics": json.dumps(metrics)}
+
+
+def assert_same_weights(ours: Path, theirs: Path, atol: float) -> None:
+    from safetensors.torch import load_file
+
+    a, b = load_file(ours / "model.safetensors"), load_file(theirs / "model.safetensors")
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")

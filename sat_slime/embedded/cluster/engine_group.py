@@ -28,7 +28,7 @@ def faults_of(results: Sequence[GenerationResult]) -> dict[str, int]:
 
 
 def groups_in_flight(config: EmbeddedConfig) -> int:
-    """Groups that a stream has in generation at most: as many as the servers decode side by side. 0 without streams."""
+    """The most groups that a stream has in generation: as many as the servers decode side by side. 0 in mode batch."""
     if config.pipeline.mode != "streaming":
         return 0
     decoded = config.rollout.engines * config.rollout.max_running_requests // config.rollout.samples_per_prompt
@@ -52,7 +52,7 @@ class EngineGroup:
         self._call("start")
 
     def update_weights(self, folder: Path, version: int) -> None:
-        """Gives all engines new weights: after what `generate` has in flight, in the middle of what `stream` has."""
+        """Gives all engines new weights, which wait for calls of `generate` and interrupt those of `stream`."""
         self._call("update_weights", str(folder), version)
 
     def stop(self) -> None:
@@ -67,8 +67,11 @@ class EngineGroup:
         )
 
     def new_restarts(self) -> int:
-        """Restarts of servers since this was asked last. They belong to a server and not to one of the calls that it
-        answers side by side, each of which would count them; and a server is restarted between calls too."""
+        """Restarts of servers since this was asked last.
+
+        They are counted by server, not by call: each of the calls that a server answers side by side would count them,
+        and a server is restarted between calls too.
+        """
         restarts = sum(state["restarts"] for state in self._call("status"))
         new, self._restarts_told = restarts - self._restarts_told, restarts
         return new

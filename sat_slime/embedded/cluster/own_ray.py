@@ -28,15 +28,16 @@ def local_ray(log_dir: Path | None = None, lost: Callable[[RuntimeError], None] 
     Args:
         log_dir: gets the logs of Ray's own processes when one of them dies.
         lost: is told that a process of Ray died, as RayDied or RayNotStarted, from another thread. What it then does
-            must end this process: Ray's library hangs, and ends it after a minute. None: nobody watches.
+            must end this process: Ray's library hangs, and ends it after a minute. Default: nobody watches.
 
-    Raises RayNotStarted.
+    Raises:
+        RayNotStarted: Ray did not start; the message says why.
     """
     folder = new_scratch()
     runs = False
 
     def died(what: str) -> None:
-        _end_rays_processes()  # first: they would write about it into the midst of our lines
+        _end_rays_processes()  # first: they would write about it between our lines
         dead = next((name for name in RAY_PROCESSES if name in what), "")
         last = _keep_logs(folder.path, log_dir, dead)
         remove_scratch(folder.path)
@@ -87,8 +88,8 @@ def _start_ray(scratch: Path, log_dir: Path | None) -> None:
 
 @contextmanager
 def _ports_of_agents_given() -> Iterator[None]:
-    """Ray's raylet gives its agents 15 s to name ports that they choose, and ends without them. Ports that are given it
-    does not wait for, but ray.init, unlike `ray start`, takes none."""
+    """Gives the agents of Ray's raylet their ports. The raylet waits 15 s for agents that choose ports themselves, and
+    ends without them; for given ports it does not wait, but ray.init, unlike `ray start`, takes none."""
     from ray._private import parameter
 
     original = parameter.RayParams
@@ -116,7 +117,7 @@ def _signals_left_alone() -> Iterator[None]:
 
 
 def _end_rays_processes() -> None:
-    """Those that Ray leaves when it does not start, or is lost; their own children end with them."""
+    """Ends the processes that Ray leaves when it does not start, or is lost; their own children end with them."""
     for pid, name in children().items():
         if name in RAY_PROCESSES:
             with suppress(ProcessLookupError):
@@ -124,14 +125,19 @@ def _end_rays_processes() -> None:
 
 
 def _keep_logs(scratch: Path, log_dir: Path | None, dead: str = "") -> str:
-    """Copy the logs of Ray's own processes; the newest error in those of the one that died, or of all, as the end of a
-    sentence. The others' errors are of its death."""
+    """Copies the logs of Ray's processes, and quotes the newest error in them as the end of a sentence.
+
+    Args:
+        log_dir: where the copies go; None: nowhere.
+        dead: the process that died, in whose logs alone the error is sought, since the others' errors follow from its
+            death; default: in all logs.
+    """
     errors: list[tuple[str, str]] = []
     for log in sorted((scratch / "ray").glob("session_*[0-9]/logs/*")):
         if not log.name.startswith(RAY_PROCESSES) or not log.stat().st_size:
             continue
         if log_dir is not None:
-            with suppress(OSError):  # of a full disk, which may be the cause
+            with suppress(OSError):  # the disk may be full, which may be the cause
                 log_dir.mkdir(parents=True, exist_ok=True)
                 shutil.copy(log, log_dir / f"ray-{log.name}")
         if log.name.startswith(dead):
@@ -141,4 +147,4 @@ def _keep_logs(scratch: Path, log_dir: Path | None, dead: str = "") -> str:
 
 
 _SEVERE = re.compile(r"\s*\[([^]]*) [CEF] .*")
-"""A line of an error in Ray's logs, and its time, as text that sorts."""
+"""An error's line in Ray's logs; its group is the time, as text that sorts."""

@@ -23,8 +23,8 @@ class RayDied(ActorFailure):
 
 
 PEERS_S = 5.0
-"""Seconds after the failure of one rank in which another's death still is the cause: those that talk to a dead rank may
-fail before Ray tells of its death."""
+"""Seconds to wait after an actor failed, since the cause may be another's death: who talks to a dead actor may fail
+before Ray tells of its death."""
 
 
 def wait_all(futures: Sequence[Any], what: str) -> list[Any]:
@@ -42,9 +42,10 @@ def wait_all(futures: Sequence[Any], what: str) -> list[Any]:
 
 
 def result_among(future: Any, futures: Sequence[Any], what: str) -> Any:
-    """The result of one of the futures. When it failed since another's process died, that one is blamed.
+    """The result of one of the futures. If it failed because another's process died, the error names that one.
 
-    Raises ActorFailure, as `wait_all`.
+    Raises:
+        ActorFailure: as `wait_all`.
     """
     try:
         return result_of(future, f"{what} {futures.index(future)}")
@@ -56,7 +57,7 @@ def result_among(future: Any, futures: Sequence[Any], what: str) -> Any:
 
 
 def _blame_the_dead(waiting: list[Any], futures: Sequence[Any], what: str) -> None:
-    """Raises ActorDied when one of those waited for died."""
+    """Raises ActorDied where one of the futures that are waited for died."""
     deadline = time.monotonic() + PEERS_S
     while waiting:
         done, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
@@ -71,7 +72,7 @@ def _blame_the_dead(waiting: list[Any], futures: Sequence[Any], what: str) -> No
 
 
 def wait_any(futures: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
-    """Those of the futures that have a result or failed: at least one, unless the time is up before."""
+    """The futures that have a result or failed: at least one, unless the time is up before. Default: no limit."""
     return ray.wait(list(futures), num_returns=1, timeout=timeout_s)[0] if futures else []
 
 
@@ -93,7 +94,7 @@ def result_of(future: Any, who: str) -> Any:
 
 
 def _end_of(who: str, error: ray.exceptions.ActorDiedError) -> ActorFailure:
-    """What Ray says at length, in a sentence."""
+    """The end of an actor in one sentence; Ray tells it at length."""
     text = str(error)
     if error.actor_init_failed:
         return ActorFailure(f"{who} did not start: {text.strip().splitlines()[-1]}")

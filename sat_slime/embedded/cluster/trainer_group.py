@@ -36,6 +36,7 @@ class _Rank:
 
 
 def _warm_up(config: EmbeddedConfig, folder: Path, meeting_point: Path, log_dir: Path) -> None:
+    """Makes the initial model in this process; meeting_point: a file that torch.distributed makes."""
     _log_to(log_dir / "warm-up.log")
     from sat_slime.embedded.trainer.warmup import warm_up
 
@@ -69,16 +70,17 @@ class TrainerGroup:
         return self.wait(self.start(method, *arguments, **keywords))
 
     def start(self, method: str, *arguments: Any, **keywords: Any) -> list[Any]:
-        """Like `call`, without waiting."""
+        """Starts a method of TrainerRank on all ranks; `wait` takes what this returns."""
         return [rank.call.remote(method, *arguments, **keywords) for rank in self.ranks]
 
     def wait(self, futures: list[Any]) -> Any:
+        """Waits for all ranks; returns what rank 0 returned."""
         return wait_all(futures, "trainer rank")[0]
 
     def train(self, batch: RolloutBatch, dump: bool = False) -> list[StepResult]:
-        """Trains on a batch; sent once, however many ranks there are. dump: also return the tokens' columns."""
+        """Trains on a batch, which is sent once for all ranks. dump: also return the tokens' columns."""
         return self.wait(self.start_train(batch, dump))
 
     def start_train(self, batch: RolloutBatch, dump: bool = False) -> list[Any]:
-        """Like `train`, without waiting."""
+        """Starts training on a batch; `wait` takes what this returns. dump: as in `train`."""
         return self.start("train", ray.put(batch.samples()), dump)

@@ -19,7 +19,7 @@ from sat_slime.rollout.validation import Expectations, RejectedResponse, validat
 
 POSTS_IN_FLIGHT = 4
 INTERRUPT_EVERY_S = 0.2
-"""Seconds until an interruption is told again to requests that had not reached SGLang's scheduler."""
+"""Seconds until an interruption is repeated, for requests that had not reached SGLang's scheduler."""
 
 
 class EngineFailed(RuntimeError):
@@ -41,20 +41,24 @@ class _Batch:
     """Progress of one call of `generate` or `stream`."""
 
     interruptible: bool
-    """By an update of the weights."""
+    """An update of the weights interrupts it, instead of waiting for it."""
     parts: defaultdict[str, list[Response]] = field(default_factory=lambda: defaultdict(list))
-    """What interrupted requests have so far."""
+    """The parts of interrupted responses so far, by request."""
     responses: dict[str, Response] = field(default_factory=dict)
+    """The complete responses, by request."""
     failures: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Why attempts at a response failed, by request."""
     rejected: Counter[str] = field(default_factory=Counter)
+    """Rejected responses, by reason."""
     lost: int = 0
+    """Requests that a server did not answer."""
 
 
 class RolloutEngine:
     """One server and its life. Wrapped by `ray.remote`; its methods may be called side by side.
 
     `generate` and weight updates take turns, so that all responses of one call come from one version of the weights.
-    What `stream` has in flight an update interrupts: it goes on under the new weights. So an update never meets a
+    An update interrupts what `stream` has in flight, which goes on under the new weights. So an update never meets a
     request in flight, and each token is known to be of one version.
     """
 
@@ -68,7 +72,7 @@ class RolloutEngine:
         log_dir: str,
         command: list[str] | None = None,
     ) -> None:
-        """model_path: Hugging Face folder of the first weights, version 0. command: in place of SGLang's."""
+        """model_path: Hugging Face folder of the first weights, version 0. command: default: SGLang's server."""
         self.index = index
         self.rollout = rollout
         self.model = model
@@ -84,9 +88,9 @@ class RolloutEngine:
         self._stopping = False
         self._restarts = 0
         self._ended = f"SGLang's server of engine {index} was ended"
-        """How the server that was ended here failed."""
+        """How the server failed that this engine ended, as the beginning of a sentence."""
         self._deaths: list[str] = []
-        """Of servers, since they were asked for."""
+        """Why servers were restarted since `new_deaths` was called last."""
         self._in_flight = 0
         # Deterministic: one POST at a time, which SGLang schedules as one, so that the composition of its batches, on
         # which the last bits of a log-prob depend, is always the same. Otherwise several, so that decoding goes on
@@ -96,15 +100,15 @@ class RolloutEngine:
         self._post_size = rollout.max_running_requests // posts
 
     async def start(self) -> dict[str, Any]:
-        """Start the server and wait for its health: socket (its file), pid. Raises ServerFailed."""
+        """Starts the server and waits until it is healthy. Returns socket (its file) and pid. Raises ServerFailed."""
         async with self._working("starting"):
             self._stopping = False
             await self._server.start(*self._weights)
         return {"socket": str(self._server.client.socket), "pid": self._server.pid}
 
     async def update_weights(self, path: str, version: int) -> None:
-        """Load a Hugging Face folder (config.json, model.safetensors) as `version`, once no `generate` runs; what is in
-        flight of `stream` is interrupted and goes on afterwards.
+        """Loads a Hugging Face folder (config.json, model.safetensors) as `version`, once no `generate` runs. What
+        `stream` has in flight is interrupted, and goes on afterwards.
 
         The folder must stay until the next update: a server that is restarted loads it again. Raises ServerRefused when
         the server cannot load it (the old weights stay), EngineFailed, ServerFailed.
@@ -120,8 +124,9 @@ class RolloutEngine:
                 await self._revive()
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
-        """Exactly one validated response per request, in order. What is lost with a server, times out or is rejected is
-        sent again; nothing else is.
+        """Returns exactly one validated response for each request, in order.
+
+        A request is sent again if it was lost with a server, timed out, or its response was rejected, and only then.
 
         Raises EngineFailed (attempts or restarts used up), ServerFailed, ServerRefused, ValueError (a request that
         cannot be served).
@@ -131,9 +136,11 @@ class RolloutEngine:
             return await self._answer(requests, _Batch(interruptible=False))
 
     async def stream(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
-        """Like `generate`, side by side with other calls and with updates of the weights, which a response may span:
-        its `versions` say which weights generated each token. In a restart of the server nothing is lost that a
-        response had before it was interrupted last."""
+        """Does what `generate` does, beside other calls and updates of the weights.
+
+        A response may span updates: its `versions` say which weights generated each token. When the server is
+        restarted, a response keeps what it had at its last interruption.
+        """
         self._check(requests)
         return await self._answer(requests, _Batch(interruptible=True))
 
@@ -180,7 +187,7 @@ class RolloutEngine:
         return deaths
 
     async def stop(self) -> None:
-        """End the server, also while it generates: that call then fails."""
+        """Ends the server, also while it generates: that call then fails."""
         self._stopping = True
         self._server.stop()
         self._state = "stopped"
@@ -198,7 +205,7 @@ class RolloutEngine:
 
     @asynccontextmanager
     async def _interrupted(self) -> AsyncIterator[None]:
-        """Nothing is in flight inside."""
+        """Interrupts what is in flight. Inside nothing is in flight, and nothing is sent."""
         self._may_send.clear()
         try:
             while self._in_flight:
@@ -214,13 +221,13 @@ class RolloutEngine:
             self._may_send.set()
 
     async def _try_server(self) -> None:
-        """After a lost request: a server that lives and generates no token is ended."""
+        """Ends a server that lives but generates no token; this is asked after a request was lost."""
         async with self._life:
             if self._server.alive and not await self._server.client.can_generate():
                 self._end_server("generated no token in time")
 
     def _end_server(self, why: str) -> None:
-        """Note how a server failed, and end it. One that `stop` ended is gone, and did not fail."""
+        """Notes how the server failed, and ends it. A server that `stop` has ended did not fail."""
         if self._stopping:
             return
         if self._server.alive:
@@ -230,12 +237,12 @@ class RolloutEngine:
         self._server.stop()
 
     async def _ensure_server(self) -> None:
-        """Restart a dead server with the last weights."""
+        """Restarts a dead server with the last weights. Raises EngineFailed, ServerFailed."""
         async with self._life:
             await self._revive()
 
     async def _revive(self) -> None:
-        """Under `_life`."""
+        """Does the work of `_ensure_server`; the caller holds `_life`."""
         if self._stopping:
             raise EngineFailed(f"engine {self.index} was stopped")
         if self._server.alive:
@@ -254,13 +261,13 @@ class RolloutEngine:
         self._state = state
 
     async def _post(self, requests: list[GenerationRequest], batch: _Batch) -> None:
-        """Send some requests, or the rest of interrupted ones, in one POST; note each one's response, its next part, or
-        why there is none."""
+        """Sends some requests, or what interrupted ones still lack, in one POST. Notes each one's response, or its next
+        part, or why there is none."""
         async with nullcontext() if batch.interruptible else self._posts:
             while not self._may_send.is_set():
                 await self._may_send.wait()
             if not self._server.alive:
-                return  # not sent, so not an attempt
+                return  # nothing was sent: this is no attempt
             sent = [rest(request, batch.parts[request.request_id]) for request in requests]
             wire_ids = [f"{request.request_id}#{self._sendings(request, batch)}" for request in requests]
             expected = self._expectations()

@@ -29,10 +29,11 @@ CONTEXT_MARGIN = 8  # SGLang keeps up to 7 positions of its context length for i
 
 
 _CRASHED = re.compile(r"Subprocess ([a-z]+)\w* \(pid=(\d+)\) crashed with exit code (-?\d+)")
-"""How SGLang's HTTP server tells of its scheduler and its detokenizer, before it ends itself."""
+"""What SGLang's HTTP server logs of a dead scheduler or detokenizer, before it ends itself."""
 _PARTS = {"sglang::schedul": "scheduler", "sglang::detoken": "detokenizer"}
-"""By the names of their processes, as far as the kernel keeps them."""
+"""SGLang's parts by the names of their processes, as far as the kernel keeps them."""
 _ENDED_ITSELF = "SIGQUIT received"
+"""What SGLang's HTTP server logs as it ends itself."""
 
 
 class ServerFailed(RuntimeError):
@@ -45,7 +46,7 @@ class SGLangServer:
     def __init__(
         self, index: int, rollout: RolloutConfig, model: ModelConfig, log_dir: str, command: list[str] | None = None
     ) -> None:
-        """command: what to run in place of SGLang; it gets the same arguments appended."""
+        """command: what to run, with SGLang's arguments appended; default: SGLang."""
         self.index = index
         self.rollout = rollout
         self.model = model
@@ -70,14 +71,15 @@ class SGLangServer:
     def alive(self) -> bool:
         if self._process is None:
             return False
-        if is_ending(self._process.pid):  # its children, which are killed with it, would pass for the cause
+        if is_ending(self._process.pid):  # its children are killed with it, and would pass for the cause
             self._process.wait()
         return self._process.poll() is None
 
     async def start(self, model_path: str, version: int) -> None:
-        """Start with the weights of a Hugging Face folder, reported as `version`, and wait until healthy.
+        """Starts with the weights of a Hugging Face folder, reported as `version`, and waits until it is healthy.
 
-        Raises ServerFailed, with the end of the log.
+        Raises:
+            ServerFailed: with the end of the log.
         """
         self.stop()
         self._scratch = new_scratch()
@@ -101,7 +103,7 @@ class SGLangServer:
         return server_arguments(self.rollout, self.model, model_path, version, on_gpu)
 
     def ended_within(self, seconds: float) -> bool:
-        """Whether the server's process has ended, or does so in that time; False of one that was not started."""
+        """Whether the server's process has ended, or ends in that time; False for one that was not started."""
         if self._process is None:
             return False
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -109,7 +111,7 @@ class SGLangServer:
         return self._process.returncode is not None
 
     def stop(self) -> None:
-        """End the server and all its processes at once: it holds nothing worth saving."""
+        """Ends the server and all its processes at once: it holds nothing worth saving."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -133,7 +135,7 @@ class SGLangServer:
         return "" if line.startswith("---") else f"; last in its log: {line}"
 
     def dead_part(self) -> str | None:
-        """Which process of a server died before the server itself, in a sentence; None where none did."""
+        """Which of SGLang's processes died before the server itself, and how, as a sentence; None where none did."""
         for pid, name, code in dead_children(self._process.pid) if self._process else ():
             if part := _PARTS.get(name):
                 return self._death_of(part, pid, code)
@@ -141,7 +143,7 @@ class SGLangServer:
         return self._death_of(crashed[1], int(crashed[2]), int(crashed[3])) if crashed else None
 
     def how_it_ended(self) -> str:
-        """Which of the processes of a server that is not alive ended, and how; a sentence's beginning."""
+        """Which process of a server that is not alive ended first, and how, as the beginning of a sentence."""
         assert self._process is not None and self._process.returncode is not None
         if part := self.dead_part():
             return part
@@ -169,7 +171,7 @@ class SGLangServer:
                 # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.
                 env={**os.environ, **environment, "TMPDIR": str(folder.path), SCRATCH: str(folder.path)},
                 cwd=folder.path,
-                pass_fds=(folder.hold,),  # which the server's processes keep when this one is killed
+                pass_fds=(folder.hold,),  # the server's processes keep the hold when this one is killed
                 start_new_session=True,
             )
 
@@ -213,7 +215,7 @@ def server_arguments(
 
 
 class ModelServer(SGLangServer):
-    """A server of any Hugging Face folder with a tokenizer. On a CPU Qwen2 and Qwen3 models alone."""
+    """A server of any Hugging Face folder with a tokenizer. On a CPU only Qwen2 and Qwen3 models are served."""
 
     def __init__(self, log_dir: str, startup_timeout_s: float, tensor_parallel: int, more: Sequence[str] = ()) -> None:
         """more: further arguments of SGLang."""

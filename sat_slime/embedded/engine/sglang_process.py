@@ -23,7 +23,7 @@ SOCKET = "http"
 
 
 def die_with_parent(folder: Path) -> None:
-    """Kill this process group when standard input closes, which it does however the parent dies."""
+    """Kills this process group when standard input closes, which it does however the parent dies."""
 
     def wait() -> None:
         while os.read(0, 1):
@@ -35,28 +35,34 @@ def die_with_parent(folder: Path) -> None:
 
 
 def listen_on_file(folder: Path) -> None:
-    """SGLang asks uvicorn for a host and a port. A port can be taken by somebody else in the 15 seconds before SGLang
-    binds it, and is open to everyone on the machine. A file in a folder that only this user may enter is neither: who
-    answers there is this server."""
+    """Has uvicorn listen on a file in place of the host and the port that SGLang asks for.
+
+    Somebody else can take a port in the 15 seconds before SGLang binds it, and everyone on the machine can reach it.
+    With a file in a folder that only this user may enter, whoever answers there is this server.
+    """
     import uvicorn
 
     uvicorn.run = functools.partial(uvicorn.run, uds=str(folder / SOCKET))
 
 
 def stay_on_loopback(args: Any, folder: Path) -> None:
-    """SGLang's processes meet at a TCPStore of torch, which listens on every interface and takes keys from everyone;
-    Gloo and NCCL listen where the host's name leads. On one machine a file is enough, and the loopback interface.
+    """Has SGLang's processes on one machine meet at a file and talk on the loopback interface.
 
-    args: SGLang's ServerArgs.
+    Otherwise they meet at a TCPStore of torch, which listens on every interface and takes keys from everyone, and Gloo
+    and NCCL listen where the host's name leads.
+
+    Args:
+        args: SGLang's ServerArgs.
     """
     if args.nnodes > 1:
         return
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
-    if args.dp_size == 1:  # else replicas meet apart from each other, by ports of their own
+    if args.dp_size == 1:  # replicas meet apart from each other, by ports of their own
         os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{folder}/meeting-point"
 
 
 def main() -> None:
+    """Runs SGLang's server until it ends, or the parent does."""
     folder = Path(os.environ[SCRATCH])
     die_with_parent(folder)
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
@@ -67,13 +73,13 @@ def main() -> None:
     from sglang.srt.server_args import prepare_server_args
 
     try:
-        # The warm-up sends a request to the port that nobody listens on here, or a stranger.
+        # SGLang's warm-up would send a request to the port, where here nobody listens, or a stranger does.
         args = prepare_server_args([*sys.argv[1:], "--skip-server-warmup"])
         listen_on_file(folder)
         stay_on_loopback(args, folder)
         name_shared_memory(folder)
         launch_server(args)
-    except Exception:  # a scheduler that died; its siblings would keep this process waiting
+    except Exception:  # a scheduler died, and its siblings would keep this process waiting
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

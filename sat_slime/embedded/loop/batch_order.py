@@ -20,12 +20,13 @@ from sat_slime.embedded.task import Problem
 
 @dataclass
 class Flight:
-    """A batch being generated, or generated already."""
+    """A batch that is being generated, or has been."""
 
     iteration: int
     problems: list[Problem]
     futures: list[Any]
     batch: RolloutBatch | None = None
+    """The graded batch, once it was collected."""
 
 
 class BatchPipeline(Pipeline):
@@ -37,7 +38,7 @@ class BatchPipeline(Pipeline):
         """The batch generated ahead."""
 
     def _next_batch(self) -> RolloutBatch:
-        """Batch r, with r + 1 launched."""
+        """Collects batch r, and launches r + 1 where the run has one."""
         batch = self._collect(self.ahead or self._launch(self.iteration))
         follows = self.config.pipeline.lag and self.iteration + 1 < self.config.pipeline.iterations
         self.ahead = self._launch(self.iteration + 1) if follows else None
@@ -47,7 +48,7 @@ class BatchPipeline(Pipeline):
         return self.trainer.train(batch, dump)
 
     def _settle(self) -> None:
-        """Waits for what must be complete before weights change, are measured or are saved."""
+        """Waits for the batch in flight: weights never change under a response."""
         if self.ahead:
             self._collect(self.ahead)
 

@@ -13,17 +13,23 @@ from dataclasses import dataclass
 from typing import Any
 
 ONE_ACT_S = 1.0
-"""Signals within it are one wish to end: `pkill` reaches the driver twice, by itself and through the launcher."""
+"""Signals within these seconds are one wish to end: `pkill` reaches the driver directly and through the launcher."""
 
 
 @dataclass
 class Interruption:
-    """Ctrl-C and SIGTERM: while the loop runs the first one asks for an end after the iteration, which saves; before
-    that, and the second time, they end the run at once. After the loop they change nothing."""
+    """Tells what Ctrl-C and SIGTERM have asked for.
+
+    While the loop runs, the first signal asks for an end after the iteration, which saves. Before the loop any signal
+    ends the run at once, and so does a second one. After the loop they change nothing.
+    """
 
     asked: bool = False
+    """The run is to end after the iteration."""
     looping: bool = False
+    """The loop runs."""
     over: bool = False
+    """The loop has ended."""
     _asked_at: float = -math.inf
 
     def handle(self, number: int, frame: Any) -> None:
@@ -35,12 +41,13 @@ class Interruption:
             self.asked = True
             raise KeyboardInterrupt
         self.asked = True
-        # Not through the log: a signal may come while that holds a lock.
+        # The log is not asked to tell it: it may hold a lock while the signal comes.
         os.write(2, b"\nending after this iteration and a checkpoint; once more to end at once\n")
 
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
+    """Inside, an Interruption handles SIGINT and SIGTERM of this process."""
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield interruption  # only the main thread may handle signals

@@ -64,16 +64,24 @@ class Pipeline(ABC):
         self.iteration = 0
         """Iterations trained."""
         self.updates = 0
+        """Optimizer updates made."""
         self.versions: list[int] = []
-        """Broadcast versions still in use, the last one on the engines."""
+        """Versions of the broadcast weights that are still in use; the engines hold the last."""
         self.seconds: dict[str, float] = {}
-        """Parts of the current iteration's time; `wait` is every wait for a rollout."""
+        """How long the parts of the current iteration took; `wait` adds up all waits for a rollout."""
         self.metrics: dict[str, float] = {}
         """What the current iteration reports besides its batch and its steps."""
         self.initial_checksums: dict[str, str] = {}
-        """Of the initial model's files."""
+        """Checksums of the initial model's files, by name."""
 
     def run(self, saved: Checkpoint | None) -> None:
+        """Brings up the ranks and the engines, runs the loop to its end, and stops the engines, however it ends.
+
+        Args:
+            saved: the checkpoint to go on from; None: the run begins.
+
+        Raises: as `entry.run`.
+        """
         self._provide_initial_model(saved)
         if saved:
             checkpoint.check_layout(saved, self.config)
@@ -103,8 +111,12 @@ class Pipeline(ABC):
     # ------------------------------------------------------------------------------------------------ start
 
     def _provide_initial_model(self, saved: Checkpoint | None) -> None:
-        """The run's own copy of the initial model, which is its reference model too: a cache may change or go away.
-        Raises ValueError where a resumed run has lost it."""
+        """Copies the initial model, which is the reference model too, into the run: a cache may change or go away.
+
+        Raises:
+            ValueError: a resumed run has lost its model, and the cache has another one.
+            OSError: the model cannot be made or copied.
+        """
         if saved and is_model(self.initial):
             return
         cached = cached_model(self.config)
@@ -127,7 +139,7 @@ class Pipeline(ABC):
         self.log.message(f"warming up the initial model, once for this model and task ({cached})")
         started = time.monotonic()
         cached.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(cached, ignore_errors=True)  # whatever half of a model is there
+        shutil.rmtree(cached, ignore_errors=True)  # half of a model may be there
         with naming(cached):
             warm_up_model(self.config, cached, self.scratch, self.log_dir)
         self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
@@ -159,8 +171,10 @@ class Pipeline(ABC):
         self._read_ahead(path)
 
     def _forget_after(self, iteration: int, updates: int) -> None:
-        """Drops what the run left after the iteration from which it goes on. Checkpoints go first, and aside: where the
-        rest is interrupted, the next resume does not take one of them up."""
+        """Drops what the run wrote after `iteration`, from which it goes on.
+
+        Newer checkpoints are set aside first: if the rest is interrupted, the next resume still does not take them.
+        """
         for path in checkpoint.set_aside(self.checkpoints, after=iteration):
             self.log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
         self.log.rewind(updates)
@@ -169,7 +183,7 @@ class Pipeline(ABC):
     # ------------------------------------------------------------------------------------------------- loop
 
     def _loop(self) -> None:
-        """slime's order: collect batch r, launch r + 1, train r, broadcast if due."""
+        """Iterates until the run is complete, is interrupted, or the log names a reason to stop."""
         config = self.config
         lag, total = config.pipeline.lag, config.pipeline.iterations
         saved = self.iteration
@@ -210,13 +224,17 @@ class Pipeline(ABC):
 
     @contextmanager
     def _timing(self, part: str) -> Iterator[None]:
-        """Adds what is inside to a part of this iteration's time."""
+        """Adds the time that the block takes to a part of the iteration's seconds."""
         started = time.monotonic()
         yield
         self.seconds[part] += time.monotonic() - started
 
     def _tell_faults(self, batch: RolloutBatch, of: str = "") -> None:
-        """of: what the responses are for, where it is not the batch's own iteration."""
+        """Logs how many responses were asked for again.
+
+        Args:
+            of: what the responses are for; default: the batch's iteration.
+        """
         happened = {name: count for name, count in batch.faults.items() if count}
         if happened:
             self.log.message(
@@ -226,7 +244,14 @@ class Pipeline(ABC):
             )
 
     def _restarts(self, during: str) -> dict[str, int]:
-        """rollout/restarts of a row: those since the row before, of steps and evaluations together."""
+        """Counts the servers' restarts since the last row, of a step or of an evaluation, and logs why they happened.
+
+        Args:
+            during: what goes on, for the log.
+
+        Returns:
+            rollout/restarts of the next row.
+        """
         restarts = self.engines.new_restarts()
         if restarts:
             deaths = "; ".join(self.engines.new_deaths())
@@ -238,7 +263,7 @@ class Pipeline(ABC):
         return self.weights / f"v{version:06d}"
 
     def _broadcast(self) -> None:
-        """Current weights to all engines, with the number of optimizer updates as their version."""
+        """Gives the current weights to all engines; their version is the number of optimizer updates."""
         self.log.status(phase="broadcasting weights")
         folder = self._weights_folder(self.updates)
         with naming(folder):
@@ -258,7 +283,7 @@ class Pipeline(ABC):
         for result in results:
             self.log.step(step_row(batch, result, self.iteration, self.seconds) | self.metrics | restarts)
             self.log.histogram(histogram_row(result))
-            restarts = dict.fromkeys(restarts, 0)  # since the row before
+            restarts = dict.fromkeys(restarts, 0)  # the iteration's first row has told them
         for part, result in enumerate(results):
             if result.tokens is not None:
                 dump = token_dump(self.config, batch, result, self.iteration, part)
@@ -269,7 +294,7 @@ class Pipeline(ABC):
         self.log.status(engine=self.engines.states())
 
     def _evaluate(self) -> None:
-        """Accuracy on held-out problems with the weights that the engines hold, which may lag the trainer."""
+        """Measures the weights that the engines hold, which may lag the trainer, on held-out problems."""
         if not self.config.eval.every_n_iterations:
             return
         self.log.status(phase="evaluating")
@@ -282,7 +307,7 @@ class Pipeline(ABC):
         self.log.eval(row | self._restarts(during))
 
     def _save(self) -> None:
-        """A checkpoint between two iterations, with what is generated ahead."""
+        """Saves a checkpoint between two iterations, with what is generated ahead."""
         self._settle()
         self.log.status(phase="saving a checkpoint")
         state = checkpoint.LoopState(
@@ -305,7 +330,7 @@ class Pipeline(ABC):
         self.log.message(f"checkpoint of iteration {self.iteration} saved")
 
     def _not_saved(self, error: Exception) -> Exception:
-        """What happened while a checkpoint was written, and what is left to go on from."""
+        """The error of a checkpoint that could not be written: what happened, and from which one the run can go on."""
         kept = checkpoint.newest(self.checkpoints)
         whole = f"{kept.name} is whole" if kept else "there is no earlier one"
         if isinstance(error, ActorFailure):

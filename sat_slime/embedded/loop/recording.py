@@ -1,4 +1,4 @@
-"""What the loop records of a batch and of an evaluation: the rows of the run folder."""
+"""The rows of the run folder: what the loop records of a batch and of an evaluation."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Full asynchrony (the paper's appendix on it): rollouts stream into a queue, and weights change in their midst.
+"""Mode streaming, the paper's full asynchrony: responses stream into a queue, and weights change meanwhile.
 
 A *group*, all responses to one prompt, is what is generated, queued and trained. Groups are begun while the engines
-have room and a new one can still be trained within `pipeline.max_staleness`, also while a batch is trained; a broadcast
-interrupts those in generation, which go on under the new weights. A batch is the oldest of the complete groups. One
-whose oldest token would be trained with more lag than the bound is dropped. docs/asynchrony.md says what follows.
+have room and a new one can still be trained within `pipeline.max_staleness`, also while a batch is trained. A broadcast
+interrupts the groups in generation, which go on under the new weights. A batch is made of the oldest complete groups. A
+group whose oldest token would be trained with more lag than the bound is dropped. docs/asynchrony.md says what follows.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class StreamingPipeline(Pipeline):
         self.finished: list[int] = []
         """Lengths in tokens of the responses completed since the last batch."""
         self.dropped: list[int] = []
-        """Lengths of those dropped since the last batch."""
+        """Lengths in tokens of the responses dropped since the last batch."""
         self.faults = Counter(faults_of([]))
-        """What went wrong with those completed since the last batch."""
+        """Counts of what went wrong with the responses completed since the last batch."""
 
     # --------------------------------------------------------------------------------------------- the stream
 
@@ -84,15 +84,15 @@ class StreamingPipeline(Pipeline):
             self.faults.update(faults_of([result]))
 
     def _drop_stale(self) -> None:
-        """Drops what would exceed the bound at the last optimizer step of the next batch."""
+        """Drops the groups that would exceed the bound at the last optimizer step of the next batch."""
         oldest = self.bound.oldest(self.iteration)
         self.dropped += [length for group in self.queue if group.oldest < oldest for length in group.lengths]
         self.queue = deque(group for group in self.queue if group.oldest >= oldest)
 
-    # ------------------------------------------------------------------------------------- in place of the batch's
+    # ------------------------------------------------------------------------------------- what an order decides
 
     def _next_batch(self) -> RolloutBatch:
-        """The oldest complete groups, once there are enough; without pacing, those that were complete first."""
+        """Takes the oldest complete groups once there are enough; without pacing, those that were complete first."""
         size = self.bound.prompts
         self.log.status(phase="waiting for the rollout")
         with self._timing("wait"):
@@ -122,7 +122,7 @@ class StreamingPipeline(Pipeline):
         return batch
 
     def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
-        """Trains, and meanwhile begins groups for those that complete."""
+        """Trains, and meanwhile begins new groups as others complete."""
         futures = self.trainer.start_train(batch, dump)
         waiting = list(futures)
         while waiting:
@@ -136,7 +136,7 @@ class StreamingPipeline(Pipeline):
         return self.trainer.wait(futures)
 
     def _settle(self) -> None:
-        """Nothing has to be complete: weights change under what is in generation."""
+        """Waits for nothing: weights may change under what is in generation."""
 
     def _stream_metrics(self) -> dict[str, float]:
         """queue/* and rollout/* of the run folder: what the stream did since the batch before."""
@@ -149,8 +149,8 @@ class StreamingPipeline(Pipeline):
     # ------------------------------------------------------------------------------------------------ checkpoints
 
     def _write_ahead(self, part: Path) -> None:
-        """The queue, and which groups are in generation: after a resume those are generated anew. And what no row tells
-        yet, for the next one."""
+        """Writes the queue, the numbers of the groups in generation, which a resume generates anew, and what no row has
+        told yet."""
         unfinished = sorted([*self.unfinished, *(stream.number for stream in self.streams.values())])
         untold = checkpoint.Untold(self.finished, self.dropped, dict(self.faults))
         checkpoint.write_queue(part, list(self.queue), unfinished, self.next_number, untold)

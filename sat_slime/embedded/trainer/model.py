@@ -41,7 +41,7 @@ class PackedLayout(PackedSeqParams):
         position = torch.arange(int(sizes.sum())) - starts[sequence]
         edges = torch.cat([starts, sizes.sum()[None]]).to(device(), torch.int32)
         return cls(
-            qkv_format="packed",  # neither Megatron's "thd" nor "sbhd": handled by PackedAttention
+            qkv_format="packed",  # neither Megatron's "thd" nor "sbhd": PackedAttention handles it
             cu_seqlens_q=edges,
             cu_seqlens_kv=edges,
             max_seqlen_q=longest,

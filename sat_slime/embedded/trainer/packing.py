@@ -1,4 +1,4 @@
-"""From responses to the packed micro-batches of one data-parallel rank."""
+"""Responses are packed into the micro-batches of one data-parallel rank."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MicroBatch:
     distribution: Tensor | None = None
     """(R, vocabulary) fp32 log mu of every token, -inf outside the nucleus; None where it was not asked for."""
     kept: Tensor | None = None
-    """(R, vocabulary) bool: the tokens that the trainer's softmax is over, as the engine's; None for all."""
+    """(R, vocabulary) bool: the tokens over which the trainer's softmax goes, as the engine's did; None: all."""
 
     def token_batch(self, log_probs: Tensor, proximal: Tensor | None) -> TokenBatch:
         """The objective's view of these response tokens.
@@ -103,7 +103,7 @@ def padded_tokens(sizes: list[int], plan: list[list[list[int]]], multiple_of: in
 
 
 _PADDING_LENGTH = 32
-"""Longest padding sequence of a row without samples."""
+"""The longest padding sequence of a row without samples."""
 
 
 def _padding_sequences(tokens: int, longest: int) -> list[int]:
@@ -129,7 +129,7 @@ def pack(
         part: indices of the samples.
         tokens: of the row.
         routing_shape: (layers, top-k) of a MoE model whose responses carry routed experts, else None.
-        top_p_replay: the trainer's softmax is over the tokens that the engine sampled from.
+        top_p_replay: whether the trainer's softmax goes over the tokens alone that the engine sampled from.
     """
     samples = [batch[i] for i in part]
     responses = [sample.response for sample in samples]

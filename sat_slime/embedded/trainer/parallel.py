@@ -43,8 +43,11 @@ def _use_plain_rng() -> None:
 
 
 def expert_tensor_parallel(train: TrainConfig) -> int:
-    """Ranks that cut each expert: none of its own with expert parallelism, as in the paper's runs (ETP 1). Without it
-    Megatron sums expert gradients over data-parallel ranks only, so TP ranks have to cut the experts too."""
+    """How many ranks cut each expert.
+
+    With expert parallelism an expert stays whole, as in the paper's runs (ETP 1). Without it Megatron sums the
+    gradients of experts over data-parallel ranks only, so tensor-parallel ranks have to cut the experts too.
+    """
     return 1 if train.expert_parallel > 1 else train.tensor_parallel
 
 

@@ -56,8 +56,8 @@ class Rescorer:
         return {name: torch.cat([columns[name] for columns in both]) for name in both[0]}
 
     def _columns(self, micro: MicroBatch, prefix: str = "") -> Columns:
-        """Log-probs with the trainer's own routing and with the engine's (of a MoE model), in which layers they
-        differ, and the whole distribution as the method trains.
+        """The whole distribution as the method trains; of a MoE model also log-probs with the trainer's own routing and
+        with the engine's, and the layers in which these differ.
 
         Args:
             prefix: stands before each name; for weights that are not the ones in training.

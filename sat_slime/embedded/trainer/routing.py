@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 def _own_rows(tokens: int) -> slice:
-    """With sequence parallelism a router sees only its rank's part of the row."""
+    """The rows that this rank's routers see: with sequence parallelism only its part of the row."""
     ranks, rank = parallel_state.get_tensor_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_rank()
     return slice(tokens // ranks * rank, tokens // ranks * (rank + 1))
 
@@ -90,7 +90,7 @@ def flips_by_layer(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor)
 
 
 def count_flips(recorded: list[Tensor], routed_experts: Tensor | None, rows: Tensor) -> tuple[int, int]:
-    """How many response tokens an engine pair routes differently.
+    """How many response tokens the trainer and the rollout engine route differently.
 
     Args:
         recorded: from `record`, this rank's rows.

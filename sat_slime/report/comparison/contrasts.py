@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from sat_slime.report.comparison.collection import ComparedRun, Collection
+from sat_slime.report.comparison.collection import Collection, ComparedRun
 from sat_slime.report.comparison.methods import label_of, method_called, pairs_without
 from sat_slime.report.comparison.paper_numbers import paper_cell
 from sat_slime.report.comparison.statistics import Difference, Estimate, holm, mean_interval, paired_difference

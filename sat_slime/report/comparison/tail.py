@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from sat_slime.report.comparison.collection import ComparedRun, Collection
+from sat_slime.report.comparison.collection import Collection, ComparedRun
 from sat_slime.report.comparison.methods import has, label_of
 from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, VERMILION, Drawing, Table, column_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from trainer_ranks import LAYOUTS, make_config, make_initial, make_samples, run_ranks
+from trainer_ranks import LAYOUTS, make_config, make_samples, run_ranks
 
 pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
 pytestmark = pytest.mark.engine
@@ -42,15 +42,6 @@ def two_batches(trainer, rank: int, initial: str, dump: bool) -> dict:
     for i, step in enumerate(second):
         found[f"step {i}"] = {k: torch.from_numpy(v.copy()) for k, v in (step.tokens or {}).items()}
     return found
-
-
-@pytest.fixture(scope="module")
-def initial(tmp_path_factory) -> dict[str, str]:
-    folders = {}
-    for name, experts in (("moe", 4), ("dense", 0)):
-        folders[name] = str(tmp_path_factory.mktemp("initial") / name)
-        run_ranks(make_initial, make_config(model={"experts": experts}), folders[name])
-    return folders
 
 
 @pytest.fixture(scope="module")
