@@ -20,15 +20,17 @@ from typing import Any
 from pipeline_parts import running
 
 from sat_slime.config.loader import load_config
-from sat_slime.embedded.cluster import wait_any
+from sat_slime.embedded.cluster.results import wait_any
 from sat_slime.embedded.grading import Grader
-from sat_slime.embedded.loop import Interruption, Pipeline
-from sat_slime.embedded.streaming import StreamingPipeline
+from sat_slime.embedded.loop.batch_order import BatchPipeline
+from sat_slime.embedded.loop.interruption import Interruption
+from sat_slime.embedded.loop.pipeline import Pipeline
+from sat_slime.embedded.loop.stream_order import StreamingPipeline
 
 CONFIG = Path(__file__).parents[1] / "configs/embedded/streaming.yaml"
 MODES = {
-    "synchronous": (Pipeline, {"mode": "batch", "lag": 0}),
-    "one batch ahead": (Pipeline, {"mode": "batch", "lag": 1}),
+    "synchronous": (BatchPipeline, {"mode": "batch", "lag": 0}),
+    "one batch ahead": (BatchPipeline, {"mode": "batch", "lag": 1}),
     "streaming": (StreamingPipeline, {"mode": "streaming", "lag": 1}),
 }
 

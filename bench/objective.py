@@ -21,11 +21,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from sat_slime.objective.trust_region import contracted_ends, contraction
 from torch import Tensor
 
 from sat_slime.objective import TokenBatch, named_method, policy_surrogate, tail_quantile
 from sat_slime.objective.clip import clipped_surrogate
-from sat_slime.objective.trust_region import contracted_ends, contraction
 
 
 def alternate(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:

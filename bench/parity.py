@@ -18,7 +18,7 @@ from pipeline_parts import generate, running
 
 from sat_slime.config.loader import load_config
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.batch import TrainSample
+from sat_slime.embedded.rollout_batch import TrainSample
 
 CONFIG = Path(__file__).parents[1] / "configs/embedded/quickstart.yaml"
 

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from sat_slime.config.schema import EmbeddedConfig, VerifierConfig
-from sat_slime.embedded.batch import RolloutBatch, training_requests
-from sat_slime.embedded.cluster import EngineGroup, TrainerGroup, local_ray, warm_up_model
+from sat_slime.embedded.cluster.engine_group import EngineGroup
+from sat_slime.embedded.cluster.own_ray import local_ray
+from sat_slime.embedded.cluster.trainer_group import TrainerGroup, warm_up_model
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.initial_model import cached_model, is_model
+from sat_slime.embedded.rollout_batch import RolloutBatch, training_requests
 from sat_slime.embedded.task import Problem
 
 

@@ -21,8 +21,8 @@ import torch
 
 from sat_slime.config.loader import load_config
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.batch import training_requests
-from sat_slime.embedded.server import SGLangServer
+from sat_slime.embedded.engine.server import SGLangServer
+from sat_slime.embedded.rollout_batch import training_requests
 from sat_slime.rollout.client import SGLangClient
 from sat_slime.rollout.continuation import rest
 from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for

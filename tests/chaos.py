@@ -70,7 +70,7 @@ VICTIMS = {
     "driver": "launch",
     "trainer rank": "ray::_Rank",
     "engine actor": "ray::RolloutEngine",
-    "SGLang server": "sglang_server.launch",
+    "SGLang server": "engine.sglang_process",
     "SGLang scheduler": "sglang::scheduler",
     "SGLang detokenizer": "sglang::detokenizer",
     "Ray's raylet": "raylet/raylet",

@@ -73,6 +73,17 @@ def test_parts_import_only_what_is_below_them(part):
         assert parts_of_ours(imports(path, module_level=False)) <= inside, path
 
 
+def test_rooms_of_the_reports_do_not_import_each_other():
+    """They share what stands beside them in report/; report/write alone knows them."""
+    rooms = {path.parent.name for path in PACKAGE.glob("report/*/__init__.py")}
+    assert rooms == {"run", "comparison", "diagnosis", "replay"}
+    for path in modules("report"):
+        (home, *_) = path.relative_to(PACKAGE / "report").parts
+        names = {name for name in imports(path, module_level=False) if name.startswith("sat_slime.report.")}
+        if home != "write.py":
+            assert {name.split(".")[2] for name in names} & rooms <= {home}, path
+
+
 @pytest.mark.parametrize("part", ENGINE_FREE)
 def test_no_engine_is_imported_before_a_run_starts(part):
     for path in modules(part):

@@ -11,7 +11,7 @@ from sat_slime.cli.terminal import RunArgument, without_traceback
 
 if TYPE_CHECKING:
     from sat_slime.report.diagnosis.page import Diagnosis
-    from sat_slime.report.page_parts import Sheet
+    from sat_slime.report.page import Sheet
 
 
 def diagnose(run: RunArgument) -> None:
@@ -47,7 +47,7 @@ def _show(found: Diagnosis, console: Console) -> None:
 
 def as_table(sheet: Sheet) -> Table:
     """A sheet for the terminal."""
-    from sat_slime.report.page_parts import Heading, Strong
+    from sat_slime.report.page import Heading, Strong
 
     table = Table(title=sheet.heading, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for index, name in enumerate(sheet.head):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -10,14 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from sat_slime.config import ConfigError
-from sat_slime.config.method import build_method, method_switches
-from sat_slime.config.schema import MethodConfig, Section
+from sat_slime.config.method_section import MethodConfig, has_settings, key_of, section_of
 from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.objective import (
     DENOMINATORS,
-    SAT,
-    STABILIZERS,
+    Clip,
     Method,
+    Row,
     Stabilizer,
     base_names,
     check_method,
@@ -25,9 +25,9 @@ from sat_slime.objective import (
     method_names,
     named_method,
 )
+from sat_slime.objective.method import ANY_NAME
+from sat_slime.objective.stabilizers import rows, switches
 
-SWITCHES = {"sat": "method.sat.enabled", "tis": "method.tis.enabled", "r3": "method.r3", "topp": "method.top_p_replay"}
-"""What goes beside a base, by its part of a method's name, and where it is switched on."""
 COLUMNS = ("unit", "discriminator", "constraint", "weight", "direction")
 LEGEND = """\
 r = π / (policy below the ratio), ρ its geometric mean over the response, d = log r
@@ -36,17 +36,18 @@ r = π / (policy below the ratio), ρ its geometric mean over the response, d = 
 
 def show_table(console: Console) -> None:
     """The paper's table of stabilizers, then the names."""
-    bases: dict[str, list[str]] = {}
+    table = rows()
+    named: dict[str, list[str]] = {}
     for base in base_names():
-        bases.setdefault(compose_method(base).components[-1], []).append(base)
-    console.print(_table("base", [(", ".join(names), STABILIZERS[row]) for row, names in bases.items()]))
+        named.setdefault(compose_method(base).parts[-1], []).append(base)
+    console.print(_table("base", [(", ".join(names), table[part]) for part, names in named.items()]))
     console.print()
-    console.print(_table("beside it", [(_place(name), STABILIZERS[name]) for name in SWITCHES]))
+    console.print(_table("beside it", [(_place(kind), kind.row) for kind in switches()]))
     console.print(f"\n{LEGEND}", markup=False, highlight=False)
     names = Text(" ".join(method_names()))
     console.print(Group(Text("\nNamed methods:"), Padding(names, (0, 0, 0, 2))))
     console.print(
-        "\nAny other combination is written sat-BASE-tis-r3-topp. One in full, with its parameters:\n"
+        f"\nAny other combination is written {ANY_NAME}. One in full, with its parameters:\n"
         "  sat-slime methods NAME\n"
         "Run one:\n"
         "  sat-slime launch FILE --method NAME",
@@ -55,11 +56,11 @@ def show_table(console: Console) -> None:
     )
 
 
-def _place(name: str) -> str:
-    return f"{name}-BASE" if name == "sat" else f"BASE-{name}"
+def _place(kind: type[Stabilizer]) -> str:
+    return f"{kind.name}-BASE" if kind.place == "prefix" else f"BASE-{kind.name}"
 
 
-def _table(heading: str, rows: list[tuple[str, Stabilizer]]) -> Table:
+def _table(heading: str, rows: list[tuple[str, Row]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in (heading, *COLUMNS):
         table.add_column(column, no_wrap=column == heading)
@@ -70,37 +71,38 @@ def _table(heading: str, rows: list[tuple[str, Stabilizer]]) -> Table:
 
 def show_method(name: str, console: Console) -> None:
     """A method, or what is switched on beside one. Raises ConfigError where there is none of that name."""
-    if name in SWITCHES:
-        console.print(Group(_title(name, STABILIZERS[name].title), _row(STABILIZERS[name])))
-        console.print(_pairs([("switched on", f"{SWITCHES[name]}: true, or {_place(name)} as the method's name")]))
-        _show_parameters(console, list(_fields(MethodConfig(), name)) if name in MethodConfig.model_fields else [])
+    beside = {kind.name: kind for kind in switches()}
+    if name in beside:
+        kind = beside[name]
+        console.print(Group(_title(name, kind.row.title), _row(kind.row)))
+        key = f"method.{key_of(kind)}" + (".enabled" if has_settings(kind) else "")
+        console.print(_pairs([("switched on", f"{key}: true, or {_place(kind)} as the method's name")]))
+        _show_parameters(console, list(_fields(f"method.{name}", kind, kind())) if has_settings(kind) else [])
         return
     try:
         method = named_method(name)
     except ValueError as error:
-        raise ConfigError([f"{error}; alone: {', '.join(SWITCHES)}"]) from None
-    config = MethodConfig(**method_switches(name))
-    rows = [STABILIZERS[component] for component in method.components]
-    console.print(_title(name, " + ".join(row.title for row in rows)))
+        raise ConfigError([f"{error}; alone: {', '.join(beside)}"]) from None
+    console.print(_title(name, " + ".join(row.title for row in method.rows)))
     try:
         check_method(method)
     except ValueError as error:
         console.print(_pairs([("refused", str(error))]))
         return
-    for row in rows:
-        if len(rows) > 1:
+    for row in method.rows:
+        if len(method.rows) > 1:
             console.print(Text(f"\n{row.title}", style="bold"))
         console.print(_row(row))
     console.print()
     console.print(_pairs(_whole(method)))
-    _show_parameters(console, list(_parameters(config, method)))
+    _show_parameters(console, list(_parameters(method)))
 
 
 def _title(name: str, title: str) -> Text:
     return Text.assemble((name, "bold"), f"  {title}")
 
 
-def _row(row: Stabilizer) -> RenderableType:
+def _row(row: Row) -> RenderableType:
     return _pairs(
         [
             ("formula", row.formula),
@@ -129,31 +131,24 @@ def _pairs(pairs: list[tuple[str, str]]) -> Padding:
     return Padding(table, (0, 0, 0, 2))
 
 
-def _parameters(config: MethodConfig, method: Method) -> Iterator[tuple[str, str, str]]:
+def _parameters(method: Method) -> Iterator[tuple[str, str, str]]:
     """(key, default, meaning) of what a configuration can set."""
-    sections = ["clip"] if method.trust_region else []
-    sections += ["sat"] if isinstance(method.trust_region, SAT) else []
-    sections += [config.base] if config.base in MethodConfig.model_fields else []
-    sections += ["tis"] if method.tis else []
-    for section in sections:
-        yield from _fields(config, section)
+    if method.trust_region:
+        yield from _fields("method.clip", Clip, method.trust_region)
+    # SAT first: it is the clip's
+    for one in sorted(method.stabilizers, key=lambda one: one.place != "prefix"):
+        section = "settings" if one is method.base and not method.base_is_ours else key_of(type(one))
+        yield from _fields(f"method.{section}", type(one), one)
     meaning = MethodConfig.model_fields["denominator"].description or ""
-    yield "method.denominator", build_method(config).denominator, meaning.replace("`", "")
+    yield "method.denominator", method.denominator, meaning.replace("`", "")
 
 
-def _fields(config: MethodConfig, name: str) -> Iterator[tuple[str, str, str]]:
-    section = getattr(config, name)
-    if not isinstance(section, Section):
-        return
-    for field, info in type(section).model_fields.items():
-        if field != "enabled" and not _of_other_form(section, field):
-            value = getattr(section, field)
-            yield f"method.{name}.{field}", "unset" if value is None else str(value), info.description or ""
-
-
-def _of_other_form(section: Section, field: str) -> bool:
-    """DPPO has a threshold for each divergence."""
-    return field in ("delta", "delta_kl") and (getattr(section, "divergence", "tv") == "kl") != (field == "delta_kl")
+def _fields(section: str, kind: type[Any], settings: Clip | Stabilizer) -> Iterator[tuple[str, str, str]]:
+    unread = settings.unread if isinstance(settings, Stabilizer) else ()
+    for field, info in section_of(kind).model_fields.items():
+        if field != "enabled" and field not in unread:
+            value = getattr(settings, field)
+            yield f"{section}.{field}", "unset" if value is None else str(value), info.description or ""
 
 
 def _show_parameters(console: Console, parameters: list[tuple[str, str, str]]) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from sat_slime.cli.terminal import FAILED, OK, without_traceback
 
 if TYPE_CHECKING:
-    from sat_slime.report.page_parts import Sheet
+    from sat_slime.report.page import Sheet
     from sat_slime.report.replay.replay import Replay, StepRow
     from sat_slime.report.replay.selection import Candidate
     from sat_slime.report.replay.step_batch import Layout

@@ -40,8 +40,8 @@ def report(
         sat-slime report runs/gspo-lag8-seed* runs/sat-gspo-lag8-seed* --out comparison
     """
     with without_traceback():
-        from sat_slime.report.comparison.page import write_reports
-        from sat_slime.report.run.page import faults_of
+        from sat_slime.report.write import write_reports
+        from sat_slime.runs.row_faults import faults_of
 
         for written in write_reports(paths, out, figure or []):
             typer.echo(written)

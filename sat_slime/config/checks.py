@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sat_slime.config.method import build_method, unused_settings
 from sat_slime.config.schema import EmbeddedConfig, PipelineConfig
-from sat_slime.objective import Method, check_method, no_op_at_ratio_one
+from sat_slime.objective import Method, check_method
 
 MIN_PROBLEMS = 500
 """Fewer problems than this are soon all seen, whatever the evaluation takes."""
@@ -59,12 +59,12 @@ def _method(config: EmbeddedConfig) -> Iterator[str]:
         check_method(method, pipeline.optimizer_steps_per_rollout)
     except ValueError as error:
         yield f"method: {error}"
-    no_op = no_op_at_ratio_one(method)
+    no_op = method.no_op_at_ratio_one
     if no_op and method.denominator == "checkpoint" and pipeline.lag == 0 and pipeline.optimizer_steps_per_rollout == 1:
         yield (
             "pipeline.lag is 0 with denominator checkpoint and one optimizer step per rollout: the weights in training "
             f"are those that generated, so the ratio is identically 1 and {no_op}: raise pipeline.lag"
-            + (" or turn method.tis off" if method.tis else " or set method.denominator to rollout")
+            + (" or turn method.tis off" if method.has("tis") else " or set method.denominator to rollout")
         )
 
 

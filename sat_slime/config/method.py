@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from collections.abc import Mapping
 from typing import Any
 
-from sat_slime.config.schema import MethodConfig, Section
+from sat_slime.config.method_section import (
+    MethodConfig,
+    expand_switches,
+    has_settings,
+    key_of,
+    outside_settings,
+    settings_of,
+)
 from sat_slime.config.source import ConfigError, Source
-from sat_slime.objective import DPPO, SAT, TIS, Clip, IcePop, Method, compose_method, named_method
-
-SWITCHES = ("sat", "tis")
-"""Sections of `method` that `true` and `false` stand for."""
-FORMS = {("dppo", "divergence"): ("tv", "kl"), ("icepop", "form"): ("mask", "weight")}
-"""Settings that make one base another, by name `dppo-kl` and `icepop-weight`: the plain value, and that of the name."""
+from sat_slime.objective import Clip, Method, Stabilizer, compose, named_method
+from sat_slime.objective.stabilizers import bases, find, switches
 
 
 def expand_shorthands(source: Source) -> dict[str, Any]:
@@ -28,90 +29,84 @@ def expand_shorthands(source: Source) -> dict[str, Any]:
         except ValueError as error:
             raise ConfigError([f"{source.origin(('method',))}: {error}"]) from None
     if isinstance(method, Mapping):
-        values["method"] = {
-            key: {"enabled": value} if key in SWITCHES and isinstance(value, bool) else value
-            for key, value in method.items()
-        }
+        values["method"] = expand_switches(method)
     return values
 
 
 def method_switches(name: str) -> dict[str, Any]:
-    """base, its form, sat, tis, r3 and top_p_replay of a named method; the radii and the rest keep their own settings.
-    Raises ValueError."""
+    """The section's values for the named method: its base with its variant, and what is switched on beside it; the
+    radii and the rest keep their own settings. Raises ValueError."""
     method = named_method(name)
-    base = method.name.removeprefix("sat-")
-    for suffix in ("-topp", "-r3", "-tis"):
-        base = base.removesuffix(suffix)
-    base, _, form = base.partition("-")
-    return {
-        "base": base,
-        **{section: {key: form or plain} for (section, key), (plain, _) in FORMS.items() if section == base},
-        "sat": {"enabled": isinstance(method.trust_region, SAT)},
-        "tis": {"enabled": method.tis is not None},
-        "r3": method.routing_replay,
-        "top_p_replay": method.top_p_replay,
+    on = {
+        key_of(kind): {"enabled": method.has(kind.name)} if has_settings(kind) else method.has(kind.name)
+        for kind in switches()
     }
+    base, keys = method.base, _variant_keys(type(method.base))
+    variant = {key: getattr(base, key) for key in keys}
+    if method.base_is_ours:
+        return {"base": base.name, **({base.name: variant} if variant else {}), **on}
+    return {"base": method.base_path, **({"settings": variant} if variant else {}), **on}
 
 
-def base_name(values: Mapping[str, Any]) -> str:
-    """The base with its form, such as `dppo-kl`, from the `method` section as plain values."""
-    base = str(values.get("base", "?"))
-    for (section, key), (_, form) in FORMS.items():
-        if section == base and (values.get(section) or {}).get(key) == form:
-            return f"{base}-{form}"
-    return base
+def _variant_keys(kind: type[Stabilizer]) -> list[str]:
+    return list(dict.fromkeys(key for variant in kind.variants for key in variant.settings))
 
 
 def build_method(config: MethodConfig) -> Method:
     """The objective that `config` describes. Whether it means something is objective.check_method's."""
-    method = compose_method(
-        base_name(config.model_dump()),
-        sat=config.sat.enabled,
-        tis=config.tis.enabled,
-        r3=config.r3,
-        topp=config.top_p_replay,
+    return compose(
+        _base(config),
+        [_beside(kind, getattr(config, key_of(kind))) for kind in switches() if _is_on(getattr(config, key_of(kind)))],
         denominator=config.denominator,
-    )
-    radii = config.clip.model_dump()
-    trust_region = method.trust_region
-    if isinstance(trust_region, SAT):
-        trust_region = SAT(**radii, **config.sat.model_dump(exclude={"enabled"}))
-    elif isinstance(trust_region, Clip):
-        trust_region = Clip(**radii)
-    return dataclasses.replace(
-        method,
-        trust_region=trust_region,
-        gates=tuple(_configured(gate, config) for gate in method.gates),
-        penalty=method.penalty and _configured(method.penalty, config),
-        step_constraint=method.step_constraint and _configured(method.step_constraint, config),
-        tis=TIS(cap=config.tis.cap) if method.tis else None,
+        trust_region=Clip(**config.clip.model_dump()),
     )
 
 
-def _configured(component: Any, config: MethodConfig) -> Any:
-    """The component with the settings of its section, which has its name."""
-    if isinstance(component, DPPO):
-        divergence = config.dppo.divergence
-        return DPPO(config.dppo.delta if divergence == "tv" else config.dppo.delta_kl, divergence)
-    section: Section = getattr(config, "icepop" if isinstance(component, IcePop) else component.name)
-    return type(component)(**section.model_dump())
+def _base(config: MethodConfig) -> Stabilizer:
+    kind = find(config.base)
+    assert kind is not None, "the section has been checked"
+    if "." in config.base:
+        return outside_settings(config)
+    return settings_of(kind, getattr(config, kind.name)) if has_settings(kind) else kind()
+
+
+def _beside(kind: type[Stabilizer], value: Any) -> Stabilizer:
+    return settings_of(kind, value) if has_settings(kind) else kind()
+
+
+def _is_on(value: Any) -> bool:
+    return value if isinstance(value, bool) else value.enabled
 
 
 def unused_settings(config: MethodConfig) -> list[str]:
     """A line for every base whose settings were changed though it is not the base."""
-    fields = MethodConfig.model_fields
-    sections = [name for name in typing.get_args(fields["base"].annotation) if name in fields and name != config.base]
+    others = [kind.name for kind in bases() if has_settings(kind) and kind.name != config.base]
     return [
         f"method.{name} has settings, which base {config.base} does not read: set method.base to {name}"
-        for name in sections
-        if getattr(config, name) != fields[name].default
+        for name in others
+        if getattr(config, name) != MethodConfig.model_fields[name].default
     ]
+
+
+def method_in(values: Mapping[str, Any]) -> Method:
+    """The method of a `method` section as plain values, of a run folder perhaps of an older version: base, variant and
+    switches, all else at its default. A base that is unknown, or cannot be imported here, lends its name alone."""
+    on = [kind() for kind in switches() if _is_on_in(values.get(key_of(kind)))]
+    base = str(values.get("base", "?"))
+    try:
+        kind = find(base)
+    except ValueError:
+        kind = None
+    if kind is None or kind.place != "base":
+        return compose(named_method("grpo").base, on).called_by(base)
+    section = values.get(kind.name if "." not in base else "settings") or {}
+    return compose(kind(**{key: section[key] for key in _variant_keys(kind) if key in section}), on)
+
+
+def _is_on_in(value: Any) -> bool:
+    return bool(value.get("enabled") if isinstance(value, Mapping) else value)
 
 
 def method_label(values: Mapping[str, Any]) -> str:
     """A method as the paper writes it, such as `SAT-GSPO w/ R3`, from the `method` section as plain values."""
-    switched_on = {key: bool((values.get(key) or {}).get("enabled")) for key in SWITCHES}
-    name = ("SAT-" if switched_on["sat"] else "") + base_name(values).upper()
-    labels = (("TIS", switched_on["tis"]), ("R3", values.get("r3")), ("top-p", values.get("top_p_replay")))
-    extras = [label for label, on in labels if on]
-    return f"{name} w/ {' + '.join(extras)}" if extras else name
+    return method_in(values).label

@@ -8,7 +8,7 @@ from sat_slime.config.checks import bound_too_tight, divisors, idle_top_p_replay
 from sat_slime.config.method import build_method, unused_settings
 from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.objective import SAT, Method, check_method
+from sat_slime.objective import Method, check_method
 
 NEEDED_SIZES = ("num-layers", "hidden-size", "num-attention-heads")
 """Flags without which there is no model."""
@@ -98,7 +98,7 @@ def _method(config: SlimeConfig) -> Iterator[str]:
         check_method(method, steps)
     except ValueError as error:
         yield f"method: {error}"
-    if isinstance(method.trust_region, SAT) and method.trust_region.scope == "step" and steps > 1:
+    if method.quantile_is_of_the_step and steps > 1:
         yield (
             f"method.sat.scope is step with pipeline.optimizer_steps_per_rollout {steps}: the quantile is taken before "
             "the first step and would be stale for the others; set pipeline.optimizer_steps_per_rollout to 1 or "
@@ -108,7 +108,7 @@ def _method(config: SlimeConfig) -> Iterator[str]:
         yield (
             "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those at the start of the "
             "step, which denominator trainer stands for: raise pipeline.lag, or set method.denominator to "
-            + ("rollout and method.tis.enabled to false" if method.tis else "trainer or rollout")
+            + ("rollout and method.tis.enabled to false" if method.has("tis") else "trainer or rollout")
         )
 
 
@@ -126,7 +126,7 @@ def _streaming(config: SlimeConfig) -> Iterator[str]:
         yield (
             "pipeline.mode is streaming with denominator checkpoint: a response may be of several weights, and one "
             "copy of those that generated is kept to score it with; set method.denominator to "
-            + ("trainer" if method.tis else "rollout")
+            + ("trainer" if method.has("tis") else "rollout")
             + ", or pipeline.mode to batch"
         )
     if not config.hooks.version_by_step:

@@ -13,7 +13,7 @@ from sat_slime.config.schema import EmbeddedConfig
 
 if TYPE_CHECKING:
     from sat_slime.embedded.checkpoint import Checkpoint
-    from sat_slime.embedded.loop import RunLog
+    from sat_slime.embedded.loop.pipeline import RunLog
 
 
 def run(
@@ -23,7 +23,7 @@ def run(
     resume: Checkpoint | None = None,
     lost: Callable[[RuntimeError], None] | None = None,
 ) -> None:
-    """Runs the pipeline to its end; see `loop.run`."""
-    from sat_slime.embedded.loop import run as run_loop
+    """Runs the pipeline to its end; see `entry.run`."""
+    from sat_slime.embedded import entry
 
-    run_loop(config, folder, log, resume, lost)
+    entry.run(config, folder, log, resume, lost)

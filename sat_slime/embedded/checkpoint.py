@@ -25,11 +25,11 @@ from safetensors.numpy import load_file, save_file
 from sat_slime.config.checksums import NAME as CHECKSUMS
 from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, sha256, written_whole
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.batch import Group, RolloutBatch, training_group, training_requests
+from sat_slime.embedded.rollout_batch import Group, RolloutBatch, training_group, training_requests
 from sat_slime.rollout.types import GenerationRequest, Response
 
 SCHEMA = "sat_slime.checkpoint/1"
-"""In state.json. Checkpoints without it are of earlier versions, which wrote no checksums."""
+"""The format's name in state.json. A checkpoint without it is of an earlier version, which wrote no checksums."""
 _NAME = re.compile(r"iteration-(\d{6,})")
 
 
@@ -54,7 +54,7 @@ class LoopState:
     layout: list[int]
     """Tensor-, expert- and data-parallel sizes, by which the rank files are cut."""
     initial: dict[str, str] = field(default_factory=dict)
-    """Checksums of the run's initial model, which is the reference of its KL, by file; of earlier versions none."""
+    """Checksums of the initial model's files, by name; it is the reference of the KL. Earlier versions wrote none."""
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,17 @@ class Checkpoint:
     path: Path
     state: LoopState
     has_checksums: bool
-    """False for one of an earlier version, of which no more is known than that its files can be read."""
+    """False for a checkpoint of an earlier version: all that is known of it is that its files can be read."""
 
 
 @dataclass(frozen=True)
 class Untold:
-    """What a stream did since its last batch, which the row of the next one is to tell."""
+    """What happened in a stream since its last batch; the row of the next batch tells it."""
 
     finished: list[int] = field(default_factory=list)
     """Lengths in tokens of the responses completed."""
     dropped: list[int] = field(default_factory=list)
-    """Lengths of those dropped."""
+    """Lengths in tokens of the responses dropped."""
     faults: dict[str, int] = field(default_factory=dict)
 
 
@@ -88,7 +88,7 @@ def writing(checkpoints: Path, state: LoopState) -> Iterator[Path]:
 
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
-    """All checkpoints by their iteration, oldest first; whether they are whole `verified` says."""
+    """All checkpoints by their iteration, oldest first; `verified` says whether they are whole."""
     found = checkpoints.iterdir() if checkpoints.is_dir() else ()
     named = ((_NAME.fullmatch(path.name), path) for path in found)
     return dict(sorted((int(match[1]), path) for match, path in named if match))
@@ -146,7 +146,7 @@ def verified(path: Path) -> Checkpoint:
 
 
 def check_files(path: Path, below: str = "") -> bool:
-    """Holds files of a checkpoint against their checksums; of an earlier version's, which have none, reads their form.
+    """Holds files of a checkpoint against their checksums. An earlier version's have none, and are only read.
 
     Args:
         below: look only at files whose names in the checkpoint begin so.
@@ -172,7 +172,7 @@ def _is_of_earlier_version(path: Path) -> bool:
     try:
         return "schema" not in json.loads((path / "state.json").read_text())
     except (OSError, ValueError, TypeError):
-        return True  # its form will be found at fault
+        return True  # `_form_faults` will name it
 
 
 def _form_faults(path: Path, below: str) -> dict[str, str]:
@@ -232,7 +232,7 @@ def model_checksums(initial: Path) -> dict[str, str]:
 
 
 def initial_faults(saved: Checkpoint, model: Path) -> dict[str, str]:
-    """In what a model is not the one that the run began with, by its files; empty: it is, as far as is known."""
+    """What tells a model from the one that the run began with, by file; empty: no difference is known."""
     faults = {}
     for name, checksum in saved.state.initial.items():
         try:
@@ -250,7 +250,7 @@ def check_initial(saved: Checkpoint, initial: Path) -> None:
 
 
 def lost_initial(initial: Path, cached: Path) -> str:
-    """What is wrong where the run's initial model is gone and the cache has another one, with the remedy."""
+    """The error, with its remedy, of a run that has lost its initial model while the cache has another one."""
     return (
         f"the reference model that this run began with is lost: {cached} holds another one; put the old one back into "
         f"{initial}, or start another run (--name X)"
@@ -290,8 +290,14 @@ def read_batch(folder: Path, config: EmbeddedConfig) -> RolloutBatch | None:
 def write_queue(
     folder: Path, groups: Sequence[Group], unfinished: Sequence[int], next_number: int, untold: Untold
 ) -> None:
-    """Saves a stream: its complete groups, the numbers of those in generation, that of the first one not begun, and
-    what no row tells yet."""
+    """Saves a stream.
+
+    Args:
+        groups: the complete groups.
+        unfinished: numbers of the groups in generation.
+        next_number: number of the first group that was not begun.
+        untold: what no row has told yet.
+    """
     responses = [response for group in groups for response in group.responses]
     if responses:
         save_file(_arrays(responses), folder / "queue.safetensors")

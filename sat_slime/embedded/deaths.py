@@ -1,6 +1,6 @@
-"""How the processes of a run end, in words; the watch over Ray's own, whose death ends the run; and the kernel's kills.
+"""How the processes of a run end, in words; the watch over Ray's processes; the kernel's kills.
 
-No engine is imported here.
+This module imports no engine.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from pathlib import Path
 from sat_slime.config.exits import how_it_ended
 
 RAY_PROCESSES = ("gcs_server", "raylet")
-"""Names of the processes without which Ray is lost; the others of it end with them or are not missed."""
+"""The processes without which Ray is lost, by name. Ray's other processes end with them, or Ray can do without them."""
 LOOK_EVERY_S = 0.1
 KNOCK_EVERY_S = 0.25
 """Seconds between two looks at whether the GCS takes connections."""
 SETTLE_S = 2.0
-"""A raylet that is told to end by SIGTERM ends its actors first."""
+"""Seconds in which Ray's death may still follow an actor's: a raylet that gets SIGTERM ends its actors first."""
 _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Killed process (\d+) \(([^)]*)\)")
 
 
 def children(parent: int | None = None) -> dict[int, str]:
-    """A process's children, of this one by default, zombies among them: process number to the program's name, of which
-    the kernel keeps 15 characters."""
+    """A process's children, zombies among them: process number to the program's name, cut to the 15 characters that the
+    kernel keeps.
+
+    Args:
+        parent: default: this process.
+    """
     parent = os.getpid() if parent is None else parent
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
@@ -52,7 +56,7 @@ def dead_children(parent: int) -> Iterator[tuple[int, str, int]]:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process's first thread has ended, while others may still be at it."""
+    """Whether a process's first thread has ended, while its others may still run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -60,9 +64,10 @@ def is_ending(pid: int) -> bool:
 
 
 def exit_code(pid: int) -> int | None:
-    """The return code of a child that has ended and stays to be collected, as Popen has it; None of one that lives.
+    """The return code, as Popen tells it, of a child that has ended and was not collected; None while it lives.
 
-    Raises ChildProcessError of one that has been collected.
+    Raises:
+        ChildProcessError: the child has been collected.
     """
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if ended is None:
@@ -71,7 +76,7 @@ def exit_code(pid: int) -> int | None:
 
 
 class RayWatch:
-    """Tells when a child of this process dies that Ray cannot do without.
+    """Watches the children of this process without which Ray is lost, and tells when one dies.
 
     Ray's library in this process would go on for a minute without its GCS, and then end the process from C++, past
     every handler; without its raylet it calls its actors dead. A GCS that is told to end by SIGTERM closes its port and
@@ -82,10 +87,10 @@ class RayWatch:
     """HOST:PORT, once it is known."""
 
     def __init__(self, died: Callable[[str], None]) -> None:
-        """died: told once, from a thread of its own or in `end`, which process died and how."""
+        """died: is called once, from a thread of its own or in `end`, with a sentence: which process died, and how."""
         self._died = died
         self._processes: dict[str, tuple[int, int | None]] = {}
-        """Name to process number and a handle that tells of its end; None where the kernel gives none."""
+        """Process number by name, and a handle that tells of its end, or None where the kernel gives none."""
         self._knock_at = 0.0
         self._ends = select.poll()
         self._over = threading.Event()
@@ -93,11 +98,11 @@ class RayWatch:
         threading.Thread(target=self._watch, name="ray-watch", daemon=True).start()
 
     def settle(self) -> None:
-        """Wait a moment for a death of Ray's own, since that of an actor which follows from it may be told first."""
+        """Waits a moment for the death of one of Ray's processes: an actor that dies with it may be told first."""
         self._over.wait(SETTLE_S)
 
     def end(self) -> None:
-        """Look once more and stop: what ends from here on is meant to."""
+        """Looks once more and stops: what ends from here on is meant to end."""
         self._look()
         self._over.set()
         with self._looking:
@@ -106,7 +111,7 @@ class RayWatch:
 
     def _watch(self) -> None:
         while not self._over.is_set():
-            self._ends.poll(LOOK_EVERY_S * 1000)  # a death is told at once
+            self._ends.poll(LOOK_EVERY_S * 1000)  # a death ends the wait at once
             self._look()
 
     def _look(self) -> None:
@@ -156,7 +161,7 @@ class RayWatch:
 
 
 def _listens(address: str) -> bool:
-    """Whether connections to HOST:PORT are taken; those of a stopped process wait and are."""
+    """Whether HOST:PORT takes connections. A process that is stopped takes them too: they wait."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=1).close()
@@ -168,10 +173,12 @@ def _listens(address: str) -> bool:
 
 
 def ray_death_before(driver: int) -> str | None:
-    """Wait until a child of this process has ended, which stays to be collected. How a process of its Ray died before
-    it, as a sentence: while Ray's library starts it may end the driver from C++ before the watch there can tell.
+    """Waits until the driver, a child of this process, has ended, and leaves it to be collected.
 
-    None where none died, or where the kernel has no handles of processes; that one does not wait.
+    Returns:
+        How a process of the driver's Ray died before it, as a sentence; None where none did. Ray's library may end the
+        driver from C++ while it starts, before the driver's own watch can tell. Where the kernel has no handles of
+        processes this does not wait, and returns None.
     """
     ends, told = select.poll(), None
     rays: dict[int, tuple[int, str]] = {}
@@ -216,7 +223,7 @@ class MemoryWatch:
 
     def remark(self) -> str | None:
         """A sentence about the kernel's kills, with the remedy; None where there were none or none can be seen."""
-        if self._group is not None:  # else the machine's, of which others' may be
+        if self._group is not None:  # the machine's kills may be of other people's processes
             count, where = _since(self._group, _kills_in_our_group()), "in this run's control group"
         else:
             count, where = _since(self._machine, _kills_on_the_machine()), "on this machine"
@@ -236,14 +243,14 @@ class MemoryWatch:
             self._log = None
 
     def _victims(self) -> Iterator[tuple[int, str]]:
-        """(process number, name) of the kills that the kernel's log tells of since then."""
+        """(process number, name) of the processes killed since this was made, as far as the kernel's log tells."""
         while self._log is not None:
             try:
                 record = os.read(self._log, 8192).decode(errors="replace")
             except BrokenPipeError:
-                continue  # the kernel overwrote what was next
+                continue  # the kernel has overwritten the next record
             except OSError:
-                return  # there is no more
+                return  # there are no more records
             if killed := _OUT_OF_MEMORY.search(record):
                 yield int(killed[1]), killed[2]
 
@@ -263,7 +270,7 @@ def _kernel_log() -> int | None:
 
 
 def _kills_in_our_group() -> int | None:
-    """Of the control group of memory that this process is in, of version 2 or 1; None where none is to be seen."""
+    """The kernel's kills in this process's control group of memory, of version 2 or 1; None where it shows none."""
     try:
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     except OSError:
@@ -282,11 +289,12 @@ def _kills_in_our_group() -> int | None:
 
 
 def _kills_on_the_machine() -> int | None:
+    """The kernel's kills on the whole machine; None where it does not count them."""
     return _counter(Path("/proc/vmstat"))
 
 
 def _counter(file: Path) -> int | None:
-    """`oom_kill N` in a file of the kernel's."""
+    """N of the line `oom_kill N` in one of the kernel's files; None where there is none."""
     try:
         values = dict(line.split(maxsplit=1) for line in file.read_text().splitlines())
         return int(values["oom_kill"])

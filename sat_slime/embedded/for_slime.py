@@ -15,21 +15,21 @@ from pathlib import Path
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.batch import evaluation_requests, training_requests
 from sat_slime.embedded.initial_model import cached_model, is_model
+from sat_slime.embedded.rollout_batch import evaluation_requests, training_requests
 from sat_slime.embedded.task import Problem
 
 ITERATIONS = 256
-"""Of which there are prompts, in the order in which an embedded run draws them; the quick start has 240."""
+"""Iterations whose prompts are written, in the order in which an embedded run draws them; the quick start has 240."""
 PADDING, UNKNOWN = "<pad>", "<unk>"
 """The two tokens that are no character of the task; the model has never seen them."""
 
 
 def write_folder(config: EmbeddedConfig, folder: Path) -> None:
-    """Everything, whole or not at all; what was there is replaced."""
+    """Writes everything, or nothing at all; replaces what was there."""
     model = cached_model(config)
     if not is_model(model):
-        from sat_slime.embedded.warmup import warm_up
+        from sat_slime.embedded.trainer.warmup import warm_up
 
         model.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
@@ -46,7 +46,7 @@ def write_folder(config: EmbeddedConfig, folder: Path) -> None:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A tokenizer of the task's characters, by their places in its alphabet."""
+    """Writes a tokenizer whose tokens are the task's characters, numbered by their places in its alphabet."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -63,7 +63,7 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def write_problems(problems: Iterable[Problem], file: Path) -> None:
-    """A line of JSON for each."""
+    """Writes a line of JSON for each problem."""
     lines = (json.dumps({"prompt": problem.prompt, "label": problem.label}) for problem in problems)
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 

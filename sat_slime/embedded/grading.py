@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from sat_slime.config.schema import VerifierConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.batch import RolloutBatch
+from sat_slime.embedded.rollout_batch import RolloutBatch
 from sat_slime.reward import Limits, Verdict, VerifierPool
 
 
@@ -34,11 +34,12 @@ class Grader:
         return replace(batch, verdicts=verdicts, verifier=self._pool.drain_metrics())
 
     async def verdict(self, label: str, output_ids: Sequence[int]) -> Verdict:
-        """On one response."""
+        """The verdict on one response."""
         if self._pool is None or self.mode == "exact":
             return task.verdict(label, output_ids)
         return await self._pool.verify_async(task.wording(output_ids), label, self.mode)
 
     def close(self) -> None:
+        """Ends the verifier's processes, if there are any."""
         if self._pool is not None:
             self._pool.close()

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint, task
-from sat_slime.embedded.batch import evaluation_requests
-from sat_slime.embedded.engine import RolloutEngine
+from sat_slime.embedded.engine.rollout_engine import RolloutEngine
 from sat_slime.embedded.initial_model import is_model
+from sat_slime.embedded.rollout_batch import evaluation_requests
 from sat_slime.evaluation.questions import Answer, Question, Wanted
 
 _VERSION = re.compile(r"v(\d{6,})")
@@ -24,7 +24,7 @@ class Weights:
     folder: Path
     step: int
     has_checksums: bool = True
-    """False in a checkpoint of an earlier version, whose files were not held against any."""
+    """False where they are of an earlier version's checkpoint, which has no checksums to hold them against."""
 
 
 def newest_weights(run: Path) -> Weights | None:
@@ -35,7 +35,11 @@ def newest_weights(run: Path) -> Weights | None:
 
 
 def weights_of(saved: Path) -> Weights | None:
-    """Those of one checkpoint, held against their checksums; its other files are not read. Raises DamagedCheckpoint."""
+    """The weights of one checkpoint, held against their checksums, or None where it has none; no other file is read.
+
+    Raises:
+        DamagedCheckpoint: a file of the weights is not what was saved.
+    """
     if not saved.is_dir():
         return None
     has_checksums = checkpoint.check_files(saved, below="weights/")
@@ -47,7 +51,8 @@ def weights_of(saved: Path) -> Weights | None:
 def initial_weights(run: Path) -> Weights | None:
     """The initial model, held against the checksums that the newest whole checkpoint has of it, if there is one.
 
-    Raises DamagedCheckpoint.
+    Raises:
+        DamagedCheckpoint: it is not the model that the run began with.
     """
     if not is_model(run / "initial"):
         return None
@@ -64,8 +69,10 @@ def questions(config: EmbeddedConfig) -> list[Question]:
 
 
 class HeldOutEngine:
-    """An engine as the run has it, with the requests that the run would make at `weights.step`: the same seeds, so that
-    in deterministic mode the same responses. Use it as an asynchronous context."""
+    """An engine as the run has it, which is asked what the run would ask at `weights.step`.
+
+    The seeds are the same, and so, in deterministic mode, are the responses. Use it as an asynchronous context.
+    """
 
     def __init__(self, config: EmbeddedConfig, weights: Weights, log_dir: Path) -> None:
         self.config, self.weights = config, weights
@@ -88,7 +95,7 @@ class HeldOutEngine:
         samples = len(requests) // len(problems)
         first = {problem.prompt: place * samples for place, problem in enumerate(problems)}
         chosen = [requests[first[question.id] + sample] for question, sample in wanted]
-        # As many at a time as the server takes: the run's own parts, on which in deterministic mode the last bits rest.
+        # As many at a time as the server takes: these are the run's own parts, on which the last bits depend.
         size = self.config.rollout.max_running_requests
         for start in range(0, len(chosen), size):
             result = await self._engine.generate(chosen[start : start + size])

@@ -1,5 +1,7 @@
-"""The embedded task: running sums (`rollout.running_sums`), with answers of several lengths and a verifier that is one
-comparison. Here are its problems."""
+"""The problems of the embedded task, the running sums: answers have several lengths, and one comparison grades them.
+
+What an answer is, and when it is right, says `reward.running_sum_answers`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sat_slime.config.schema import TaskConfig
-from sat_slime.reward.running_sums import ALPHABET, EOS, answer, decode, encode, verdict
+from sat_slime.reward.running_sum_answers import ALPHABET, EOS, answer, decode, encode, verdict
 
 __all__ = ["ALPHABET", "EOS", "answer", "decode", "encode", "verdict"]
 
@@ -23,7 +25,7 @@ class Problem:
 
     digits: tuple[int, ...]
     width: int
-    """Characters that the digits are padded to."""
+    """Characters to which the digits are padded."""
 
     @property
     def prompt(self) -> str:
@@ -76,8 +78,10 @@ def wording(output_ids) -> str:
 
 
 def demonstration(problem: Problem, rng: np.random.Generator, error_rate: float, direct: bool) -> str:
-    """An answer to imitate: partial sums, each step going wrong with probability `error_rate` and the error carried
-    on; `direct` keeps the last number only."""
+    """An answer to imitate: the partial sums, or with `direct` the last of them alone.
+
+    Each step goes wrong with probability `error_rate`, and an error is carried on.
+    """
     sums = problem.partial_sums
     slips = rng.choice([-10, -2, -1, 1, 2, 10], len(sums)) * (rng.random(len(sums)) < error_rate)
     numbers = [f"{value:02d}" for value in (sums + slips.cumsum()) % 100]

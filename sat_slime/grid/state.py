@@ -11,7 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from sat_slime.grid.plan import Cell
+from sat_slime.config import load_grid
+from sat_slime.grid.plan import Cell, plan_cells
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.lock import FolderLock
 from sat_slime.runs.rows import to_json, write_atomically
@@ -117,6 +118,10 @@ class GridFolder:
 
     def run_folder(self, cell: CellState) -> RunFolder:
         return RunFolder(self.path / cell.folder)
+
+    def planned(self) -> list[Cell]:
+        """The cells that grid.yaml names. Raises ConfigError."""
+        return plan_cells(load_grid(self.config))
 
     def save(self, states: Sequence[CellState]) -> None:
         rows = ",\n".join(to_json(state.row()) for state in states)

@@ -82,6 +82,11 @@ class TokenBatch:
             return values
         return torch.where(self.mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
 
+    def active_means(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """0-dim means over active tokens from the 0-dim sums over them; 0 where no token is active."""
+        means = torch.stack(list(sums.values())) / max(self.n_active, 1)
+        return dict(zip(sums, means.unbind(), strict=True))
+
     def promoted(self) -> TokenBatch:
         """The batch in the dtype it is computed with: float64 where a log-prob is float64, else float32."""
         names = ("log_probs", "rollout_log_probs", "advantages", "proximal_log_probs")

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .stabilizer import stabilizer
-
 MAX_LOG_RATIO = 40.0
 """Ratios saturate at e^40, with zero gradient beyond: the square still fits float32, so that a token with a broken
 log-prob gives a large finite value and no NaN. No sound batch comes near it."""
@@ -27,25 +25,17 @@ class Clipped:
     cut: Tensor
     """(N,) 1.0 where the clip takes the gradient away: clip(r) A < r A."""
 
+    def sums(self, advantages: Tensor) -> dict[str, Tensor]:
+        """0-dim counts of the tokens that are cut: all of them, those with advantage above 0 and those below."""
+        both, upper = self.cut.sum(), torch.dot(self.cut, indicator(torch.gt, advantages, 0.0))
+        return {"clip/fraction": both, "clip/upper": upper, "clip/lower": both - upper}
+
 
 def bounded_ratio(log_ratio: Tensor) -> Tensor:
     """(N,) r = e^d, saturated at e^MAX_LOG_RATIO."""
     return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
 
 
-@stabilizer(
-    "ppo",
-    "PPO",
-    unit="token",
-    discriminator="|r − 1|",
-    constraint="|r − 1| ≤ ε",
-    weight="{0, 1}",
-    direction="asymmetric",
-    formula="S = min(r A, clip(r, 1 − ε_low, 1 + ε_high) A)",
-    source="Eqs. ppo-objective, app-ppo-mask",
-    needs="rollout log-probs",
-    excludes="nothing",
-)
 def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, low: float | Tensor, high: float | Tensor) -> Clipped:
     """min(r A, clip(r) A) (Eqs. ppo-objective, satrloss), r = e^d.
 

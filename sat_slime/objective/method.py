@@ -3,234 +3,255 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from functools import cached_property
+from typing import TypeVar
 
-Ratio = Literal["token", "sequence"]
-Denominator = Literal["rollout", "checkpoint", "trainer"]
+from .ratio import Denominator, Ratio
+from .stabilizer import Clipping, Gate, Penalty, Row, Stabilizer, StepConstraint, Style, Weight
+from .stabilizers import STABILIZERS, bases, find, switches
+from .stabilizers.ppo import Clip
+from .stabilizers.sat import SAT
 
-
-@dataclass(frozen=True)
-class Clip:
-    """PPO's interval [1 - eps_low, 1 + eps_high] (Eq. ppo-objective)."""
-
-    eps_low: float = 0.2
-    eps_high: float = 0.2
-    dual: float | None = None
-    """Dual clip: with a negative advantage the surrogate is at least dual * A, dual > 1. None: off, as in the paper."""
-
-
-@dataclass(frozen=True)
-class SAT:
-    """The staleness-adaptive trust region (Eqs. quantile, kernel, gate, adaptive-eps): PPO's interval, contracted on
-    the tokens whose |d| is above the alpha-quantile, by 1 / (1 + (|d| / q)^exponent), on the side of sign(d)."""
-
-    eps_low: float = 0.2
-    eps_high: float = 0.2
-    dual: float | None = None
-    """As in Clip; never contracted."""
-    alpha: float = 0.9
-    exponent: float = 2.0
-    scope: Literal["microbatch", "step"] = "microbatch"
-    """Tokens that the quantile is taken over: one micro-batch (the paper's), or the optimizer step on all ranks."""
-
-
-@dataclass(frozen=True)
-class DPPO:
-    """Gate on the divergence of the sampled token (Eq. app-dppo-mask): drops outward tokens above delta.
-
-    `tv` is the paper's |pi - mu| (Eq. app-bintv) with its delta. `kl` has the Bernoulli KL(mu || pi) in its place, in
-    nats; the paper names it and has no delta for it.
-    """
-
-    delta: float = 1e-3
-    divergence: Literal["tv", "kl"] = "tv"
-
-    @property
-    def name(self) -> str:
-        return "dppo" if self.divergence == "tv" else "dppo-kl"
-
-
-@dataclass(frozen=True)
-class IcePop:
-    """Gate on k = pi_trainer / mu in [low, high] (Eq. app-icepop); form `weight` multiplies by k as well. The paper
-    gives no bounds; these are the usual ones of public code."""
-
-    low: float = 0.5
-    high: float = 5.0
-    form: Literal["mask", "weight"] = "mask"
-
-    @property
-    def name(self) -> str:
-        return "icepop" if self.form == "mask" else "icepop-weight"
-
-
-@dataclass(frozen=True)
-class KPop:
-    """Gate on the Bernoulli KL of the sampled token, at most phi nats in both directions (Eq. app-kpop). The paper
-    gives no phi; this one is the smaller of two found in public examples."""
-
-    phi: float = 0.1
-    name: ClassVar[str] = "kpop"
-
-
-@dataclass(frozen=True)
-class SeqClip:
-    """Gate on the sequence ratio to mu in [low, high] (Eq. app-seqclip). The paper gives no bounds; these are the
-    nominal clip interval, made symmetric in the logarithm."""
-
-    low: float = 0.8
-    high: float = 1.25
-    name: ClassVar[str] = "seqclip"
-
-
-@dataclass(frozen=True)
-class SPO:
-    """Quadratic penalty in place of the clip, stationary at 1 +- eps (Eq. app-spo)."""
-
-    eps: float = 0.2
-    name: ClassVar[str] = "spo"
-
-
-@dataclass(frozen=True)
-class DRPO:
-    """The quadratic penalty weighted by mu (Eq. app-drpo). The paper gives no delta; this one is of DRPO's public
-    code."""
-
-    delta: float = 12.5
-    name: ClassVar[str] = "drpo"
-
-
-@dataclass(frozen=True)
-class TIS:
-    """Truncated importance sampling (Eq. app-tis): weight min(pi_proximal / mu, cap), detached."""
-
-    cap: float = 2.0
-    name: ClassVar[str] = "tis"
-
-
-@dataclass(frozen=True)
-class TRPO:
-    """Constraint on the optimizer step (Table designspace): the total variation between mu and pi over the whole
-    vocabulary is at most delta, or the step does not raise it; a step that breaks it is halved.
-
-    The paper gives no delta. This one is sqrt(0.01 / 2): the KL of 0.01 that public TRPO code allows, through
-    Pinsker's inequality.
-    """
-
-    delta: float = 0.07
-    over: Literal["state", "mean"] = "mean"
-    """mean: in the mean over the batch's states, as in public TRPO code; state: at every one of them, as in the paper's
-    table, which a single state on which the engines disagree can make impossible."""
-    max_backtracks: int = 10
-    """Halvings of a step before it is given up."""
-    name: ClassVar[str] = "trpo"
-
-
-Gate = DPPO | IcePop | KPop | SeqClip
-Penalty = SPO | DRPO
+Kind = TypeVar("Kind", bound=Stabilizer)
 
 
 @dataclass(frozen=True)
 class Method:
     """What a run optimizes. Data only: two equal methods are the same objective.
 
-    At most one of `trust_region` and `penalty` is set; neither means the unclipped surrogate r A. What happens outside
-    the surrogate is the runtime's work, and no formula of it reads them: `step_constraint`, `routing_replay` and
-    `top_p_replay`.
+    What happens outside the surrogate is the runtime's work, and no formula of it reads them: `step_constraint`,
+    `routing_replay` and `top_p_replay`.
     """
 
-    name: str
-    ratio: Ratio = "token"
-    """token: each token's own ratio (GRPO); sequence: their geometric mean over the response (GSPO, Eq. gspo-ratio)."""
+    stabilizers: tuple[Stabilizer, ...]
+    """What it is made of, its base first."""
     denominator: Denominator = "rollout"
-    """Policy below the ratio: `rollout` is mu, `checkpoint` the trainer under the generating weights, `trainer` the
-    trainer at the start of the step. The last two are read from `TokenBatch.proximal_log_probs`."""
-    trust_region: Clip | SAT | None = Clip()
-    gates: tuple[Gate, ...] = ()
-    penalty: Penalty | None = None
-    tis: TIS | None = None
-    step_constraint: TRPO | None = None
-    """What the weights may move by in one optimizer step; see step_constraint.py."""
-    routing_replay: bool = False
-    """R3: the forward pass replays the experts of the rollout engine."""
-    top_p_replay: bool = False
-    """The trainer's softmax is over the tokens that the rollout engine sampled from; see support.py."""
+    """Of the ratio: `rollout` is mu, `checkpoint` the trainer under the generating weights, `trainer` the trainer at
+    the start of the step. The last two are read from `TokenBatch.proximal_log_probs`."""
+    trust_region: Clip | None = Clip()
+    """The clip interval. None: the unclipped surrogate r A, or what a penalty has in its place."""
+    called: str = ""
+    """What its base is called. Unset: the name of that stabilizer."""
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.stabilizers, self.denominator, self.trust_region))
 
     @property
-    def components(self) -> tuple[str, ...]:
-        """Names of the rows of the design space that it is made of, that of its ratio first."""
+    def base(self) -> Stabilizer:
+        """What it is built on."""
+        return self.stabilizers[0]
+
+    @property
+    def ratio(self) -> Ratio:
+        """token: each token's own ratio; sequence: that of its response."""
+        return self.base.ratio
+
+    @property
+    def sat(self) -> SAT | None:
+        """What contracts the clip interval."""
+        return self._first(SAT)
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """What keeps or drops tokens."""
+        return self._all(Gate)
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """What weights tokens."""
+        return self._all(Weight)
+
+    @property
+    def penalty(self) -> Penalty | None:
+        """What stands in place of the clip."""
+        return self._first(Penalty)
+
+    @property
+    def step_constraint(self) -> StepConstraint | None:
+        """What the weights may move by in one optimizer step."""
+        return self._first(StepConstraint)
+
+    @property
+    def routing_replay(self) -> bool:
+        """R3: the forward pass replays the experts of the rollout engine."""
+        return self.has("r3")
+
+    @property
+    def top_p_replay(self) -> bool:
+        """The trainer's softmax is over the tokens that the rollout engine sampled from."""
+        return self.has("topp")
+
+    @property
+    def quantile_is_of_the_step(self) -> bool:
+        """Whether SAT's quantile is over all tokens of the optimizer step, so that it is taken beforehand."""
+        return self.sat is not None and self.sat.scope == "step"
+
+    def has(self, name: str) -> bool:
+        """Whether a stabilizer of that name is among its own."""
+        return any(one.name == name for one in self.stabilizers)
+
+    def _all(self, kind: type[Kind]) -> tuple[Kind, ...]:
+        return tuple(one for one in self.stabilizers if isinstance(one, kind))
+
+    def _first(self, kind: type[Kind]) -> Kind | None:
+        return next(iter(self._all(kind)), None)
+
+    @property
+    def formula(self) -> tuple[object, ...]:
+        """Equal for methods that compute the same of the same log-probs: PPO and GRPO, with R3 and without."""
+        formulas = tuple(one for one in self.stabilizers if not isinstance(one, Clipping) and one.name != "r3")
+        return self.ratio, self.denominator, self.trust_region, formulas
+
+    # ----------------------------------------------------------------------------------------- how it is called
+
+    @cached_property
+    def name(self) -> str:
+        """Such as `sat-gspo-r3`; `named_method` knows it, unless it is `called` something."""
+        prefixes, suffixes = self._beside("prefix"), self._beside("suffix")
+        return "-".join([*(one.name for one in prefixes), self.base_name, *(one.name for one in suffixes)])
+
+    @property
+    def base_is_ours(self) -> bool:
+        """Whether its base is one of this package."""
+        return STABILIZERS.get(self.base.name) is type(self.base)
+
+    @property
+    def base_path(self) -> str:
+        """What a configuration calls its base: the name, or the module's dotted path of one that is not ours."""
+        return self.base.name if self.base_is_ours else type(self.base).__module__
+
+    @property
+    def base_name(self) -> str:
+        """The same with its variant, such as `dppo-kl`."""
+        name = f"{self.base_path}-{self.base.variant.name}" if self.base.variant else self.base_path
+        return self.called or name
+
+    @property
+    def label(self) -> str:
+        """As the paper writes it, such as `SAT-GSPO w/ TIS + R3`."""
+        name = "-".join([*(one.in_words for one in self._beside("prefix")), self.called.upper() or self.base.in_words])
+        suffixes = [one.in_words for one in self._beside("suffix")]
+        return f"{name} w/ {' + '.join(suffixes)}" if suffixes else name
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of its rows of the design space, that of its ratio, or of what stands in place of the clip, first."""
         region = self.penalty or self.step_constraint
-        names = [region.name if region else "gspo" if self.ratio == "sequence" else "ppo"]
-        names += ["sat"] if isinstance(self.trust_region, SAT) else []
-        names += [gate.name for gate in self.gates]
-        names += ["tis"] if self.tis else []
-        return (*names, *(name for name, on in (("r3", self.routing_replay), ("topp", self.top_p_replay)) if on))
+        first = region.part if region else "gspo" if self.ratio == "sequence" else "ppo"
+        beside = (*self._beside("prefix"), *self.gates, *self.weights, *self._beside("suffix"))
+        return tuple(dict.fromkeys((first, *(one.part for one in beside))))
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Its rows of the design space."""
+        table = {name: kind.row for name, kind in STABILIZERS.items()} | {s.part: s.own_row for s in self.stabilizers}
+        return tuple(table[part] for part in self.parts)
+
+    @property
+    def family(self) -> str:
+        """What kind of stabilizer its base is: clip, gate, weight, penalty or constraint."""
+        return self.base.family
+
+    @property
+    def style(self) -> Style:
+        """How a figure draws it: colour and dash of what is switched on beside its base, where that has some, else of
+        its base; the base's marker; filled with R3."""
+        line = self.line_giver.style
+        assert line is not None and self.base.style is not None, "a base has a style"
+        return replace(self.base.style, colour=line.colour, dash=line.dash, filled=self.routing_replay)
+
+    @property
+    def line_giver(self) -> Stabilizer:
+        """That of its stabilizers which gives its lines colour and dash."""
+        beside = (*self._beside("prefix"), *self._beside("suffix"))
+        return next((one for one in beside if one.style), self.base)
+
+    def _beside(self, place: str) -> tuple[Stabilizer, ...]:
+        return tuple(one for one in self.stabilizers if one.place == place)
+
+    # -------------------------------------------------------------------------------------------- what it means
+
+    @property
+    def engine_weights(self) -> list[str]:
+        """What weights a token by pi_proximal / mu, in words."""
+        weighing = (*self.weights, *self.gates)
+        return [one.engine_weight for one in weighing if one.engine_weight]
+
+    @property
+    def no_op_at_ratio_one(self) -> str:
+        """Why it is pointless where its ratio is identically 1, in words; empty where it means something."""
+        return next((one.no_op_at_ratio_one for one in (self.sat, self.penalty) if one), "")
+
+    def without(self, *names: str) -> Method:
+        """The method without these stabilizers, and with the denominator that it needs then."""
+        kept = [one for one in self.stabilizers if one.name not in names]
+        return compose(kept[0], kept[1:], trust_region=self.trust_region)
+
+    def called_by(self, name: str) -> Method:
+        """The method under another name of its base."""
+        return replace(self, called=name)
+
+    def on(self, base: str) -> Method:
+        """What it is made of, on another base. Raises ValueError as compose_method."""
+        return compose(_base(base), self.stabilizers[1:], trust_region=self.trust_region)
 
 
-# In the order of Table designspace.
-_BASES: dict[str, Method] = {
-    # The same surrogate: PPO and GRPO differ in the advantage estimator, which is not part of it.
-    "ppo": Method("ppo"),
-    "grpo": Method("grpo"),
-    "trpo": Method("trpo", trust_region=None, step_constraint=TRPO()),
-    "dppo": Method("dppo", gates=(DPPO(),)),
-    # The threshold of public DPPO code for this divergence.
-    "dppo-kl": Method("dppo-kl", gates=(DPPO(0.05, "kl"),)),
-    "spo": Method("spo", trust_region=None, penalty=SPO()),
-    "drpo": Method("drpo", trust_region=None, penalty=DRPO()),
-    "icepop": Method("icepop", gates=(IcePop(),)),
-    "icepop-weight": Method("icepop-weight", denominator="trainer", gates=(IcePop(form="weight"),)),
-    "kpop": Method("kpop", gates=(KPop(),)),
-    "gspo": Method("gspo", ratio="sequence"),
-    "seqclip": Method("seqclip", ratio="sequence", gates=(SeqClip(),)),
-}
-
-
-def base_names() -> list[str]:
-    """Names of the base recipes, in the order of the paper's table."""
-    return list(_BASES)
-
-
-def compose_method(
-    base: str,
+def compose(
+    base: Stabilizer,
+    beside: Iterable[Stabilizer] = (),
     *,
-    sat: bool = False,
-    tis: bool = False,
-    r3: bool = False,
-    topp: bool = False,
     denominator: Denominator | None = None,
+    trust_region: Clip | None = Clip(),
 ) -> Method:
-    """A base recipe with the switches of a configuration; `dataclasses.replace` sets anything finer.
+    """The method that is built on `base`, with others beside it in whatever order.
 
-    `denominator` unset is what the method needs: rollout; with a weight that carries mu (TIS, IcePop's), trainer, and
-    checkpoint where SAT wants a ratio that is not 1. Combinations are not judged here: see check_method.
-
-    Raises:
-        ValueError: `base` is unknown.
+    Args:
+        denominator: unset, what the method needs: rollout; with a weight that carries mu (TIS, IcePop's), trainer, and
+            checkpoint where SAT wants a ratio that is not 1.
+        trust_region: the clip interval; left out where something stands in its place.
     """
-    if base not in _BASES:
-        raise ValueError(f"unknown base {base!r}{_nearest(base, list(_BASES))}; bases: {', '.join(_BASES)}")
-    recipe = _BASES[base]
-    suffixes = [name for name, on in (("tis", tis), ("r3", r3), ("topp", topp)) if on]
-    method = replace(
-        recipe,
-        name="-".join([*(["sat"] if sat else []), base, *suffixes]),
-        trust_region=SAT() if sat else recipe.trust_region,
-        tis=TIS() if tis else None,
-        routing_replay=r3,
-        top_p_replay=topp,
-    )
+    order = list(STABILIZERS)
+    others = sorted(beside, key=lambda one: order.index(one.name) if one.name in order else len(order))
+    replaced = any(isinstance(one, (Penalty, StepConstraint)) for one in (base, *others))
+    method = Method((base, *others), trust_region=None if replaced else trust_region)
     if denominator is None:
-        denominator = ("checkpoint" if sat else "trainer") if _engine_weights(method) else "rollout"
+        denominator = ("checkpoint" if method.sat else "trainer") if method.engine_weights else "rollout"
     return replace(method, denominator=denominator)
 
 
-def _engine_weights(method: Method) -> list[str]:
-    """What weights a token by pi / mu, in words."""
-    weights = ["TIS"] if method.tis else []
-    return weights + ["IcePop's weight" for gate in method.gates if isinstance(gate, IcePop) and gate.form == "weight"]
+def compose_method(base: str, *, denominator: Denominator | None = None, **switched: bool) -> Method:
+    """A base with the switches of a configuration (sat, tis, r3, topp), all with their defaults;
+    `dataclasses.replace` sets anything finer. Combinations are not judged here: see check_method.
 
+    Raises:
+        ValueError: `base` is unknown, or a switch.
+    """
+    known = {kind.name: kind for kind in switches()}
+    if unknown := switched.keys() - known.keys():
+        raise ValueError(f"unknown switches {', '.join(sorted(unknown))}; switches: {', '.join(known)}")
+    beside = [kind() for name, kind in known.items() if switched.get(name)]
+    return compose(_base(base), beside, denominator=denominator)
+
+
+def _base(name: str) -> Stabilizer:
+    """A base with its default settings, those of its variant in `NAME-VARIANT` set."""
+    stem, _, variant = name.partition("-")
+    kind = find(stem)
+    variants = {one.name: one.settings for one in kind.variants} if kind else {}
+    if kind is None or kind.place != "base" or variant not in ("", *variants):
+        known = base_names()
+        raise ValueError(f"unknown base {name!r}{_nearest(name, known)}; bases: {', '.join(known)}")
+    return kind(**variants[variant]) if variant else kind()
+
+
+def base_names() -> list[str]:
+    """Names of the bases, in the order of the paper's table, each before its variants."""
+    return [name for kind in bases() for name in (kind.name, *(f"{kind.name}-{one.name}" for one in kind.variants))]
+
+
+# ------------------------------------------------------------------------------------------------ the named methods
 
 PAPER_METHODS: tuple[Method, ...] = (
     compose_method("grpo"),
@@ -249,8 +270,8 @@ PAPER_METHODS: tuple[Method, ...] = (
 )
 """The thirteen methods of Table main-combined, in its order."""
 
-_TOP_P_METHODS = (compose_method("grpo", topp=True), compose_method("gspo", topp=True))
-_METHODS = {method.name: method for method in (*PAPER_METHODS, *_BASES.values(), *_TOP_P_METHODS)}
+_OTHERS = (*map(compose_method, base_names()), compose_method("grpo", topp=True), compose_method("gspo", topp=True))
+_METHODS = {method.name: method for method in (*PAPER_METHODS, *_OTHERS)}
 
 
 def method_names() -> list[str]:
@@ -259,30 +280,47 @@ def method_names() -> list[str]:
 
 
 def named_method(name: str) -> Method:
-    """The method of that name, such as `sat-gspo-r3`, with the paper's settings: one of method_names, or any base with
-    `sat-` before it and `-tis`, `-r3`, `-topp` behind it, in that order.
+    """The method of that name, such as `sat-gspo-r3`, with the paper's settings: one of method_names, or any base, ours
+    or a dotted path, with `sat-` before it and `-tis`, `-r3`, `-topp` behind it, in that order.
 
     Raises:
         ValueError: the name is unknown; names the nearest known one.
     """
     if name in _METHODS:
         return _METHODS[name]
-    base, on = name.removeprefix("sat-"), set()
-    for suffix in ("topp", "r3", "tis"):
-        if base.endswith(f"-{suffix}"):
-            base = base.removesuffix(f"-{suffix}")
-            on.add(suffix)
-    if base not in _BASES:
+    base, beside = name, []
+    for kind in switches():
+        if kind.place == "prefix" and base.startswith(f"{kind.name}-"):
+            base = base.removeprefix(f"{kind.name}-")
+            beside.append(kind())
+    for kind in reversed(switches()):
+        if kind.place == "suffix" and base.endswith(f"-{kind.name}"):
+            base = base.removesuffix(f"-{kind.name}")
+            beside.append(kind())
+    if "." not in base and base not in base_names():
         raise ValueError(
             f"unknown method {name!r}{_nearest(name, list(_METHODS))}; methods: {', '.join(_METHODS)}, or any other "
-            "sat-BASE-tis-r3-topp"
+            f"{ANY_NAME}"
         )
-    return compose_method(base, sat=name.startswith("sat-"), tis="tis" in on, r3="r3" in on, topp="topp" in on)
+    return compose(_base(base), beside)
+
+
+ANY_NAME = "-".join(
+    [
+        *(kind.name for kind in switches() if kind.place == "prefix"),
+        "BASE",
+        *(kind.name for kind in switches() if kind.place == "suffix"),
+    ]
+)
+"""How any composition is written."""
 
 
 def _nearest(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+# ------------------------------------------------------------------------------------------- what does not go together
 
 
 def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
@@ -294,33 +332,48 @@ def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
     Raises:
         ValueError: with the reason and the remedy.
     """
-    sat = isinstance(method.trust_region, SAT)
-    weights = _engine_weights(method)
+    _check_stabilizers(method)
+    _check_trust_region(method)
+    _check_denominator(method, optimizer_steps_per_rollout)
+
+
+def _check_stabilizers(method: Method) -> None:
+    weights = method.engine_weights
     if len(weights) > 1:
         raise ValueError(
             f"{method.name}: {' and '.join(weights)} both weight a token by pi / mu, which would count it twice: leave "
             "one of them out, or take IcePop's form mask"
         )
-    if twice := {type(gate).__name__ for gate in method.gates if [type(g) for g in method.gates].count(type(gate)) > 1}:
+    kinds = [type(one) for one in method.stabilizers]
+    if twice := {kind.__name__ for kind in kinds if kinds.count(kind) > 1}:
         raise ValueError(f"{method.name}: {', '.join(sorted(twice))} stands twice among the gates: leave one out")
-    if method.step_constraint is not None and (method.trust_region is not None or method.penalty is not None):
+
+
+def _check_trust_region(method: Method) -> None:
+    clip, penalty, constraint = method.trust_region, method.penalty, method.step_constraint
+    if constraint is not None and (clip is not None or method.sat or penalty is not None):
         raise ValueError(
-            f"{method.name}: TRPO's constraint replaces the clip, so there is no interval for "
-            f"{'SAT to contract: turn sat off' if sat else 'a clip or a penalty: set both to None'}, or choose a "
+            f"{method.name}: {constraint.row.title}'s constraint replaces the clip, so there is no interval for "
+            f"{'SAT to contract: turn sat off' if method.sat else 'a clip or a penalty: leave both out'}, or choose a "
             "clipping base such as grpo"
         )
-    if method.penalty is not None and method.trust_region is not None:
+    if penalty is not None and (clip is not None or method.sat):
         raise ValueError(
-            f"{method.name}: {type(method.penalty).__name__} replaces the clip, so there is no interval for "
-            f"{'SAT to contract: turn sat off' if sat else 'a clip: set trust_region to None'}, or choose a clipping "
-            "base such as grpo"
+            f"{method.name}: {penalty.row.title} replaces the clip, so there is no interval for "
+            f"{'SAT to contract: turn sat off' if method.sat else 'a clip: set trust_region to None'}, or choose a "
+            "clipping base such as grpo"
         )
-    if method.trust_region is not None and method.trust_region.dual is not None and method.trust_region.dual <= 1:
+    if method.sat and clip is None:
+        raise ValueError(f"{method.name}: SAT has no interval to contract: set trust_region to a Clip, or turn sat off")
+    if clip is not None and clip.dual is not None and clip.dual <= 1:
         raise ValueError(
-            f"{method.name}: dual is {method.trust_region.dual}, and a bound dual * A at or above A would cut tokens "
+            f"{method.name}: dual is {clip.dual}, and a bound dual * A at or above A would cut tokens "
             "inside the clip interval: set method.clip.dual above 1, or leave it out"
         )
-    no_op = no_op_at_ratio_one(method)
+
+
+def _check_denominator(method: Method, optimizer_steps_per_rollout: int) -> None:
+    no_op, weights = method.no_op_at_ratio_one, method.engine_weights
     split = "checkpoint, so that the ratio is pi / pi_l, the staleness of the policy, and the weight carries pi_l / mu"
     if no_op and method.denominator == "trainer" and optimizer_steps_per_rollout == 1:
         raise ValueError(
@@ -332,10 +385,3 @@ def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
             f"{method.name}: with denominator rollout the ratio already divides by mu, and the weight pi / mu would "
             f"count it twice: set method.denominator to {split if no_op else 'trainer (or checkpoint)'}"
         )
-
-
-def no_op_at_ratio_one(method: Method) -> str | None:
-    """What makes the method pointless where its ratio is identically 1, in words; None where it means something."""
-    if isinstance(method.trust_region, SAT):
-        return "SAT's gate can never open (all |d| are 0)"
-    return "the penalty has no gradient" if method.penalty is not None else None

@@ -1,27 +1,29 @@
-"""Log-ratios: token and sequence, and the policies below them."""
+"""Log-ratios, of tokens and of sequences, and the log-probs of their denominators."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from .batch import TokenBatch, per_token, segment_sums
-from .method import Denominator, Method
-from .stabilizer import stabilizer
+
+Ratio = Literal["token", "sequence"]
+"""token: each token's own ratio; sequence: their geometric mean over the response (Eq. gspo-ratio)."""
+Denominator = Literal["rollout", "checkpoint", "trainer"]
 
 DENOMINATORS: dict[Denominator, str] = {
     "rollout": "μ, the log-prob that the engine sampled with (Eqs. ratio-def, app-rollout-lp)",
     "checkpoint": "π_l, the trainer under the weights that generated the batch (Eq. split)",
     "trainer": "the trainer at the start of the step; identically 1 at one optimizer step per rollout",
 }
-"""What each policy below the ratio is."""
+"""What each denominator of the ratio is."""
 
 
-def denominator_log_probs(method: Method, batch: TokenBatch) -> Tensor:
-    """(N,) log-probs of the policy below the ratio, detached.
+def denominator_log_probs(denominator: Denominator, batch: TokenBatch) -> Tensor:
+    """(N,) log-probs of the denominator, detached.
 
     `trainer` without proximal_log_probs is the training forward itself, detached: the ratio is 1, which is exact at
     one optimizer step per rollout and spares a forward pass.
@@ -29,54 +31,38 @@ def denominator_log_probs(method: Method, batch: TokenBatch) -> Tensor:
     Raises:
         ValueError: denominator `checkpoint` without proximal_log_probs.
     """
-    if method.denominator == "rollout":
+    if denominator == "rollout":
         return batch.rollout_log_probs.detach()
-    return proximal_log_probs(method, batch)
+    return proximal_log_probs(denominator, batch)
 
 
-def proximal_log_probs(method: Method, batch: TokenBatch) -> Tensor:
-    """(N,) log-probs of the trainer that stands against mu in TIS, IcePop and KPop, detached: the denominator where
-    that is not mu, else the policy in training.
+def proximal_log_probs(denominator: Denominator, batch: TokenBatch) -> Tensor:
+    """(N,) log-probs of pi_proximal, the trainer's policy that TIS, IcePop and KPop hold against mu, detached: the
+    denominator where that is not mu, else the policy in training.
 
     Raises:
         ValueError: denominator `checkpoint` without proximal_log_probs.
     """
-    if method.denominator == "rollout":
+    if denominator == "rollout":
         return batch.log_probs.detach()
     if batch.proximal_log_probs is not None:
         return batch.proximal_log_probs.detach()
-    if method.denominator == "checkpoint":
+    if denominator == "checkpoint":
         raise ValueError(
-            f"{method.name}: denominator checkpoint needs proximal_log_probs, the trainer's log-probs under the "
-            "weights that generated the batch"
+            "denominator checkpoint needs proximal_log_probs, the trainer's log-probs under the weights that "
+            "generated the batch"
         )
     return batch.log_probs.detach()
 
 
-def log_ratio(method: Method, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
-    """(N,) d = log r of the method (Eq. ratio-def, Eq. gspo-ratio), with gradient; 0 on inactive tokens."""
-    token = batch.active_or_zero(batch.log_probs - denominator_log_probs(method, batch))
-    return token if method.ratio == "token" else sequence_mean(token, batch, group)
+def log_ratio(
+    ratio: Ratio, denominator: Denominator, batch: TokenBatch, group: dist.ProcessGroup | None = None
+) -> Tensor:
+    """(N,) d = log r (Eq. ratio-def, Eq. gspo-ratio), with gradient; 0 on inactive tokens."""
+    token = batch.active_or_zero(batch.log_probs - denominator_log_probs(denominator, batch))
+    return token if ratio == "token" else sequence_mean(token, batch, group)
 
 
-def engine_log_ratio(method: Method, batch: TokenBatch) -> Tensor:
-    """(N,) detached log of pi_proximal / mu, the mismatch that TIS and IcePop read; 0 on inactive tokens."""
-    return batch.active_or_zero(proximal_log_probs(method, batch) - batch.rollout_log_probs)
-
-
-@stabilizer(
-    "gspo",
-    "GSPO",
-    unit="sequence",
-    discriminator="|ρ − 1|",
-    constraint="sequence clip",
-    weight="{0, 1}",
-    direction="asymmetric",
-    formula="S = min(ρ A, clip(ρ, 1 − ε_low, 1 + ε_high) A),  ρ = exp(mean over the response of log r)",
-    source="Eqs. gspo-ratio, app-gspo, app-gspo-loss",
-    needs="rollout log-probs",
-    excludes="nothing",
-)
 def sequence_mean(values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
     """(N,) mean over the active tokens of each response, broadcast to them; 0 on inactive tokens.
 

@@ -9,13 +9,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .batch import TokenBatch
-from .clip import Clipped, bounded_ratio, clipped_surrogate, indicator
-from .gates import GATES
-from .method import SAT, Method
-from .penalties import PENALTIES
-from .ratio import engine_log_ratio, log_ratio, response_lengths
-from .trust_region import clip_ends, contracted_ends, contraction, scope_too_small, tail_quantile
-from .weights import tis_weight
+from .clip import Clipped, bounded_ratio, clipped_surrogate
+from .method import Method
+from .quantile import tail_quantile
+from .ratio import log_ratio
+from .stabilizers.ppo import Clip, clip_ends, dual_clip
+from .stabilizers.sat import SAT, contract, sat_metrics, scope_is_too_small
+from .view import BatchView
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ def policy_surrogate(
     quantile: Tensor | float | None = None,
     d: Tensor | None = None,
 ) -> Surrogate:
-    """The sampled surrogate S of each token (Eqs. ppo-objective, satrloss, app-spo, app-drpo), times gates and TIS.
+    """The sampled surrogate S of each token (Eqs. ppo-objective, satrloss, app-spo, app-drpo), times gates and weights.
 
     Args:
         method: the objective.
@@ -52,27 +52,29 @@ def policy_surrogate(
     Raises:
         ValueError: the method wants what the batch lacks, combines a penalty with a clip, or SAT meets a NaN.
     """
-    if method.penalty is not None and method.trust_region is not None:
-        raise ValueError(f"{method.name}: a penalty replaces the clip; set trust_region to None")
+    if method.penalty is not None and (method.trust_region is not None or method.sat):
+        raise ValueError(f"{method.name}: a penalty replaces the clip; set trust_region to None, and leave SAT out")
     batch = batch.promoted()
-    d = log_ratio(method, batch, group) if d is None else batch.active_or_zero(d)
+    d = log_ratio(method.ratio, method.denominator, batch, group) if d is None else batch.active_or_zero(d)
     advantages = batch.active_or_zero(batch.advantages.detach())
-    factor, factor_metrics = _gates_and_weight(method, batch, group)
+    view = BatchView(batch, method.denominator, d, advantages, group)
+    factor, factor_metrics = _gates_and_weights(method, batch, view)
 
+    metrics: dict[str, Tensor]
     if method.penalty is not None:
-        mu = batch.active_or_zero(batch.rollout_log_probs.detach()).exp()
-        values = PENALTIES[type(method.penalty)](method.penalty, bounded_ratio(d), advantages, mu)
-        clipped = torch.zeros_like(batch.mask)
-        metrics: dict[str, Tensor] = {}
-    elif isinstance(method.trust_region, SAT):
-        values, clipped, metrics = _sat(method, method.trust_region, batch, d, advantages, factor, group, quantile)
+        values, clipped, metrics = method.penalty.surrogate(bounded_ratio(d), view), torch.zeros_like(batch.mask), {}
     else:
-        held = clipped_surrogate(d, advantages, *clip_ends(method.trust_region))
-        values, clipped, metrics = held.values, held.cut.bool(), _active_means(batch, _clip_sums(held, advantages))
-
-    if method.trust_region is not None and method.trust_region.dual is not None:
-        values, dual_metrics = _dual_clip(method.trust_region.dual, batch, values, advantages)
-        metrics |= dual_metrics
+        if method.sat and method.trust_region:
+            q, scope = _quantile(method, method.sat, batch, d, group) if quantile is None else (quantile, {})
+            held, metrics = _contracted(method.sat, method.trust_region, batch, view, d, q, factor)
+            metrics = scope | metrics
+        else:
+            held = clipped_surrogate(d, advantages, *clip_ends(method.trust_region))
+            metrics = batch.active_means(held.sums(advantages))
+        values, clipped = held.values, held.cut.bool()
+        if method.trust_region and method.trust_region.dual is not None:
+            values, bounded = dual_clip(method.trust_region.dual, values, advantages)
+            metrics |= batch.active_means({"clip/dual": bounded.sum()})
     if factor is not None:
         values = values * factor
     return Surrogate(values, clipped, metrics | factor_metrics)
@@ -86,99 +88,39 @@ def staleness_score(method: Method, batch: TokenBatch, *, group: dist.ProcessGro
     `tail_quantile(..., group=data-parallel ranks)` of them is `quantile` of policy_surrogate.
     """
     with torch.no_grad():
-        return log_ratio(method, batch.promoted(), group)
+        return log_ratio(method.ratio, method.denominator, batch.promoted(), group)
 
 
-def _gates_and_weight(
-    method: Method, batch: TokenBatch, group: dist.ProcessGroup | None
-) -> tuple[Tensor | None, dict[str, Tensor]]:
-    """(N,) product of the gates and the TIS weight, detached, and their metrics; None where the method has neither."""
+@torch.no_grad()
+def _gates_and_weights(method: Method, batch: TokenBatch, view: BatchView) -> tuple[Tensor | None, dict[str, Tensor]]:
+    """(N,) product of the gates and the weights, and their metrics; None where the method has neither."""
     factor: Tensor | None = None
     metrics: dict[str, Tensor] = {}
     for gate in method.gates:
-        kept = batch.active_or_zero(GATES[type(gate)](gate, method, batch, group))
+        kept = batch.active_or_zero(gate.factor(view))
         masked = batch.mask & (kept == 0)
-        metrics |= _active_means(batch, {f"{type(gate).__name__.lower()}/masked": masked.sum()})
+        metrics |= batch.active_means({f"{gate.name}/masked": masked.sum()})
         factor = kept if factor is None else factor * kept
-    if method.tis is not None:
-        weight = batch.active_or_zero(tis_weight(method.tis, engine_log_ratio(method, batch)))
-        capped = indicator(torch.eq, weight, method.tis.cap)
-        metrics |= _active_means(batch, {"tis/weight": weight.sum(), "tis/capped": capped.sum()})
-        factor = weight if factor is None else factor * weight
+    for weight in method.weights:
+        weights = batch.active_or_zero(weight.factor(view))
+        metrics |= batch.active_means(weight.sums(weights))
+        factor = weights if factor is None else factor * weights
     return factor, metrics
 
 
-def _sat(
-    method: Method,
-    region: SAT,
-    batch: TokenBatch,
-    d: Tensor,
-    advantages: Tensor,
-    factor: Tensor | None,
-    group: dist.ProcessGroup | None,
-    quantile: Tensor | float | None,
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    score = d.detach()
-    stale = score.abs()
-    metrics: dict[str, Tensor] = {}
-    if quantile is None:
-        q = tail_quantile(stale, region.alpha, group, padding=len(stale) - batch.n_active)
-        metrics["sat/scope_too_small"] = _scope_metric(method, region, batch, group)
-    else:
-        q = torch.as_tensor(quantile, dtype=score.dtype, device=score.device)
-    # The ratio lies on the side of 1 that sign(d) names, so the end on the other side cannot bind: the factor of |d|
-    # may stand at both ends, and only the mean radii have to tell the sides apart.
-    c = contraction(stale, q, region.exponent)
-    shrink = 1.0 - c
-    held = clipped_surrogate(d, advantages, *contracted_ends(region, shrink))
-
-    with torch.no_grad():
-        low, high = clip_ends(region)
-        in_base = indicator(torch.eq, held.ratio.clamp(low, high), held.ratio)
-        # A token that a gate drops had no gradient to lose.
-        cut = held.cut if factor is None else held.cut * factor.sign()
-        either, difference = shrink.sum(), torch.dot(shrink, score.sign())
-        means = _active_means(
-            batch,
-            {
-                "sat/gate_rate": shrink.sign().sum(),
-                "sat/newly_clipped": torch.dot(cut, in_base),
-                "sat/eps_low_mean": (either - difference) * (-region.eps_low / 2),
-                "sat/eps_high_mean": (either + difference) * (-region.eps_high / 2),
-            }
-            | _clip_sums(held, advantages),
-        )
-        means["sat/eps_low_mean"] += region.eps_low
-        means["sat/eps_high_mean"] += region.eps_high
-        c_min = c.amin() if len(c) else torch.ones_like(q)
-    return held.values, held.cut.bool(), metrics | {"sat/q": q, "sat/c_min": c_min} | means
+def _quantile(
+    method: Method, sat: SAT, batch: TokenBatch, d: Tensor, group: dist.ProcessGroup | None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """q of the micro-batch (Eq. quantile), and whether its scope is large enough for the gate to open."""
+    q = tail_quantile(d.detach().abs(), sat.alpha, group, padding=len(d) - batch.n_active)
+    return q, {"sat/scope_too_small": scope_is_too_small(sat, method.ratio, batch, group)}
 
 
-def _dual_clip(dual: float, batch: TokenBatch, values: Tensor, advantages: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """max(S, dual A) where A < 0: bounds what a token with a huge ratio and a negative advantage can weigh."""
-    bound = dual * advantages
-    held = torch.where(advantages < 0, torch.maximum(values, bound), values)
-    return held, _active_means(batch, {"clip/dual": ((advantages < 0) & (values.detach() < bound)).sum()})
-
-
-def _scope_metric(method: Method, region: SAT, batch: TokenBatch, group: dist.ProcessGroup | None) -> Tensor:
-    """1.0 where the quantile's scope is so small that the gate may be bound to stay shut (see scope_too_small)."""
-    if method.ratio == "token" and group is None:
-        n_active, largest = batch.n_active, 1
-    else:
-        lengths = response_lengths(batch, group)
-        n_active = int(lengths.sum())
-        largest = int(lengths.amax()) if method.ratio == "sequence" and len(lengths) else 1
-    too_small = scope_too_small(region.alpha, n_active, largest)
-    return torch.tensor(float(too_small), dtype=batch.log_probs.dtype, device=batch.log_probs.device)
-
-
-def _clip_sums(held: Clipped, advantages: Tensor) -> dict[str, Tensor]:
-    both, upper = held.cut.sum(), torch.dot(held.cut, indicator(torch.gt, advantages, 0.0))
-    return {"clip/fraction": both, "clip/upper": upper, "clip/lower": both - upper}
-
-
-def _active_means(batch: TokenBatch, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-    """0-dim means over active tokens from the sums over them; 0 where no token is active."""
-    means = torch.stack(list(sums.values())) / max(batch.n_active, 1)
-    return dict(zip(sums, means.unbind(), strict=True))
+def _contracted(
+    sat: SAT, clip: Clip, batch: TokenBatch, view: BatchView, d: Tensor, q: Tensor | float, factor: Tensor | None
+) -> tuple[Clipped, dict[str, Tensor]]:
+    """The surrogate on SAT's interval (Eqs. satr-clip, satrloss), with sat/* and clip/*."""
+    interval = contract(sat, clip, view.d, torch.as_tensor(q, dtype=d.dtype, device=d.device))
+    held = clipped_surrogate(d, view.advantages, interval.low, interval.high)
+    means = batch.active_means(held.sums(view.advantages))
+    return held, sat_metrics(interval, clip, batch, held, view.d, factor) | means

@@ -122,7 +122,7 @@ def local_masks(batch: Batch) -> list[Tensor]:
 def denominator(
     method: Method, log_probs: list[Tensor], rollout: list[Tensor] | None, proximal: list[Tensor] | None
 ) -> list[Tensor]:
-    """Log-probs of the policy below the ratio, for each response.
+    """Log-probs of the denominator, for each response.
 
     slime's `log_probs` are the trainer's at the start of the step, or with --keep-old-actor those of the generating
     weights. Without them `trainer` is the training forward itself.
@@ -130,7 +130,7 @@ def denominator(
     Raises:
         ValueError: the batch has not what the method divides by, or weights with.
     """
-    weighs_by_engine = method.denominator == "rollout" or method.tis is not None or method.gates
+    weighs_by_engine = method.denominator == "rollout" or bool(method.weights or method.gates)
     if weighs_by_engine and not rollout:
         raise ValueError(
             f"{method.name} needs rollout_log_probs, and the batch has none: the rollout function must return log-probs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from sat_slime.reward.running_sums import verdict
+from sat_slime.reward.running_sum_answers import verdict
 
 
 async def reward(args: Namespace, sample: Any, **kwargs: Any) -> Any:

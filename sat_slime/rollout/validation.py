@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sat_slime.rollout import routed_experts as codec
+from sat_slime.rollout import expert_codec as codec
 from sat_slime.rollout.nucleus import nucleus, truncate
 from sat_slime.rollout.types import GenerationRequest, Response
 

@@ -12,10 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.reading import read_yaml
 from sat_slime.runs.rows import damaged_lines, is_histogram, read_rows
 
 SHOWN = 5
 """Numbers that a sentence names; the rest it counts."""
+
+
+def faults_of(path: str | Path) -> list[str]:
+    """What is wrong with the rows of a run folder, a sentence each; of anything else nothing."""
+    folder = RunFolder(path)
+    return list(row_faults(folder, read_yaml(folder.config))) if folder.is_run() else []
 
 
 def row_faults(folder: RunFolder, config: Mapping[str, Any]) -> Iterator[str]:

@@ -12,8 +12,10 @@ import numpy as np
 from sat_slime.config.jsonl import damaged_lines, keep_rows, read_rows, to_json, write_atomically
 
 __all__ = [
+    "Columns",
     "columns",
     "damaged_lines",
+    "has",
     "is_histogram",
     "keep_rows",
     "largest_k",
@@ -25,9 +27,12 @@ __all__ = [
     "write_atomically",
 ]
 
+Columns = Mapping[str, np.ndarray]
+"""{key: (rows,) float64}, NaN where a row lacks the key or has no number for it."""
+
 
 def read_metrics(path: str | Path) -> dict[str, np.ndarray]:
-    """Columns of a JSON-lines file, (rows,) float64 each, NaN where a row lacks the key or has no number for it."""
+    """The numeric columns of a JSON-lines file."""
     return columns(read_rows(path))
 
 
@@ -54,7 +59,12 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def once_per_iteration(metrics: Mapping[str, np.ndarray], key: str) -> np.ndarray:
+def has(columns: Columns, key: str) -> bool:
+    """Whether a column holds any number."""
+    return key in columns and bool(np.isfinite(columns[key]).any())
+
+
+def once_per_iteration(metrics: Columns, key: str) -> np.ndarray:
     """A batch-wide column with one value for each iteration: all optimizer steps of an iteration carry it."""
     if "iteration" not in metrics:
         return metrics[key]

@@ -9,19 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sat_slime.objective.metrics import slime_names
+
 Row = dict[str, Any]
 
-NAMES = {
-    "train/loss": "loss/total",
-    "train/pg_loss": "loss/policy",
-    "train/kl_loss": "loss/kl",
-    "train/entropy_loss": "loss/entropy",
-    "train/pg_clipfrac": "clip/fraction",
-    "train/train_rollout_logprob_abs_diff": "mismatch/d_pi",
-    "rollout/raw_reward": "reward/mean",
-    "rollout/response_len/mean": "response/length_mean",
-    "rollout/response_lengths": "response/length_mean",
-}
+NAMES = {own: ours for own, ours in slime_names().items() if not own.startswith("perf/")}
 """slime's own metrics, and ours. What the plugin adds has our names after `train/`."""
 STEP_KEYS = ("train/step", "rollout/step", "eval/step")
 

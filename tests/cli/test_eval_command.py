@@ -193,7 +193,7 @@ def model(tmp_path):
 
 
 def test_the_death_of_the_commands_own_server_is_told_with_its_log(tmp_path, monkeypatch, data, model):
-    from sat_slime.embedded import server
+    from sat_slime.embedded.engine import server
     from sat_slime.evaluation import questions
 
     class FakeServer(server.ModelServer):
@@ -217,7 +217,7 @@ def test_the_death_of_the_commands_own_server_is_told_with_its_log(tmp_path, mon
 
 
 def no_room_for_a_server(stack, wish, out):
-    from sat_slime.embedded.server import ServerFailed
+    from sat_slime.embedded.engine.server import ServerFailed
 
     raise ServerFailed("the SGLang server ended; last in its log: OSError: [Errno 28] No space left on device: '/x'")
 

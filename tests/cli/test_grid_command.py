@@ -19,7 +19,7 @@ from sat_slime.cli.grid_run import grid_start
 from sat_slime.cli.grid_run.grid_plan import plan_grid
 from sat_slime.cli.grid_run.grid_start import Cells
 from sat_slime.config.jsonl import read_rows
-from sat_slime.grid import run as running
+from sat_slime.grid import runner
 from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.runs.folder import RunFolder
 
@@ -34,7 +34,7 @@ def told(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(grid_start, "COMMAND", STAND_IN)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
-    monkeypatch.setattr(running, "POLL_S", 0.01)
+    monkeypatch.setattr(runner, "POLL_S", 0.01)
     monkeypatch.setenv("GRID_STAND_IN", str(tmp_path / "told"))
     (tmp_path / "told").mkdir()
     write_grid()

@@ -1,8 +1,8 @@
 import pytest
 
 from sat_slime.config import build_method, load_config, method_label
-from sat_slime.config.method import base_name, method_switches, unused_settings
-from sat_slime.config.schema import MethodConfig
+from sat_slime.config.method import method_in, method_switches, unused_settings
+from sat_slime.config.method_section import MethodConfig
 from sat_slime.objective import (
     DPPO,
     DRPO,
@@ -36,8 +36,8 @@ def test_a_name_leaves_nothing_of_the_one_before(name, before, tmp_path):
 @pytest.mark.parametrize(
     "settings, part, component",
     [
-        ({"base": "dppo", "dppo": {"delta": 0.5}}, "gates", (DPPO(0.5),)),
-        ({"base": "dppo", "dppo": {"divergence": "kl", "delta_kl": 0.5}}, "gates", (DPPO(0.5, "kl"),)),
+        ({"base": "dppo", "dppo": {"delta": 0.5}}, "gates", (DPPO(delta=0.5),)),
+        ({"base": "dppo", "dppo": {"divergence": "kl", "delta_kl": 0.5}}, "gates", (DPPO("kl", delta_kl=0.5),)),
         ({"base": "icepop", "icepop": {"low": 0.9, "high": 2}}, "gates", (IcePop(0.9, 2),)),
         ({"base": "icepop", "icepop": {"form": "weight"}}, "gates", (IcePop(form="weight"),)),
         ({"base": "kpop", "kpop": {"phi": 2}}, "gates", (KPop(2),)),
@@ -60,7 +60,7 @@ def test_forms_make_names():
     assert build_method(MethodConfig(base="dppo", dppo={"divergence": "kl"})).name == "dppo-kl"
     assert build_method(MethodConfig(base="icepop", icepop={"form": "weight"}, sat=True)).name == "sat-icepop-weight"
     assert build_method(MethodConfig(base="grpo", top_p_replay=True)).name == "grpo-topp"
-    assert base_name({"base": "dppo"}) == "dppo" and base_name({}) == "?"
+    assert method_in({"base": "dppo"}).base_name == "dppo" and method_in({}).base_name == "?"
 
 
 def test_settings_of_another_base_are_told():
@@ -80,9 +80,10 @@ def test_settings_reach_the_objective():
     sat = build_method(
         MethodConfig(base="grpo", clip=clip, sat={"enabled": True, "alpha": 0.8, "exponent": 3, "scope": "step"})
     )
-    assert sat.trust_region == SAT(0.1, 0.3, alpha=0.8, exponent=3, scope="step")
+    assert sat.trust_region == Clip(0.1, 0.3)
+    assert sat.sat == SAT(alpha=0.8, exponent=3, scope="step")
     dppo = build_method(MethodConfig(base="dppo", clip=clip, dppo={"delta": 0.5}, tis={"enabled": True, "cap": 5}))
-    assert (dppo.trust_region, dppo.gates, dppo.tis) == (Clip(0.1, 0.3), (DPPO(0.5),), TIS(5))
+    assert (dppo.trust_region, dppo.gates, dppo.weights) == (Clip(0.1, 0.3), (DPPO(delta=0.5),), (TIS(5),))
     assert build_method(MethodConfig(base="gspo", denominator="checkpoint")).denominator == "checkpoint"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_batch import CONFIG, make_batch
+from made_up_batch import CONFIG, make_batch
 
 from sat_slime.config.checksums import write_checksums
 from sat_slime.config.schema import EmbeddedConfig

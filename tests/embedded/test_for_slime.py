@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("transformers")
 from sat_slime.config import load_config
 from sat_slime.embedded import for_slime, task
-from sat_slime.embedded.batch import evaluation_requests, training_requests
 from sat_slime.embedded.initial_model import cached_model
+from sat_slime.embedded.rollout_batch import evaluation_requests, training_requests
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 
 from sat_slime.config.schema import TaskConfig, VerifierConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.batch import RolloutBatch
 from sat_slime.embedded.grading import Grader
+from sat_slime.embedded.rollout_batch import RolloutBatch
 from sat_slime.rollout.types import Response
 
 needs_verifier = pytest.mark.skipif(

@@ -33,7 +33,7 @@ FATAL = {
 RESTARTED = {
     "sglang::scheduler": r"SGLang's scheduler \(process {pid}\) of engine 0 was killed by SIGKILL",
     "sglang::detokenizer": r"SGLang's detokenizer \(process {pid}\) of engine 0 was killed by SIGKILL",
-    "sglang_server.launch": r"SGLang's HTTP server \(process {pid}\) of engine 0 was killed by SIGKILL",
+    "engine.sglang_process": r"SGLang's HTTP server \(process {pid}\) of engine 0 was killed by SIGKILL",
 }
 
 

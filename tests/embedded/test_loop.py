@@ -257,7 +257,7 @@ def test_a_killed_trainer_rank_ends_the_run_and_a_resume_goes_on(undisturbed, ro
 def test_a_killed_server_is_restarted_and_nothing_is_lost_or_counted_twice(undisturbed, root):
     run = Run(root, "server")
     run.until(6)  # after which there is an evaluation: the server dies before it, in it or after it
-    run.find("sglang_server.launch").kill()
+    run.find("engine.sglang_process").kill()
     assert run.wait() == 0, run.output.read_text()
     assert sum(row["rollout/restarts"] for row in [*run.rows(), *run.rows("eval")]) == 1
     assert (run.folder / "log.txt").read_text().count("1 server restart") == 1
@@ -329,7 +329,7 @@ def test_every_socket_of_a_run_is_on_loopback(in_motion):
     assert {"sglang::scheduler", "raylet", "gcs_server", "ray::_Rank"} <= names, found
     assert [one for one in found if not is_loopback(one[0])] == []
     # A server itself has no port at all: its process listens on a file in a folder of this user alone.
-    server = in_motion.find("sglang_server.launch")
+    server = in_motion.find("engine.sglang_process")
     assert listening([server]) == []
     (folder,) = scratch_folders([server])
     assert folder.stat().st_mode & 0o077 == 0 and (folder / "http").is_socket()

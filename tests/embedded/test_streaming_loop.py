@@ -63,7 +63,7 @@ def wait_for(run: subprocess.Popen, folder: Path, count: int, output: Path) -> N
 
 def kill_server(run: subprocess.Popen) -> None:
     children = psutil.Process(run.pid).children(recursive=True)
-    servers = [child for child in children if "sglang_server.launch" in " ".join(child.cmdline())]
+    servers = [child for child in children if "engine.sglang_process" in " ".join(child.cmdline())]
     servers[0].kill()
 
 

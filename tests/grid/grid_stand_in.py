@@ -33,15 +33,15 @@ def main() -> int:
     assert command == "launch"
     config = yaml.safe_load((target / "config.yaml" if resume else target).read_text())
     run = target if resume else Path(config["output_dir"]) / config["name"]
+    at, act = told_of(config["name"], resume)
+    if act == "refuse":  # as settings are, before anything is written
+        print("error: the key is wrong")
+        return 2
     run.mkdir(parents=True, exist_ok=True)
     lock = open(run / ".lock", "w")  # noqa: SIM115 - held to the end
     fcntl.flock(lock, fcntl.LOCK_EX)
     (run / "config.yaml").write_text(yaml.safe_dump(config))
-    at, act = told_of(config["name"], resume)
     note(run, "running")
-    if act == "refuse":
-        print("error: the key is wrong")
-        return 2
     try:
         train(run, config, at, act, grid)
     except KeyboardInterrupt:

@@ -82,7 +82,7 @@ def test_a_grid_that_lost_a_cell_an_engine_and_itself_ends_as_an_undisturbed_one
     disturbed = Grid(tmp_path, "disturbed")
     launch, *_ = disturbed.until(CELLS[0], 3)
     launch.kill()  # the cell: the grid takes it up again
-    servers = [p for p in disturbed.until(CELLS[0], 6) if "sglang_server.launch" in " ".join(p.cmdline())]
+    servers = [p for p in disturbed.until(CELLS[0], 6) if "engine.sglang_process" in " ".join(p.cmdline())]
     servers[0].kill()  # its engine: the run itself starts another
     processes = disturbed.until(CELLS[1], 3)
     disturbed.process.send_signal(signal.SIGKILL)

@@ -8,8 +8,8 @@ import pytest
 from sat_slime.config import GridConfig, config_errors, config_warnings, load_config, load_grid
 from sat_slime.config.grid_schema import CostConfig, matches
 from sat_slime.config.loader import key_paths, vary
-from sat_slime.embedded.batch import evaluation_requests, training_requests
 from sat_slime.embedded.initial_model import cached_model
+from sat_slime.embedded.rollout_batch import evaluation_requests, training_requests
 from sat_slime.grid.plan import Cell, cell_config, plan_cells
 from sat_slime.grid.progress import CellSize, ProgressReader, expect, outlook
 from sat_slime.grid.state import CellState, GridFolder

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import torch
 
-from sat_slime.objective import DPPO, DRPO, SAT, SPO, IcePop, KPop, Method, SeqClip, TokenBatch
+from sat_slime.objective import DPPO, DRPO, SPO, TIS, IcePop, KPop, Method, SeqClip, TokenBatch
 
 
 @dataclass
@@ -73,17 +73,17 @@ def random_tokens(seed: int, lengths: list[int], spread: float = 0.3, inactive: 
     return Tokens(log_pi, log_mu, normal(1.0), mask, lengths, log_proximal)
 
 
-def below(method: Method, tokens: Tokens) -> list[float]:
-    """Log-probs below the ratio."""
+def denominator(method: Method, tokens: Tokens) -> list[float]:
+    """Log-probs of the denominator."""
     if method.denominator == "rollout":
         return tokens.log_mu
     assert tokens.log_proximal is not None
     return tokens.log_proximal
 
 
-def log_ratios(method: Method, tokens: Tokens, log_below: list[float], sequence: bool) -> dict[int, float]:
+def log_ratios(method: Method, tokens: Tokens, log_denominator: list[float], sequence: bool) -> dict[int, float]:
     """d of each active token: Eq. ratio-def, or Eq. gspo-ratio broadcast."""
-    d = {t: tokens.log_pi[t] - log_below[t] for t in tokens.active}
+    d = {t: tokens.log_pi[t] - log_denominator[t] for t in tokens.active}
     if sequence:
         for span in tokens.responses:
             mean = math.fsum(d[t] for t in span) / len(span) if span else 0.0
@@ -102,22 +102,22 @@ def quantile(magnitudes: list[float], alpha: float) -> float:
 
 def decide(method: Method, tokens: Tokens, q: float | None = None) -> dict[int, Decision]:
     """Clip ends and weight of every active token."""
-    d = log_ratios(method, tokens, below(method, tokens), method.ratio == "sequence")
-    region = method.trust_region
-    if isinstance(region, SAT) and q is None:
-        q = quantile([abs(x) for x in d.values()], region.alpha)
+    d = log_ratios(method, tokens, denominator(method, tokens), method.ratio == "sequence")
+    region, sat = method.trust_region, method.sat
+    if sat is not None and q is None:
+        q = quantile([abs(x) for x in d.values()], sat.alpha)
     rho = log_ratios(method, tokens, tokens.log_mu, sequence=True)
     decisions = {}
     for t in tokens.active:
         low, high, gated = -math.inf, math.inf, False
         if region is not None:
             c_low = c_high = 1.0
-            if isinstance(region, SAT):
+            if sat is not None:
                 assert q is not None
                 gated = q > 0 and abs(d[t]) > q
                 if gated:
-                    c_low = 1 / (1 + (max(-d[t], 0.0) / q) ** region.exponent)
-                    c_high = 1 / (1 + (max(d[t], 0.0) / q) ** region.exponent)
+                    c_low = 1 / (1 + (max(-d[t], 0.0) / q) ** sat.exponent)
+                    c_high = 1 / (1 + (max(d[t], 0.0) / q) ** sat.exponent)
             low, high = 1 - region.eps_low * c_low, 1 + region.eps_high * c_high
 
         pi, mu, advantage = math.exp(tokens.log_pi[t]), math.exp(tokens.log_mu[t]), tokens.advantages[t]
@@ -125,8 +125,9 @@ def decide(method: Method, tokens: Tokens, q: float | None = None) -> dict[int, 
         factor = 1.0
         for gate in method.gates:
             if isinstance(gate, DPPO):
-                divergence = abs(pi - mu) if gate.divergence == "tv" else bernoulli_kl(mu, pi)
-                factor *= float(advantage * (pi / mu - 1) <= 0 or divergence <= gate.delta)
+                tv = gate.divergence == "tv"
+                within = abs(pi - mu) <= gate.delta if tv else bernoulli_kl(mu, pi) <= gate.delta_kl
+                factor *= float(advantage * (pi / mu - 1) <= 0 or within)
             elif isinstance(gate, IcePop):
                 k = trainer / mu
                 factor *= (k if gate.form == "weight" else 1.0) * (gate.low <= k <= gate.high)
@@ -134,8 +135,9 @@ def decide(method: Method, tokens: Tokens, q: float | None = None) -> dict[int, 
                 factor *= float(bernoulli_kl(trainer, mu) <= gate.phi and bernoulli_kl(mu, trainer) <= gate.phi)
             elif isinstance(gate, SeqClip):
                 factor *= float(gate.low <= math.exp(rho[t]) <= gate.high)
-        if method.tis is not None:
-            factor *= min(trainer / mu, method.tis.cap)
+        for weight in method.weights:
+            assert isinstance(weight, TIS)
+            factor *= min(trainer / mu, weight.cap)
         decisions[t] = Decision(low, high, factor, gated)
     return decisions
 
@@ -157,7 +159,7 @@ def bernoulli_kl(p: float, q: float) -> float:
 
 def surrogate(method: Method, tokens: Tokens, decisions: dict[int, Decision]) -> list[float]:
     """S of every token, 0 on inactive ones, with the detached decisions given."""
-    d = log_ratios(method, tokens, below(method, tokens), method.ratio == "sequence")
+    d = log_ratios(method, tokens, denominator(method, tokens), method.ratio == "sequence")
     values = [0.0] * len(tokens.log_pi)
     for t in tokens.active:
         r, advantage, decision = math.exp(d[t]), tokens.advantages[t], decisions[t]

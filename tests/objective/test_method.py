@@ -15,6 +15,7 @@ from sat_slime.objective import (
     IcePop,
     KPop,
     check_method,
+    compose,
     compose_method,
     method_names,
     named_method,
@@ -55,12 +56,13 @@ def test_the_papers_methods_in_its_order() -> None:
 def test_what_a_name_stands_for() -> None:
     method = named_method("sat-gspo-r3")
     assert (method.ratio, method.denominator, method.routing_replay) == ("sequence", "rollout", True)
-    assert method.trust_region == SAT(0.2, 0.2, alpha=0.9, exponent=2.0, scope="microbatch")
-    assert named_method("gspo").trust_region == Clip(0.2, 0.2)
-    assert named_method("grpo-tis").tis == TIS(2.0)
+    assert method.trust_region == Clip(0.2, 0.2)
+    assert method.sat == SAT(alpha=0.9, exponent=2.0, scope="microbatch")
+    assert (named_method("gspo").trust_region, named_method("gspo").sat) == (Clip(0.2, 0.2), None)
+    assert named_method("grpo-tis").weights == (TIS(2.0),)
     assert named_method("grpo-tis").denominator == "trainer"
-    assert named_method("dppo").gates == (DPPO(1e-3),)
-    assert named_method("dppo-kl").gates == (DPPO(0.05, "kl"),)
+    assert named_method("dppo").gates == (DPPO("tv", delta=1e-3),)
+    assert named_method("dppo-kl").gates == (DPPO("kl", delta_kl=0.05),)
     assert named_method("icepop-weight").gates == (IcePop(form="weight"),)
     assert named_method("icepop-weight").denominator == "trainer"
     assert named_method("trpo").step_constraint == TRPO(0.07, "mean", 10)
@@ -94,7 +96,7 @@ def test_compositions_have_names_too() -> None:
     ],
 )
 def test_what_a_method_is_made_of(name: str, components: tuple[str, ...]) -> None:
-    assert named_method(name).components == components
+    assert named_method(name).parts == components
 
 
 @pytest.mark.parametrize("name, near", [("sat-gsop", "sat-gspo"), ("GRPO", "grpo"), ("dppoo", "dppo")])
@@ -129,9 +131,9 @@ def test_named_methods_pass_the_check(name: str, steps: int) -> None:
         (compose_method("grpo", tis=True, denominator="rollout"), "twice: set method.denominator to trainer"),
         (compose_method("icepop-weight", denominator="rollout"), "twice: set method.denominator to trainer"),
         (compose_method("icepop-weight", tis=True), "TIS and IcePop's weight both weight.*leave one of them out"),
-        (replace(compose_method("dppo"), gates=(DPPO(), DPPO(0.1, "kl"))), "DPPO stands twice among the gates"),
+        (compose(DPPO(), [DPPO("kl", delta_kl=0.1)]), "DPPO stands twice among the gates"),
         (compose_method("trpo", sat=True), "TRPO's constraint replaces the clip.*turn sat off"),
-        (replace(compose_method("trpo"), penalty=SPO()), "TRPO's constraint replaces the clip.*set both to None"),
+        (compose(TRPO(), [SPO()]), "TRPO's constraint replaces the clip.*leave both out"),
     ],
 )
 def test_combinations_that_mean_nothing_are_refused(method, message: str) -> None:
@@ -147,7 +149,7 @@ def test_allowed_beside_them() -> None:
     check_method(compose_method("dppo", sat=True))
     check_method(compose_method("icepop-weight", sat=True))
     check_method(compose_method("icepop", tis=True))
-    check_method(replace(compose_method("dppo"), gates=(DPPO(), KPop())))
+    check_method(compose(DPPO(), [KPop()]))
     check_method(compose_method("gspo", sat=True, tis=True, denominator="trainer"), optimizer_steps_per_rollout=2)
 
 
@@ -156,7 +158,7 @@ def test_allowed_beside_them() -> None:
 def test_sat_composes_with_tis_and_r3(base: str, r3: bool) -> None:
     method = compose_method(base, sat=True, tis=True, r3=r3)
     assert method.name == f"sat-{base}-tis" + ("-r3" if r3 else "")
-    assert (method.denominator, method.trust_region, method.tis) == ("checkpoint", SAT(), TIS())
+    assert (method.denominator, method.sat, method.weights) == ("checkpoint", SAT(), (TIS(),))
     check_method(method)
 
 

@@ -2,18 +2,36 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from dataclasses import dataclass
 
 import pytest
+import torch
+from torch import Tensor
 
-from sat_slime.objective import DENOMINATORS, DPPO, STABILIZERS, IcePop, base_names, compose_method, method_names
+from sat_slime.objective import (
+    DENOMINATORS,
+    DPPO,
+    BatchView,
+    Gate,
+    IcePop,
+    Row,
+    Style,
+    TokenBatch,
+    base_names,
+    compose,
+    compose_method,
+    method_names,
+    policy_surrogate,
+)
 from sat_slime.objective import named_method as named
-from sat_slime.objective.gates import GATES
-from sat_slime.objective.method import TIS, TRPO, Denominator
-from sat_slime.objective.penalties import PENALTIES
+from sat_slime.objective.metrics import metrics_of
+from sat_slime.objective.ratio import Denominator
+from sat_slime.objective.stabilizer import Stabilizer
+from sat_slime.objective.stabilizers import STABILIZERS, rows
 
 
-def forms(kind: type) -> list[object]:
-    """A component in each of its forms: of a gate with a choice, one for every value of it."""
+def forms(kind: type[Stabilizer]) -> list[Stabilizer]:
+    """A stabilizer in each of its forms: of one with a choice, one for every value of it."""
     choices = {
         field.name: typing.get_args(annotation)
         for field in dataclasses.fields(kind)
@@ -22,24 +40,26 @@ def forms(kind: type) -> list[object]:
     return [kind(**{name: value}) for name, values in choices.items() for value in values] or [kind()]
 
 
-@pytest.mark.parametrize("kind", [*GATES, *PENALTIES, TIS, TRPO])
-def test_every_component_has_a_row_in_each_of_its_forms(kind: type) -> None:
-    names = {form.name for form in forms(kind)}
-    assert names <= STABILIZERS.keys()
-    assert len(names) == (len(forms(kind)) if kind in (DPPO, IcePop) else 1)
+@pytest.mark.parametrize("kind", STABILIZERS.values())
+def test_every_stabilizer_has_a_row_in_each_of_its_forms(kind: type[Stabilizer]) -> None:
+    made = forms(kind)
+    names = {form.part for form in made}
+    assert names <= rows().keys() | {"grpo"}
+    assert len(names) == (len(made) if kind in (DPPO, IcePop) else 1)
+    assert all(form.own_row == rows().get(form.part, kind.row) for form in made)
 
 
 @pytest.mark.parametrize("name", [*method_names(), "sat-gspo-tis-r3-topp"])
 def test_every_method_is_made_of_rows(name: str) -> None:
-    assert set(named(name).components) <= STABILIZERS.keys()
+    assert set(named(name).parts) <= rows().keys()
+    assert named(name).rows == tuple(rows()[part] for part in named(name).parts)
 
 
 def test_every_row_is_of_a_method_and_complete() -> None:
-    used = {part for base in base_names() for part in compose_method(base).components}
-    used |= set(compose_method("grpo", sat=True, tis=True, r3=True, topp=True).components)
-    assert used == STABILIZERS.keys()
-    for name, row in STABILIZERS.items():
-        assert row.name == name
+    used = {part for base in base_names() for part in compose_method(base).parts}
+    used |= set(compose_method("grpo", sat=True, tis=True, r3=True, topp=True).parts)
+    assert used == rows().keys()
+    for name, row in rows().items():
         assert all(text.strip() for text in dataclasses.astuple(row)), name
 
 
@@ -62,4 +82,46 @@ def test_the_papers_columns() -> None:
         "r3": ("forward pass", "—"),
         "sat": ("token or sequence", "asymmetric, adaptive"),
     }
-    assert {name: (STABILIZERS[name].unit, STABILIZERS[name].direction) for name in paper} == paper
+    assert {name: (rows()[name].unit, rows()[name].direction) for name in paper} == paper
+
+
+def test_no_two_bases_are_drawn_alike() -> None:
+    styles = [named(name).style for name in base_names() if "-" not in name]
+    assert len({(style.colour, style.dash, style.marker) for style in styles}) == len(styles)
+    assert named("sat-grpo").style == Style("blue", "--", "o")
+    assert named("grpo-tis-r3").style == Style("orange", ":", "o", filled=True)
+    assert (named("sat-kpop").family, named("spo").family, named("trpo").family) == ("gate", "penalty", "constraint")
+
+
+@dataclass(frozen=True)
+class Careless(Gate):
+    """A gate whose author thinks of no gradient, and writes into nothing."""
+
+    name = "careless"
+    row = Row("Careless", *["-"] * 9)
+    style = Style("green", "-", "*")
+
+    def factor(self, batch: BatchView) -> Tensor:
+        return batch.ratio * batch.engine_ratio * batch.mu * batch.log_pi.exp() * batch.d.exp()
+
+
+def test_a_gate_runs_without_gradient_whatever_it_reads() -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_probs = (-torch.rand(12, generator=generator, dtype=torch.float64)).requires_grad_()
+    mu = log_probs.detach() - 0.1 * torch.randn(12, generator=generator, dtype=torch.float64)
+    batch = TokenBatch(log_probs, mu, torch.ones_like(mu), torch.ones(12, dtype=torch.bool), [12])
+    method = compose(Careless(), trust_region=None)
+    (gradient,) = torch.autograd.grad(policy_surrogate(method, batch).values.sum(), log_probs)
+    d = (log_probs - mu).detach()
+    assert torch.allclose(gradient, d.exp() * (d.exp() ** 3 * mu.exp() * log_probs.detach().exp()))
+    assert [metric.pattern for metric in metrics_of(Careless)] == ["careless/masked"]
+
+
+def test_a_view_has_nothing_to_write() -> None:
+    mu = torch.zeros(2)
+    view = BatchView(TokenBatch(mu, mu, mu, mu == 0, [2]), "rollout", mu.requires_grad_(), mu)
+    names = ("d", "ratio", "engine_ratio", "mu", "log_mu", "log_pi", "log_proximal", "lengths", "mask")
+    assert not any(getattr(view, name).requires_grad for name in names)
+    for name in ("mask", "lengths"):
+        with pytest.raises(AttributeError):
+            setattr(view, name, mu)

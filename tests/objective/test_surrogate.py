@@ -18,6 +18,7 @@ from sat_slime.objective import (
     Method,
     SeqClip,
     TokenBatch,
+    compose,
     compose_method,
     method_names,
     named_method,
@@ -27,19 +28,20 @@ from sat_slime.objective import (
 )
 from sat_slime.objective.ratio import log_ratio
 
+GSPO = named_method("gspo").base
 LENGTHS = [5, 1, 0, 9, 3, 12, 2, 8]
 METHODS = [named_method(name) for name in method_names()] + [
-    replace(named_method("icepop-weight"), name="icepop-weight-narrow", gates=(IcePop(0.8, 1.3, "weight"),)),
-    replace(named_method("dppo"), name="dppo-wide", gates=(DPPO(0.1),)),
-    replace(named_method("dppo-kl"), name="dppo-kl-narrow", gates=(DPPO(0.01, "kl"),)),
-    replace(compose_method("grpo", sat=True, denominator="checkpoint"), name="sat-grpo-checkpoint"),
+    compose(IcePop(0.8, 1.3, "weight")).called_by("icepop-weight-narrow"),
+    compose(DPPO(delta=0.1)).called_by("dppo-wide"),
+    compose(DPPO("kl", delta_kl=0.01)).called_by("dppo-kl-narrow"),
+    compose_method("grpo", sat=True, denominator="checkpoint").called_by("grpo-checkpoint"),
     compose_method("dppo", sat=True),
     compose_method("grpo", sat=True, tis=True),
     compose_method("gspo", sat=True, tis=True),
-    replace(compose_method("gspo", sat=True), name="sat-gspo-p3", trust_region=SAT(0.1, 0.3, alpha=0.7, exponent=3.0)),
-    replace(compose_method("grpo"), name="grpo-dual", trust_region=Clip(dual=1.3)),
-    replace(compose_method("gspo", sat=True), name="sat-gspo-dual", trust_region=SAT(dual=1.1)),
-    replace(compose_method("grpo"), name="unclipped", trust_region=None),
+    compose(GSPO, [SAT(alpha=0.7, exponent=3.0)], trust_region=Clip(0.1, 0.3)).called_by("gspo-p3"),
+    replace(compose_method("grpo"), called="grpo-dual", trust_region=Clip(dual=1.3)),
+    replace(compose_method("gspo", sat=True), called="gspo-dual", trust_region=Clip(dual=1.1)),
+    replace(compose_method("grpo"), called="unclipped", trust_region=None),
 ]
 
 
@@ -111,7 +113,7 @@ def test_sat_with_a_shut_gate_is_the_base_to_the_bit(base: str, dtype: torch.dty
     tokens = paper.random_tokens(seed=7, lengths=LENGTHS)
     for eps in (0.2, 0.1, 0.27, 3e-4):
         plain = replace(off, trust_region=Clip(eps, 2 * eps))
-        shut = replace(off, trust_region=SAT(eps, 2 * eps, alpha=1.0))
+        shut = compose(off.base, [SAT(alpha=1.0)], trust_region=Clip(eps, 2 * eps))
         results = []
         for method in (plain, shut):
             batch = tokens.batch(dtype)
@@ -222,15 +224,15 @@ def test_known_values() -> None:
     [
         (named_method("sat-grpo"), 0.07),
         (named_method("sat-gspo"), 0.15),
-        (replace(compose_method("dppo", sat=True), gates=(DPPO(0.08),)), 0.07),
-        (replace(compose_method("seqclip", sat=True), gates=(SeqClip(0.85, 1.15),)), 0.09),
+        (compose(DPPO(delta=0.08), [SAT()]), 0.07),
+        (compose(SeqClip(0.85, 1.15), [SAT()]), 0.09),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_metrics_are_the_papers_table(method: Method, spread: float) -> None:
     tokens = paper.random_tokens(seed=17, lengths=[3] * 40, spread=spread)
     decisions = paper.decide(method, tokens)
-    base = paper.decide(replace(method, trust_region=Clip()), tokens)
+    base = paper.decide(method.without("sat"), tokens)
     d = paper.log_ratios(method, tokens, tokens.log_mu, method.ratio == "sequence")
 
     def newly_clipped(t: int) -> bool:  # Eq. bands, among the tokens that have a gradient to lose
@@ -314,8 +316,7 @@ def test_gspo_tis_spreads_the_weights_of_a_response_over_its_tokens() -> None:
 
 
 def test_step_scope_uses_the_quantile_that_it_is_given() -> None:
-    method = named_method("sat-gspo")
-    method = replace(method, trust_region=replace(method.trust_region, scope="step"))
+    method = compose(GSPO, [SAT(scope="step")])
     micro_batches = [paper.random_tokens(seed, [4, 7, 2, 5]) for seed in range(6)]
     scores = [staleness_score(method, tokens.batch()).abs()[torch.tensor(tokens.mask)] for tokens in micro_batches]
     q = tail_quantile(torch.cat(scores), 0.9)
@@ -370,7 +371,7 @@ def test_sat_is_pessimistic_and_changes_only_the_new_bands(seed: int, spread: fl
     tokens = paper.random_tokens(seed, [2] * 15, spread)
     sat, base = tokens.batch(), tokens.batch()
     with_sat = policy_surrogate(method, sat)
-    without = policy_surrogate(replace(method, trust_region=Clip()), base)
+    without = policy_surrogate(method.without("sat"), base)
     assert (with_sat.values <= without.values).all()
     decisions = paper.decide(method, tokens)
     d = paper.log_ratios(method, tokens, tokens.log_mu, method.ratio == "sequence")
@@ -419,7 +420,7 @@ def test_every_paper_method_is_covered_here() -> None:
 def test_a_log_ratio_of_the_callers_own() -> None:
     method = named_method("sat-gspo")
     batch = paper.random_tokens(seed=2, lengths=LENGTHS).batch()
-    taken = log_ratio(method, batch)
+    taken = log_ratio(method.ratio, method.denominator, batch)
     given = torch.where(batch.mask, taken, math.nan)
     ours, theirs = policy_surrogate(method, batch), policy_surrogate(method, batch, d=given)
     assert torch.equal(ours.values, theirs.values)

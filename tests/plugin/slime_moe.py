@@ -35,8 +35,8 @@ def run(_rank: int, folder: str) -> None:
     """Writes what the check says of each kind of routes, and the logits, to folder/said.pt."""
     os.environ |= {"ENABLE_ROUTING_REPLAY": "1", "ROUTING_REPLAY_STAGE": "record"}
     from sat_slime.config.schema import EmbeddedConfig
-    from sat_slime.embedded import parallel
-    from sat_slime.embedded.model import PackedLayout, build_model, forward_logits
+    from sat_slime.embedded.trainer import parallel
+    from sat_slime.embedded.trainer.model import PackedLayout, build_model, forward_logits
 
     config = EmbeddedConfig.model_validate(
         {

@@ -383,7 +383,7 @@ def test_hooks_take_effect_in_a_ray_actor(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(search))
     import slime_ray_actor
 
-    from sat_slime.embedded.cluster import local_ray
+    from sat_slime.embedded.cluster.own_ray import local_ray
 
     args = make_args(2, 6, 5, reference=True, hooks={})
     with local_ray():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from sat_slime.config import EmbeddedConfig, dump_config
 from sat_slime.config.method import method_switches
 from sat_slime.objective import PAPER_METHODS
+from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.rows import to_json
 
 CONFIG = """\
@@ -155,9 +155,7 @@ def write_cell(
     for name, lines in (("metrics", rows), ("eval", evals), ("histograms", histograms)):
         (folder / f"{name}.jsonl").write_text("".join(to_json(line) + "\n" for line in lines))
     if state:
-        (folder / "state.json").write_text(
-            json.dumps({"status": state, "error": "engine 0 died <often>" if state == "failed" else None})
-        )
+        RunFolder(folder).ended(state, "engine 0 died <often>" if state == "failed" else None)
     return folder
 
 

@@ -1,6 +1,6 @@
 """A stand-in for SGLang's HTTP server: made-up responses in the shape of real ones, and faults on demand.
 
-As a program it listens where `sglang_server.launch` does, and takes SGLang's arguments, plus `--faults FILE`: a JSON
+As a program it listens where `engine.sglang_process` does, and takes SGLang's arguments, plus `--faults FILE`: a JSON
 list of names, of which each POST for responses takes the first, also across restarts.
 """
 

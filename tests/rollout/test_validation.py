@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fake_sglang import response
 
-from sat_slime.rollout import routed_experts as codec
+from sat_slime.rollout import expert_codec as codec
 from sat_slime.rollout.types import GenerationRequest
 from sat_slime.rollout.validation import Expectations, RejectedResponse, validate
 

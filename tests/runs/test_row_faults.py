@@ -8,12 +8,14 @@ import pytest
 from recording_view import RecordingView
 
 from sat_slime.config import EmbeddedConfig, dump_config
-from sat_slime.report.comparison.cells import collect, load_cell
+from sat_slime.report.comparison.collection import collect, load_compared_run
 from sat_slime.report.comparison.contrasts import Comparison
 from sat_slime.report.comparison.limits import limits
-from sat_slime.report.run.page import faults_of, findings, load_run
+from sat_slime.report.run.page import findings
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.log import RunLog
+from sat_slime.runs.reading import load_run
+from sat_slime.runs.row_faults import faults_of
 
 STEPS, EVERY = 12, 4
 HISTOGRAM = {"q": None, "lag": 1, "edges": [0.1, 1.0], "counts": [3, 2, 1]}
@@ -94,7 +96,7 @@ def test_each_damage_is_told(tmp_path, name, lines, told):
 def test_a_finished_run_with_a_row_missing_does_not_count(tmp_path, line):
     whole, lacking = (make_run(tmp_path / name) for name in ("whole", "lacking"))
     change(lacking.metrics, **{f"line_{line}": None})
-    assert load_cell(whole.path).counts and not load_cell(lacking.path).counts
+    assert load_compared_run(whole.path).counts and not load_compared_run(lacking.path).counts
     (told,) = [line for line in limits(Comparison(collect([lacking.path]))) if "Not counted" in line]
     assert told.endswith(f"finished after 11 steps, without a row of step {line}.")
 

@@ -28,7 +28,7 @@ from whole_run import FILE, ROOT, Slime
 from sat_slime.config.loader import load_config
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.batch import RolloutBatch, TrainSample
+from sat_slime.embedded.rollout_batch import RolloutBatch, TrainSample
 from sat_slime.embedded.task import Problem
 from sat_slime.plugin.launch.command import slime_command
 from sat_slime.rollout.types import Response
@@ -147,12 +147,12 @@ def response_of(request_id: str, problem: Problem, output_ids: tuple[int, ...]) 
 
 def _score(trainer, model: Path, generating: Path, responses: list[Response]) -> list[Response]:
     """The responses as shaken weights, which are left in `generating`, score and route them."""
-    from sat_slime.embedded import routing
+    from sat_slime.embedded.trainer import routing
 
     trainer.load_initial(model)
     noise = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for _, weight in trainer.named_parameters:
+        for _, weight in trainer.policy.named_parameters:
             weight += STALENESS * weight.std() * torch.randn(weight.shape, generator=noise)
     trainer.export_weights(generating)
     scored = []
@@ -160,7 +160,7 @@ def _score(trainer, model: Path, generating: Path, responses: list[Response]) ->
         (micro,) = trainer._microbatches([TrainSample(response, 0.0)])
         recorded: list[torch.Tensor] = []
         with torch.no_grad(), routing.record(recorded):
-            log_probs, _ = trainer._log_probs(trainer.policy, micro, replay=False)
+            log_probs, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
         routes = torch.stack(recorded, dim=1).numpy().astype(np.uint8)
         scored.append(dataclasses.replace(response, log_probs=log_probs.numpy(), routed_experts=routes))
     return scored
@@ -186,14 +186,14 @@ def _train(trainer, batch: Batch) -> Trained:
 
 def _embedded(worker, config: EmbeddedConfig, *arguments):
     """worker(TrainerRank, *arguments) in a process that forks from one that has imported Megatron."""
-    multiprocessing.set_forkserver_preload(["sat_slime.embedded.trainer"])
+    multiprocessing.set_forkserver_preload(["sat_slime.embedded.trainer.rank"])
     with tempfile.TemporaryDirectory() as folder:
         start_processes(_enter, (worker, config, folder, arguments), nprocs=1, start_method="forkserver")
         return torch.load(f"{folder}/result.pt", weights_only=False)  # this test's own file
 
 
 def _enter(rank: int, worker, config: EmbeddedConfig, folder: str, arguments) -> None:
-    from sat_slime.embedded.trainer import TrainerRank
+    from sat_slime.embedded.trainer.rank import TrainerRank
 
     trainer = TrainerRank(config, rank, f"file://{folder}/meet")
     torch.save(worker(trainer, *arguments), f"{folder}/result.pt")

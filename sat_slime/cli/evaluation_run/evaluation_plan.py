@@ -23,8 +23,8 @@ from sat_slime.config.schema import ScoresConfig
 from sat_slime.runs.folder import RunFolder
 
 if TYPE_CHECKING:
+    from sat_slime.embedded.engine.server import ModelServer
     from sat_slime.embedded.held_out import Weights
-    from sat_slime.embedded.server import ModelServer
     from sat_slime.evaluation.questions import Answer, Engine, Grade, Question
 
 
@@ -216,7 +216,7 @@ def read_questions(path: Path, template: str, raw: bool = False) -> list[Questio
 
 async def _serve(stack: AsyncExitStack, wish: Wish, out: Path) -> ModelServer:
     """A server of the model's folder, that ends with the stack."""
-    from sat_slime.embedded.server import ModelServer
+    from sat_slime.embedded.engine.server import ModelServer
 
     server = ModelServer(str(out), wish.startup_timeout_s, wish.tensor_parallel, wish.server_args)
     stack.callback(server.stop)

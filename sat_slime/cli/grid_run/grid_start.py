@@ -17,7 +17,7 @@ from sat_slime.config import ConfigError, EmbeddedConfig, SlimeConfig, dump_conf
 from sat_slime.config.disk import disk_is_full
 from sat_slime.grid.plan import plan_cells
 from sat_slime.grid.progress import ProgressReader
-from sat_slime.grid.run import GridRun
+from sat_slime.grid.runner import GridRun
 from sat_slime.grid.state import CellState
 from sat_slime.grid.view import GridSight, LiveGridView, PlainGridView
 from sat_slime.runs.folder import RunFolderError, writable

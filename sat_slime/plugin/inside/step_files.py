@@ -12,22 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.jsonl import append_row, keep_rows
+from sat_slime.objective.metrics import slime_names
 from sat_slime.plugin.inside.patching import wrap_once
 
 logger = logging.getLogger(__name__)
 
-_OUR_NAMES = {
-    "loss": "loss/total",
-    "pg_loss": "loss/policy",
-    "kl_loss": "loss/kl",
-    "entropy_loss": "loss/entropy",
-}
-_TIMES = {
-    "perf/train_wait_time": "time/wait",
-    "perf/train_time": "time/train",
-    "perf/update_weights_time": "time/sync",  # of the push before this batch, if there was one
-    "perf/step_time": "time/step",
-}
+_LOSSES = {own: ours for own, ours in slime_names("train/").items() if ours.startswith("loss/")}
+"""The rest of what slime measures in training the plugin measures itself, and exactly."""
+_TIMES = slime_names("perf/")
 
 
 def slime_module(name: str) -> Any:
@@ -71,9 +63,9 @@ class MetricsFile:
     def see(self, metrics: Mapping[str, Any], step_key: str) -> None:
         """Takes what slime gives its trackers."""
         if step_key == "train/step":
-            own = {key.removeprefix("train/"): value for key, value in metrics.items() if key != step_key}
-            row = {"step": metrics[step_key] + 1} | {_OUR_NAMES.get(key, key): value for key, value in own.items()}
-            self._rows.append(row)
+            own = {key: value for key, value in metrics.items() if key != step_key}
+            named = {_LOSSES.get(key, key.removeprefix("train/")): value for key, value in own.items()}
+            self._rows.append({"step": metrics[step_key] + 1} | named)
         elif "perf/train_time" in metrics:
             times = {name: metrics[key] for key, name in _TIMES.items() if key in metrics}
             rows, self._rows = self._rows, []

@@ -15,15 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sat_slime.objective import SAT, Method, tail_quantile
+from sat_slime.objective import Method, tail_quantile
 from sat_slime.plugin.inside.settings import plugin_method
 
 _quantile: Tensor | None = None
-
-
-def is_wanted(method: Method) -> bool:
-    """Whether the method's quantile is that of the step."""
-    return isinstance(method.trust_region, SAT) and method.trust_region.scope == "step"
 
 
 def current(method: Method) -> Tensor | None:
@@ -32,7 +27,7 @@ def current(method: Method) -> Tensor | None:
     Raises:
         RuntimeError: the step has none, as the hook that takes it is not in place.
     """
-    if not is_wanted(method):
+    if not method.quantile_is_of_the_step:
         return None
     if _quantile is None:
         raise RuntimeError(
@@ -59,7 +54,7 @@ def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any], 
     global _quantile
     method = plugin_method(args)
     _quantile = None
-    if not is_wanted(method):
+    if not method.quantile_is_of_the_step:
         return
     log_probs = rollout_data.get("log_probs") if method.denominator == "rollout" else None
     if log_probs is None:
@@ -76,9 +71,9 @@ def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any], 
     masks = local_masks(rollout_data)
     with torch.no_grad():
         d = log_ratio(method, rollout_data, log_probs, below, masks)
-    assert isinstance(method.trust_region, SAT)
+    assert method.sat, "it alone has a quantile"
     group = mpu.get_data_parallel_group(with_context_parallel=True)
-    _quantile = tail_quantile(d[torch.cat(masks)], method.trust_region.alpha, group)
+    _quantile = tail_quantile(d[torch.cat(masks)], method.sat.alpha, group)
 
 
 def _forward(args: Namespace, rollout_data: dict[str, Any], actor: Any) -> list[Tensor]:

@@ -16,7 +16,7 @@ from sat_slime.config.plugin import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
 from sat_slime.config.slime_checks import uses_verifier
 from sat_slime.config.slime_schema import FlagValue, SlimeConfig
-from sat_slime.objective import SAT, Method
+from sat_slime.objective import Method
 from sat_slime.plugin.launch.cpu import cpu_arguments, cpu_environment, cpu_python_path
 from sat_slime.plugin.launch.flags import KnownFlags, recorded_flags, unknown_flags
 
@@ -358,10 +358,9 @@ def _spares_recompute(config: SlimeConfig, method: Method) -> bool:
     With `trainer` and one optimizer step the training forward is that pass; the quantile of a whole step needs it made
     beforehand.
     """
-    needs_step_quantile = isinstance(method.trust_region, SAT) and method.trust_region.scope == "step"
     if method.denominator == "trainer":
         return config.pipeline.optimizer_steps_per_rollout == 1
-    return method.denominator == "rollout" and not needs_step_quantile
+    return method.denominator == "rollout" and not method.quantile_is_of_the_step
 
 
 def _plugin(run_dir: Path) -> Part:

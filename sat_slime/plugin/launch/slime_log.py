@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from sat_slime.objective.metrics import slime_names
+
 # slime logs Python dictionaries: `[2026-08-21 12:00:00] model.py:918 - step 3: {'train/loss': 0.1, 'train/x': nan}`.
 # Numbers are picked out one by one, since nan, inf and numpy's own notation are no Python literals.
 _METRICS = re.compile(r"(?:^|\s)(?P<kind>step|rollout|eval|perf) (?P<number>\d+): \{(?P<values>.*)\}")
@@ -18,12 +20,9 @@ _PHASE = re.compile(r"\bTimer (?P<name>\w+) start\b")
 _TROUBLE = re.compile(r"\b(?:\w*Error|\w*Exception|Traceback|out of memory|SIGKILL|SIGSEGV)\b")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
-ALIASES = {
-    "reward/mean": ("raw_reward", "rewards"),
-    "mismatch/d_pi": ("train_rollout_logprob_abs_diff",),
-    "clip/fraction": ("pg_clipfrac",),
-}
-"""slime's own names, newest first, of what a run folder calls otherwise."""
+_NAMES = {own.partition("/")[2]: ours for own, ours in slime_names().items()} | {"rewards": "reward/mean"}
+"""slime's own names without their prefix, and those of a run folder. `rewards` is what older slimes log, for want of
+`raw_reward`."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +58,9 @@ def read_line(line: str) -> LogLine:
 def run_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Metrics by the names of a run folder: without slime's prefix, and slime's own where ours are missing."""
     plain = {key.partition("/")[2] if key.startswith(("train/", "rollout/")) else key: metrics[key] for key in metrics}
-    for name, others in ALIASES.items():
-        for other in others:
-            if other in plain:
-                plain.setdefault(name, plain[other])
+    for own, ours in _NAMES.items():
+        if own in plain:
+            plain.setdefault(ours, plain[own])
     return plain
 
 

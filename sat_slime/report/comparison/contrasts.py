@@ -1,4 +1,4 @@
-"""Numbers of the cells, their means over seeds, and what is compared with what."""
+"""Numbers of the runs, their means over seeds, and what is compared with what."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from sat_slime.report.comparison.cells import Cell, Collection, label_of
+from sat_slime.report.comparison.collection import Collection, ComparedRun
+from sat_slime.report.comparison.methods import label_of, method_called, pairs_without
 from sat_slime.report.comparison.paper_numbers import paper_cell
 from sat_slime.report.comparison.statistics import Difference, Estimate, holm, mean_interval, paired_difference
 
@@ -18,7 +19,7 @@ Scores = dict[int, float]
 
 
 @dataclass(frozen=True)
-class CellNumbers:
+class RunNumbers:
     """What is compared of a run."""
 
     best: float
@@ -33,9 +34,9 @@ class CellNumbers:
     """Mean over the last quarter of the steps, in whole lag cycles, nats."""
 
 
-def cell_numbers(cell: Cell) -> CellNumbers:
+def run_numbers(run: ComparedRun) -> RunNumbers:
     """The numbers of a run; NaN where the run lacks them."""
-    steps, accuracy = score_curve(cell)
+    steps, accuracy = score_curve(run)
     trained = steps > 0
     initial = float(accuracy[~trained][0]) if (~trained).any() else math.nan
     best, best_step, late = math.nan, math.nan, math.nan
@@ -43,12 +44,12 @@ def cell_numbers(cell: Cell) -> CellNumbers:
         top = int(np.argmax(accuracy[trained]))
         best, best_step = float(accuracy[trained][top]), float(steps[trained][top])
         late = float(accuracy[trained & (steps >= 0.75 * steps[-1])].mean())
-    return CellNumbers(best, best_step, late, initial, late_mean(cell, "mismatch/d_pi"))
+    return RunNumbers(best, best_step, late, initial, late_mean(run, "mismatch/d_pi"))
 
 
-def score_curve(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
+def score_curve(run: ComparedRun) -> tuple[np.ndarray, np.ndarray]:
     """(steps of the weights that were measured, accuracies), without what was not measured."""
-    evals = cell.data.evals
+    evals = run.data.evals
     if "accuracy" not in evals:
         return np.zeros(0), np.zeros(0)
     steps = evals.get("step", np.arange(len(evals["accuracy"]), dtype=float))
@@ -59,12 +60,12 @@ def score_curve(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
     return steps[known][order], evals["accuracy"][known][order]
 
 
-def late_mean(cell: Cell, key: str) -> float:
+def late_mean(run: ComparedRun, key: str) -> float:
     """Mean of a metric over the last quarter of the steps, in whole lag cycles."""
-    values = cell.data.metrics.get(key)
+    values = run.data.metrics.get(key)
     if values is None:
         return math.nan
-    window = cell.data.period * max(1, round(len(values) / 4 / cell.data.period))
+    window = run.data.period * max(1, round(len(values) / 4 / run.data.period))
     known = values[-window:][np.isfinite(values[-window:])]
     return float(known.mean()) if len(known) else math.nan
 
@@ -105,7 +106,7 @@ class Contrast:
     paper_d_pi: float
 
 
-QUANTITIES: Mapping[str, Callable[[CellNumbers], float]] = {
+QUANTITIES: Mapping[str, Callable[[RunNumbers], float]] = {
     "best": lambda numbers: numbers.best,
     "late": lambda numbers: numbers.late,
     "d_pi": lambda numbers: numbers.d_pi,
@@ -119,12 +120,12 @@ class Comparison:
         self.collection = collection
 
     @cached_property
-    def numbers(self) -> dict[int, CellNumbers]:
-        """By id of the cell."""
-        return {id(cell): cell_numbers(cell) for cell in self.collection.cells}
+    def numbers(self) -> dict[int, RunNumbers]:
+        """Those of each run, by its id."""
+        return {id(run): run_numbers(run) for run in self.collection.runs}
 
-    def of(self, cell: Cell) -> CellNumbers:
-        return self.numbers[id(cell)]
+    def of(self, run: ComparedRun) -> RunNumbers:
+        return self.numbers[id(run)]
 
     def by_seed(self, method: str, lag: int | None, quantity: str) -> Scores:
         """A quantity of the whole runs of a cell; runs without a seed cannot be paired and are not in it."""
@@ -186,8 +187,7 @@ class Comparison:
         methods = self.collection.methods
         groups: dict[str, list[Entry]] = {}
         for lag in self.collection.lags:
-            pairs = [(one, one.removeprefix("sat-")) for one in methods if one.startswith("sat-")]
-            pairs = [(one, base) for one, base in pairs if base in methods]
+            pairs = [(one, base) for one, base in pairs_without("sat", methods) if base in methods]
             groups.setdefault("SAT against its own base", []).extend(
                 [*(self._entry(one, base, lag, lag) for one, base in pairs), *self._pooled(pairs, lag)]
             )
@@ -240,14 +240,13 @@ def _paper_difference(a: tuple[str, int | None], b: tuple[str, int | None]) -> t
 def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:
     """What else the paper compares."""
     best = [("sat-gspo-r3", other) for other in ("grpo", "gspo", "dppo")]
-    r3 = [(one, one.removesuffix("-r3")) for one in methods if one.endswith("-r3")]
-    tis = [(one, one.replace("-tis", "")) for one in methods if "-tis" in one]
-    bases = [("gspo", "grpo"), ("dppo", "grpo"), *((m, m.replace("gspo", "grpo")) for m in methods if "gspo-" in m)]
+    known = [method for method in map(method_called, methods) if method and not method.has("sat")]
+    gspo = [(one.name, one.on("grpo").name) for one in known if one.base_name == "gspo" and one.name != "gspo"]
     groups = {
         "SAT-GSPO w/ R3 against the baselines": best,
-        "with R3 against without": r3,
-        "with TIS against without": tis,
-        "sequence ratio or DPPO against GRPO": [pair for pair in bases if not pair[0].startswith("sat-")],
+        "with R3 against without": pairs_without("r3", methods),
+        "with TIS against without": pairs_without("tis", methods),
+        "sequence ratio or DPPO against GRPO": [("gspo", "grpo"), ("dppo", "grpo"), *gspo],
     }
     return {
         group: [(one, other) for one, other in pairs if one in methods and other in methods]

@@ -11,11 +11,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sat_slime.report.comparison.cells import Cell, label_of
+from sat_slime.report.comparison.collection import ComparedRun
 from sat_slime.report.comparison.contrasts import Comparison, score_curve
+from sat_slime.report.comparison.curves import draw_seeds, metric_curve, style_of
+from sat_slime.report.comparison.methods import label_of
 from sat_slime.report.comparison.paper_numbers import paper_cell
-from sat_slime.report.curves import WIDTH, column_of, draw_seeds, metric_curve, style_of
-from sat_slime.report.drawing import GREY, STYLE, Drawing, Table, smooth
+from sat_slime.report.drawing import GREY, NARROW_WIDTH, STYLE, Drawing, Table, column_of
+from sat_slime.report.smoothing import smooth
 from sat_slime.runs.collapse import KL_RISE, MISMATCH_CEILING, MISMATCH_RISE, first_departure
 
 
@@ -35,7 +37,7 @@ def draw_scores(comparison: Comparison) -> Drawing | None:
     methods = comparison.collection.methods[::-1]
     table: Table = {"method": np.array([label_of(method) for method in methods])}
     with matplotlib.rc_context(STYLE):
-        size = (WIDTH, (0.6 + 0.23 * len(methods)) * len(lags) + 0.3)
+        size = (NARROW_WIDTH, (0.6 + 0.23 * len(methods)) * len(lags) + 0.3)
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(len(lags), 2, squeeze=False, sharey=True, sharex="col", width_ratios=(2, 3))
         for (left, right), lag in zip(grid, lags, strict=True):
@@ -63,7 +65,7 @@ def _our_dots(axes: Axes, table: Table, comparison: Comparison, methods: Sequenc
     rows = [comparison.summary(method, lag) for method in methods]
     for place, row in enumerate(rows):
         style = style_of(row.method)
-        seeds = [100 * comparison.of(cell).best for cell in comparison.collection.of(row.method, lag)]
+        seeds = [100 * comparison.of(run).best for run in comparison.collection.of(row.method, lag)]
         axes.plot(seeds, [place + 0.24] * len(seeds), ".", color=style["color"], markersize=3.5)
         if np.isfinite(row.best.low):
             low, high = max(0.0, 100 * row.best.low), min(100.0, 100 * row.best.high)
@@ -90,14 +92,14 @@ def _lines(comparison: Comparison, lag: int | None, family: str | None, key: str
     drawn = False
     methods = [m for m in comparison.collection.methods if family is None or family_of(m) == family]
     for place, method in enumerate(methods):
-        cells = comparison.collection.of(method, lag)
+        runs = comparison.collection.of(method, lag)
         column = f"{method} {lag_name(lag)}"
         if key == "accuracy":
-            curves, scale = [score_curve(cell) for cell in cells], 100.0
+            curves, scale = [score_curve(run) for run in runs], 100.0
         elif key == "reward/mean":
-            curves, scale = [reward_by_version(cell) for cell in cells], 1.0
+            curves, scale = [reward_by_version(run) for run in runs], 1.0
         else:
-            curves, scale = [metric_curve(cell, key) for cell in cells], 1.0
+            curves, scale = [metric_curve(run, key) for run in runs], 1.0
         drawn |= draw_seeds(axes, table, method, curves, place, column, band=family is not None, scale=scale)
     names = {"accuracy": "held-out accuracy, %", "reward/mean": "mean reward", "mismatch/d_pi": "d_pi, nats"}
     axes.set_title(f"{lag_name(lag)}{'' if family is None else ', ' + family}")
@@ -115,10 +117,10 @@ def family_of(method: str) -> str:
     return "sequence ratio" if any(name in method for name in ("gspo", "seqclip")) else "token ratio"
 
 
-def reward_by_version(cell: Cell) -> tuple[np.ndarray, np.ndarray]:
+def reward_by_version(run: ComparedRun) -> tuple[np.ndarray, np.ndarray]:
     """(updates of the weights that generated, mean reward of what they earned), smoothed: the reward of a batch is that
     of weights one lag ago. By step where the lag is not known."""
-    metrics = cell.data.metrics
+    metrics = run.data.metrics
     if "reward/mean" not in metrics or not np.isfinite(metrics["reward/mean"]).any():
         return np.zeros(0), np.zeros(0)
     steps, reward = metrics["step"], metrics["reward/mean"]
@@ -150,13 +152,13 @@ def draw_departure(comparison: Comparison) -> Drawing | None:
     return column_of(panels, "optimizer step", legend=True)
 
 
-def departure_of(cell: Cell, key: str) -> int | None:
+def departure_of(run: ComparedRun, key: str) -> int | None:
     """First step at which a run's d_pi or KL left its low band."""
-    metrics = cell.data.metrics
+    metrics = run.data.metrics
     if key not in metrics:
         return None
     rise, ceiling = (KL_RISE, np.inf) if key.endswith("kl") else (MISMATCH_RISE, MISMATCH_CEILING)
-    return first_departure(metrics["step"], metrics[key], cell.data.period, rise, float(ceiling))
+    return first_departure(metrics["step"], metrics[key], run.data.period, rise, float(ceiling))
 
 
 _NAME: Any = {
@@ -171,30 +173,30 @@ _NAME: Any = {
 
 def _departure_panel(comparison: Comparison, lag: int | None, key: str, label: str, axes: Axes, table: Table) -> bool:
     # runs that broke off are drawn too: what broke them may be seen here
-    runs = [cell for cell in comparison.collection.cells if cell.lag == lag and len(metric_curve(cell, key)[0])]
+    runs = [run for run in comparison.collection.runs if run.lag == lag and len(metric_curve(run, key)[0])]
     left = 0
-    for cell in runs:
-        steps, values = metric_curve(cell, key)
-        at = departure_of(cell, key)
-        seed = "" if cell.seed is None else f" seed {cell.seed}"
-        style = style_of(cell.method) | {"marker": ""}
+    for run in runs:
+        steps, values = metric_curve(run, key)
+        at = departure_of(run, key)
+        seed = "" if run.seed is None else f" seed {run.seed}"
+        style = style_of(run.method) | {"marker": ""}
         if at is None:
             axes.plot(steps, values, color=GREY, linewidth=0.7, zorder=1)
             continue
-        axes.plot(steps, values, **style, zorder=2, label=label_of(cell.method))
+        axes.plot(steps, values, **style, zorder=2, label=label_of(run.method))
         index = int(np.searchsorted(steps, at))
-        mark = {"marker": style_of(cell.method)["marker"], "markersize": 8, "markerfacecolor": "white"}
+        mark = {"marker": style_of(run.method)["marker"], "markersize": 8, "markerfacecolor": "white"}
         axes.plot(at, values[index], color=style["color"], markeredgewidth=1.6, zorder=3, linestyle="", **mark)
         if left < 8:  # more names than that would cover each other; the table has them all
-            axes.annotate(f"{cell.label}{seed}, {at}", (at, values[index]), **_NAME)
+            axes.annotate(f"{run.label}{seed}, {at}", (at, values[index]), **_NAME)
         left += 1
     if not runs:
         return False
-    for cell in runs:
-        column = f"{cell.method} {lag_name(lag)} seed {cell.seed}: {key}"
-        steps, values = metric_curve(cell, key)
+    for run in runs:
+        column = f"{run.method} {lag_name(lag)} seed {run.seed}: {key}"
+        steps, values = metric_curve(run, key)
         table |= {f"{column}: step": steps, column: values}
-        table[f"{column}: departed at"] = np.array([departure_of(cell, key) or np.nan])
+        table[f"{column}: departed at"] = np.array([departure_of(run, key) or np.nan])
     axes.set_yscale("log", nonpositive="mask")
     axes.set_title(f"{lag_name(lag)}: {left} of {len(runs)} runs left their low band")
     axes.set_ylabel(label)

@@ -12,11 +12,10 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from sat_slime.objective import SAT, TokenBatch, named_method, policy_surrogate
+from sat_slime.objective import Clip, TokenBatch, named_method, policy_surrogate
 from sat_slime.objective.clip import clipped_surrogate
-from sat_slime.objective.trust_region import contracted_ends
-from sat_slime.report.curves import WIDTH
-from sat_slime.report.drawing import STYLE, Drawing, Table
+from sat_slime.objective.stabilizers.sat import contracted_ends
+from sat_slime.report.drawing import NARROW_WIDTH, STYLE, Drawing, Table
 
 MU = 0.01
 """Probability of the sampled token under the engine, where DPPO needs one: its bound is delta / mu = 0.1."""
@@ -42,7 +41,7 @@ def with_fixed_factor() -> np.ndarray:
     """The same of SAT's surrogate where the factor is FIXED_FACTOR on the side of sign(d), as the paper draws it."""
     r, a = _plane()
     d = r.log().requires_grad_()
-    ends = contracted_ends(SAT(), torch.full_like(r, 1 - FIXED_FACTOR))
+    ends = contracted_ends(Clip(), torch.full_like(r, 1 - FIXED_FACTOR))
     return _slopes(clipped_surrogate(d, a, *ends).values, d)
 
 
@@ -79,7 +78,7 @@ def draw_geometry() -> Drawing:
     r, a = np.meshgrid(RATIOS, ADVANTAGES)
     table: Table = {"ratio": r.ravel(), "advantage": a.ravel()}
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, 2.2 * len(PANELS) + 0.6), layout="constrained")
+        figure = Figure(figsize=(NARROW_WIDTH, 2.2 * len(PANELS) + 0.6), layout="constrained")
         for axes, panel in zip(figure.subplots(len(PANELS), 1, sharex=True), PANELS, strict=True):
             _panel(axes, table, *panel)
         axes.set_xlabel("ratio r = π / μ of the sampled token")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sat_slime.report.comparison.cells import PAPER_ORDER, Cell, Collection, differing_settings, label_of
+from sat_slime.report.comparison.collection import Collection, ComparedRun, differing_settings
 from sat_slime.report.comparison.contrasts import Comparison, Contrast
 from sat_slime.report.comparison.figures import lag_name
+from sat_slime.report.comparison.methods import PAPER_ORDER, label_of
 from sat_slime.report.comparison.paper_numbers import ANSWERS_PER_EVALUATION, LAGS
 from sat_slime.report.comparison.statistics import LEVEL
 
@@ -28,36 +29,34 @@ def seeds_text(collection: Collection) -> str:
 
 def ours_label(collection: Collection) -> str:
     """How our numbers are marked beside the paper's."""
-    kinds = {_kind(cell) for cell in collection.cells}
+    kinds = {_kind(run) for run in collection.runs}
     kind = kinds.pop() if len(kinds) == 1 else "several models"
     return f"ours, {kind}, {seeds_text(collection)}"
 
 
-def _kind(cell: Cell) -> str:
-    if cell.config.get("runtime") == "embedded":
+def _kind(run: ComparedRun) -> str:
+    if run.config.get("runtime") == "embedded":
         return "embedded model"
-    if cell.config.get("runtime") == "slime":
-        return f"slime, {str(_get(cell.config, 'model', 'hf_checkpoint')).rstrip('/').rsplit('/', 1)[-1]}"
+    if run.config.get("runtime") == "slime":
+        return f"slime, {str(_get(run.config, 'model', 'hf_checkpoint')).rstrip('/').rsplit('/', 1)[-1]}"
     return "model not stated"
 
 
 def summary(comparison: Comparison) -> Iterator[str]:
     """What is there and what it says, a sentence each; nothing that is not counted in the tables."""
     collection = comparison.collection
-    whole = sum(cell.counts for cell in collection.cells)
-    there = {(cell.method, cell.lag, cell.seed) for cell in collection.cells}
-    missing = sum(cell not in there for cell in collection.planned)
+    whole = sum(run.counts for run in collection.runs)
     text = f"{whole} whole runs of {len(collection.methods)} methods"
-    parts = [f"{len(collection.cells) - whole} not whole", f"{missing} planned and not run"]
+    parts = [f"{len(collection.runs) - whole} not whole", f"{len(collection.not_run)} planned and not run"]
     yield f"{text}; {', '.join(parts)}. Compared: {seeds_text(collection)} a cell."
     for lag in collection.lags:
         yield from _best_at(comparison, lag)
     for group in ("SAT against its own base", "SAT-GSPO w/ R3 against the baselines"):
         yield from _told_apart([contrast for contrast in comparison.contrasts if contrast.group == group], group)
-    collapsed = [cell for cell in collection.cells if cell.collapse.met]
-    judged = [cell for cell in collection.cells if cell.collapse.newest is not None]
+    collapsed = [run for run in collection.runs if run.collapse.met]
+    judged = [run for run in collection.runs if run.collapse.newest is not None]
     if judged:
-        names = f": {'; '.join(cell.where for cell in collapsed)}" if collapsed else ""
+        names = f": {'; '.join(run.where for run in collapsed)}" if collapsed else ""
         yield f"The collapse rule marks {len(collapsed)} of {len(judged)} runs with enough scores to tell{names}."
 
 
@@ -106,19 +105,19 @@ def limits(comparison: Comparison) -> Iterator[str]:
         "authors' judgement, ours the rule below. docs/reproduction.md lists what the paper leaves open and what was "
         "chosen."
     )
-    if len(datasets := sorted({name for cell in collection.cells for name in cell.datasets})) > 1:
+    if len(datasets := sorted({name for run in collection.runs for name in run.datasets})) > 1:
         yield f"Evaluated data sets: {', '.join(datasets)}. The score of a run is that of the first one it evaluated."
-    differing = differing_settings(collection.cells)
+    differing = differing_settings(collection.runs)
     for key, values in differing.items():
         counts = ", ".join(f"{value} ({count} runs)" for value, count in values.items())
         yield f"Not the same in all runs, beside method, lag and seed: {key}: {counts}."
-    if not differing and any(cell.config for cell in collection.cells):
+    if not differing and any(run.config for run in collection.runs):
         yield "Apart from method, lag and seed all runs have the same settings: no method's were tuned for it."
     yield from _not_run(collection)
 
 
 def _experiment(collection: Collection) -> Iterator[str]:
-    configs = [cell.config for cell in collection.cells if cell.config]
+    configs = [run.config for run in collection.runs if run.config]
     if not configs:
         yield "The runs come without their settings: model, task and budget are not known here."
         return
@@ -138,7 +137,7 @@ def _experiment(collection: Collection) -> Iterator[str]:
             "30B model is behind our columns."
         )
     else:
-        yield f"Ours: {_kind(collection.cells[0])}, {budget}; {paper}."
+        yield f"Ours: {_kind(collection.runs[0])}, {budget}; {paper}."
     warmups = {str(_get(config, "warmup", "seed")) for config in configs if config.get("runtime") == "embedded"}
     seeds = {config.get("seed") for config in configs}
     if len(warmups) == 1 and len(seeds) > 1:
@@ -167,18 +166,18 @@ def _cells(collection: Collection) -> list[tuple[str, int | None]]:
 
 
 def _not_run(collection: Collection) -> Iterator[str]:
-    there = {(cell.method, cell.lag) for cell in collection.cells if cell.counts}
+    there = {(run.method, run.lag) for run in collection.runs if run.counts}
     absent = [
         f"{label_of(method)} at lag {lag}" for method in PAPER_ORDER for lag in LAGS if (method, lag) not in there
     ]
     if absent:
         yield f"Cells of the paper without a whole run here: {', '.join(absent)}."
-    broken = [cell for cell in collection.cells if not cell.counts]
-    for cell in broken:
-        error = f" ({cell.error})" if cell.error else ""
-        lacks = f", without a row of step {cell.missing[0]}" if cell.missing else ""
-        more = f" and {len(cell.missing) - 1} more" if len(cell.missing) > 1 else ""
-        yield f"Not counted: {cell.where}, {cell.status} after {cell.steps} steps{lacks}{more}{error}."
-    if any(cell.status == "failed" for cell in broken):
+    broken = [run for run in collection.runs if not run.counts]
+    for run in broken:
+        error = f" ({run.error})" if run.error else ""
+        lacks = f", without a row of step {run.missing[0]}" if run.missing else ""
+        more = f" and {len(run.missing) - 1} more" if len(run.missing) > 1 else ""
+        yield f"Not counted: {run.where}, {run.status} after {run.steps} steps{lacks}{more}{error}."
+    if any(run.status == "failed" for run in broken):
         yield "If runs fail because of what is measured, such as a method that diverges, leaving them out flatters it."
     yield from collection.left_out

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from sat_slime.report.comparison.cells import collect, is_grid
+from sat_slime.grid.state import GridFolder
+from sat_slime.report.comparison.collection import collect
 from sat_slime.report.comparison.contrasts import Comparison
+from sat_slime.report.comparison.curves import key_to
 from sat_slime.report.comparison.figures import draw_departure, draw_drift, draw_learning, draw_scores, lag_name
 from sat_slime.report.comparison.geometry import draw_geometry
 from sat_slime.report.comparison.limits import limits, ours_label, summary
@@ -18,19 +20,16 @@ from sat_slime.report.comparison.sat_figures import draw_parts, draw_sat
 from sat_slime.report.comparison.statistics import TEST
 from sat_slime.report.comparison.tables import difference_table, main_table, run_table
 from sat_slime.report.comparison.tail import draw_tail, gate_table, lag_table
-from sat_slime.report.curves import KEY
 from sat_slime.report.drawing import save
-from sat_slime.report.page_parts import Figure, Sheet, figure_html, sheet_html
-from sat_slime.report.run import page as report
-from sat_slime.report.sheet_style import PAGE, STYLE
+from sat_slime.report.page import Figure, Page, Sheet, listed
 from sat_slime.runs import collapse
-from sat_slime.runs.folder import RunFolder, RunFolderError, writable
-from sat_slime.runs.rows import write_atomically
+from sat_slime.runs.folder import RunFolderError, writable
 
 
 def figures(comparison: Comparison) -> Iterator[Figure]:
     """All figures, drawn when asked for."""
     collection = comparison.collection
+    key = key_to(collection.methods)
     yield Figure(
         "scores",
         "Best scores with their intervals",
@@ -41,20 +40,20 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     yield Figure(
         "drift",
         "d_pi over training",
-        f"Mean over seeds, smoothed over whole lag cycles. {KEY}",
+        f"Mean over seeds, smoothed over whole lag cycles. {key}",
         partial(draw_drift, comparison),
     )
     yield Figure(
         "accuracy",
         "Held-out accuracy over training",
         f"Mean over seeds; the band goes from the lowest seed to the highest. By the updates of the weights that were "
-        f"measured, not by when. {KEY}",
+        f"measured, not by when. {key}",
         partial(draw_learning, comparison, "accuracy"),
     )
     yield Figure(
         "reward",
         "Training reward over training",
-        f"As above, by the weights that earned the reward: under lag they are older than those in training. {KEY}",
+        f"As above, by the weights that earned the reward: under lag they are older than those in training. {key}",
         partial(draw_learning, comparison, "reward/mean"),
     )
     yield Figure(
@@ -141,7 +140,7 @@ def write_grid_report(
     """
     folder = _folder(paths, out)
     collection = collect(paths)
-    if not collection.cells and not collection.planned:
+    if not collection.runs and not collection.planned:
         raise RunFolderError(f"{paths[0]} holds no run yet: there is nothing to report")
     comparison = Comparison(collection)
     every = list(figures(comparison))
@@ -156,53 +155,43 @@ def write_grid_report(
                     raise RunFolderError(f"--figure {figure.name}: these runs have no data for it")
                 save(drawing, folder / "figures", figure.name)
             return [folder / "figures" / f"{figure.name}.png" for figure, _ in drawn]
-        write_atomically(folder / "report.html", _page(comparison, paths, folder, every))
-    return [folder / "report.html"]
-
-
-def write_reports(paths: Sequence[str | Path], out: str | Path | None, only: Sequence[str]) -> list[Path]:
-    """A single run's own report, where `paths` is one run folder and nothing of a comparison is asked for; else that of
-    all of them together. Raises RunFolderError."""
-    if len(paths) == 1 and out is None and not only and RunFolder(paths[0]).is_run():
-        return [report.write_report(paths[0])]
-    return write_grid_report(paths, out, only)
+        return [_write_page(comparison, paths, folder, every)]
 
 
 def _folder(paths: Sequence[str | Path], out: str | Path | None) -> Path:
     if out is None:
-        return Path(paths[0]) if len(paths) == 1 and is_grid(paths[0]) else Path("report")
+        return Path(paths[0]) if len(paths) == 1 and GridFolder(paths[0]).is_grid() else Path("report")
     folder = Path(out)
     if folder.exists() and not (folder / "report.html").exists() and any(folder.iterdir()):
         raise RunFolderError(f"{folder} exists and is no report: choose another --out")
     return folder
 
 
-def _page(comparison: Comparison, paths: Sequence[str | Path], folder: Path, every: Sequence[Figure]) -> str:
+def _write_page(comparison: Comparison, paths: Sequence[str | Path], folder: Path, every: Sequence[Figure]) -> Path:
     command = "sat-slime report " + shlex.join(map(str, paths))
     if len(paths) > 1 or folder != Path(paths[0]):
         command += f" --out {shlex.quote(str(folder))}"
-    contents: list[tuple[str, str]] = []
-    body: list[str] = []
+    page = Page(folder)
     for sheet in tables(comparison):
-        body.append(sheet_html(sheet, folder, contents))
+        page.sheet(sheet)
     for figure in every:
-        body.append(figure_html(figure, folder, contents, f"{command} --figure {figure.name}"))
+        page.figure(figure, f"{command} --figure {figure.name}")
         if figure.name == "tail":
-            body += [sheet_html(sheet, folder, contents) for sheet in tail_tables(comparison)]
-    contents += [("limits", "What the figures do not show"), ("rules", "Rules and tests")]
-    runs = sheet_html(run_table(comparison), folder, contents)
+            for sheet in tail_tables(comparison):
+                page.sheet(sheet)
+    page.section("limits", "What the figures do not show", f"<ul>{listed(limits(comparison))}</ul>")
+    rule = html.escape(str(collapse.__doc__).strip())
+    page.section(
+        "rules",
+        "Rules and tests",
+        f"<p>{html.escape(f'Differences: {TEST}.')}</p><pre>{rule}</pre>\n<p>Paper: {html.escape(SOURCE)}.</p>"
+        f"<p>This page again: <code>{html.escape(command)}</code></p>",
+    )
+    page.sheet(run_table(comparison))
     name = Path(paths[0]).resolve().name
-    return PAGE.format(
-        style=STYLE,
-        title=html.escape(name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"),
-        subtitle=html.escape(f"{ours_label(comparison.collection)}; beside them: paper, 30B, one seed"),
-        summary="".join(f"<p>{html.escape(sentence)}</p>" for sentence in summary(comparison)),
-        contents="".join(f'<a href="#{html.escape(to)}">{html.escape(text)}</a>' for to, text in contents),
-        body="\n".join(body),
-        limits="".join(f"<li>{html.escape(sentence)}</li>" for sentence in limits(comparison)),
-        runs=runs,
-        test=html.escape(f"Differences: {TEST}."),
-        rule=html.escape(str(collapse.__doc__).strip()),
-        source=html.escape(SOURCE),
-        command=html.escape(command),
+    return page.write(
+        "report.html",
+        title=name if len(paths) == 1 else f"{name} and {len(paths) - 1} more",
+        subtitle=f"{ours_label(comparison.collection)}; beside them: paper, 30B, one seed",
+        summary=summary(comparison),
     )

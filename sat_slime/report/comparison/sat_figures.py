@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sat_slime.report.comparison.cells import label_of
 from sat_slime.report.comparison.contrasts import Comparison, late_mean
+from sat_slime.report.comparison.curves import aligned, marks, metric_curve, seed_mean, style_of
 from sat_slime.report.comparison.figures import lag_name
-from sat_slime.report.curves import WIDTH, aligned, column_of, marks, metric_curve, seed_mean, style_of
-from sat_slime.report.drawing import BLACK, BLUE, ORANGE, STYLE, VERMILION, Drawing, Table
+from sat_slime.report.comparison.methods import has, label_of, method_called
+from sat_slime.report.drawing import BLACK, BLUE, NARROW_WIDTH, ORANGE, STYLE, VERMILION, Drawing, Table, column_of
 
 SAT_METRICS = (
     ("sat/q", "q", "nats", 1.0),
@@ -40,10 +40,10 @@ def draw_sat(comparison: Comparison, lag: int | None) -> Drawing | None:
 def _sat_panel(
     comparison: Comparison, lag: int | None, key: str, title: str, unit: str, scale: float, axes: Axes, table: Table
 ) -> bool:
-    methods = [method for method in comparison.collection.methods if method.startswith("sat-")]
+    methods = [method for method in comparison.collection.methods if has(method, "sat")]
     drawn = False
     for place, method in enumerate(methods):
-        curves = [metric_curve(cell, key) for cell in comparison.collection.of(method, lag)]
+        curves = [metric_curve(run, key) for run in comparison.collection.of(method, lag)]
         x, values = aligned([curve for curve in curves if len(curve[0])])
         if not len(x):
             continue
@@ -63,8 +63,9 @@ def _sat_panel(
 
 def _apart(method: str) -> dict[str, Any]:
     """SAT methods share colour and dash elsewhere; among themselves they differ."""
-    colour = VERMILION if "gspo" in method else BLUE
-    filled = method.endswith("-r3")
+    known = method_called(method)
+    colour = VERMILION if known and known.ratio == "sequence" else BLUE
+    filled = has(method, "r3")
     face = colour if filled else "white"
     return {"color": colour, "linestyle": "-" if filled else "--", "markeredgecolor": colour, "markerfacecolor": face}
 
@@ -74,14 +75,14 @@ def draw_parts(comparison: Comparison) -> Drawing | None:
     collection = comparison.collection
     lags = [lag for lag in collection.lags if any(collection.of(method, lag) for method in collection.methods)]
     parts: list[tuple[str, str, dict[str, Any]]] = [
-        part for part in PARTS if any(part[0] in cell.data.metrics for cell in collection.cells)
+        part for part in PARTS if any(part[0] in run.data.metrics for run in collection.runs)
     ]
     if len(parts) < 2 or not lags:
         return None
     methods = collection.methods[::-1]
     table: Table = {"method": np.array([label_of(method) for method in methods])}
     with matplotlib.rc_context(STYLE):
-        size = (WIDTH, (0.7 + 0.23 * len(methods)) * len(lags) + 0.4)
+        size = (NARROW_WIDTH, (0.7 + 0.23 * len(methods)) * len(lags) + 0.4)
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(len(lags), 2, squeeze=False, sharey=True, sharex="col", width_ratios=(3, 2))
         for (left, right), lag in zip(grid, lags, strict=True):
@@ -105,7 +106,7 @@ def _late(comparison: Comparison, methods: list[str], lag: int | None, key: str)
     """(methods,) means over the last quarter and the seeds."""
     means = []
     for method in methods:
-        values = np.array([late_mean(cell, key) for cell in comparison.collection.of(method, lag)])
+        values = np.array([late_mean(run, key) for run in comparison.collection.of(method, lag)])
         known = values[np.isfinite(values)]
         means.append(float(known.mean()) if len(known) else np.nan)
     return np.array(means)

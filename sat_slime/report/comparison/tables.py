@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from sat_slime.report.comparison.cells import Cell, label_of
+from sat_slime.grid.plan import Cell
+from sat_slime.report.comparison.collection import ComparedRun
 from sat_slime.report.comparison.contrasts import Comparison, Contrast, Summary
 from sat_slime.report.comparison.figures import departure_of, lag_name
+from sat_slime.report.comparison.methods import label_of
 from sat_slime.report.comparison.paper_numbers import BASE_MODEL_SCORE, PAPER_LABEL, PaperCell, paper_cell
 from sat_slime.report.comparison.statistics import Difference, Estimate
-from sat_slime.report.page_parts import Heading, Sheet, Strong
+from sat_slime.report.page import Heading, Sheet, Strong
 
 DASH = "–"
 PERCENT, NATS = 100.0, 1.0
@@ -194,27 +196,25 @@ def _minus(number: str) -> str:
 def run_table(comparison: Comparison) -> Sheet:
     """Every run, also those that do not count, and every cell without one."""
     rows = []
-    for cell in sorted(comparison.collection.cells, key=_place(comparison)):
-        one = comparison.of(cell)
-        of = f" of {cell.planned_steps}" if cell.planned_steps else ""
+    for run in sorted(comparison.collection.runs, key=_place(comparison)):
+        one = comparison.of(run)
+        of = f" of {run.planned_steps}" if run.planned_steps else ""
         rows.append(
             [
-                cell.label,
-                DASH if cell.lag is None else str(cell.lag),
-                DASH if cell.seed is None else str(cell.seed),
-                cell.status + ("" if cell.counts else ", not counted"),
-                f"{cell.steps}{of}",
+                run.label,
+                DASH if run.lag is None else str(run.lag),
+                DASH if run.seed is None else str(run.seed),
+                run.status + ("" if run.counts else ", not counted"),
+                f"{run.steps}{of}",
                 DASH if math.isnan(one.best) else f"{PERCENT * one.best:.1f} ({one.best_step:.0f})",
                 DASH if math.isnan(one.d_pi) else f"{one.d_pi:.4f}",
-                str(departure_of(cell, "mismatch/d_pi") or DASH),
-                _collapse_text(cell),
-                cell.error or "",
+                str(departure_of(run, "mismatch/d_pi") or DASH),
+                _collapse_text(run),
+                run.error or "",
             ]
         )
-    there = {(cell.method, cell.lag, cell.seed) for cell in comparison.collection.cells}
-    for method, lag, seed in comparison.collection.planned:
-        if (method, lag, seed) not in there:
-            rows.append([label_of(method), str(lag), str(seed), "not run", "0", *[DASH] * 4, ""])
+    for cell in sorted(comparison.collection.not_run, key=_place(comparison)):
+        rows.append([label_of(cell.method), str(cell.lag), str(cell.seed), "not run", "0", *[DASH] * 4, ""])
     head = ["method", "lag", "seed", "state", "steps", "best, % (step)", "d_pi, late", "d_pi left band at"]
     return Sheet(
         "runs",
@@ -226,13 +226,13 @@ def run_table(comparison: Comparison) -> Sheet:
     )
 
 
-def _place(comparison: Comparison) -> Callable[[Cell], tuple[int, int, int]]:
+def _place(comparison: Comparison) -> Callable[[ComparedRun | Cell], tuple[int, int, int]]:
     methods = comparison.collection.methods
-    return lambda cell: (methods.index(cell.method), -1 if cell.lag is None else cell.lag, cell.seed or 0)
+    return lambda run: (methods.index(run.method), -1 if run.lag is None else run.lag, run.seed or 0)
 
 
-def _collapse_text(cell: Cell) -> str:
-    watch = cell.collapse
+def _collapse_text(run: ComparedRun) -> str:
+    watch = run.collapse
     if watch.met:
         return f"collapsed from {watch.since}"
     if watch.ever is not None:
@@ -240,6 +240,6 @@ def _collapse_text(cell: Cell) -> str:
     if watch.newest is None:
         return "too few scores to tell"
     if watch.score_fell:
-        known = "mismatch/d_pi" in cell.data.metrics
+        known = "mismatch/d_pi" in run.data.metrics
         return "score fell, d_pi in its band" if known else "score fell, d_pi unknown"
     return "no"

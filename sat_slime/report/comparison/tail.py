@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from sat_slime.report.comparison.cells import Cell, Collection, label_of
-from sat_slime.report.curves import column_of
-from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, VERMILION, Drawing, Table
+from sat_slime.report.comparison.collection import Collection, ComparedRun
+from sat_slime.report.comparison.methods import has, label_of
+from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, VERMILION, Drawing, Table, column_of
 
 BOUNDS = tuple(10.0**exponent for exponent in (-2, -1.5, -1, -0.5, 0))
 """Between the columns of |d| in the gate table, nats; each is an edge of the histograms."""
@@ -42,18 +42,18 @@ class Pool:
     """Of them those above the q of their step; within the bin that holds q they are taken as even in log |d|."""
 
 
-def stalest(collection: Collection) -> list[Cell]:
+def stalest(collection: Collection) -> list[ComparedRun]:
     """Runs at the highest configured lag, which meet every realized lag: those of a lower one learn otherwise, and
     together with them a lag would differ from another by more than the lag."""
     lags = [lag for lag in collection.lags if lag is not None]
-    return [cell for cell in collection.cells if not lags or cell.lag == max(lags)]
+    return [run for run in collection.runs if not lags or run.lag == max(lags)]
 
 
-def pool(cells: Sequence[Cell]) -> dict[int, Pool]:
+def pool(runs: Sequence[ComparedRun]) -> dict[int, Pool]:
     """{realized lag: histograms added up over steps and runs}."""
     pools: dict[int, Pool] = {}
-    for cell in cells:
-        for row in cell.data.histograms:
+    for run in runs:
+        for row in run.data.histograms:
             edges, counts = (
                 np.array(row.get("edges") or (), dtype=float),
                 np.array(row.get("counts") or (), dtype=float),
@@ -83,10 +83,10 @@ def draw_tail(collection: Collection) -> Drawing | None:
     """Histogram of |d|, and the share of the tokens above it, a line per realized lag; with and without R3."""
     panels = []
     for replayed, name in ((False, "without R3"), (True, "with R3")):
-        cells = [cell for cell in stalest(collection) if cell.method.endswith("-r3") == replayed]
-        pools = pool(cells)
+        runs = [run for run in stalest(collection) if has(run.method, "r3") == replayed]
+        pools = pool(runs)
         for kind in ("histogram", "tail"):
-            panels.append(partial(_panel, pools, kind, f"{len(cells)} run{'s' * (len(cells) != 1)} {name}: {kind}"))
+            panels.append(partial(_panel, pools, kind, f"{len(runs)} run{'s' * (len(runs) != 1)} {name}: {kind}"))
     return column_of(panels, "|d| = |log π − log μ| of a token, nats", integer_x=False)
 
 
@@ -122,12 +122,12 @@ Rows = list[list[str]]
 def lag_table(collection: Collection) -> Rows:
     """Lag, realized lag, |d| and gate of every SAT method: means over the steps of that realized lag and the runs."""
     rows = [["method", "lag", "realized", "steps", *(name for _, name in MEASURES)]]
-    sat = [name for name in collection.methods if name.startswith("sat-")]
+    sat = [name for name in collection.methods if has(name, "sat")]
     for method, configured in itertools.product(sat, collection.lags):
-        cells = [cell for cell in collection.of(method, configured, whole=False) if "lag/mean" in cell.data.metrics]
-        lags = [np.round(cell.data.metrics["lag/mean"]) for cell in cells]
+        runs = [run for run in collection.of(method, configured, whole=False) if "lag/mean" in run.data.metrics]
+        lags = [np.round(run.data.metrics["lag/mean"]) for run in runs]
         for lag in sorted({float(one) for values in lags for one in values[np.isfinite(values)]}):
-            chosen = [(cell.data.metrics, values == lag) for cell, values in zip(cells, lags, strict=True)]
+            chosen = [(run.data.metrics, values == lag) for run, values in zip(runs, lags, strict=True)]
             numbers = []
             for key, _ in MEASURES:
                 found = np.concatenate([metrics[key][at] for metrics, at in chosen if key in metrics] or [np.zeros(0)])
@@ -144,11 +144,11 @@ def lag_table(collection: Collection) -> Rows:
 def gate_table(collection: Collection) -> Rows:
     """Of each realized lag the share of tokens by |d|, and in how many of them the gate is open. Methods with a token
     ratio alone: under the sequence ratio the gate looks at the response's d, not at the token's."""
-    cells = [cell for cell in stalest(collection) if cell.method in ("sat-grpo", "sat-grpo-r3")]
+    runs = [run for run in stalest(collection) if run.method in ("sat-grpo", "sat-grpo-r3")]
     names = [f"|d| below {BOUNDS[0]:.2g}"]
     names += [f"to {high:.2g}" for high in BOUNDS[1:]] + [f"above {BOUNDS[-1]:.2g}"]
     rows = [["realized lag", "tokens", *names]]
-    for lag, one in pool(cells).items():
+    for lag, one in pool(runs).items():
         total = one.counts.sum()
         if not total:
             continue

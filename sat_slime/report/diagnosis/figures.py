@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 
-from sat_slime.report.curves import column_of
 from sat_slime.report.diagnosis.attribution import (
     LABELS,
     Groups,
@@ -30,8 +29,8 @@ from sat_slime.report.diagnosis.attribution import (
     whole,
 )
 from sat_slime.report.diagnosis.tables import FLIPS, XI
-from sat_slime.report.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, Drawing, Table
-from sat_slime.report.page_parts import Figure
+from sat_slime.report.drawing import BLACK, BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, Drawing, Table, column_of
+from sat_slime.report.page import Figure
 
 LOOKS: dict[str, tuple[str, str]] = {
     "policy_weights": (BLUE, ""),
@@ -163,7 +162,9 @@ def draw_groups(tokens: Tokens, parts: Parts, tail: bool = False) -> Drawing | N
     """Contributions of the parts to the mean of groups of tokens, or to how many of them lie in the tail."""
     if len(parts) < 2:
         return None
-    return column_of([partial(_group_panel, tokens, parts, tail, kind) for kind in KINDS], "", 2.3, integer_x=False)
+    return column_of(
+        [partial(_group_panel, tokens, parts, tail, kind) for kind in KINDS], "", height=2.3, integer_x=False
+    )
 
 
 def _group_panel(tokens: Tokens, parts: Parts, tail: bool, kind: str, axes: Axes, table: Table) -> bool:
@@ -282,7 +283,9 @@ def draw_proxy(tokens: Tokens) -> Drawing | None:
     """|log r| against the total variation, and all proxies by probability."""
     if "tv" not in tokens.more:
         return None
-    return column_of([partial(_cloud, tokens), partial(_proxies_panel, tokens)], "", 3.6, legend=False, integer_x=False)
+    return column_of(
+        [partial(_cloud, tokens), partial(_proxies_panel, tokens)], "", height=3.6, legend=False, integer_x=False
+    )
 
 
 def _cloud(tokens: Tokens, axes: Axes, table: Table) -> bool:

@@ -8,10 +8,10 @@ from functools import partial
 import numpy as np
 from matplotlib.axes import Axes
 
-from sat_slime.report.curves import column_of
 from sat_slime.report.diagnosis.tables import percent
-from sat_slime.report.drawing import BLACK, BLUE, ORANGE, VERMILION, Columns, Drawing, Table
-from sat_slime.report.page_parts import Figure, Sheet
+from sat_slime.report.drawing import BLACK, BLUE, ORANGE, VERMILION, Drawing, Table, column_of
+from sat_slime.report.page import Figure, Sheet
+from sat_slime.runs.rows import Columns
 
 SIZES = {"mismatch/d_pi": "mean |d|", "mismatch/policy": "policy", "mismatch/implementation": "implementation"}
 SHARES = {

@@ -9,33 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from sat_slime.report.diagnosis import figures as diagnosis_figures
-from sat_slime.report.diagnosis import tables as diagnosis_tables
 from sat_slime.report.diagnosis.attribution import load_tokens
+from sat_slime.report.diagnosis.figures import figures
 from sat_slime.report.diagnosis.from_metrics import metrics_figure, metrics_findings, metrics_table
-from sat_slime.report.drawing import has
-from sat_slime.report.html import HEAD
-from sat_slime.report.page_parts import Figure, Sheet, figure_html, sheet_html
-from sat_slime.report.run.page import Run, headline, load_run, section
-from sat_slime.report.sheet_style import STYLE
+from sat_slime.report.diagnosis.tables import findings, tables, warnings
+from sat_slime.report.page import Figure, Page, Sheet, headline, warning_box
 from sat_slime.rollout.token_dump import dump_paths
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.rows import write_atomically
+from sat_slime.runs.reading import Run, load_run, section
+from sat_slime.runs.rows import has
 
 FOLDER = "diagnosis"
-
-PAGE = (
-    HEAD
-    + """<p class="subtitle">{subtitle}</p>
-<div class="summary">{summary}</div>
-{warnings}
-<nav>{contents}</nav>
-{body}
-<p class="files">This page again: <code>{command}</code></p>
-</body>
-</html>
-"""
-)
 
 
 @dataclass
@@ -56,38 +40,31 @@ def write_diagnosis(path: str | Path) -> Diagnosis:
     """
     run = load_run(path)
     tokens = load_tokens(dump_paths(run.folder.path))
-    figures: list[Figure]
+    drawn: list[Figure]
     if tokens is not None:
-        found = list(diagnosis_tables.findings(tokens))
-        doubts = list(diagnosis_tables.warnings(tokens, section(run.config, "pipeline").get("lag")))
-        sheets, figures = diagnosis_tables.tables(tokens), diagnosis_figures.figures(tokens)
+        found = list(findings(tokens))
+        doubts = list(warnings(tokens, section(run.config, "pipeline").get("lag")))
+        sheets, drawn = tables(tokens), figures(tokens)
     elif has(run.data.metrics, "mismatch/implementation"):
         found, doubts = list(metrics_findings(run.data.metrics)), [_without_dumps(run)]
-        sheets, figures = [metrics_table(run.data.metrics)], [metrics_figure(run.data.metrics)]
+        sheets, drawn = [metrics_table(run.data.metrics)], [metrics_figure(run.data.metrics)]
     else:
         raise RunFolderError(_nothing_measured(run))
-    folder = run.folder.path / FOLDER
-    contents: list[tuple[str, str]] = []
-    body = [sheet_html(sheet, folder, contents) for sheet in sheets]
-    body += [figure_html(figure, folder, contents) for figure in figures]
-    name = str(run.config.get("name") or run.folder.path.name)
-    page = PAGE.format(
-        style=STYLE,
-        title=html.escape(f"{name}: the mismatch taken apart"),
-        subtitle=html.escape(headline(run)),
-        summary="".join(f"<p>{html.escape(sentence)}</p>" for sentence in found),
-        warnings=_warnings_html(doubts),
-        contents="".join(f'<a href="#{html.escape(to)}">{html.escape(text)}</a>' for to, text in contents),
-        body="\n".join(body),
-        command=html.escape(f"sat-slime diagnose {shlex.quote(str(path))}"),
+    page = Page(run.folder.path / FOLDER)
+    for sheet in sheets:
+        page.sheet(sheet)
+    for figure in drawn:
+        page.figure(figure)
+    again = html.escape(f"sat-slime diagnose {shlex.quote(str(path))}")
+    page.add(f'<p class="files">This page again: <code>{again}</code></p>')
+    written = page.write(
+        "index.html",
+        title=f"{run.name}: the mismatch taken apart",
+        subtitle=headline(run),
+        summary=found,
+        warnings=warning_box(doubts),
     )
-    write_atomically(folder / "index.html", page)
-    return Diagnosis(folder / "index.html", found, doubts, sheets)
-
-
-def _warnings_html(doubts: list[str]) -> str:
-    items = "".join(f"<li>{html.escape(text)}</li>" for text in doubts)
-    return f'<ul class="warnings">{items}</ul>' if items else ""
+    return Diagnosis(written, found, doubts, sheets)
 
 
 def _is_of_slime(run: Run) -> bool:

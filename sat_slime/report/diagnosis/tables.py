@@ -25,7 +25,7 @@ from sat_slime.report.diagnosis.attribution import (
     tail_bounds,
     whole,
 )
-from sat_slime.report.page_parts import Heading, Sheet, Strong
+from sat_slime.report.page import Heading, Sheet, Strong
 
 DASH = "–"
 XI = 1.0

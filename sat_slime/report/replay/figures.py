@@ -11,9 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from sat_slime.objective import SAT
 from sat_slime.report.drawing import BLACK, BLUE, GREY, ORANGE, SKY, STYLE, VERMILION, WIDTH, Drawing, Table
-from sat_slime.report.page_parts import Figure
+from sat_slime.report.page import Figure
 from sat_slime.report.replay.gradient import CLIPPED, MASKED
 from sat_slime.report.replay.replay import Replay
 from sat_slime.report.replay.scope import ORDERS, SIZES
@@ -196,6 +195,5 @@ def draw_scope(result: Replay) -> Drawing | None:
 
 def _levels(axes: Axes, result: Replay) -> None:
     """What the gate can open at most, for each level of the quantile."""
-    regions = [candidate.method.trust_region for candidate in result.candidates]
-    for alpha in sorted({region.alpha for region in regions if isinstance(region, SAT)}):
+    for alpha in sorted({one.method.sat.alpha for one in result.candidates if one.method.sat}):
         axes.axhline(100 * (1 - alpha), color=GREY, linewidth=1.2, zorder=0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sat_slime.objective import SAT, Method, TokenBatch, policy_surrogate, tail_quantile
+from sat_slime.objective import Method, TokenBatch, policy_surrogate, tail_quantile
 from sat_slime.objective.clip import bounded_ratio
 from sat_slime.objective.ratio import log_ratio, sequence_mean
 from sat_slime.report.replay.step_batch import StepBatch
@@ -82,24 +82,24 @@ class StepView:
         """Take all that `methods` read, before threads read it."""
         for method in methods:
             self.log_ratio(method)
-            if isinstance(method.trust_region, SAT):
+            if method.sat:
                 self.step_quantile(method)
 
     def log_ratio(self, method: Method) -> Tensor:
         """(N,) d of the method over the whole step; 0 on inactive tokens."""
         key = method.ratio, method.denominator
         if key not in self._ratios:
-            self._ratios[key] = log_ratio(method, self.tokens(method))
+            self._ratios[key] = log_ratio(method.ratio, method.denominator, self.tokens(method))
         return self._ratios[key]
 
     def step_quantile(self, method: Method) -> Tensor:
         """q of SAT under scope `step`."""
-        assert isinstance(method.trust_region, SAT)
-        key = method.ratio, method.denominator, method.trust_region.alpha
+        assert method.sat, "SAT alone has a quantile"
+        key = method.ratio, method.denominator, method.sat.alpha
         if key not in self._quantiles:
             stale = self.log_ratio(method).abs()
             padding = len(stale) - int(self.batch.mask.sum())
-            self._quantiles[key] = tail_quantile(stale, method.trust_region.alpha, padding=padding)
+            self._quantiles[key] = tail_quantile(stale, method.sat.alpha, padding=padding)
         return self._quantiles[key]
 
     def tokens(self, method: Method, tokens: slice = slice(None), lengths: Tensor | None = None) -> TokenBatch:
@@ -160,13 +160,12 @@ class SpanView:
 
 def token_gradient(method: Method, view: SpanView) -> TokenGradient:
     """g and fate of the span's tokens. SAT's quantile is that of its scope."""
-    region = method.trust_region
     d = view.log_ratio(method).requires_grad_()
     values: list[Tensor] = []
     clipped: list[Tensor] = []
     metrics: list[Metrics] = []
-    alone = isinstance(region, SAT) and region.scope == "microbatch"
-    quantile = view.step.step_quantile(method) if isinstance(region, SAT) and not alone else None
+    alone = method.sat is not None and not method.quantile_is_of_the_step
+    quantile = view.step.step_quantile(method) if method.quantile_is_of_the_step else None
     for part, tokens in view.parts(method, alone):
         surrogate = policy_surrogate(method, tokens, quantile=quantile, d=d[part])
         values.append(surrogate.values)

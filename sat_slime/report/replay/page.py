@@ -8,27 +8,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sat_slime.report.html import HEAD
-from sat_slime.report.page_parts import Sheet, figure_html, sheet_html
+from sat_slime.report.page import Page, Sheet, warning_box
 from sat_slime.report.replay.figures import figures
 from sat_slime.report.replay.replay import Replay
 from sat_slime.report.replay.tables import sweep_rows, tables, weighted
-from sat_slime.report.sheet_style import STYLE
 from sat_slime.runs.folder import RunFolderError, writable
-from sat_slime.runs.rows import write_atomically
-
-PAGE = (
-    HEAD
-    + """<p class="subtitle">{subtitle}</p>
-<div class="summary">{summary}</div>
-{warnings}
-<nav>{contents}</nav>
-{body}
-<section><p>This page again: <code>{command}</code></p></section>
-</body>
-</html>
-"""
-)
 
 
 def check_out(folder: Path) -> None:
@@ -41,30 +25,26 @@ def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
     """Write report.html, figures/ and tables/; returns the page."""
     check_out(folder)
     with writable(folder):
-        contents: list[tuple[str, str]] = []
+        page = Page(folder)
         sheets = {sheet.name: sheet for sheet in tables(result)}
         steps = sheets.pop("steps")
-        body = [sheet_html(sheets.pop("methods"), folder, contents)]
+        page.sheet(sheets.pop("methods"))
         for figure in figures(result):
-            body.append(figure_html(figure, folder, contents))
+            page.figure(figure)
             if figure.name in _AFTER and _AFTER[figure.name] in sheets:
-                body.append(sheet_html(sheets.pop(_AFTER[figure.name]), folder, contents))
-        body.append(sheet_html(steps, folder, contents))
+                page.sheet(sheets.pop(_AFTER[figure.name]))
+        page.sheet(steps)
         Sheet("scope_sweep", "", "", [], [], numbers=sweep_rows(result)).save(folder / "tables")
         if (left_out := _left_out(result)) is not None:
-            body.append(sheet_html(left_out, folder, contents))
-        page = PAGE.format(
-            style=STYLE,
+            page.sheet(left_out)
+        page.add(f"<section><p>This page again: <code>{html.escape(shlex.join(command))}</code></p></section>")
+        return page.write(
+            "report.html",
             title="Replay",
-            subtitle=html.escape(f"{len(result.rows):,} optimizer steps, {result.tokens:,} tokens"),
-            summary="".join(f"<p>{html.escape(sentence)}</p>" for sentence in summary(result)),
+            subtitle=f"{len(result.rows):,} optimizer steps, {result.tokens:,} tokens",
+            summary=summary(result),
             warnings=_warnings(result),
-            contents="".join(f'<a href="#{html.escape(to)}">{html.escape(text)}</a>' for to, text in contents),
-            body="\n".join(body),
-            command=html.escape(shlex.join(command)),
         )
-        write_atomically(folder / "report.html", page)
-    return folder / "report.html"
 
 
 _AFTER = {"cosines": "cosine_numbers", "scope": "scopes"}
@@ -95,10 +75,7 @@ def _warnings(result: Replay) -> str:
     lines = [f"{one.path}: {one.reason}" for one in result.skipped[:20]]
     if len(result.skipped) > 20:
         lines.append(f"and {len(result.skipped) - 20} more")
-    if not lines:
-        return ""
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-    return f"<p><strong>Skipped files</strong></p><ul class='warnings'>{items}</ul>"
+    return f"<p><strong>Skipped files</strong></p>{warning_box(lines)}" if lines else ""
 
 
 def _left_out(result: Replay) -> Sheet | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sat_slime.objective import SAT, mismatch_metrics
+from sat_slime.objective import mismatch_metrics
 from sat_slime.report.replay.gradient import CLIPPED, MASKED, Metrics, StepView, spans
 from sat_slime.report.replay.scope import Sweep, sweep_step
 from sat_slime.report.replay.selection import UNCLIPPED, Candidate, LeftOut, answerable, reads_checkpoint
@@ -73,7 +73,7 @@ class Replay:
 
     def sat_methods(self) -> list[int]:
         """Those with a quantile."""
-        return [i for i, one in enumerate(self.candidates) if isinstance(one.method.trust_region, SAT)]
+        return [i for i, one in enumerate(self.candidates) if one.method.sat]
 
 
 def replay(

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sat_slime.objective import SAT
+from sat_slime.objective import SAT, Clip
 from sat_slime.objective.clip import bounded_ratio
-from sat_slime.objective.trust_region import contraction
+from sat_slime.objective.stabilizers.sat import contraction
 from sat_slime.report.replay.gradient import StepView
 from sat_slime.report.replay.selection import Candidate
 
@@ -57,23 +57,23 @@ def sweep_step(candidates: Sequence[Candidate], view: StepView, seed: int) -> di
     orders = (sampled, np.random.default_rng(seed).permutation(len(lengths)))
     found: dict[int, Sweep] = {}
     for index, candidate in enumerate(candidates):
-        region = candidate.method.trust_region
-        if isinstance(region, SAT):
+        sat, clip = candidate.method.sat, candidate.method.trust_region
+        if sat and clip:
             d = view.log_ratio(candidate.method)[mask]
-            reach = outward_reach(region, d, step.advantages[mask])
-            found[index] = _sweep(region, d.abs().numpy(), reach.numpy(), owner, orders)
+            reach = outward_reach(clip, d, step.advantages[mask])
+            found[index] = _sweep(sat, d.abs().numpy(), reach.numpy(), owner, orders)
     return found
 
 
-def outward_reach(region: SAT, d: Tensor, advantages: Tensor) -> Tensor:
+def outward_reach(clip: Clip, d: Tensor, advantages: Tensor) -> Tensor:
     """(n,) |r - 1| as a share of the base radius on that side, for tokens that the base does not clip and whose update
     leads outward; 0 for the others. SAT clips a token newly where its factor is below this (Eqs. gate, bands)."""
     away = bounded_ratio(d) - 1.0
-    reach = torch.where(away > 0, away / region.eps_high, -away / region.eps_low)
+    reach = torch.where(away > 0, away / clip.eps_high, -away / clip.eps_low)
     return torch.where((d * advantages > 0) & (reach <= 1.0), reach, 0.0)
 
 
-def _sweep(region: SAT, stale: np.ndarray, reach: np.ndarray, owner: np.ndarray, orders: Sequence[np.ndarray]) -> Sweep:
+def _sweep(sat: SAT, stale: np.ndarray, reach: np.ndarray, owner: np.ndarray, orders: Sequence[np.ndarray]) -> Sweep:
     sweep = Sweep()
     ascending = np.argsort(stale, kind="stable")
     stale, reach, owner = stale[ascending], reach[ascending], owner[ascending]
@@ -85,8 +85,8 @@ def _sweep(region: SAT, stale: np.ndarray, reach: np.ndarray, owner: np.ndarray,
                 continue
             # a type of 16 bits makes numpy sort by radix
             scope = (place // size).astype(np.uint16 if len(order) < 2**16 else np.int64)[owner]
-            tokens, beyond, q = beyond_gate(stale, scope, scopes, region.alpha)
-            factor = contraction(torch.from_numpy(stale[beyond] / q), 1.0, region.exponent).numpy()
+            tokens, beyond, q = beyond_gate(stale, scope, scopes, sat.alpha)
+            factor = contraction(torch.from_numpy(stale[beyond] / q), 1.0, sat.exponent).numpy()
             sweep.tokens[row, column] = tokens
             sweep.gated[row, column] = len(beyond)
             sweep.newly[row, column] = (reach[beyond] > factor).sum()

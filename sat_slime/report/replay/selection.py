@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,12 +12,12 @@ import yaml
 from sat_slime.config import ConfigError
 from sat_slime.config.loader import read_section
 from sat_slime.config.method import build_method, method_switches
-from sat_slime.config.schema import MethodConfig
+from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.source import parse_value
 from sat_slime.objective import Method, check_method, method_names, named_method
 
 ALL = "all"
-UNCLIPPED = Method("unclipped", trust_region=None)
+UNCLIPPED = Method(named_method("grpo").stabilizers, trust_region=None, called="unclipped")
 """The importance-sampled gradient r A of every token, which the others are held against."""
 
 
@@ -102,10 +101,9 @@ def _with(name: str, settings: dict[str, Any]) -> Method:
                 raise ConfigError([f"--set {key}: {part} is no section of method"])
         inner[last] = value
     try:
-        method = build_method(read_section(MethodConfig, section, f"--set of {name}"))
+        return build_method(read_section(MethodConfig, section, f"--set of {name}"))
     except ValueError as error:
         raise ConfigError([f"--set of {name}: {error}"]) from None
-    return dataclasses.replace(method, name=name)
 
 
 def _checked(label: str, method: Method) -> Method:
@@ -123,11 +121,9 @@ def _shown(value: Any) -> str:
 
 
 def _each_formula_once(found: Iterable[tuple[str, Method]]) -> list[Candidate]:
-    candidates: dict[Method, list[tuple[str, Method]]] = {}
+    candidates: dict[object, list[tuple[str, Method]]] = {}
     for label, method in found:
-        # routing replay is in the forward pass that made the dump, not in a formula
-        formula = dataclasses.replace(method, name="", routing_replay=False)
-        candidates.setdefault(formula, []).append((label, method))
+        candidates.setdefault(method.formula, []).append((label, method))
     return [Candidate(same[0][0], same[0][1], tuple(label for label, _ in same[1:])) for same in candidates.values()]
 
 

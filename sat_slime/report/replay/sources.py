@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import yaml
 from safetensors import SafetensorError, safe_open
 
 from sat_slime.report.replay import slime_dump
 from sat_slime.report.replay.step_batch import TOKENS_PER_MICROBATCH, DumpFault, Layout, StepBatch
-from sat_slime.report.run.page import section
 from sat_slime.rollout.token_dump import FOLDER, DumpError, TokenDump, dump_paths, read_dump
 from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.reading import read_yaml, section
 
 SUFFIXES = (".pt", ".safetensors")
 
@@ -100,11 +99,7 @@ def _by_number(path: Path) -> list[tuple[int, str]]:
 
 
 def _tokens_per_microbatch(run: Path) -> int:
-    try:
-        config = yaml.safe_load(RunFolder(run).config.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        config = None
-    tokens = section(config if isinstance(config, dict) else {}, "train").get("tokens_per_microbatch")
+    tokens = section(read_yaml(RunFolder(run).config), "train").get("tokens_per_microbatch")
     return tokens if isinstance(tokens, int) and tokens > 0 else TOKENS_PER_MICROBATCH
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sat_slime.objective import SAT, MetricAccumulator, response_mean_weights
+from sat_slime.objective import MetricAccumulator, response_mean_weights
 from sat_slime.report.replay.gradient import (
     FATES,
     Metrics,
@@ -155,9 +155,9 @@ def span_result(candidates: Sequence[Candidate], step: StepView, span: Span, tok
     for index, candidate in enumerate(candidates):
         method = candidate.method
         gradient = token_gradient(method, view)
-        if isinstance(method.trust_region, SAT):
+        if method.sat:
             for scope in SCOPES:
-                own = method.trust_region.scope == scope
+                own = method.sat.scope == scope
                 scopes[index, scope] = gradient.metrics if own else gate_metrics(method, view, scope)
         key = method.ratio, method.denominator
         if key not in cells:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,28 +19,83 @@ from sat_slime.report.drawing import (
     ORANGE,
     SKY,
     VERMILION,
+    WIDTH,
     Drawing,
-    RunData,
-    Series,
     Table,
+    column_of,
+)
+from sat_slime.report.page import Figure
+from sat_slime.report.run.panels import (
+    PANEL_HEIGHT,
+    Series,
+    by_step,
     draw_lines,
     finish,
-    has,
     line_panel,
-    smooth,
-    stack,
     steps_of,
-    window_of,
 )
-from sat_slime.runs.rows import largest_k
+from sat_slime.report.smoothing import smooth, window_of
+from sat_slime.runs.reading import RunData
+from sat_slime.runs.rows import has, largest_k
 
 HistogramRow = Mapping[str, Any]
+
+
+def figures(data: RunData) -> Iterator[Figure]:
+    """All figures of the page, drawn when asked for."""
+    yield Figure(
+        "reward",
+        "Reward and accuracy",
+        "The training reward is that of the policy that generated the batch, up to one lag ago; the accuracy is on "
+        "problems never trained on. Faint lines are single steps, strong ones averages over whole lag cycles.",
+        partial(draw_learning, data),
+    )
+    yield Figure(
+        "mismatch",
+        "Mismatch between trainer and engine",
+        "How far the trained policy π is from the one that sampled, μ: d_pi is the mean over tokens. Its policy part "
+        "grows with every update since generation; its implementation part is what the engines compute differently.",
+        partial(draw_mismatch, data),
+    )
+    yield Figure(
+        "lag",
+        "Realized lag",
+        "How many optimizer updates old the trained responses were, from the weight version that the engine reported.",
+        partial(draw_lag, data),
+    )
+    yield Figure(
+        "trust_region",
+        "Trust region",
+        "What SAT left of the base radii, the share of tokens beyond its gate, and the newly clipped share: tokens "
+        "whose gradient it really removed, the only ones that make the run differ from its base.",
+        partial(draw_trust_region, data),
+    )
+    yield Figure(
+        "log_ratio_histogram",
+        "Distribution of |d|",
+        "d = log π − log μ of single tokens. Vertical lines: q, the quantile that opens SAT's gate, median over the "
+        "steps drawn. With a sequence ratio q is of the responses' mean d and lies below the tokens' own tail.",
+        partial(draw_histogram, data),
+    )
+    yield Figure(
+        "optimization",
+        "Clipping, gradient and loss",
+        "Tokens whose gradient is clipped away, by the sign of their advantage; the gradient's norm; the loss terms.",
+        partial(draw_optimization, data),
+    )
+    yield Figure(
+        "time",
+        "Where the time goes",
+        "The stacked parts follow each other in the trainer. Generation runs beside them: it costs only what shows as "
+        "waiting.",
+        partial(draw_time, data),
+    )
 
 
 def draw_learning(data: RunData) -> Drawing | None:
     """Reward of the training batches, and accuracy on held-out problems."""
     reward = Series("reward/mean", "reward of the batch", BLUE)
-    drawing = stack(
+    drawing = by_step(
         data,
         line_panel(data, "training reward", "mean reward", reward, raw=True, zero=False),
         partial(_eval_panel, data),
@@ -95,7 +150,7 @@ def _eval_panel(data: RunData, axes: Axes, table: Table) -> bool:
 
 def draw_mismatch(data: RunData) -> Drawing | None:
     """d_pi, its split (Eq. split) and the quantiles of |d|."""
-    return stack(
+    return by_step(
         data,
         line_panel(
             data,
@@ -121,7 +176,7 @@ def draw_mismatch(data: RunData) -> Drawing | None:
 
 def draw_lag(data: RunData) -> Drawing | None:
     """Realized lag of the trained responses."""
-    return stack(data, partial(_lag_panel, data))
+    return by_step(data, partial(_lag_panel, data))
 
 
 def _lag_panel(data: RunData, axes: Axes, table: Table) -> bool:
@@ -140,7 +195,7 @@ def _lag_panel(data: RunData, axes: Axes, table: Table) -> bool:
 
 def draw_trust_region(data: RunData) -> Drawing | None:
     """The radii that SAT left (Eq. adaptive-eps), how often its gate opened (Eq. gate) and what that changed."""
-    return stack(
+    return by_step(
         data,
         line_panel(
             data,
@@ -176,7 +231,14 @@ def draw_histogram(data: RunData) -> Drawing | None:
         stale = [row for row in dated if row["lag"] >= high]
         pairs.append({f"lag up to {low:g}": [row for row in dated if row["lag"] <= low], f"lag from {high:g}": stale})
     panels = [partial(_density_panel, pair) for pair in pairs]
-    return stack(data, *panels, x_label="|log π − log μ| of a token, nats", by_step=False)
+    return column_of(
+        panels,
+        "|log π − log μ| of a token, nats",
+        width=WIDTH,
+        height=PANEL_HEIGHT,
+        legend=False,
+        integer_x=False,
+    )
 
 
 def _density_panel(pair: Mapping[str, Sequence[HistogramRow]], axes: Axes, table: Table) -> bool:
@@ -202,7 +264,7 @@ def _density_panel(pair: Mapping[str, Sequence[HistogramRow]], axes: Axes, table
 
 def draw_optimization(data: RunData) -> Drawing | None:
     """Clipping, gradient norm and loss terms."""
-    return stack(
+    return by_step(
         data,
         line_panel(
             data,
@@ -229,7 +291,7 @@ def draw_optimization(data: RunData) -> Drawing | None:
 
 def draw_time(data: RunData) -> Drawing | None:
     """Where the seconds of an iteration go."""
-    return stack(data, partial(_time_panel, data))
+    return by_step(data, partial(_time_panel, data))
 
 
 def _time_panel(data: RunData, axes: Axes, table: Table) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,74 +12,15 @@ from typing import Any
 import numpy as np
 import yaml
 
-from sat_slime.config.method import method_label
-from sat_slime.report.drawing import Columns, RunData, save, smooth, window_of
-from sat_slime.report.html import PAGE, STYLE
-from sat_slime.report.run import figures
+from sat_slime.report.css import STYLE
+from sat_slime.report.page import Page, headline, warning_box
+from sat_slime.report.run.figures import figures
+from sat_slime.report.smoothing import smooth, window_of
 from sat_slime.runs.collapse import judge
-from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.live_view import duration
+from sat_slime.runs.reading import Run, load_run, section
 from sat_slime.runs.row_faults import row_faults
-from sat_slime.runs.rows import (
-    columns,
-    largest_k,
-    once_per_iteration,
-    read_histograms,
-    read_metrics,
-    read_rows,
-    write_atomically,
-)
-
-FIGURES = (
-    (
-        "reward",
-        "Reward and accuracy",
-        figures.draw_learning,
-        "The training reward is that of the policy that generated the batch, up to one lag ago; the accuracy is on "
-        "problems never trained on. Faint lines are single steps, strong ones averages over whole lag cycles.",
-    ),
-    (
-        "mismatch",
-        "Mismatch between trainer and engine",
-        figures.draw_mismatch,
-        "How far the trained policy π is from the one that sampled, μ: d_pi is the mean over tokens. Its policy part "
-        "grows with every update since generation; its implementation part is what the engines compute differently.",
-    ),
-    (
-        "lag",
-        "Realized lag",
-        figures.draw_lag,
-        "How many optimizer updates old the trained responses were, from the weight version that the engine reported.",
-    ),
-    (
-        "trust_region",
-        "Trust region",
-        figures.draw_trust_region,
-        "What SAT left of the base radii, the share of tokens beyond its gate, and the newly clipped share: tokens "
-        "whose gradient it really removed, the only ones that make the run differ from its base.",
-    ),
-    (
-        "log_ratio_histogram",
-        "Distribution of |d|",
-        figures.draw_histogram,
-        "d = log π − log μ of single tokens. Vertical lines: q, the quantile that opens SAT's gate, median over the "
-        "steps drawn. With a sequence ratio q is of the responses' mean d and lies below the tokens' own tail.",
-    ),
-    (
-        "optimization",
-        "Clipping, gradient and loss",
-        figures.draw_optimization,
-        "Tokens whose gradient is clipped away, by the sign of their advantage; the gradient's norm; the loss terms.",
-    ),
-    (
-        "time",
-        "Where the time goes",
-        figures.draw_time,
-        "The stacked parts follow each other in the trainer. Generation runs beside them: it costs only what shows as "
-        "waiting.",
-    ),
-)
-"""(file name, heading, drawing function, what it shows) of each figure."""
+from sat_slime.runs.rows import Columns, largest_k, once_per_iteration
 
 KEY_METRICS = (
     ("reward/mean", "reward", "{:.3f}"),
@@ -100,98 +39,27 @@ KEY_METRICS = (
 )
 
 
-@dataclass
-class Run:
-    """What a run folder holds, as far as it goes."""
-
-    folder: RunFolder
-    config: dict[str, Any]
-    state: dict[str, Any]
-    data: RunData
-    gaps: int
-    """Values of metrics.jsonl that were not finite numbers."""
-
-    @property
-    def steps(self) -> int:
-        return len(self.data.metrics.get("step", ()))
-
-    @property
-    def planned_steps(self) -> int:
-        pipeline = section(self.config, "pipeline")
-        return int(pipeline.get("iterations", 0)) * int(pipeline.get("optimizer_steps_per_rollout", 1))
-
-
-def section(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """A section of a plain config; empty where it is missing."""
-    value = config.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def load_run(path: str | Path) -> Run:
-    """Read a run folder; what is missing or torn is left out. Raises RunFolderError when it is no run folder."""
-    folder = RunFolder.open(path)
-    config = _config(folder)
-    rows = read_rows(folder.metrics)
-    pipeline = section(config, "pipeline")
-    period = max(1, int(pipeline.get("lag", 1)) * int(pipeline.get("optimizer_steps_per_rollout", 1)))
-    data = RunData(columns(rows), read_metrics(folder.eval), read_histograms(folder.histograms), period)
-    gaps = sum(value is None for row in rows for value in row.values())
-    return Run(folder, config, folder.state(), data, gaps)
-
-
-def _config(folder: RunFolder) -> dict[str, Any]:
-    try:
-        config = yaml.safe_load(folder.config.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
-        config = None
-    return config if isinstance(config, dict) else {}
-
-
-def faults_of(path: str | Path) -> list[str]:
-    """What is wrong with the rows of a run folder, a sentence each; of anything else nothing."""
-    folder = RunFolder(path)
-    return list(row_faults(folder, _config(folder))) if folder.is_run() else []
-
-
 def write_report(path: str | Path) -> Path:
     """Write report.html and figures/ of the run folder at `path`; returns the page's path. Works on a run that is
     going on, failed or was killed. Raises RunFolderError when `path` is no run folder."""
     run = load_run(path)
-    parts = []
-    for name, heading, draw, sentence in FIGURES:
-        drawing = draw(run.data)
-        if drawing is None:
-            continue
-        picture = base64.b64encode(save(drawing, run.folder.figures, name)).decode()
-        parts.append(
-            f'<figure id="{name}"><h2>{html.escape(heading)}</h2><p>{html.escape(sentence)}</p>'
-            f'<img alt="{html.escape(heading)}" src="data:image/svg+xml;base64,{picture}">'
-            f'<figcaption><a href="figures/{name}.csv">numbers</a> · <a href="figures/{name}.png">PNG</a> · '
-            f'<a href="figures/{name}.svg">SVG</a></figcaption></figure>'
-        )
-    if not parts:
-        parts.append("<p>No step was logged, so there is nothing to draw.</p>")
-    warnings = "".join(f"<li>{html.escape(text)}</li>" for text in findings(run))
-    page = PAGE.format(
+    page = Page(run.folder.path)
+    page.add(_table(run))
+    drawn = [page.figure(figure) for figure in figures(run.data)]
+    if not any(drawn):
+        page.add("<p>No step was logged, so there is nothing to draw.</p>")
+    config = html.escape(yaml.safe_dump(run.config, sort_keys=False))
+    page.add(f"<details><summary>Resolved configuration</summary><pre>{config}</pre></details>")
+    return page.write(
+        run.folder.report.name,
+        title=run.name,
+        subtitle=headline(run),
+        status=str(run.state.get("status", "unknown")),
+        summary=summary(run),
+        warnings=warning_box(findings(run)),
+        contents=False,
         style=STYLE,
-        title=html.escape(str(run.config.get("name") or run.folder.path.name)),
-        subtitle=html.escape(headline(run)),
-        status=html.escape(str(run.state.get("status", "unknown"))),
-        summary="".join(f"<p>{html.escape(sentence)}</p>" for sentence in summary(run)),
-        warnings=f'<ul class="warnings">{warnings}</ul>' if warnings else "",
-        table=_table(run),
-        figures="\n".join(parts),
-        config=html.escape(yaml.safe_dump(run.config, sort_keys=False)),
     )
-    write_atomically(run.folder.report, page)
-    return run.folder.report
-
-
-def headline(run: Run) -> str:
-    """Method and lag in a line."""
-    lag = section(run.config, "pipeline").get("lag")
-    mode = "" if lag is None else " · synchronous" if lag == 0 else f" · lag {lag}"
-    return f"{method_label(section(run.config, 'method'))}{mode} · seed {run.config.get('seed', '?')}"
 
 
 def summary(run: Run) -> Iterator[str]:

@@ -23,7 +23,7 @@ from sat_slime.cli.grid_run import grid_start
 from sat_slime.config import load_config
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.initial_model import cached_model
-from sat_slime.grid import run as running
+from sat_slime.grid import runner
 
 TINY = Path(__file__).parents[3] / "configs" / "embedded" / "tiny.yaml"
 STAND_IN = Path(__file__).parents[2] / "embedded" / "stand_in_runtime.py"
@@ -357,7 +357,7 @@ def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
     monkeypatch.setattr(grid_start, "COMMAND", (sys.executable, str(STAND_IN)))
-    monkeypatch.setattr(running, "POLL_S", 0.01)
+    monkeypatch.setattr(runner, "POLL_S", 0.01)
     values = {"name": "small", "run": str(TINY), "methods": ["gspo"], "lags": [1], "seeds": [0], "retries": 1}
     Path("grid.yaml").write_text(yaml.safe_dump(values))
     monkeypatch.setenv("STAND_IN_FAILS_AFTER", "5")

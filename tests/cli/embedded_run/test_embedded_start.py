@@ -175,7 +175,7 @@ def test_a_disk_that_stays_full_is_a_line_too(runtime, monkeypatch, tmp_path):
 def test_a_server_that_does_not_start_tells_why(runtime, tmp_path):
     pytest.importorskip("httpx")
     from sat_slime.config.schema import ModelConfig, RolloutConfig
-    from sat_slime.embedded.server import ServerFailed, SGLangServer
+    from sat_slime.embedded.engine.server import ServerFailed, SGLangServer
 
     command = [sys.executable, "-c", "print('loading'); raise SystemExit('no such checkpoint')"]
     server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), command)
@@ -198,7 +198,7 @@ def test_a_server_that_does_not_start_tells_why(runtime, tmp_path):
 def test_a_server_without_words_leaves_nothing_dangling(tmp_path):
     pytest.importorskip("httpx")
     from sat_slime.config.schema import ModelConfig, RolloutConfig
-    from sat_slime.embedded.server import SGLangServer
+    from sat_slime.embedded.engine.server import SGLangServer
 
     server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), ["true"])
     assert server.last_words() == ""

@@ -33,9 +33,9 @@ def test_top_p_replay_travels_with_slimes_flag() -> None:
 
 def test_the_radii_are_slimes_flags_where_the_section_has_none() -> None:
     args = make_args("sat-grpo", eps_clip=0.1, eps_clip_high=0.28, eps_clip_c=3.0)
-    assert plugin_method(args).trust_region == SAT(0.1, 0.28, dual=3.0)
+    assert (plugin_method(args).trust_region, plugin_method(args).sat) == (Clip(0.1, 0.28, dual=3.0), SAT())
     same = make_args({"method": {"base": "grpo", "clip": {"eps_high": 0.28}}}, eps_clip_high=0.28)
-    assert plugin_method(same).trust_region == Clip(0.2, 0.28)
+    assert (plugin_method(same).trust_region, plugin_method(same).sat) == (Clip(0.2, 0.28), None)
 
 
 def test_hooks_are_on_by_default_and_can_be_switched_off() -> None:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from sat_slime.cli.app import app
 from sat_slime.report.comparison import geometry
-from sat_slime.report.comparison.cells import collect
+from sat_slime.report.comparison.collection import collect
 from sat_slime.report.comparison.contrasts import Comparison
 from sat_slime.report.comparison.limits import limits, summary
 from sat_slime.report.comparison.page import figures, write_grid_report
@@ -185,10 +185,10 @@ def test_sat_stops_more_than_ppo_and_only_outward():
 
 
 def test_tail_is_pooled_by_realized_lag(comparison):
-    cells = comparison.collection.of("grpo", 8)
-    pools = pool(cells)
+    runs = comparison.collection.of("grpo", 8)
+    pools = pool(runs)
     assert set(pools) <= set(range(9)) and len(pools) > 4
-    assert sum(one.counts.sum() for one in pools.values()) == len(cells) * 200 * 3300
+    assert sum(one.counts.sum() for one in pools.values()) == len(runs) * 200 * 3300
 
 
 def test_gate_opens_above_q_alone(comparison):

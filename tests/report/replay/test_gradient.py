@@ -11,8 +11,8 @@ from sat_slime.objective import (
     SAT,
     Clip,
     IcePop,
-    Method,
     TokenBatch,
+    compose,
     compose_method,
     method_names,
     named_method,
@@ -79,7 +79,7 @@ def test_weight_is_the_gradient_that_a_run_takes(name):
 @pytest.mark.parametrize(("name", "spread"), [("sat-grpo", 0.15), ("sat-gspo", 0.7)])
 def test_microbatches_have_their_own_quantile_and_a_step_one(name, spread):
     step = step_batch([20, 30, 10, 25, 40, 5, 12, 18] * 2, 2, spread, microbatches=[5, 8, 3])
-    sat = dataclasses.replace(named_method(name), trust_region=SAT(alpha=0.6))
+    sat = compose(named_method(name).base, [SAT(alpha=0.6)])
     view = StepView(step)
     for at_least in (1, 200, 10**9):  # however they are put together
         found = [token_gradient(sat, SpanView(view, span)).weights for span in spans(step, at_least)]
@@ -95,7 +95,7 @@ def test_microbatches_have_their_own_quantile_and_a_step_one(name, spread):
             expected.append(replayed(sat, alone).weights)
             token, response = inside.stop, response + size
         assert torch.equal(torch.cat(found), torch.cat(expected))
-    whole = dataclasses.replace(sat, trust_region=SAT(alpha=0.6, scope="step"))
+    whole = compose(sat.base, [SAT(alpha=0.6, scope="step")])
     one = replayed(sat, dataclasses.replace(step, microbatches=[len(step.lengths)])).weights
     parts = torch.cat([token_gradient(whole, SpanView(view, span)).weights for span in spans(step, 1)])
     assert torch.equal(parts, one)
@@ -112,12 +112,15 @@ def one_token(ratio, advantage, method):
 
 CASES = [
     (
-        Method("clip"),
+        named_method("grpo").called_by("clip"),
         [(1.3, 1.0, CLIPPED), (0.7, -1.0, CLIPPED), (1.3, -1.0, KEPT), (0.7, 1.0, KEPT), (1.1, 1.0, KEPT)],
     ),
-    (Method("dual", trust_region=Clip(dual=3.0)), [(4.0, -1.0, CLIPPED), (2.0, -1.0, KEPT)]),
-    (Method("gate", gates=(DPPO(),)), [(1.1, 1.0, MASKED), (1.1, -1.0, KEPT), (1.3, 1.0, CLIPPED)]),
-    (Method("pop", gates=(IcePop(0.9, 1.1),)), [(1.15, 1.0, MASKED), (0.7, 1.0, MASKED), (1.0, 1.0, KEPT)]),
+    (
+        compose(named_method("grpo").base, trust_region=Clip(dual=3.0)).called_by("dual"),
+        [(4.0, -1.0, CLIPPED), (2.0, -1.0, KEPT)],
+    ),
+    (compose(DPPO()), [(1.1, 1.0, MASKED), (1.1, -1.0, KEPT), (1.3, 1.0, CLIPPED)]),
+    (compose(IcePop(0.9, 1.1)), [(1.15, 1.0, MASKED), (0.7, 1.0, MASKED), (1.0, 1.0, KEPT)]),
     (named_method("grpo-tis"), [(1.5, 1.0, REWEIGHTED), (3.0, -1.0, REWEIGHTED), (1.0, 1.0, KEPT)]),
     (named_method("spo"), [(1.1, 1.0, REWEIGHTED), (0.7, -1.0, REWEIGHTED)]),
 ]

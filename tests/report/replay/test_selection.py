@@ -1,7 +1,7 @@
 import pytest
 
 from sat_slime.config import ConfigError
-from sat_slime.objective import SAT, compose_method, method_names
+from sat_slime.objective import SAT, Clip, compose_method, method_names
 from sat_slime.report.replay.selection import answerable, choose
 
 
@@ -21,14 +21,14 @@ def test_settings_reach_the_methods_that_read_them_and_lists_are_swept():
         "sat-gspo sat.alpha=0.8 clip.eps_high=0.3",
         "sat-gspo sat.alpha=0.95 clip.eps_high=0.3",
     ]
-    assert [one.method.trust_region for one in candidates[1:]] == [
-        SAT(alpha=0.8, eps_high=0.3),
-        SAT(alpha=0.95, eps_high=0.3),
+    assert [(one.method.sat, one.method.trust_region) for one in candidates[1:]] == [
+        (SAT(alpha=0.8), Clip(eps_high=0.3)),
+        (SAT(alpha=0.95), Clip(eps_high=0.3)),
     ]
 
 
 def test_a_value_of_the_default_among_others_is_replayed_too():
-    assert [one.method.trust_region.alpha for one in choose("sat-grpo", ["sat.alpha=[0.9, 0.99]"])] == [0.9, 0.99]
+    assert [one.method.sat.alpha for one in choose("sat-grpo", ["sat.alpha=[0.9, 0.99]"])] == [0.9, 0.99]
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,17 @@ import torch
 from synthetic import histogram_row, step_metrics, write_run
 
 from sat_slime.objective import mismatch_histogram
-from sat_slime.report.drawing import RunData, save, smooth
-from sat_slime.report.run import figures
-from sat_slime.report.run.page import FIGURES
+from sat_slime.report.drawing import save
+from sat_slime.report.run.figures import draw_histogram, draw_learning, draw_mismatch, figures
+from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import columns, read_metrics, read_rows
 
-DRAW = [draw for _, _, draw, _ in FIGURES]
+NAMES = [figure.name for figure in figures(RunData())]
+
+
+def draw(name, data):
+    (figure,) = (figure for figure in figures(data) if figure.name == name)
+    return figure.draw()
 
 
 def run_data(tmp_path, steps, lag=8):
@@ -20,33 +25,32 @@ def run_data(tmp_path, steps, lag=8):
     return RunData(read_metrics(folder / "metrics.jsonl"), read_metrics(folder / "eval.jsonl"), rows, max(lag, 1))
 
 
-@pytest.mark.parametrize("draw", DRAW)
-def test_no_data_no_figure(draw):
-    assert draw(RunData()) is None
+@pytest.mark.parametrize("name", NAMES)
+def test_no_data_no_figure(name):
+    assert draw(name, RunData()) is None
 
 
-@pytest.mark.parametrize("draw", DRAW)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("steps", [1, 2, 40])
-def test_drawn_from_few_and_many_steps(draw, steps, tmp_path):
-    drawing = draw(run_data(tmp_path, steps))
+def test_drawn_from_few_and_many_steps(name, steps, tmp_path):
+    drawing = draw(name, run_data(tmp_path, steps))
     assert drawing.figure.axes
     assert drawing.table
 
 
-@pytest.mark.parametrize("draw", DRAW)
-def test_missing_values_do_not_matter(draw, tmp_path):
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_values_do_not_matter(name):
     rows = [step_metrics(step) for step in range(1, 20)]
     for row in rows[::2]:
         for key in list(row)[1::2]:
             row[key] = None
-    draw(
-        RunData(columns(rows), {"accuracy": np.array([np.nan, 0.5])}, [{"step": 1}, {**histogram_row(2), "q": None}], 8)
-    )
+    histograms = [{"step": 1}, {**histogram_row(2), "q": None}]
+    draw(name, RunData(columns(rows), {"accuracy": np.array([np.nan, 0.5])}, histograms, 8))
 
 
 def test_saved_figure_has_its_numbers_beside_it(tmp_path):
     data = run_data(tmp_path, 12)
-    svg = save(figures.draw_mismatch(data), tmp_path / "figures", "mismatch")
+    svg = save(draw_mismatch(data), tmp_path / "figures", "mismatch")
     assert svg.lstrip().startswith(b"<?xml")
     assert (tmp_path / "figures" / "mismatch.png").read_bytes().startswith(b"\x89PNG")
     rows = list(csv.DictReader((tmp_path / "figures" / "mismatch.csv").open()))
@@ -57,7 +61,7 @@ def test_saved_figure_has_its_numbers_beside_it(tmp_path):
 
 def test_the_rewards_file_has_each_evaluation_beside_its_step(tmp_path):
     data = run_data(tmp_path, 40)
-    save(figures.draw_learning(data), tmp_path / "figures", "reward")
+    save(draw_learning(data), tmp_path / "figures", "reward")
     rows = list(csv.DictReader((tmp_path / "figures" / "reward.csv").open()))
     assert [float(row["step"]) for row in rows] == list(range(0, 41)) and "eval/step" not in rows[0]
     scores = dict(zip(data.evals["step"], data.evals["accuracy"], strict=True))
@@ -71,7 +75,7 @@ def test_the_rewards_file_has_each_evaluation_beside_its_step(tmp_path):
 
 def test_evaluations_of_several_data_sets_have_a_row_each():
     evals = columns([{"step": step, "accuracy": score} for step, score in ((0, 0.1), (0, 0.2), (2, 0.3), (2, 0.4))])
-    table = figures.draw_learning(RunData(columns([step_metrics(step) for step in (1, 2, 3)]), evals)).table
+    table = draw_learning(RunData(columns([step_metrics(step) for step in (1, 2, 3)]), evals)).table
     assert table["step"].tolist() == [0, 0, 1, 2, 2, 3]
     np.testing.assert_array_equal(table["eval/accuracy"], [0.1, 0.2, np.nan, 0.3, 0.4, np.nan])
     assert np.isfinite(table["reward/mean"]).tolist() == [False, False, True, True, False, True]
@@ -80,7 +84,7 @@ def test_evaluations_of_several_data_sets_have_a_row_each():
 def test_an_evaluation_shows_its_interval_and_pass_at_the_largest_k():
     scores = {"accuracy": 0.5, "accuracy/low_samples": 0.4, "accuracy/high_samples": 0.7, "pass@1": 0.5, "pass@8": 0.8}
     evals = columns([{"step": step, "n_samples": 64, **scores} for step in (0, 16)])
-    drawing = figures.draw_learning(RunData(columns([step_metrics(1), step_metrics(2)]), evals))
+    drawing = draw_learning(RunData(columns([step_metrics(1), step_metrics(2)]), evals))
     axes = drawing.figure.axes[-1]
     assert "95 % interval" in axes.get_title(loc="left") + axes.get_title()
     assert "pass@8" in [text.get_text() for text in axes.get_legend().get_texts()]
@@ -89,20 +93,9 @@ def test_an_evaluation_shows_its_interval_and_pass_at_the_largest_k():
     assert [end[:, 1].tolist() for end in ends] == [[0.4, 0.7], [0.4, 0.7]]
 
 
-def test_smoothing_over_a_whole_period_flattens_a_sawtooth():
-    sawtooth = np.tile(np.arange(1.0, 9.0), 10)
-    inner = smooth(sawtooth, 8)[8:-8]
-    np.testing.assert_allclose(inner, 4.5)
-
-
-def test_smoothing_leaves_out_nan():
-    np.testing.assert_allclose(smooth(np.array([1.0, np.nan, 3.0]), 3), [1.0, 2.0, 3.0])
-    assert np.isnan(smooth(np.array([np.nan, np.nan]), 2)).all()
-
-
 def test_histogram_shares_sum_to_one_and_split_by_lag():
     rows = [histogram_row(step) for step in range(1, 33)]
-    table = figures.draw_histogram(RunData(histograms=rows, period=8)).table
+    table = draw_histogram(RunData(histograms=rows, period=8)).table
     shares = {key: values.sum() for key, values in table.items() if key.endswith("share")}
     assert len(shares) == 4
     np.testing.assert_allclose(list(shares.values()), 1.0)
@@ -110,6 +103,6 @@ def test_histogram_shares_sum_to_one_and_split_by_lag():
 
 def test_histogram_takes_what_the_objective_measures():
     measured = mismatch_histogram(torch.tensor([0.0, 1e-3, 0.02, 0.5]))
-    table = figures.draw_histogram(RunData(histograms=[{"step": 1, "lag": 1, "q": None, **measured}])).table
+    table = draw_histogram(RunData(histograms=[{"step": 1, "lag": 1, "q": None, **measured}])).table
     assert table["first quarter: share"][0] == 0.25  # exactly zero, left of every edge
     assert table["first quarter: share"].sum() == 1.0

@@ -4,8 +4,9 @@ import re
 import pytest
 from synthetic import step_metrics, write_run
 
-from sat_slime.report.run.page import ends, findings, load_run, summary, write_report
+from sat_slime.report.run.page import ends, findings, summary, write_report
 from sat_slime.runs.folder import RunFolderError
+from sat_slime.runs.reading import load_run
 from sat_slime.runs.rows import to_json
 
 FAILED = json.dumps(

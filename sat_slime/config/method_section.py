@@ -1,0 +1,201 @@
+"""The `method` section, made of the stabilizers' own settings: their fields, defaults, bounds and docstrings."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import typing
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, WrapValidator, create_model, model_validator
+
+from sat_slime.config.marks import OWN_TO_A_CELL
+from sat_slime.config.section import Section
+from sat_slime.objective.ratio import Denominator
+from sat_slime.objective.stabilizer import Stabilizer
+from sat_slime.objective.stabilizers import STABILIZERS, bases, find, switches
+from sat_slime.objective.stabilizers.ppo import Clip
+
+
+def _base_or_path(value: Any, check: Any) -> Any:
+    """The dotted path of a base that is not ours is one too, where its module can be imported."""
+    if not (isinstance(value, str) and "." in value):
+        return check(value)
+    find(value)  # raises where it cannot be imported
+    return value
+
+
+BaseName = Annotated[  # type: ignore[valid-type]
+    Literal[tuple(kind.name for kind in bases())], WrapValidator(_base_or_path), OWN_TO_A_CELL
+]
+
+
+def key_of(kind: type[Stabilizer]) -> str:
+    """Its key in the section `method`."""
+    return kind.key or kind.name
+
+
+def has_settings(kind: type[Stabilizer]) -> bool:
+    """Whether it has a section of its own."""
+    return bool(dataclasses.fields(kind))  # type: ignore[arg-type]
+
+
+_SECTIONS: dict[type, type[Section]] = {}
+
+
+def section_of(settings: type) -> type[Section]:
+    """The section of a dataclass of settings; that of a stabilizer beside a base can be switched on."""
+    if settings not in _SECTIONS:
+        _SECTIONS[settings] = _made(settings)
+    return _SECTIONS[settings]
+
+
+def _made(settings: type) -> type[Section]:
+    hints, docs = typing.get_type_hints(settings, include_extras=True), _docstrings(settings)
+    fields: dict[str, Any] = {}
+    variant_keys = set()
+    if issubclass(settings, Stabilizer):
+        variant_keys = {key for variant in settings.variants for key in variant.settings}
+        if settings.place != "base":
+            fields["enabled"] = Annotated[bool, OWN_TO_A_CELL], Field(False, description=settings.switch_help)
+    for field in dataclasses.fields(settings):
+        marked = Annotated[hints[field.name], OWN_TO_A_CELL] if field.name in variant_keys else hints[field.name]
+        fields[field.name] = marked, Field(field.default, description=docs.get(field.name))
+    return create_model(
+        f"{settings.__name__}Section",
+        __base__=_Settings,
+        __doc__=inspect.getdoc(settings),
+        __module__=__name__,
+        **fields,
+    )
+
+
+class _Settings(Section):
+    """Base of the sections of stabilizers."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Any:
+        """What the stabilizer itself has against its settings."""
+        kind = next((one for one in STABILIZERS.values() if isinstance(self, section_of(one))), None)
+        if kind is not None:
+            settings_of(kind, self)
+        return self
+
+
+def settings_of(kind: type[Stabilizer], section: Section) -> Stabilizer:
+    """The stabilizer with the settings of its section. Raises ValueError where it refuses them."""
+    return kind(**section.model_dump(exclude={"enabled"}))
+
+
+def _docstrings(settings: type) -> dict[str, str]:
+    """The docstring below each field of a class."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            found[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
+    return found
+
+
+class _Method(Section):
+    """What is optimized. `method: sat-gspo-r3` is short for the base and the switches of that named method."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _switches(cls, value: Any) -> Any:
+        """`sat: true` and `tis: false` stand for the section with `enabled` set."""
+        return expand_switches(value) if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _of_another(self) -> Any:
+        """method.settings is of a base that is not ours."""
+        method = typing.cast("MethodConfig", self)
+        if "." in method.base:
+            outside_settings(method)
+        elif method.settings:
+            raise ValueError(
+                f"method.settings is for a base that is not ours: write those of {method.base} below "
+                f"method.{method.base}"
+            )
+        return self
+
+
+def expand_switches(values: typing.Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the section with `sat: true` written out."""
+    return {
+        key: {"enabled": value} if key in SWITCHES and isinstance(value, bool) else value
+        for key, value in values.items()
+    }
+
+
+SWITCHES = tuple(key_of(kind) for kind in switches() if has_settings(kind))
+"""Sections that `true` and `false` stand for."""
+
+
+def outside_settings(method: MethodConfig) -> Stabilizer:
+    """The base that is not ours, with its settings out of method.settings. Raises ValueError where these do not fit."""
+    kind = find(method.base)
+    assert kind is not None, "it has been looked for"
+    section = section_of(kind).model_validate(method.settings)
+    return settings_of(kind, section)
+
+
+def _fields() -> dict[str, Any]:
+    """Fields of the section, in its order."""
+
+    def field(kind: type[Any], meaning: str) -> tuple[Any, Any]:
+        section = section_of(kind)
+        return section, Field(section(), description=meaning)
+
+    beside = {
+        key_of(kind): field(kind, kind.help)
+        if has_settings(kind)
+        else (Annotated[bool, OWN_TO_A_CELL], Field(False, description=kind.help))
+        for kind in switches()
+    }
+    return {
+        "base": (
+            BaseName,
+            Field(
+                "gspo",
+                description="The base recipe: token ratio (grpo, ppo), sequence ratio (gspo), or another stabilizer of "
+                "the design space; or the dotted path of a module with one of your own (docs/stabilizers.md).",
+            ),
+        ),
+        **beside,
+        "denominator": (
+            Annotated[Denominator | None, OWN_TO_A_CELL],
+            Field(
+                None,
+                description="Denominator of the ratio: `rollout` (mu, the engine), `checkpoint` (the trainer under the "
+                "generating weights), `trainer` (the trainer at the start of the step). Unset: what the method needs "
+                "(checkpoint for SAT with a weight pi / mu, of TIS or IcePop, trainer for such a weight alone, else "
+                "rollout).",
+            ),
+        ),
+        "clip": field(Clip, "Base radii."),
+        **{kind.name: field(kind, f"Settings of base {kind.name}.") for kind in bases() if has_settings(kind)},
+        "settings": (
+            dict[str, Any],
+            Field(default_factory=dict, description="Settings of a base that is not ours, by their names."),
+        ),
+    }
+
+
+if TYPE_CHECKING:
+
+    class MethodConfig(_Method):
+        """As below; a type checker cannot see what is made there."""
+
+        base: str = "gspo"
+        denominator: Denominator | None = None
+        settings: dict[str, Any] = Field(default_factory=dict)
+
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    MethodConfig = create_model(
+        "MethodConfig", __base__=_Method, __doc__=_Method.__doc__, __module__=__name__, **_fields()
+    )

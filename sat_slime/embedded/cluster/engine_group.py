@@ -1,0 +1,116 @@
+"""The rollout engines as Ray's actors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded import task
+from sat_slime.embedded.cluster.ray_environment import ray
+from sat_slime.embedded.cluster.results import wait_all
+from sat_slime.embedded.engine.rollout_engine import GenerationResult, RolloutEngine
+from sat_slime.embedded.rollout_batch import RolloutBatch
+from sat_slime.embedded.task import Problem
+from sat_slime.rollout.types import GenerationRequest
+
+
+def faults_of(results: Sequence[GenerationResult]) -> dict[str, int]:
+    """Counts of rejected, lost and resent responses."""
+    faults = Counter({"rejected": 0, "lost": 0, "resent": 0})
+    for result in results:
+        faults.update({name: result.stats[name] for name in ("lost", "resent")})
+        faults["rejected"] += sum(result.stats["rejected"].values())
+        faults.update({f"rejected/{reason}": count for reason, count in result.stats["rejected"].items()})
+    return dict(faults)
+
+
+def groups_in_flight(config: EmbeddedConfig) -> int:
+    """The most groups that a stream has in generation: as many as the servers decode side by side. 0 in mode batch."""
+    if config.pipeline.mode != "streaming":
+        return 0
+    decoded = config.rollout.engines * config.rollout.max_running_requests // config.rollout.samples_per_prompt
+    return max(1, min(decoded, config.pipeline.queue_prompts))
+
+
+class EngineGroup:
+    """All rollout engines; they share each batch by whole problems."""
+
+    def __init__(self, config: EmbeddedConfig, model_path: Path, log_dir: Path) -> None:
+        # Each group of a stream is a call of its own.
+        engine_class = ray.remote(RolloutEngine).options(num_cpus=0, max_concurrency=8 + groups_in_flight(config))
+        self.engines: list[Any] = [
+            engine_class.remote(index, config.rollout, config.model, task.VOCAB_SIZE, str(model_path), str(log_dir))
+            for index in range(config.rollout.engines)
+        ]
+        self._restarts_told = 0
+
+    def start(self) -> None:
+        """Starts all servers and waits until they are healthy."""
+        self._call("start")
+
+    def update_weights(self, folder: Path, version: int) -> None:
+        """Gives all engines new weights, which wait for calls of `generate` and interrupt those of `stream`."""
+        self._call("update_weights", str(folder), version)
+
+    def stop(self) -> None:
+        """Stops all servers."""
+        self._call("stop")
+
+    def states(self) -> str:
+        """States of the engines, in words."""
+        states = self._call("status")
+        return ", ".join(
+            state["state"] + (f" ({state['restarts']} restarts)" if state["restarts"] else "") for state in states
+        )
+
+    def new_restarts(self) -> int:
+        """Restarts of servers since this was asked last.
+
+        They are counted by server, not by call: each of the calls that a server answers side by side would count them,
+        and a server is restarted between calls too.
+        """
+        restarts = sum(state["restarts"] for state in self._call("status"))
+        new, self._restarts_told = restarts - self._restarts_told, restarts
+        return new
+
+    def new_deaths(self) -> list[str]:
+        """Why servers were restarted, a sentence each, since this was asked last."""
+        return [death for deaths in self._call("new_deaths") for death in deaths]
+
+    def generate(self, requests: list[GenerationRequest], group: int) -> list[Any]:
+        """Starts generation; `collect` takes what this returns.
+
+        Args:
+            group: requests of one problem, which stand in a row and stay on one engine.
+        """
+        shares = self._shares(len(requests) // group)
+        return [
+            engine.generate.remote(requests[first * group : last * group])
+            for engine, (first, last) in zip(self.engines, shares, strict=True)
+        ]
+
+    def stream(self, index: int, requests: list[GenerationRequest]) -> Any:
+        """Starts generation of one problem's responses, which new weights do not wait for; its result is a
+        GenerationResult. `index` numbers the groups, which the engines take in turn."""
+        return self.engines[index % len(self.engines)].stream.remote(requests)
+
+    def collect(self, futures: list[Any], iteration: int, problems: list[Problem]) -> RolloutBatch:
+        """Waits for a batch."""
+        results = wait_all(futures, "rollout engine")
+        return RolloutBatch(
+            iteration,
+            problems,
+            [response for result in results for response in result.responses],
+            seconds=max(result.stats["seconds"] for result in results),
+            faults=faults_of(results),
+        )
+
+    def _shares(self, problems: int) -> list[tuple[int, int]]:
+        count = len(self.engines)
+        return [(i * problems // count, (i + 1) * problems // count) for i in range(count)]
+
+    def _call(self, method: str, *arguments: Any) -> list[Any]:
+        return wait_all([getattr(engine, method).remote(*arguments) for engine in self.engines], "rollout engine")

@@ -1,0 +1,1 @@
+"""The rollout engine: an actor that owns one SGLang server."""

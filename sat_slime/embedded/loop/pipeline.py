@@ -1,0 +1,363 @@
+"""What both orders of a run share: its parts, its start, its loop, its records and its checkpoints.
+
+An iteration takes a batch, trains on it and, where they are due, broadcasts weights, evaluates and saves. Where a batch
+comes from, and what goes on beside training, an order says by overriding the methods at the end of `Pipeline`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from sat_slime.config.disk import disk_is_full, naming
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded import checkpoint
+from sat_slime.embedded.checkpoint import Checkpoint
+from sat_slime.embedded.cluster.engine_group import EngineGroup
+from sat_slime.embedded.cluster.results import ActorFailure
+from sat_slime.embedded.cluster.trainer_group import TrainerGroup, warm_up_model
+from sat_slime.embedded.grading import Grader
+from sat_slime.embedded.initial_model import cached_model, is_model
+from sat_slime.embedded.loop.interruption import Interruption
+from sat_slime.embedded.loop.recording import evaluation_row, histogram_row, sample_rows, step_row, token_dump
+from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, evaluation_requests
+from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
+
+
+class RunLog(Protocol):
+    """What the loop tells while it runs; `runs.log.RunLog` writes it into the run folder."""
+
+    def step(self, metrics: dict[str, Any]) -> None: ...
+    def eval(self, metrics: dict[str, Any]) -> None: ...
+    def histogram(self, row: dict[str, Any]) -> None: ...
+    def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None: ...
+    def status(self, **fields: Any) -> None: ...
+    def message(self, text: str, level: str = "info") -> None: ...
+    def rewind(self, step: int) -> None: ...
+    def stop_reason(self) -> str | None: ...
+
+
+def _is_due(iteration: int, every: int) -> bool:
+    return every > 0 and iteration % every == 0
+
+
+class Pipeline(ABC):
+    """One run: its trainer, its engines, and where it stands."""
+
+    def __init__(
+        self, config: EmbeddedConfig, folder: Path, scratch: Path, log: RunLog, interruption: Interruption
+    ) -> None:
+        self.config = config
+        self.folder = folder
+        self.scratch = scratch
+        self.log = log
+        self.interruption = interruption
+        self.checkpoints = folder / "checkpoints"
+        self.initial = folder / "initial"
+        self.weights = folder / "weights"
+        self.log_dir = folder / "logs"
+        self.iteration = 0
+        """Iterations trained."""
+        self.updates = 0
+        """Optimizer updates made."""
+        self.versions: list[int] = []
+        """Versions of the broadcast weights that are still in use; the engines hold the last."""
+        self.seconds: dict[str, float] = {}
+        """How long the parts of the current iteration took; `wait` adds up all waits for a rollout."""
+        self.metrics: dict[str, float] = {}
+        """What the current iteration reports besides its batch and its steps."""
+        self.initial_checksums: dict[str, str] = {}
+        """Checksums of the initial model's files, by name."""
+
+    def run(self, saved: Checkpoint | None) -> None:
+        """Brings up the ranks and the engines, runs the loop to its end, and stops the engines, however it ends.
+
+        Args:
+            saved: the checkpoint to go on from; None: the run begins.
+
+        Raises: as `entry.run`.
+        """
+        self._provide_initial_model(saved)
+        if saved:
+            checkpoint.check_layout(saved, self.config)
+            checkpoint.check_initial(saved, self.initial)
+        self.initial_checksums = checkpoint.model_checksums(self.initial)
+        self.log.status(phase="starting", engine="starting")
+        self.trainer = TrainerGroup(self.config, self.scratch, self.log_dir)
+        self.engines = EngineGroup(self.config, self.initial, self.log_dir)
+        self.grader = Grader(self.config.verifier)
+        try:
+            if saved:
+                self._restore(saved)
+            else:
+                self._begin()
+            self._loop()
+        finally:
+            self.log.status(phase="stopping")
+            self._stop_engines()
+            self.grader.close()
+
+    def _stop_engines(self) -> None:
+        try:
+            self.engines.stop()
+        except ActorFailure as failure:
+            self.log.message(f"while stopping: {failure}", "warning")
+
+    # ------------------------------------------------------------------------------------------------ start
+
+    def _provide_initial_model(self, saved: Checkpoint | None) -> None:
+        """Copies the initial model, which is the reference model too, into the run: a cache may change or go away.
+
+        Raises:
+            ValueError: a resumed run has lost its model, and the cache has another one.
+            OSError: the model cannot be made or copied.
+        """
+        if saved and is_model(self.initial):
+            return
+        cached = cached_model(self.config)
+        try:
+            if not is_model(cached):
+                self._warm_up(cached)
+            if saved and checkpoint.initial_faults(saved, cached):
+                raise ValueError(checkpoint.lost_initial(self.initial, cached))
+            shutil.rmtree(self.initial, ignore_errors=True)
+            with naming(self.initial):
+                shutil.copytree(cached, self.initial)
+        except OSError as error:
+            raise OSError(
+                f"the initial model cannot be made in cache_dir {self.config.cache_dir} or copied to {self.initial}: "
+                f"{error}"
+            ) from error
+
+    def _warm_up(self, cached: Path) -> None:
+        self.log.status(phase="warm-up")
+        self.log.message(f"warming up the initial model, once for this model and task ({cached})")
+        started = time.monotonic()
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(cached, ignore_errors=True)  # half of a model may be there
+        with naming(cached):
+            warm_up_model(self.config, cached, self.scratch, self.log_dir)
+        self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
+
+    def _begin(self) -> None:
+        self._forget_after(0, updates=-1)
+        shutil.rmtree(self.weights, ignore_errors=True)
+        loading = self.trainer.start("load_initial", self.initial)
+        self.engines.start()
+        self.trainer.wait(loading)
+        self._broadcast()
+        self._evaluate()
+
+    def _restore(self, saved: Checkpoint) -> None:
+        state, path = saved.state, saved.path.resolve()
+        self.log.message(f"resuming from {path.name}: {state.iteration} iterations, {state.updates} optimizer steps")
+        self._forget_after(state.iteration, state.updates)
+        loading = [self.trainer.start("load_reference", self.initial), self.trainer.start("load", path, state.updates)]
+        self.engines.start()
+        for futures in loading:
+            self.trainer.wait(futures)
+        shutil.rmtree(self.weights, ignore_errors=True)
+        with naming(self.weights):
+            shutil.copytree(path / "weights", self.weights)
+        for version in state.weight_versions:
+            self.trainer.call("remember_weights", self._weights_folder(version), version)
+        self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
+        self.engines.update_weights(self._weights_folder(self.versions[-1]), self.versions[-1])
+        self._read_ahead(path)
+
+    def _forget_after(self, iteration: int, updates: int) -> None:
+        """Drops what the run wrote after `iteration`, from which it goes on.
+
+        Newer checkpoints are set aside first: if the rest is interrupted, the next resume still does not take them.
+        """
+        for path in checkpoint.set_aside(self.checkpoints, after=iteration):
+            self.log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
+        self.log.rewind(updates)
+        forget_dumps(self.folder, after=iteration)
+
+    # ------------------------------------------------------------------------------------------------- loop
+
+    def _loop(self) -> None:
+        """Iterates until the run is complete, is interrupted, or the log names a reason to stop."""
+        config = self.config
+        lag, total = config.pipeline.lag, config.pipeline.iterations
+        saved = self.iteration
+        self.interruption.looping = True
+        while self.iteration < total and not self.interruption.asked:
+            if reason := self.log.stop_reason():
+                self.log.message(f"ending after iteration {self.iteration} of {total}: {reason}", "warning")
+                break
+            self.seconds = dict.fromkeys(("wait", "train", "sync"), 0.0)
+            started = time.monotonic()
+            batch = self._next_batch()
+            self.log.status(phase="training", iteration=self.iteration + 1)
+            with self._timing("train"):
+                dumps = _is_due(self.iteration + 1, config.dump.every_n_iterations)
+                results = self._train(batch, dumps)
+            self.iteration += 1
+            self.updates += len(results)
+
+            ends = self.iteration == total
+            broadcasts = ends or self.iteration % max(lag, 1) == 0
+            evaluates = ends or _is_due(self.iteration, config.eval.every_n_iterations)
+            saves = _is_due(self.iteration, config.checkpoint.every_n_iterations)
+            if broadcasts or evaluates or saves:
+                self._settle()
+            if broadcasts:
+                with self._timing("sync"):
+                    self._broadcast()
+            self.seconds["step"] = time.monotonic() - started
+            self._record(batch, results)
+            if evaluates:
+                self._evaluate()
+            if saves:
+                self._save()
+                saved = self.iteration
+        self.interruption.looping = False
+        if saved != self.iteration:
+            self._save()
+
+    @contextmanager
+    def _timing(self, part: str) -> Iterator[None]:
+        """Adds the time that the block takes to a part of the iteration's seconds."""
+        started = time.monotonic()
+        yield
+        self.seconds[part] += time.monotonic() - started
+
+    def _tell_faults(self, batch: RolloutBatch, of: str = "") -> None:
+        """Logs how many responses were asked for again.
+
+        Args:
+            of: what the responses are for; default: the batch's iteration.
+        """
+        happened = {name: count for name, count in batch.faults.items() if count}
+        if happened:
+            self.log.message(
+                f"{of or f'iteration {batch.iteration + 1}'}: rollout faults, all responses asked for again: "
+                + ", ".join(f"{name} {count}" for name, count in happened.items()),
+                "warning",
+            )
+
+    def _restarts(self, during: str) -> dict[str, int]:
+        """Counts the servers' restarts since the last row, of a step or of an evaluation, and logs why they happened.
+
+        Args:
+            during: what goes on, for the log.
+
+        Returns:
+            rollout/restarts of the next row.
+        """
+        restarts = self.engines.new_restarts()
+        if restarts:
+            deaths = "; ".join(self.engines.new_deaths())
+            count = f"{restarts} server restart{'s' * (restarts > 1)}"
+            self.log.message(f"{during}: {count}{': ' * bool(deaths)}{deaths}", "warning")
+        return {"rollout/restarts": restarts}
+
+    def _weights_folder(self, version: int) -> Path:
+        return self.weights / f"v{version:06d}"
+
+    def _broadcast(self) -> None:
+        """Gives the current weights to all engines; their version is the number of optimizer updates."""
+        self.log.status(phase="broadcasting weights")
+        folder = self._weights_folder(self.updates)
+        with naming(folder):
+            version = self.trainer.call("export_weights", folder)
+        self.engines.update_weights(folder, version)
+        if version not in self.versions:
+            self.versions.append(version)
+        kept = self.config.pipeline.weights_in_use
+        for old in self.versions[:-kept]:
+            shutil.rmtree(self._weights_folder(old), ignore_errors=True)
+        self.versions = self.versions[-kept:]
+
+    # ------------------------------------------------------------------------------------- record, measure, save
+
+    def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
+        restarts = self._restarts(f"iteration {self.iteration}")
+        for result in results:
+            self.log.step(step_row(batch, result, self.iteration, self.seconds) | self.metrics | restarts)
+            self.log.histogram(histogram_row(result))
+            restarts = dict.fromkeys(restarts, 0)  # the iteration's first row has told them
+        for part, result in enumerate(results):
+            if result.tokens is not None:
+                dump = token_dump(self.config, batch, result, self.iteration, part)
+                write_dump(dump_path(self.folder, self.iteration, part), dump)
+        every = self.config.logging.samples_every_n_iterations
+        if every and self.iteration % every == 0:
+            self.log.samples(self.iteration, sample_rows(batch))
+        self.log.status(engine=self.engines.states())
+
+    def _evaluate(self) -> None:
+        """Measures the weights that the engines hold, which may lag the trainer, on held-out problems."""
+        if not self.config.eval.every_n_iterations:
+            return
+        self.log.status(phase="evaluating")
+        problems, requests = evaluation_requests(self.config, self.updates)
+        futures = self.engines.generate(requests, len(requests) // len(problems))
+        batch = self.grader.grade(self.engines.collect(futures, self.iteration, problems))
+        during = f"evaluation after iteration {self.iteration}"
+        self._tell_faults(batch, during)
+        row = evaluation_row(batch, self.config.eval, self.updates, self.iteration)
+        self.log.eval(row | self._restarts(during))
+
+    def _save(self) -> None:
+        """Saves a checkpoint between two iterations, with what is generated ahead."""
+        self._settle()
+        self.log.status(phase="saving a checkpoint")
+        state = checkpoint.LoopState(
+            self.iteration,
+            self.updates,
+            self.versions,
+            checkpoint.parallel_layout(self.config),
+            self.initial_checksums,
+        )
+        try:
+            with naming(self.checkpoints), checkpoint.writing(self.checkpoints, state) as part:
+                self._write_ahead(part)
+                for version in self.versions:
+                    source = self._weights_folder(version)
+                    shutil.copytree(source, part / "weights" / source.name)
+                self.trainer.call("save", part)
+        except Exception as error:
+            raise self._not_saved(error) from error
+        checkpoint.prune(self.checkpoints, self.config.checkpoint.keep)
+        self.log.message(f"checkpoint of iteration {self.iteration} saved")
+
+    def _not_saved(self, error: Exception) -> Exception:
+        """The error of a checkpoint that could not be written: what happened, and from which one the run can go on."""
+        kept = checkpoint.newest(self.checkpoints)
+        whole = f"{kept.name} is whole" if kept else "there is no earlier one"
+        if isinstance(error, ActorFailure):
+            return ActorFailure(
+                f"{error}; so the checkpoint of iteration {self.iteration} is not saved, {whole}: go on with --resume"
+            )
+        remedy = "free space and go on" if disk_is_full(error) else "go on"
+        return OSError(f"checkpoint of iteration {self.iteration} not saved: {error}; {whole}: {remedy} with --resume")
+
+    # ------------------------------------------------------------------------------------- what an order decides
+
+    @abstractmethod
+    def _next_batch(self) -> RolloutBatch:
+        """Waits for the batch of this iteration, graded."""
+
+    @abstractmethod
+    def _train(self, batch: RolloutBatch, dump: bool) -> list[StepResult]:
+        """Trains on the batch; with `dump` the results bring the tokens' columns."""
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Waits for what must be complete before weights change, are measured or are saved."""
+
+    @abstractmethod
+    def _write_ahead(self, part: Path) -> None:
+        """Writes what was generated ahead into a checkpoint's folder."""
+
+    @abstractmethod
+    def _read_ahead(self, saved: Path) -> None:
+        """Takes up what `_write_ahead` wrote."""

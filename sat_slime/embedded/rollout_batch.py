@@ -1,0 +1,217 @@
+"""A rollout batch: the requests of an iteration, and what becomes of their responses.
+
+This module imports no engine: the driver needs it as well as the trainer's ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded import task
+from sat_slime.embedded.task import Problem
+from sat_slime.reward import Verdict
+from sat_slime.rollout.types import GenerationRequest, Response
+
+# Streams of random numbers: under one seed they never overlap.
+_TRAINING, _EVALUATION_PROBLEMS, _EVALUATION = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class TrainSample:
+    """A response with what the trainer needs beside it."""
+
+    response: Response
+    advantage: float
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one optimizer step reports."""
+
+    metrics: dict[str, float]
+    histogram: dict
+    """Histogram of |d| over the step's tokens (see objective.mismatch_histogram)."""
+    tokens: dict[str, np.ndarray] | None = None
+    """(N, ...) columns of the step's tokens in batch order, by the names of token dumps. Only the result of rank 0 has
+    them, and only where they were asked for."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """All responses to one prompt, as a stream delivers them."""
+
+    number: int
+    """The number of its problem, counted through the run."""
+    problem: Problem
+    responses: list[Response]
+    seconds: float
+    """Seconds from the first request sent to the last response received."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of its responses."""
+        return [len(response.output_ids) for response in self.responses]
+
+    @property
+    def oldest(self) -> int:
+        """Version of the oldest weights that generated a token of it."""
+        return min(int(response.versions[0]) for response in self.responses)
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """Responses of one iteration, grouped by problem: samples_per_prompt responses in a row for each."""
+
+    iteration: int
+    problems: list[Problem]
+    responses: list[Response]
+    seconds: float = 0.0
+    """Seconds from the first request sent to the last response received."""
+    faults: dict[str, int] = field(default_factory=dict)
+    """Counts of rejected, lost and resent responses."""
+    verdicts: list[Verdict] = field(default_factory=list)
+    """The verdicts on the responses, in their order; empty until they are graded."""
+    verifier: dict[str, float] = field(default_factory=dict)
+    """What the verifier counted while it graded; empty where the task's own check graded."""
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """(problems, samples) rewards."""
+        return np.array([verdict.reward for verdict in self.verdicts], np.float32).reshape(len(self.problems), -1)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(problems, samples) response tokens."""
+        return np.array([len(r.output_ids) for r in self.responses]).reshape(len(self.problems), -1)
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """(problems, samples) bool: cut at the longest length."""
+        return np.array([r.output_ids[-1] != task.EOS for r in self.responses]).reshape(len(self.problems), -1)
+
+    def samples(self) -> list[TrainSample]:
+        """Responses with their group-normalized advantages."""
+        advantages = group_advantages(self.rewards).reshape(-1)
+        return [TrainSample(r, float(a)) for r, a in zip(self.responses, advantages, strict=True)]
+
+    def metrics(self) -> dict[str, float]:
+        """reward/*, response/*, tokens/*, rollout/* and verifier/* of the run folder."""
+        rewards, lengths = self.rewards, self.lengths
+        return {
+            "reward/mean": float(rewards.mean()),
+            "reward/flat_groups": float((rewards.min(1) == rewards.max(1)).mean()),
+            "response/length_mean": float(lengths.mean()),
+            "response/length_max": int(lengths.max()),
+            "response/truncated": float(self.truncated.mean()),
+            "tokens/response_total": int(lengths.sum()),
+            **{f"rollout/{name}": count for name, count in self.faults.items()},
+            **{f"verifier/{name}": count for name, count in self.verifier.items()},
+        }
+
+
+def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]:
+    """lag/* over all tokens of the responses, at an optimizer step on weights of `updates` updates.
+
+    A token's lag is the sum of two parts (Eq. fully-async-lag): the updates while the rest of its response was
+    generated, and the updates since then.
+    """
+    versions = np.concatenate([r.versions for r in responses])
+    last = np.repeat([r.weight_version for r in responses], [len(r.output_ids) for r in responses])
+    lags = updates - versions
+    return {
+        "lag/mean": float(lags.mean()),
+        "lag/min": int(lags.min()),
+        "lag/max": int(lags.max()),
+        "lag/generation_mean": float((last - versions).mean()),
+        "lag/queue_mean": float((updates - last).mean()),
+    }
+
+
+def group_advantages(rewards: np.ndarray) -> np.ndarray:
+    """GRPO's advantages: (R - mean) / (std + 1e-6) in each group, std over n - 1 as in slime.
+
+    Args:
+        rewards: (groups, samples), samples >= 2.
+    """
+    centered = rewards - rewards.mean(1, keepdims=True)
+    return centered / (rewards.std(1, ddof=1, keepdims=True) + 1e-6)
+
+
+def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Problem], list[GenerationRequest]]:
+    """Problems and requests of an iteration. They follow from the run's seed and the iteration alone, so that a resumed
+    run goes on with the same stream."""
+    rng = np.random.default_rng([config.seed, _TRAINING, iteration])
+    problems = task.training_problems(config.task, config.rollout.prompts_per_iteration, rng)
+    whole = batch_is_diagnosed(config, iteration) or method_takes_distributions(config)
+    return problems, _requests(
+        config,
+        f"train-{iteration}",
+        problems,
+        config.rollout.samples_per_prompt,
+        config.rollout.temperature,
+        rng,
+        distribution_size=task.VOCAB_SIZE if whole else 0,
+        top_p=config.rollout.top_p,
+    )
+
+
+def method_takes_distributions(config: EmbeddedConfig) -> bool:
+    """Whether every response must carry its engine's whole distributions: TRPO compares them with the trainer's, and mu
+    within a nucleus is normalized over what was kept."""
+    return config.method.base == "trpo" or config.rollout.top_p < 1
+
+
+def step_is_diagnosed(config: EmbeddedConfig, updates: int) -> bool:
+    """Whether the optimizer step that follows `updates` of them is diagnosed (`diagnose.every_n_steps`)."""
+    every = config.diagnose.every_n_steps
+    return every > 0 and updates % every == 0
+
+
+def batch_is_diagnosed(config: EmbeddedConfig, iteration: int) -> bool:
+    """Whether a step on the batch of `iteration` is diagnosed: the engine then tells its whole distributions."""
+    steps = config.pipeline.optimizer_steps_per_rollout
+    return any(step_is_diagnosed(config, iteration * steps + i) for i in range(steps))
+
+
+def training_group(config: EmbeddedConfig, number: int) -> tuple[Problem, list[GenerationRequest]]:
+    """The problem of a group's number, and the requests for its responses.
+
+    Groups are the problems of `training_requests`, counted through all iterations. Nobody knows yet in which step a
+    group will be trained, so its requests ask for whole distributions only where the method takes them.
+    """
+    iteration, place = divmod(number, config.rollout.prompts_per_iteration)
+    problems, requests = training_requests(config, iteration)
+    samples = config.rollout.samples_per_prompt
+    mine = requests[place * samples : (place + 1) * samples]
+    size = task.VOCAB_SIZE if method_takes_distributions(config) else 0
+    return problems[place], [replace(request, distribution_size=size) for request in mine]
+
+
+def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem], list[GenerationRequest]]:
+    """The same held-out problems at every evaluation, with fresh sampling."""
+    problems = task.evaluation_problems(
+        config.task, config.eval.problems, np.random.default_rng([config.seed, _EVALUATION_PROBLEMS])
+    )
+    rng = np.random.default_rng([config.seed, _EVALUATION, step])
+    samples = config.eval.samples_per_problem * config.eval.repeats
+    return problems, _requests(config, f"eval-{step}", problems, samples, config.eval.temperature, rng)
+
+
+def _requests(config, prefix, problems, samples, temperature, rng, **sampling) -> list[GenerationRequest]:
+    return [
+        GenerationRequest(
+            request_id=f"{prefix}-{p}-{s}",
+            prompt_ids=problem.prompt_ids,
+            max_new_tokens=config.rollout.max_response_tokens,
+            temperature=temperature,
+            seed=int(rng.integers(2**31)),
+            stop_token_ids=(task.EOS,),
+            **sampling,
+        )
+        for p, problem in enumerate(problems)
+        for s in range(samples)
+    ]

@@ -1,0 +1,178 @@
+"""Responses are packed into the micro-batches of one data-parallel rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sat_slime.embedded.rollout_batch import TrainSample
+from sat_slime.embedded.trainer.model import PackedLayout
+from sat_slime.embedded.trainer.parallel import device
+from sat_slime.objective import TokenBatch
+from sat_slime.rollout.types import Response
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Responses in one packed row. N forwarded tokens (with padding), R response tokens.
+
+    The last token of a response is a target only, so a response of P + T tokens puts P + T - 1 into the row: just the
+    tokens that the rollout engine forwarded, and for which it reported experts.
+    """
+
+    token_ids: Tensor
+    """(N,) forwarded tokens."""
+    layout: PackedLayout
+    rows: Tensor
+    """(R,) place in the row whose logits predict each response token."""
+    targets: Tensor
+    """(R,) response tokens."""
+    rollout_log_probs: Tensor
+    """(R,) fp32 log mu."""
+    advantages: Tensor
+    """(R,) fp32."""
+    request_ids: list[str]
+    lengths: list[int]
+    """Response tokens of each response; their sum is R."""
+    versions: Tensor
+    """(R,) weight version that generated each response token."""
+    routed_experts: Tensor | None
+    """(N, layers, top-k) int64 experts of the rollout engine; padding takes the first experts."""
+    distribution: Tensor | None = None
+    """(R, vocabulary) fp32 log mu of every token, -inf outside the nucleus; None where it was not asked for."""
+    kept: Tensor | None = None
+    """(R, vocabulary) bool: the tokens over which the trainer's softmax goes, as the engine's did; None: all."""
+
+    def token_batch(self, log_probs: Tensor, proximal: Tensor | None) -> TokenBatch:
+        """The objective's view of these response tokens.
+
+        Args:
+            log_probs: (R,) of the policy, with its gradient.
+            proximal: (R,) log-probs of the denominator, where it is not mu.
+        """
+        return TokenBatch(
+            log_probs=log_probs,
+            rollout_log_probs=self.rollout_log_probs,
+            advantages=self.advantages,
+            mask=torch.ones_like(self.targets, dtype=torch.bool),
+            lengths=torch.tensor(self.lengths, dtype=torch.int64, device=log_probs.device),
+            proximal_log_probs=proximal,
+        )
+
+
+def plan_microbatches(sizes: list[int], ranks: int, tokens_per_microbatch: int) -> list[list[list[int]]]:
+    """Which sample goes where: plan[rank][micro-batch] is a list of sample indices.
+
+    Samples are dealt to the ranks in turn. Each rank cuts its samples, in order, into the same number of micro-batches
+    (Megatron's collectives need that) of nearly equal numbers of tokens; the number is the smallest that keeps every
+    micro-batch within the bound. A rank with few samples may get an empty micro-batch.
+
+    Args:
+        sizes: forwarded tokens of each sample.
+    """
+    dealt = [list(range(rank, len(sizes), ranks)) for rank in range(ranks)]
+    count = max(1, -(-max(sum(sizes[i] for i in mine) for mine in dealt) // tokens_per_microbatch))
+    while True:
+        plan = [_cut(mine, sizes, count) for mine in dealt]
+        if all(sum(sizes[i] for i in part) <= tokens_per_microbatch for parts in plan for part in parts):
+            return plan
+        if count >= max(len(mine) for mine in dealt):
+            # Uneven sizes can defeat equal cuts at any count; alone, each sample is as small as it gets.
+            return [[*([i] for i in mine), *([] for _ in range(count - len(mine)))] for mine in dealt]
+        count += 1
+
+
+def _cut(samples: list[int], sizes: list[int], count: int) -> list[list[int]]:
+    ends = np.cumsum([sizes[i] for i in samples]) if samples else np.zeros(0)
+    total = ends[-1] if samples else 0
+    # A sample belongs to the part in which its middle token falls.
+    parts: list[list[int]] = [[] for _ in range(count)]
+    for sample, end in zip(samples, ends, strict=True):
+        middle = end - sizes[sample] / 2
+        parts[min(int(middle * count / total), count - 1)].append(sample)
+    return parts
+
+
+def padded_tokens(sizes: list[int], plan: list[list[list[int]]], multiple_of: int) -> list[int]:
+    """Tokens of the row of each micro-batch, equal on all ranks: experts on other ranks gather rows of one size."""
+    widest = [max(sum(sizes[i] for i in parts[m]) for parts in plan) for m in range(len(plan[0]))]
+    return [max(1, -(-tokens // multiple_of)) * multiple_of for tokens in widest]
+
+
+_PADDING_LENGTH = 32
+"""The longest padding sequence of a row without samples."""
+
+
+def _padding_sequences(tokens: int, longest: int) -> list[int]:
+    """Padding in sequences no longer than the real ones: attention's grid is as wide as the longest sequence."""
+    return [longest] * (tokens // longest) + ([tokens % longest] if tokens % longest else [])
+
+
+def forwarded_tokens(response: Response) -> int:
+    """Tokens of a response that are inputs: all but its last."""
+    return len(response.prompt_ids) + len(response.output_ids) - 1
+
+
+def pack(
+    batch: list[TrainSample],
+    part: list[int],
+    tokens: int,
+    routing_shape: tuple[int, int] | None,
+    top_p_replay: bool = False,
+) -> MicroBatch:
+    """Packs some samples of a batch into a row; what is left is padding that nothing reads.
+
+    Args:
+        part: indices of the samples.
+        tokens: of the row.
+        routing_shape: (layers, top-k) of a MoE model whose responses carry routed experts, else None.
+        top_p_replay: whether the trainer's softmax goes over the tokens alone that the engine sampled from.
+    """
+    samples = [batch[i] for i in part]
+    responses = [sample.response for sample in samples]
+    sequences = [[*r.prompt_ids, *r.output_ids[:-1]] for r in responses]
+    lengths = [len(sequence) for sequence in sequences]
+    padding = tokens - sum(lengths)
+    if padding < 0:
+        raise ValueError(f"{sum(lengths)} tokens do not fit a row of {tokens}")
+
+    starts = np.cumsum([0, *lengths])
+    rows = [
+        np.arange(start + len(r.prompt_ids) - 1, start + length)
+        for r, start, length in zip(responses, starts, lengths, strict=False)
+    ]
+    output_lengths = [len(r.output_ids) for r in responses]
+
+    def tensor(values, dtype: torch.dtype) -> Tensor:
+        return torch.as_tensor(np.asarray(values), dtype=dtype).to(device())
+
+    distribution = None
+    if (first := batch[0].response.distribution) is not None:
+        whole = [r.distribution for r in responses if r.distribution is not None]
+        distribution = tensor(np.concatenate([*whole, first[:0]]), torch.float32)
+    routes = None
+    if routing_shape is not None:
+        layers, top_k = routing_shape
+        filler = np.broadcast_to(np.arange(top_k), (padding, layers, top_k))
+        routes = tensor(np.concatenate([*[r.routed_experts for r in responses], filler]), torch.int64)
+    return MicroBatch(
+        token_ids=tensor([t for sequence in sequences for t in sequence] + [0] * padding, torch.int64),
+        layout=PackedLayout.of(lengths + _padding_sequences(padding, longest=max(lengths, default=_PADDING_LENGTH))),
+        rows=tensor(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]), torch.int64),
+        targets=tensor([t for r in responses for t in r.output_ids], torch.int64),
+        rollout_log_probs=tensor(
+            np.concatenate([*[r.log_probs for r in responses], np.zeros(0, dtype=np.float32)]), torch.float32
+        ),
+        advantages=tensor(
+            np.repeat(np.asarray([s.advantage for s in samples], dtype=np.float32), output_lengths), torch.float32
+        ),
+        request_ids=[r.request_id for r in responses],
+        lengths=output_lengths,
+        versions=tensor(np.concatenate([*[r.versions for r in responses], np.zeros(0, dtype=np.int64)]), torch.int64),
+        routed_experts=routes,
+        distribution=distribution,
+        kept=distribution.isfinite() if distribution is not None and top_p_replay else None,
+    )

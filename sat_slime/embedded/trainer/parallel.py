@@ -1,0 +1,102 @@
+"""Process groups for Megatron, and what megatron-core 0.16 needs to run without a GPU.
+
+Three of Megatron's assumptions fail without CUDA or Transformer Engine. Each is answered by one named function, applied
+only where it is needed; nothing else of Megatron is patched.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from sat_slime.config.schema import TrainConfig
+
+
+def device() -> torch.device:
+    """This rank's device: the current GPU if there is one, else the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def _allocate_on_cpu() -> None:
+    # Megatron allocates with `device=torch.cuda.current_device()`, which raises without CUDA.
+    torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
+
+
+def _define_te_gemm() -> None:
+    # megatron-core 0.16.1 binds this name only if Transformer Engine can be imported, and then reads it unguarded.
+    from megatron.core.transformer.moe import moe_utils
+
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
+
+
+def _use_plain_rng() -> None:
+    # Megatron's own tracker for inference: dropout is off, so no per-rank CUDA generator states are needed.
+    from megatron.core.tensor_parallel.random import initialize_rng_tracker
+
+    initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
+
+
+def expert_tensor_parallel(train: TrainConfig) -> int:
+    """How many ranks cut each expert.
+
+    With expert parallelism an expert stays whole, as in the paper's runs (ETP 1). Without it Megatron sums the
+    gradients of experts over data-parallel ranks only, so tensor-parallel ranks have to cut the experts too.
+    """
+    return 1 if train.expert_parallel > 1 else train.tensor_parallel
+
+
+def initialize(train: TrainConfig, rank: int, init_method: str, timeout_s: float = 300.0) -> None:
+    """Joins this process to the run's process groups: NCCL with a GPU, gloo without.
+
+    Args:
+        train: parallel sizes and threads.
+        rank: 0 .. train.world_size - 1.
+        init_method: where the ranks meet, as torch.distributed takes it (`tcp://127.0.0.1:PORT` or `file://PATH`).
+        timeout_s: seconds after which a collective that a dead rank never joins fails.
+    """
+    warnings.filterwarnings("ignore", module="megatron")
+    logging.getLogger("megatron").setLevel(logging.ERROR)
+    torch.set_num_threads(train.threads_per_rank)
+    # All ranks are on this machine, and neither asks who it is that connects.
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    else:
+        _allocate_on_cpu()
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        init_method=init_method,
+        rank=rank,
+        world_size=train.world_size,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    from megatron.core import parallel_state
+
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=train.tensor_parallel,
+        expert_model_parallel_size=train.expert_parallel,
+        expert_tensor_parallel_size=expert_tensor_parallel(train),
+    )
+    if on_gpu:
+        from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+
+        model_parallel_cuda_manual_seed(0)
+    else:
+        _define_te_gemm()
+        _use_plain_rng()
+
+
+def shutdown() -> None:
+    """Leaves the process groups."""
+    from megatron.core import parallel_state
+
+    parallel_state.destroy_model_parallel()
+    if dist.is_initialized():
+        dist.destroy_process_group()

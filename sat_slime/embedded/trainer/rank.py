@@ -1,0 +1,247 @@
+"""One rank of the trainer: it turns the responses of a rollout batch into optimizer steps."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
+from torch import Tensor
+
+from sat_slime.config.method import build_method
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded.rollout_batch import StepResult, TrainSample, lag_metrics, step_is_diagnosed
+from sat_slime.embedded.trainer import parallel, routing
+from sat_slime.embedded.trainer.columns import gather_columns
+from sat_slime.embedded.trainer.optimizer import MasterOptimizer
+from sat_slime.embedded.trainer.packing import MicroBatch, forwarded_tokens, pack, padded_tokens, plan_microbatches
+from sat_slime.embedded.trainer.policy import PolicyState
+from sat_slime.embedded.trainer.rescoring import Rescorer
+from sat_slime.embedded.trainer.scoring import Scorer
+from sat_slime.embedded.trainer.step import Passes, Step
+from sat_slime.objective import (
+    PolicyLoss,
+    policy_loss,
+    response_mean_weights,
+    staleness_score,
+    tail_quantile,
+    token_mean_weights,
+)
+
+
+class TrainerRank:
+    """A rank; its methods are collective: call each on all ranks."""
+
+    def __init__(self, config: EmbeddedConfig, rank: int, init_method: str) -> None:
+        """Joins the other ranks and builds the models with random weights; `load_initial` or `load` fills them."""
+        parallel.initialize(config.train, rank, init_method)
+        self.config = config
+        self.method = build_method(config.method)
+        self.updates = 0
+        """Optimizer updates so far: the version of the current weights."""
+        self.policy = PolicyState(config)
+        self.optimizer = MasterOptimizer(config.train, self.policy)
+        self.scorer = Scorer(self.policy, self.method, config.rollout.temperature)
+        self.rescorer: Rescorer | None = None
+        if config.diagnose.every_n_steps:
+            self.rescorer = Rescorer(config, self.scorer, self.method.routing_replay)
+        self.data_group = parallel_state.get_data_parallel_group()
+
+    # ------------------------------------------------------------------------------------ weights and checkpoints
+
+    def load_initial(self, folder: Path) -> None:
+        """Starts the policy and the reference model from a Hugging Face folder."""
+        self.policy.load(folder)
+        self.optimizer.take_from_policy()
+        self.load_reference(folder)
+
+    def load_reference(self, folder: Path) -> None:
+        """Reads the weights of the reference model, where the loss has a KL term."""
+        self.policy.load_reference(folder)
+
+    def export_weights(self, folder: Path) -> int:
+        """Writes the current weights for the rollout engines and remembers them as those of pi_l; returns their
+        version."""
+        self.policy.export(folder, self.updates)
+        return self.updates
+
+    def remember_weights(self, folder: Path, version: int) -> None:
+        """Remembers weights that were exported before a resume as those of pi_l again."""
+        self.policy.remember(folder, version)
+
+    def save(self, folder: Path) -> None:
+        """Writes this rank's weights and optimizer state into an existing folder."""
+        self.optimizer.save(folder)
+
+    def load(self, folder: Path, updates: int) -> None:
+        """Restores what `save` wrote after so many updates, bit for bit."""
+        self.optimizer.load(folder, updates)
+        self.updates = updates
+
+    # ---------------------------------------------------------------------------------------------------- training
+
+    def train(self, samples: list[TrainSample], dump: bool = False) -> list[StepResult]:
+        """Trains on one rollout batch, in `pipeline.optimizer_steps_per_rollout` steps.
+
+        Args:
+            dump: also return the tokens' columns, as always of a diagnosed step.
+
+        Raises:
+            FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
+        """
+        count = self.config.pipeline.optimizer_steps_per_rollout
+        size = len(samples) // count
+        parts = [samples[i * size : (i + 1) * size] for i in range(count)]
+        packed = [(part, self._microbatches(part)) for part in parts]
+        # Before the first step: with several, the denominator `trainer` is the policy at the start of the batch.
+        steps = [Step(*both, self._proximal(*both)) for both in packed]
+        return [self._step(step, dump) for step in steps]
+
+    @torch.no_grad()
+    def score(self, samples: list[TrainSample], *, replay: bool) -> dict[str, np.ndarray]:
+        """log pi of given responses under the current weights, by request id; this rank's share of them.
+
+        Args:
+            replay: route as the rollout engine did (R3), else freely.
+        """
+        found = {}
+        for micro in self._microbatches(samples):
+            log_probs, _ = self.scorer.log_probs(self.policy.model, micro, replay=replay)
+            pieces = log_probs.cpu().split(micro.lengths)
+            found.update({name: piece.numpy() for name, piece in zip(micro.request_ids, pieces, strict=True)})
+        return found
+
+    def _microbatches(self, samples: list[TrainSample]) -> list[MicroBatch]:
+        train, model = self.config.train, self.config.model
+        sizes = [forwarded_tokens(s.response) for s in samples]
+        plan = plan_microbatches(sizes, train.data_parallel, train.tokens_per_microbatch)
+        rows = padded_tokens(sizes, plan, multiple_of=train.tensor_parallel)
+        shape = (model.layers, model.experts_per_token) if model.is_moe else None
+        mine = plan[parallel_state.get_data_parallel_rank()]
+        replays = self.method.top_p_replay
+        return [pack(samples, part, tokens, shape, replays) for part, tokens in zip(mine, rows, strict=True)]
+
+    def _proximal(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> list[Tensor | None]:
+        """Log-probs of the denominator where it is not mu. With one step per rollout, `trainer` is the training forward
+        itself."""
+        if self.method.denominator == "checkpoint":
+            return list(self.scorer.checkpoint_log_probs(samples, microbatches))
+        if self.method.denominator == "trainer" and self.config.pipeline.optimizer_steps_per_rollout > 1:
+            return list(self.scorer.policy_log_probs(microbatches))
+        return [None] * len(microbatches)
+
+    # ---------------------------------------------------------------------------------------------------- one step
+
+    def _step(self, step: Step, dump: bool) -> StepResult:
+        """Measures what must be measured before the weights change, takes the step, and reports it."""
+        diagnosed = step_is_diagnosed(self.config, self.updates)
+        checkpoint = self._split(step, diagnosed)
+        rescored = self.rescorer.of_step(step.samples, step.microbatches) if self.rescorer and diagnosed else {}
+        passes = self._forward_and_backward(step, self._step_quantile(step))
+        grad_norm, constraint = self._apply_gradients(step)
+
+        metrics = {
+            **lag_metrics([sample.response for sample in step.samples], self.updates),
+            "grad_norm": grad_norm,
+            **constraint,
+            **passes.metrics(step, checkpoint, self.data_group),
+        }
+        histogram = passes.histogram(step, self.data_group)
+        tokens = None
+        if dump or diagnosed:
+            columns = {**passes.columns(step, checkpoint), **rescored}
+            order = [sample.response.request_id for sample in step.samples]
+            tokens = gather_columns(columns, step.microbatches, order, self.data_group)
+        self.updates += 1
+        return StepResult({**metrics, "step": self.updates}, histogram, tokens)
+
+    def _split(self, step: Step, diagnosed: bool) -> Tensor | None:
+        """(N,) log pi_l of this rank's tokens, when it is known already or its measurement is due."""
+        every = self.config.diagnose.split_every_n_steps
+        if self.method.denominator == "checkpoint":
+            return step.known_proximal
+        if diagnosed or (every and self.updates % every == 0):
+            return torch.cat(self.scorer.checkpoint_log_probs(step.samples, step.microbatches))
+        return None
+
+    def _step_quantile(self, step: Step) -> Tensor | None:
+        """SAT's quantile over all tokens of the step, from a pass without gradients before the first backward."""
+        sat = self.method.sat
+        if sat is None or not self.method.quantile_is_of_the_step:
+            return None
+        log_probs = self.scorer.policy_log_probs(step.microbatches)
+        scores = [
+            staleness_score(self.method, micro.token_batch(values, proximal))
+            for micro, values, proximal in zip(step.microbatches, log_probs, step.proximal, strict=True)
+        ]
+        return tail_quantile(torch.cat(scores).abs(), sat.alpha, group=self.data_group)
+
+    def _forward_and_backward(self, step: Step, quantile: Tensor | None) -> Passes:
+        """Sums the step's gradients over its micro-batches and over the ranks."""
+        self.policy.model.zero_grad_buffer()
+        passes = Passes(counts_flips=self.config.model.is_moe and not self.method.routing_replay)
+        for micro, proximal in zip(step.microbatches, step.proximal, strict=True):
+            log_probs, entropy = self._training_forward(micro, passes)
+            loss = self._loss(step, micro, log_probs, entropy, proximal, quantile)
+            # Megatron averages gradients over data-parallel ranks; the loss's weights already count the whole step.
+            (loss.total * self.data_group.size()).backward()
+            passes.losses.add(loss.metrics, len(micro.targets))
+            passes.log_probs.append(log_probs.detach())
+            passes.entropy.append(entropy.detach())
+        finalize_model_grads([self.policy.model])
+        return passes
+
+    def _training_forward(self, micro: MicroBatch, passes: Passes) -> tuple[Tensor, Tensor]:
+        """(R,) log-probs and entropies, with gradients as the loss needs them. Counts in `passes` the tokens that the
+        trainer routes differently than the engine."""
+        recorded: list[Tensor] = []
+        with routing.record(recorded) if passes.counts_flips else nullcontext():
+            log_probs, entropy = self.scorer.log_probs(
+                self.policy.model,
+                micro,
+                replay=self.method.routing_replay,
+                entropy="gradient" if self.config.loss.entropy_coef else "value",
+            )
+        if passes.counts_flips:
+            passes.flips += torch.tensor(routing.count_flips(recorded, micro.routed_experts, micro.rows))
+        assert entropy is not None, "asked for above"
+        return log_probs, entropy
+
+    def _loss(
+        self,
+        step: Step,
+        micro: MicroBatch,
+        log_probs: Tensor,
+        entropy: Tensor,
+        proximal: Tensor | None,
+        quantile: Tensor | None,
+    ) -> PolicyLoss:
+        """The objective on one micro-batch, with weights that count the whole step."""
+        settings = self.config.loss
+        batch = micro.token_batch(log_probs, proximal)
+        if settings.reduction == "token_mean":
+            weights = token_mean_weights(batch.mask, step.response_tokens)
+        else:
+            weights = response_mean_weights(batch.mask, batch.lengths, len(step.samples))
+        return policy_loss(
+            self.method,
+            batch,
+            weights,
+            kl_coef=settings.kl_coef,
+            entropy_coef=settings.entropy_coef,
+            ref_log_probs=self.scorer.reference_log_probs(micro),
+            entropy=entropy,
+            quantile=quantile,
+        )
+
+    def _apply_gradients(self, step: Step) -> tuple[float, dict[str, float]]:
+        """Changes the weights; the gradient's norm, and trpo/* where the method constrains the step."""
+        number = self.updates + 1
+        if self.method.step_constraint is None:
+            return self.optimizer.step(number), {}
+        return self.optimizer.constrained_step(
+            number, self.method.step_constraint, lambda: self.scorer.divergence(step.microbatches)
+        )

@@ -1,0 +1,324 @@
+"""The metrics of a run: the one table, and their reduction over micro-batches and ranks.
+
+metrics.jsonl has a row per optimizer step, eval.jsonl one per evaluation. Both runtimes, reports, docs/run-folder.md
+and the map to slime's own names read this table; what a stabilizer measures stands in its file.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+
+import torch.distributed as dist
+from torch import Tensor
+
+from .metric import Metric, Reduction
+from .ranks import gather
+from .stabilizer import Gate, Stabilizer
+from .stabilizers import known
+
+_RUN = (
+    Metric("step", "count", "Optimizer updates made, from 1.", "step"),
+    Metric("iteration", "count", "Rollout batches trained.", "step"),
+    Metric("rollout_id", "count", "Number of the batch, from 0.", "step"),
+    Metric(
+        "reward/mean",
+        "reward",
+        "Mean reward of the batch, earned by the weights that generated it.",
+        "step",
+        slime=("rollout/raw_reward",),
+    ),
+    Metric(
+        "reward/flat_groups",
+        "share",
+        "Prompts whose responses all have the same reward, so that none has an advantage.",
+        "step",
+        runtime="embedded",
+    ),
+    Metric(
+        "response/length_mean",
+        "tokens",
+        "Mean length of the responses.",
+        "step",
+        slime=("rollout/response_len/mean", "rollout/response_lengths"),
+    ),
+    Metric("response/length_max", "tokens", "Length of the longest response.", "step", runtime="embedded"),
+    Metric("response/truncated", "share", "Responses cut at the longest length.", "step", runtime="embedded"),
+    Metric(
+        "lag/mean",
+        "updates",
+        "Optimizer updates between the generating weights and the trained ones, mean over tokens.",
+    ),
+    Metric("lag/min", "updates", "The least lag of a token.", "min"),
+    Metric("lag/max", "updates", "The largest lag of a token.", "max"),
+    Metric("lag/generation_mean", "updates", "The part of the lag while the rest of the response was generated."),
+    Metric("lag/queue_mean", "updates", "The part of the lag [since then](asynchrony.md)."),
+    Metric(
+        "queue/{length,in_generation}",
+        "prompts",
+        "Mode streaming: prompts complete and waiting, and in generation, when the batch was taken.",
+        "step",
+    ),
+)
+_MISMATCH = (
+    Metric(
+        "mismatch/d_pi",
+        "nats",
+        "Mean of abs(log π − log μ) over tokens.",
+        "step",
+        slime=("train/train_rollout_logprob_abs_diff",),
+    ),
+    Metric("mismatch/{q50,q90,q99,max}", "nats", "Quantiles of the same, and the largest.", "step"),
+    Metric("mismatch/k3_kl", "nats", "K3 estimate of the KL.", "step"),
+    Metric("mismatch/ess", "share", "Effective sample size.", "step"),
+    Metric(
+        "mismatch/{policy,implementation}",
+        "nats",
+        "The split by the trainer's log-probs under the generating weights, where measured.",
+        "step",
+    ),
+    Metric(
+        "mismatch/policy_of_{mean,q90,q99}",
+        "share",
+        "The policy part of mean abs(d), and of abs(d) beyond its 90 % and 99 % quantile, in the direction of d; the "
+        "rest is the implementation part's.",
+        "step",
+    ),
+)
+_LOSS = (
+    Metric("clip/fraction", "share", "Tokens clipped.", slime=("train/pg_clipfrac",)),
+    Metric("clip/{upper,lower}", "share", "Tokens clipped with advantage above and below 0."),
+    Metric("clip/dual", "share", "Tokens that the dual clip holds, where it is on."),
+)
+_STEP = (
+    Metric("loss/total", "loss", "The loss that is minimized.", "sum", slime=("train/loss",)),
+    Metric("loss/policy", "loss", "The surrogate's term of it.", "sum", slime=("train/pg_loss",)),
+    Metric("loss/kl", "nats", "KL to the reference, without its coefficient.", "sum", slime=("train/kl_loss",)),
+    Metric("loss/entropy", "nats", "Entropy, without its coefficient.", "sum", slime=("train/entropy_loss",)),
+    Metric("grad_norm", "norm", "Gradient norm before clipping.", "step"),
+    Metric(
+        "collapse/{mismatch_rise,score_loss,met}",
+        "ratio, share, 0 or 1",
+        "d_pi's level over its lowest; share of the best score lost; 1 while the "
+        "[collapse rule](report.md#the-collapse-rule) holds. Missing until known.",
+        "step",
+        runtime="embedded",
+    ),
+    Metric(
+        "routing/flip_rate",
+        "share",
+        "Tokens whose expert set under the trainer's current weights differs from the engine's: it "
+        "includes lag; R3 off.",
+        "step",
+        runtime="embedded",
+    ),
+    Metric(
+        "routing/agreement",
+        "share",
+        "Replayed experts that the trainer's routers would have chosen; R3 on.",
+        "step",
+        runtime="slime",
+    ),
+    Metric(
+        "rollout/{rejected,lost,resent}",
+        "count",
+        "Responses that failed validation; requests without an answer; requests sent again.",
+        "step",
+        runtime="embedded",
+    ),
+    Metric(
+        "rollout/rejected/REASON", "count", "The rejected by reason, where there are any.", "step", runtime="embedded"
+    ),
+    Metric(
+        "rollout/restarts",
+        "count",
+        "Restarts of servers since the row before, evaluations' included: each is in one row, of an iteration with "
+        "several steps its first.",
+        "step",
+        runtime="embedded",
+    ),
+    Metric(
+        "rollout/{dropped,dropped_length_mean}",
+        "count, tokens",
+        "Mode streaming: responses dropped for their lag since the step before; their mean length.",
+        "step",
+    ),
+    Metric(
+        "rollout/{finished,dropped}/LOW-HIGH",
+        "count",
+        "Mode streaming: responses of LOW to HIGH tokens completed, and dropped, since the step before; the last of "
+        "them also longer ones.",
+        "step",
+    ),
+    Metric(
+        "verifier/{verdicts,correct,timeouts,kills,parse_failures,label_failures,no_answer}",
+        "count",
+        "Counts of the verifier, of `verifier.mode` other than exact.",
+        "step",
+        runtime="embedded",
+    ),
+    Metric("verifier/seconds_mean", "seconds", "A verdict in its worker.", "step", runtime="embedded"),
+    Metric(
+        "time/rollout",
+        "seconds",
+        "From the batch's first request to its last response; beside the trainer when lag > 0. Mode streaming: of the "
+        "group that took longest.",
+        "step",
+        runtime="embedded",
+    ),
+    Metric(
+        "time/wait",
+        "seconds",
+        "Spent waiting for a rollout, the wait before a broadcast included.",
+        "step",
+        slime=("perf/train_wait_time",),
+    ),
+    Metric("time/train", "seconds", "Training.", "step", slime=("perf/train_time",)),
+    Metric(
+        "time/sync",
+        "seconds",
+        "The weight broadcast; on slime that before this batch, if there was one.",
+        "step",
+        slime=("perf/update_weights_time",),
+    ),
+    Metric(
+        "time/step",
+        "seconds",
+        "The iteration, evaluation and checkpoints left out.",
+        "step",
+        slime=("perf/step_time",),
+    ),
+    Metric("tokens/response_total", "tokens", "Response tokens of the batch.", "step"),
+)
+EVALUATION = (
+    Metric("step", "count", "Optimizer updates made.", "step"),
+    Metric("iteration", "count", "Rollout batches trained.", "step"),
+    Metric(
+        "weights_step",
+        "count",
+        "Updates of the weights that were measured, as the engines reported them; `null` if they were several.",
+        "step",
+    ),
+    Metric(
+        "{accuracy,accuracy_by_problem}",
+        "reward",
+        "Mean over all samples; over those of each problem, a list.",
+        "step",
+    ),
+    Metric("accuracy_by_run", "reward", "Mean of each repeat, a list, with `eval.repeats` above 1.", "step"),
+    Metric(
+        "accuracy/{low,high}",
+        "reward",
+        "[95 % interval](evaluation.md#intervals) over problems and samples.",
+        "step",
+    ),
+    Metric(
+        "accuracy/{low_samples,high_samples}",
+        "reward",
+        "95 % interval for these very problems, over samples alone.",
+        "step",
+    ),
+    Metric(
+        "{avg@K,avg@K/se}",
+        "reward",
+        "The score of an evaluation with K samples a problem; how far one such scatters, a standard deviation.",
+        "step",
+    ),
+    Metric(
+        "{pass@K,pass@K/low,pass@K/high}",
+        "probability",
+        "That one of K samples is right, unbiased; 95 % interval over problems.",
+        "step",
+    ),
+    Metric("{n_problems,n_samples}", "count", "Held-out problems; samples of them all.", "step"),
+    Metric("length_mean", "tokens", "Mean length of the responses.", "step"),
+    Metric("truncated", "share", "Responses cut at the longest length.", "step"),
+    Metric(
+        "{rollout/rejected,rollout/lost,rollout/resent,rollout/rejected/REASON,rollout/restarts}",
+        "count",
+        "As in the metrics: what went wrong with the responses of the evaluation, restarts since the row before.",
+        "step",
+        runtime="embedded",
+    ),
+    Metric(
+        "reasons/REASON",
+        "count",
+        "Samples by the [verifier's reason](reward.md#reasons), where there are any.",
+        "step",
+    ),
+    Metric("time/eval", "seconds", "From the first request to the last response.", "step", runtime="embedded"),
+)
+"""The columns of eval.jsonl."""
+
+
+def metrics_of(kind: type[Stabilizer]) -> tuple[Metric, ...]:
+    """What a stabilizer measures."""
+    masked = Metric(f"{kind.name}/masked", "share", f"Tokens that the gate of {kind.row.title} drops.")
+    return (*([masked] if issubclass(kind, Gate) else []), *kind.metrics)
+
+
+def run_metrics() -> tuple[Metric, ...]:
+    """The columns of metrics.jsonl."""
+    by_stabilizers = [metric for kind in known() for metric in metrics_of(kind)]
+    return (*_RUN, *_MISMATCH, *_LOSS, *by_stabilizers, *_STEP)
+
+
+def metric_named(name: str) -> Metric | None:
+    """The entry of a column of metrics.jsonl; None where the table has none."""
+    return next((metric for metric in run_metrics() if metric.covers(name)), None)
+
+
+def slime_names(prefix: str = "") -> dict[str, str]:
+    """slime's own names that begin with `prefix`, and ours."""
+    return {own: metric.pattern for metric in run_metrics() for own in metric.slime if own.startswith(prefix)}
+
+
+class MetricAccumulator:
+    """Metrics of the micro-batches of one optimizer step, reduced over them and over ranks as the table says: sums,
+    minima, maxima, and means weighted by the active tokens of each micro-batch."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[dict[str, Tensor | float], Tensor | float]] = []
+
+    def add(self, metrics: Mapping[str, Tensor | float], weight: Tensor | float) -> None:
+        """One micro-batch: 0-dim metrics, and its active tokens. Nothing is read back before reduce."""
+        self._rows.append((dict(metrics), weight))
+
+    def reduce(self, group: dist.ProcessGroup | None = None) -> dict[str, float]:
+        """The step's metrics, the same on all ranks. A rank that added nothing takes part all the same.
+
+        Raises:
+            ValueError: two micro-batches, on whatever ranks, differ in their names; all ranks raise.
+        """
+        rows = [({name: float(value) for name, value in metrics.items()}, float(w)) for metrics, w in self._rows]
+        rows = [row for part in gather(rows, group) for row in part]
+        names = list(rows[0][0]) if rows else []
+        for metrics, _ in rows:
+            if odd := set(names) ^ set(metrics):
+                raise ValueError(f"metrics differ between micro-batches: {', '.join(sorted(odd))} not in all of them")
+        table = _by_name(known())
+        return {
+            name: _reduced(table.get(name, "mean"), [(metrics[name], weight) for metrics, weight in rows])
+            for name in names
+        }
+
+
+@functools.cache
+def _by_name(kinds: tuple[type[Stabilizer], ...]) -> dict[str, Reduction]:
+    """The reduction of every metric, while these stabilizers are known."""
+    return {name: metric.reduction for metric in run_metrics() for name in metric.names}
+
+
+def _reduced(reduction: Reduction, values: list[tuple[float, float]]) -> float:
+    """One number from those of the micro-batches, each with its active tokens."""
+    if reduction == "sum":
+        return math.fsum(value for value, _ in values)
+    # A micro-batch without an active token has nothing to say about tokens.
+    values = [(value, weight) for value, weight in values if weight > 0] or values
+    if reduction == "min":
+        return min(value for value, _ in values)
+    if reduction == "max":
+        return max(value for value, _ in values)
+    total = math.fsum(weight for _, weight in values)
+    return math.fsum(value * weight for value, weight in values) / total if total > 0 else 0.0

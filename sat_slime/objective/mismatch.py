@@ -1,0 +1,98 @@
+"""The mismatch between trainer and rollout engine, over the tokens of an optimizer step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .quantile import tail_quantile
+from .ranks import gather
+
+HISTOGRAM_EDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-64, 17))
+"""Edges of mismatch_histogram in |d|: 1e-8 to 1e2, eight to a decade."""
+
+
+_QUANTILES = {"q50": 0.5, "q90": 0.9, "q99": 0.99}
+
+
+def mismatch_metrics(
+    log_probs: Tensor,
+    rollout_log_probs: Tensor,
+    mask: Tensor,
+    *,
+    checkpoint_log_probs: Tensor | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> dict[str, float]:
+    """The mismatch d = log pi - log mu over the active tokens of an optimizer step, exact across ranks.
+
+    mismatch/d_pi is mean |d| (Eq. mismatch-metric), of the token ratio for every method; q50, q90, q99 and max are of
+    |d|; k3_kl is mean(e^d - 1 - d), the low-variance estimate of KL(mu || pi) on samples of mu; ess is
+    (sum w)^2 / (n sum w^2) with w = e^d, the effective share of the sample. With checkpoint_log_probs (pi_l),
+    mismatch/policy = mean |log pi - log pi_l| and mismatch/implementation = mean |log pi_l - log mu| (Eq. split), and
+    mismatch/policy_of_{mean,q90,q99} is the policy part's share of mean |d|, and of |d| over the tokens beyond q90 and
+    q99: a token's part counts in the direction of its d, so that the implementation part's share is the rest.
+
+    Args:
+        log_probs, rollout_log_probs, mask, checkpoint_log_probs: (N,), this rank's; N may be 0 on some ranks.
+        group: ranks that hold parts of the step's tokens.
+
+    Returns:
+        Plain numbers, the same on all ranks; without any token all are 0, ess 1.
+    """
+    mu = rollout_log_probs.detach()[mask].double()
+    d = log_probs.detach()[mask].double() - mu
+    largest = max(gather(float(d.amax()) if len(d) else -math.inf, group))
+    sums = {
+        "n": float(len(d)),
+        "d_pi": float(d.abs().sum()),
+        "k3_kl": float((d.expm1() - d).sum()),
+        "w": float((d - largest).exp().sum()),
+        "w2": float((2 * (d - largest)).exp().sum()),
+        "max": float(d.abs().amax()) if len(d) else 0.0,
+    }
+    quantiles = {name: float(tail_quantile(d.abs(), alpha, group)) for name, alpha in _QUANTILES.items()}
+    if checkpoint_log_probs is not None:
+        checkpoint = checkpoint_log_probs.detach()[mask].double()
+        policy = log_probs.detach()[mask].double() - checkpoint
+        sums["policy"] = float(policy.abs().sum())
+        sums["implementation"] = float((checkpoint - mu).abs().sum())
+        for name, beyond in {"mean": -1.0, "q90": quantiles["q90"], "q99": quantiles["q99"]}.items():
+            tail = d.abs() > beyond
+            sums[f"of_{name}"] = float(d[tail].abs().sum())
+            sums[f"policy_of_{name}"] = float((policy * d.sign())[tail].sum())
+    parts = gather(sums, group)
+    total = {name: math.fsum(part[name] for part in parts) for name in sums}
+    n = max(total["n"], 1.0)
+    metrics = {"mismatch/d_pi": total["d_pi"] / n, "mismatch/k3_kl": total["k3_kl"] / n}
+    metrics |= {f"mismatch/{name}": value for name, value in quantiles.items()}
+    metrics["mismatch/max"] = max(part["max"] for part in parts)
+    metrics["mismatch/ess"] = total["w"] ** 2 / (n * total["w2"]) if total["n"] else 1.0
+    for name in ("policy", "implementation"):
+        if name in total:
+            metrics[f"mismatch/{name}"] = total[name] / n
+    for name in ("mean", "q90", "q99"):
+        if total.get(f"of_{name}"):
+            metrics[f"mismatch/policy_of_{name}"] = total[f"policy_of_{name}"] / total[f"of_{name}"]
+    return metrics
+
+
+def mismatch_histogram(abs_log_ratio: Tensor, group: dist.ProcessGroup | None = None) -> dict[str, list[Any]]:
+    """Counts of |d| on fixed logarithmic edges, over all ranks.
+
+    Args:
+        abs_log_ratio: (n,) |d| of the active tokens.
+
+    Returns:
+        `edges`, E numbers, and `counts`, E + 1: below the first edge (0 included), [edge, next edge) each, and from
+        the last edge on.
+    """
+    values = abs_log_ratio.detach().double().flatten()
+    edges = torch.tensor(HISTOGRAM_EDGES, dtype=torch.float64, device=values.device)
+    counts = torch.bincount(torch.bucketize(values, edges, right=True), minlength=len(edges) + 1)
+    if group is not None:
+        dist.all_reduce(counts, group=group)
+    return {"edges": list(HISTOGRAM_EDGES), "counts": counts.tolist()}

@@ -1,0 +1,41 @@
+"""KPop: a gate on the Bernoulli KL between trainer and engine, either way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..bernoulli import bernoulli_kl
+from ..stabilizer import Gate, PositiveFloat, Row, Style
+from ..view import BatchView
+
+
+@dataclass(frozen=True)
+class KPop(Gate):
+    """KPop's gate (Eq. app-kpop)."""
+
+    phi: PositiveFloat = 0.1
+    """Largest Bernoulli KL between pi_proximal and mu on the sampled token, either way, in nats. The paper has none;
+    0.1 and 2.0 are found in public examples."""
+
+    name = "kpop"
+    row = Row(
+        "KPop",
+        unit="token",
+        discriminator="Bernoulli KL",
+        constraint="KL ≤ φ both ways",
+        weight="{0, 1}",
+        direction="symmetric",
+        formula="S M,  M = 1{KL(π‖μ) ≤ φ} 1{KL(μ‖π) ≤ φ},  KL(p‖q) = p log(p/q) + (1 − p) log((1 − p)/(1 − q))",
+        source="Eq. app-kpop; φ is our choice, the smaller of two (0.1, 2.0) in public examples",
+        needs="rollout log-probs",
+        excludes="nothing",
+    )
+    style = Style("sky", (0, (6, 1)), "P")
+
+    def factor(self, batch: BatchView) -> Tensor:
+        """1 where the Bernoulli KL between pi_proximal and mu is at most phi in both directions (Eq. app-kpop)."""
+        pi, mu = batch.log_proximal, batch.log_mu
+        close = (bernoulli_kl(pi, mu) <= self.phi) & (bernoulli_kl(mu, pi) <= self.phi)
+        return close.to(pi.dtype)

@@ -1,0 +1,220 @@
+"""SAT: the staleness-adaptive trust region, in the order in which the paper builds it.
+
+d = log r is the staleness score (Eq. satr-d), and its quantile is `quantile.tail_quantile` (Eq. quantile). Below stand
+first the equations as they are, then the form that the loss computes with; a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+import torch.distributed as dist
+from annotated_types import Gt, Le
+from torch import Tensor
+
+from ..batch import TokenBatch
+from ..clip import Clipped, indicator
+from ..metric import Metric
+from ..quantile import quantile_rank
+from ..ratio import Ratio, response_lengths
+from ..stabilizer import PositiveFloat, Row, Style, TrustRegion
+from .ppo import Clip, clip_ends
+
+
+@dataclass(frozen=True)
+class SAT(TrustRegion):
+    """The staleness-adaptive trust region (Eqs. quantile, kernel, gate, adaptive-eps)."""
+
+    alpha: Annotated[float, Gt(0), Le(1)] = 0.9
+    """Quantile of |d| that marks where the tail begins."""
+    exponent: PositiveFloat = 2.0
+    """Exponent p of the Hill kernel 1 / (1 + (|d| / q)^p)."""
+    scope: Literal["microbatch", "step"] = "microbatch"
+    """Tokens over which the quantile is taken: one micro-batch (the paper) or the whole optimizer step on all ranks."""
+
+    name = "sat"
+    place = "prefix"
+    help = "SAT on top of the base. `sat: true` turns it on with the paper's settings."
+    switch_help = "Contract the clip interval on the stale tail of each batch."
+    no_op_at_ratio_one = "SAT's gate can never open (all |d| are 0)"
+    row = Row(
+        "SAT",
+        unit="token or sequence",
+        discriminator="|d| and |r − 1|",
+        constraint="adaptive clip interval",
+        weight="{0, 1}",
+        direction="asymmetric, adaptive",
+        formula=(
+            "S = min(r A, clip(r, 1 − ε_low c₋, 1 + ε_high c₊) A),  d = log r,  q the α-quantile of |d|,  "
+            "c± = 1 / (1 + (|d|/q)^p) on the side of d where |d| > q, else 1"
+        ),
+        source="Eqs. quantile, kernel, gate, adaptive-eps, satr-clip, satrloss",
+        needs="rollout log-probs; with TIS also the trainer's log-probs under the generating weights",
+        excludes=(
+            "bases without a clip interval (spo, drpo, trpo); denominator trainer at one step per rollout (d is 0)"
+        ),
+    )
+    style = Style("blue", "--")
+    metrics = (
+        Metric("sat/q", "nats", "The quantile that opens the gate."),
+        Metric("sat/q_min", "nats", "The least quantile of the step's micro-batches.", "min", runtime="slime"),
+        Metric("sat/q_max", "nats", "The largest quantile of the step's micro-batches.", "max", runtime="slime"),
+        Metric("sat/gate_rate", "share", "Tokens beyond the gate."),
+        Metric(
+            "sat/newly_clipped",
+            "share",
+            "Tokens whose gradient SAT removed and the base, its gates included, would have kept; 0 throughout: SAT "
+            "was a no-op.",
+        ),
+        Metric("sat/{eps_low_mean,eps_high_mean}", "radius", "Mean effective radii."),
+        Metric("sat/c_min", "factor", "Smallest contraction factor.", "min"),
+        Metric("sat/scope_too_small", "share", "Scopes in which the gate cannot open."),
+    )
+
+
+# ------------------------------------------------------------------------------------- the equations, as they stand
+
+
+def kernel(u: Tensor, exponent: float = 2.0) -> Tensor:
+    """1 / (1 + u^p), the Hill kernel of the relative staleness u = |d| / q (Eq. kernel)."""
+    return 1.0 / (1.0 + u**exponent)
+
+
+def gate(d: Tensor, q: Tensor | float) -> Tensor:
+    """Bool: q > 0 and |d| > q, strictly (Eq. gate)."""
+    return (d.abs() > q) & (torch.as_tensor(q) > 0)
+
+
+def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 2.0) -> tuple[Tensor, Tensor]:
+    """Contraction of the lower and the upper radius, gate included (Eqs. kernel, gate).
+
+    c = 1 / (1 + (|d| / q)^exponent) where q > 0 and |d| > q, on the side of sign(d); exactly 1 elsewhere.
+
+    Args:
+        log_ratio: (N,) d, detached.
+        q: the tail quantile, 0-dim.
+
+    Returns:
+        c_low, c_high, each (N,).
+    """
+    open_, one = gate(log_ratio, q), torch.ones_like(log_ratio)
+    return (
+        torch.where(open_ & (log_ratio < 0), kernel(-log_ratio / q, exponent), one),
+        torch.where(open_ & (log_ratio > 0), kernel(log_ratio / q, exponent), one),
+    )
+
+
+def radii(clip: Clip, c_low: Tensor, c_high: Tensor) -> tuple[Tensor, Tensor]:
+    """Radii below and above 1, each (N,): eps_low c_low and eps_high c_high (Eq. adaptive-eps)."""
+    return clip.eps_low * c_low, clip.eps_high * c_high
+
+
+def sat_surrogate(sat: SAT, clip: Clip, d: Tensor, advantages: Tensor, q: Tensor | float) -> Tensor:
+    """(N,) S = min(r A, clip(r, 1 - eps_low c_low, 1 + eps_high c_high) A), r = e^d (Eqs. satr-clip, satrloss)."""
+    below, above = radii(clip, *contraction_factors(d.detach(), q, sat.exponent))
+    ratio = d.exp()
+    return torch.minimum(ratio * advantages, ratio.clamp(1 - below, 1 + above) * advantages)
+
+
+# ------------------------------------------------------------------------------------ the form that the loss uses
+
+
+@dataclass(frozen=True, eq=False)
+class Contraction:
+    """SAT's interval of N tokens."""
+
+    q: Tensor
+    """0-dim."""
+    c: Tensor
+    """(N,) the factor of |d|."""
+    shrink: Tensor
+    """(N,) 1 - c."""
+    low: Tensor
+    high: Tensor
+    """(N,) ends of the interval."""
+
+
+def contract(sat: SAT, clip: Clip, d: Tensor, q: Tensor) -> Contraction:
+    """SAT's interval for the (N,) log-ratios d at the 0-dim quantile q (Eqs. kernel, gate, adaptive-eps).
+
+    The ratio lies on the side of 1 that sign(d) names, so the end on the other side cannot bind: the factor of |d|
+    stands at both ends, and only the mean radii have to tell the sides apart.
+    """
+    c = contraction(d.detach().abs(), q, sat.exponent)
+    shrink = 1.0 - c
+    return Contraction(q, c, shrink, *contracted_ends(clip, shrink))
+
+
+def contraction(mismatch: Tensor, q: Tensor | float, exponent: float = 2.0) -> Tensor:
+    """(N,) gated kernel of one side (Eqs. kernel, gate): 1 / (1 + (u / q)^exponent) where u > q > 0, else 1."""
+    bound = float(q)
+    if bound <= 0:
+        return torch.ones_like(mismatch)
+    # threshold is strict and keeps the value: the gate and the positive part in one.
+    tail = torch.nn.functional.threshold(mismatch, bound, 0.0).div_(bound)
+    return tail.pow_(exponent).add_(1.0).reciprocal_()
+
+
+def contracted_ends(clip: Clip, shrink: Tensor) -> tuple[Tensor, Tensor]:
+    """(N,) ends of SAT's interval (Eq. adaptive-eps) from shrink = 1 - c.
+
+    Taken from PPO's ends by subtraction, so that c = 1 gives those to the bit, and never beyond 1.
+    """
+    low, high = clip_ends(clip)
+    return (
+        shrink.mul(clip.eps_low).add_(low).clamp_(max=1.0),
+        shrink.mul(-clip.eps_high).add_(high).clamp_(min=1.0),
+    )
+
+
+@torch.no_grad()
+def sat_metrics(
+    contraction: Contraction, clip: Clip, batch: TokenBatch, held: Clipped, d: Tensor, factor: Tensor | None
+) -> dict[str, Tensor]:
+    """0-dim sat/* of a micro-batch (Table runtime-metrics).
+
+    Args:
+        held: the clipped surrogate on that interval.
+        d: (N,) log-ratios.
+        factor: (N,) product of gates and weights: a token that a gate drops had no gradient to lose. None: 1.
+    """
+    low, high = clip_ends(clip)
+    in_base = indicator(torch.eq, held.ratio.clamp(low, high), held.ratio)
+    cut = held.cut if factor is None else held.cut * factor.sign()
+    shrink = contraction.shrink
+    either, difference = shrink.sum(), torch.dot(shrink, d.detach().sign())
+    means = batch.active_means(
+        {
+            "sat/gate_rate": shrink.sign().sum(),
+            "sat/newly_clipped": torch.dot(cut, in_base),
+            "sat/eps_low_mean": (either - difference) * (-clip.eps_low / 2),
+            "sat/eps_high_mean": (either + difference) * (-clip.eps_high / 2),
+        }
+    )
+    means["sat/eps_low_mean"] += clip.eps_low
+    means["sat/eps_high_mean"] += clip.eps_high
+    c, q = contraction.c, contraction.q
+    return {"sat/q": q, "sat/c_min": c.amin() if len(c) else torch.ones_like(q)} | means
+
+
+def scope_is_too_small(sat: SAT, ratio: Ratio, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
+    """0-dim: 1.0 where the quantile's scope is so small that the gate may be bound to stay shut (`scope_too_small`)."""
+    if ratio == "token" and group is None:
+        n_active, largest = batch.n_active, 1
+    else:
+        lengths = response_lengths(batch, group)
+        n_active = int(lengths.sum())
+        largest = int(lengths.amax()) if ratio == "sequence" and len(lengths) else 1
+    too_small = scope_too_small(sat.alpha, n_active, largest)
+    return torch.tensor(float(too_small), dtype=batch.log_probs.dtype, device=batch.log_probs.device)
+
+
+def scope_too_small(alpha: float, n_active: int, largest_unit: int) -> bool:
+    """Whether the gate is bound to stay shut when the stalest unit is the largest one.
+
+    A unit is the set of tokens that share one d: a token (largest_unit 1), or a response under the sequence ratio. At
+    most n - ceil(alpha n) tokens lie strictly above q, so a unit of more tokens than that ties with q instead.
+    """
+    return largest_unit > n_active - quantile_rank(alpha, n_active)

@@ -1,0 +1,80 @@
+"""BatchView: what a gate, a weight or a penalty may read of a micro-batch."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch.distributed as dist
+from torch import Tensor
+
+from .batch import TokenBatch
+from .clip import bounded_ratio
+from .ratio import Denominator, proximal_log_probs, sequence_mean
+
+
+class BatchView:
+    """One micro-batch of N tokens, to be read. All tensors are (N,), without gradient, and 0 (a ratio or a probability
+    1) on inactive tokens, whose results nobody reads.
+
+    pi is the policy in training, mu the rollout engine's, pi_proximal the trainer's policy that is held against mu: the
+    denominator where that is not mu, else pi.
+    """
+
+    def __init__(
+        self,
+        batch: TokenBatch,
+        denominator: Denominator,
+        d: Tensor,
+        advantages: Tensor,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """batch: promoted. d: the method's log-ratio. group: context-parallel ranks that share the responses."""
+        self._batch, self._denominator, self.group = batch, denominator, group
+        self.d = d.detach()
+        """log r of the method: the token's or its response's, over the method's denominator."""
+        self.advantages = advantages
+        """A."""
+
+    @property
+    def mask(self) -> Tensor:
+        """Bool: the active tokens."""
+        return self._batch.mask
+
+    @property
+    def lengths(self) -> Tensor:
+        """(responses,) int64: tokens of each response on this rank."""
+        return self._batch.lengths_tensor
+
+    @cached_property
+    def ratio(self) -> Tensor:
+        """r = e^d."""
+        return bounded_ratio(self.d)
+
+    @cached_property
+    def log_pi(self) -> Tensor:
+        """log pi."""
+        return self._batch.active_or_zero(self._batch.log_probs.detach())
+
+    @cached_property
+    def log_mu(self) -> Tensor:
+        """log mu."""
+        return self._batch.active_or_zero(self._batch.rollout_log_probs.detach())
+
+    @cached_property
+    def log_proximal(self) -> Tensor:
+        """log pi_proximal. Raises ValueError where that is pi_l and the batch has no log-probs of it."""
+        return self._batch.active_or_zero(proximal_log_probs(self._denominator, self._batch))
+
+    @cached_property
+    def mu(self) -> Tensor:
+        """mu, a probability."""
+        return self.log_mu.exp()
+
+    @cached_property
+    def engine_ratio(self) -> Tensor:
+        """pi_proximal / mu."""
+        return (self.log_proximal - self.log_mu).exp()
+
+    def sequence_mean(self, values: Tensor) -> Tensor:
+        """Mean of the values over the active tokens of each response, on whatever ranks, at each of them."""
+        return sequence_mean(values, self._batch, self.group)

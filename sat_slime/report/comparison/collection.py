@@ -1,0 +1,263 @@
+"""What is compared: runs by method, lag and seed, read from run folders, grids or files of metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sat_slime.config import ConfigError
+from sat_slime.config.loader import RETIRED, marked_settings
+from sat_slime.config.marks import COMPUTES_NOTHING, OWN_TO_A_CELL, among
+from sat_slime.config.method import method_in
+from sat_slime.grid.plan import Cell
+from sat_slime.grid.state import CellState, GridFolder
+from sat_slime.report.comparison.methods import PAPER_ORDER, label_of
+from sat_slime.runs.collapse import CollapseWatch, judge
+from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.reading import RunData, read_yaml, section
+from sat_slime.runs.row_faults import last_step, missing_steps
+from sat_slime.runs.rows import columns, read_histograms, read_rows
+from sat_slime.runs.slime_rows import adopt, is_slime_log, split_log
+
+Rows = list[dict[str, Any]]
+_NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
+_NOT_TOLD = {
+    *marked_settings(OWN_TO_A_CELL),
+    *marked_settings(COMPUTES_NOTHING),
+    *map(".".join, RETIRED),
+}
+"""Settings in which runs may differ without a word of it: those of a cell, and those that compute nothing."""
+
+
+@dataclass
+class ComparedRun:
+    """One run, as far as it goes."""
+
+    method: str
+    """Our name of the method, such as sat-gspo-r3; of a run that names none, the run's own name."""
+    lag: int | None
+    seed: int | None
+    path: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    status: str = "unknown"
+    error: str | None = None
+    data: RunData = field(default_factory=RunData)
+    datasets: tuple[str, ...] = ()
+    """Data sets that were evaluated; the first one is the score."""
+
+    @property
+    def label(self) -> str:
+        """As the paper writes it."""
+        return label_of(self.method)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps logged."""
+        return len(self.data.metrics.get("step", ()))
+
+    @property
+    def planned_steps(self) -> int:
+        """0 where it is unknown."""
+        pipeline = section(self.config, "pipeline")
+        return _whole(pipeline.get("iterations"), 0) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1)
+
+    @cached_property
+    def missing(self) -> list[int]:
+        """Optimizer steps that were made and have no row. Of a log without settings, which may have a row for every few
+        steps, none are known."""
+        if not self.planned_steps:
+            return []
+        steps = [int(step) for step in self.data.metrics.get("step", ()) if np.isfinite(step)]
+        return missing_steps(steps, last_step(self.config, self.status))
+
+    @property
+    def counts(self) -> bool:
+        """Whether the run is whole, so that its numbers may stand beside those of others."""
+        if not self.steps or self.missing:
+            return False
+        if self.planned_steps:
+            # a run that collapse.stop ended is finished too
+            return self.status == "finished" or self.steps >= self.planned_steps
+        return self.status in ("unknown", "finished")
+
+    @cached_property
+    def collapse(self) -> CollapseWatch:
+        """The collapse rule over all that is logged."""
+        return judge(self.data.metrics, self.data.evals, self.data.period)
+
+    @property
+    def where(self) -> str:
+        """Method, lag and seed in words."""
+        lag = "" if self.lag is None else f" lag {self.lag}"
+        return f"{self.label}{lag}{'' if self.seed is None else f' seed {self.seed}'}"
+
+
+@dataclass
+class Collection:
+    """What a report is about."""
+
+    runs: list[ComparedRun]
+    left_out: list[str] = field(default_factory=list)
+    """Sentences about what was given and is not in it."""
+    planned: list[Cell] = field(default_factory=list)
+    """Cells that the grids among what was given name."""
+
+    @property
+    def methods(self) -> list[str]:
+        """In the paper's order, others after."""
+        names = dict.fromkeys([run.method for run in self.runs] + [cell.method for cell in self.planned])
+        return sorted(names, key=lambda name: (PAPER_ORDER.index(name) if name in PAPER_ORDER else 99, name))
+
+    @property
+    def lags(self) -> list[int | None]:
+        """In order; None, where there is a run of unknown lag, last."""
+        lags = {run.lag for run in self.runs} | {cell.lag for cell in self.planned}
+        return sorted(lags, key=lambda lag: (lag is None, lag or 0))
+
+    def of(self, method: str, lag: int | None, whole: bool = True) -> list[ComparedRun]:
+        """Runs of a method at a lag; whole: those alone that count."""
+        found = [run for run in self.runs if (run.method, run.lag) == (method, lag)]
+        return [run for run in found if run.counts] if whole else found
+
+    @property
+    def not_run(self) -> list[Cell]:
+        """Planned cells without a run."""
+        there = {(run.method, run.lag, run.seed) for run in self.runs}
+        return [cell for cell in self.planned if (cell.method, cell.lag, cell.seed) not in there]
+
+
+def collect(paths: Sequence[str | Path]) -> Collection:
+    """All runs below `paths`: grids, run folders, folders or files of metrics. Raises RunFolderError where a path is
+    none of these."""
+    found = Collection([])
+    for path in map(Path, paths):
+        grid = GridFolder(path)
+        if grid.is_grid():
+            _add_grid(found, grid)
+        else:
+            _add(found, load_compared_run(path))
+    return found
+
+
+def _add(found: Collection, run: ComparedRun) -> None:
+    same = [other for other in found.runs if (other.method, other.lag) == (run.method, run.lag)]
+    if run.seed is not None and any(other.seed == run.seed for other in same):
+        found.left_out.append(f"{run.path}: a second run of {run.where}; the first one given is used")
+        return
+    found.runs.append(run)
+
+
+def _add_grid(found: Collection, grid: GridFolder) -> None:
+    """The runs of a grid, and what the grid itself knows of its cells: which are planned, and why one failed."""
+    planned, states = _known_to(grid, found.left_out)
+    found.planned += [cell for cell in planned if cell not in found.planned]
+    for path in sorted(grid.runs.iterdir()) if grid.runs.is_dir() else []:
+        if not (path / "metrics.jsonl").exists() and not (path / "config.yaml").exists():
+            continue
+        run, state = load_compared_run(path), states.pop(path.name, None)
+        if state is not None:
+            run.error = run.error or state.error
+            if run.status == "unknown" and state.state != "planned":
+                run.status = state.state
+        _add(found, run)
+    found.left_out += [f"{name}: {state.error}" for name, state in states.items() if state.error]
+
+
+def _known_to(grid: GridFolder, left_out: list[str]) -> tuple[list[Cell], dict[str, CellState]]:
+    """(cells of the plan, what became of those that were begun or planned, by name). What the grid's files do not tell,
+    since they are damaged, is a sentence in `left_out`."""
+    planned: list[Cell] = []
+    states: list[CellState] = []
+    try:
+        planned = grid.planned()
+    except ConfigError as error:
+        left_out.append(str(error))
+    try:
+        states = grid.observed()
+    except RunFolderError as error:
+        left_out.append(str(error))
+    return list(dict.fromkeys([*planned, *(state.cell for state in states)])), {s.cell.name: s for s in states}
+
+
+def load_compared_run(path: Path) -> ComparedRun:
+    """A run folder, a folder with metrics.jsonl, or a file of metrics. Raises RunFolderError when it is none."""
+    if path.is_file():
+        return _of_file(path)
+    if not (path / "metrics.jsonl").exists() and not RunFolder(path).is_run():
+        raise RunFolderError(
+            f"{path} is no run, grid or file of metrics: a run has config.yaml or metrics.jsonl, a grid grid.yaml"
+        )
+    folder = RunFolder(path)
+    state = folder.state()
+    run = _compared_run(path, read_yaml(folder.config), read_rows(folder.metrics), read_rows(folder.eval))
+    run.data.histograms = read_histograms(folder.histograms)
+    run.status, run.error = str(state.get("status", "unknown")), state.get("error")
+    return run
+
+
+def _of_file(path: Path) -> ComparedRun:
+    """Rows by slime's names, or those of a metrics.jsonl with its eval.jsonl beside it."""
+    rows = read_rows(path)
+    if not rows:
+        raise RunFolderError(f"{path} holds no JSON lines: give a run folder, a grid or a file like metrics.jsonl")
+    metrics, evals = split_log(rows) if is_slime_log(rows) else (rows, read_rows(path.with_name("eval.jsonl")))
+    name = path.parent / path.parent.name if path.stem in ("metrics", "log") else path.with_suffix("")
+    run = _compared_run(Path(name), {}, metrics, evals)
+    run.path = path
+    return run
+
+
+def _compared_run(path: Path, config: dict[str, Any], metric_rows: Rows, eval_rows: Rows) -> ComparedRun:
+    metrics = columns([adopt(row) for row in metric_rows])
+    if metrics and "step" not in metrics:
+        metrics["step"] = np.arange(1.0, len(metric_rows) + 1)
+    datasets = tuple(dict.fromkeys(str(row["dataset"]) for row in eval_rows if row.get("dataset") is not None))
+    kept = [row for row in eval_rows if not datasets or row.get("dataset") == datasets[0]]
+    match = _NAME.match(path.name)
+    method = section(config, "method")
+    pipeline = section(config, "pipeline")
+    lag = _whole(pipeline.get("lag", match and match["lag"]), None)
+    if lag is None and "lag/max" in metrics:
+        lag = int(np.nanmax(metrics["lag/max"]))
+    seed = _whole(config.get("seed", match and match["seed"]), None)
+    name = method_in(method).name if method else match["method"] if match else path.name
+    period = max(1, (lag or 1) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1))
+    return ComparedRun(
+        name, lag, seed, path, config, data=RunData(metrics, columns(kept), (), period), datasets=datasets
+    )
+
+
+def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]:
+    """Settings in which the runs differ beyond method, lag and seed: {dotted key: {value: runs}}."""
+    flat = [_flat(run.config) for run in runs if run.config]
+    differing: dict[str, dict[str, int]] = {}
+    for key in sorted({key for values in flat for key in values}):
+        if among(key, _NOT_TOLD):
+            continue
+        counts: dict[str, int] = {}
+        for values in flat:
+            text = str(values.get(key, "unset"))
+            counts[text] = counts.get(text, 0) + 1
+        if len(counts) > 1:
+            differing[key] = counts
+    return differing
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _whole(value: Any, default: Any) -> Any:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return default

@@ -1,0 +1,201 @@
+"""What every page is made of: sentences, tables and figures, each with its files beside the page."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import html
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sat_slime.config.disk import naming
+from sat_slime.config.method import method_label
+from sat_slime.report.css import WIDE_STYLE
+from sat_slime.report.drawing import Drawing, save
+from sat_slime.runs.reading import Run, section
+from sat_slime.runs.rows import write_atomically
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} · sat-slime</title>
+<style>{style}</style>
+</head>
+<body>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""
+_FILES = (("csv", "numbers"), ("png", "PNG"), ("svg", "SVG"))
+
+
+class Strong(str):
+    """Text that stands out."""
+
+
+class Heading(str):
+    """First cell of a row that heads those below it."""
+
+
+@dataclass
+class Sheet:
+    """A table."""
+
+    name: str
+    heading: str
+    sentence: str
+    head: list[str]
+    rows: list[list[str]]
+    groups: list[tuple[str, int]] = field(default_factory=list)
+    """(heading, columns) above the columns after the first."""
+    numbers: list[list[Any]] | None = None
+    """Rows of the CSV, its head first; the text where there are none."""
+
+    def save(self, folder: Path) -> None:
+        """NAME.csv."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}.csv"
+        with naming(path), open(path, "w", newline="", encoding="utf-8") as file:
+            rows = self.numbers or [self.head, *self.rows]
+            csv.writer(file).writerows([[_plain(value) for value in row] for row in rows])
+
+    def as_html(self) -> str:
+        """The table itself; every text in it is escaped."""
+        top = "".join(f'<th colspan="{width}" class="group">{html.escape(text)}</th>' for text, width in self.groups)
+        head = "".join(f"<th>{html.escape(text)}</th>" for text in self.head)
+        body = "".join(_html_row(row) for row in self.rows)
+        return f"<table>{f'<tr><th></th>{top}</tr>' if top else ''}<tr class='head'>{head}</tr>{body}</table>"
+
+
+def _html_row(row: Sequence[str]) -> str:
+    if isinstance(row[0], Heading):
+        return f'<tr class="part"><th colspan="{len(row)}">{html.escape(row[0])}</th></tr>'
+    cells = (f"<strong>{html.escape(c)}</strong>" if isinstance(c, Strong) else html.escape(c) for c in row[1:])
+    return f'<tr><th scope="row">{html.escape(row[0])}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value:.10g}" if math.isfinite(value) else ""
+    # a name that begins like a formula is text to a spreadsheet too
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "@", "\t") else value
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the page."""
+
+    name: str
+    heading: str
+    sentence: str
+    draw: Callable[[], Drawing | None]
+
+
+class Page:
+    """A page that is being made. What is added stands on it in that order; files are written at once."""
+
+    def __init__(self, folder: Path):
+        """folder: what figures/ and tables/ are written to, and the page is to stand in."""
+        self._folder = folder
+        self._contents: list[tuple[str, str]] = []
+        self._body: list[str] = []
+
+    def add(self, markup: str) -> None:
+        """HTML that the list of contents does not name; nothing where it is empty."""
+        if markup:
+            self._body.append(markup)
+
+    def section(self, name: str, heading: str, markup: str) -> None:
+        """A section of its own. markup: HTML."""
+        self._contents.append((name, heading))
+        name, heading = html.escape(name), html.escape(heading)
+        self._body.append(f'<section id="{name}"><h2>{heading}</h2>{markup}</section>')
+
+    def sheet(self, sheet: Sheet) -> None:
+        """A table, its CSV written beside the page."""
+        sheet.save(self._folder / "tables")
+        self.section(
+            sheet.name,
+            sheet.heading,
+            f'<p>{html.escape(sheet.sentence)}</p><div class="wide">{sheet.as_html()}</div>'
+            f'<p class="files"><a href="tables/{html.escape(sheet.name)}.csv">numbers</a></p>',
+        )
+
+    def figure(self, figure: Figure, command: str = "") -> bool:
+        """A figure, its files written beside the page; nothing where it has no data. Returns whether it has.
+
+        command: what draws this figure alone, where something does.
+        """
+        drawing = figure.draw()
+        if drawing is None:
+            return False
+        picture = base64.b64encode(save(drawing, self._folder / "figures", figure.name)).decode()
+        self._contents.append((figure.name, figure.heading))
+        name, heading = html.escape(figure.name), html.escape(figure.heading)
+        files = " · ".join(f'<a href="figures/{name}.{kind}">{text}</a>' for kind, text in _FILES)
+        alone = f'<p class="files"><code>{html.escape(command)}</code></p>' if command else ""
+        self._body.append(
+            f'<figure id="{name}"><h2>{heading}</h2><p>{html.escape(figure.sentence)}</p>'
+            f'<img alt="{heading}" src="data:image/svg+xml;base64,{picture}"><figcaption>{files}</figcaption>'
+            f"{alone}</figure>"
+        )
+        return True
+
+    def write(
+        self,
+        file: str,
+        *,
+        title: str,
+        subtitle: str,
+        summary: Iterable[str],
+        warnings: str = "",
+        status: str = "",
+        contents: bool = True,
+        style: str = WIDE_STYLE,
+    ) -> Path:
+        """Write the page into its folder; returns its path.
+
+        summary: sentences. warnings: HTML. status: stands beside the subtitle. contents: whether the page begins with
+        a list of what is on it.
+        """
+        mark = f'<span class="status">{html.escape(status)}</span>' if status else ""
+        links = "".join(f'<a href="#{html.escape(to)}">{html.escape(text)}</a>' for to, text in self._contents)
+        top = [
+            f'<p class="subtitle">{html.escape(subtitle)}{mark}</p>',
+            f'<div class="summary">{paragraphs(summary)}</div>',
+            warnings,
+            f"<nav>{links}</nav>" if contents else "",
+        ]
+        body = "\n".join([*filter(None, top), *self._body])
+        path = self._folder / file
+        write_atomically(path, _PAGE.format(title=html.escape(title), style=style, body=body))
+        return path
+
+
+def paragraphs(sentences: Iterable[str]) -> str:
+    """HTML of sentences, each a paragraph."""
+    return "".join(f"<p>{html.escape(sentence)}</p>" for sentence in sentences)
+
+
+def listed(sentences: Iterable[str]) -> str:
+    """HTML of sentences as the items of a list."""
+    return "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+
+
+def warning_box(sentences: Iterable[str]) -> str:
+    """HTML of sentences that a reader should see first; empty where there are none."""
+    items = listed(sentences)
+    return f'<ul class="warnings">{items}</ul>' if items else ""
+
+
+def headline(run: Run) -> str:
+    """What a run is, in a line: method, lag and seed."""
+    lag = section(run.config, "pipeline").get("lag")
+    mode = "" if lag is None else " · synchronous" if lag == 0 else f" · lag {lag}"
+    return f"{method_label(section(run.config, 'method'))}{mode} · seed {run.config.get('seed', '?')}"

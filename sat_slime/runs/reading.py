@@ -1,0 +1,80 @@
+"""What a run folder holds, read for a report: its settings, its state and its columns, as far as they go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.rows import Columns, columns, read_histograms, read_metrics, read_rows
+
+
+@dataclass
+class RunData:
+    """What was measured in a run. Any of it may be empty."""
+
+    metrics: Columns = field(default_factory=dict)
+    evals: Columns = field(default_factory=dict)
+    histograms: Sequence[Mapping[str, Any]] = ()
+    period: int = 1
+    """Steps over which the realized lag cycles; smoothing windows are whole multiples of it."""
+
+
+@dataclass
+class Run:
+    """What a run folder holds, as far as it goes."""
+
+    folder: RunFolder
+    config: dict[str, Any]
+    """The resolved settings as plain values; empty where config.yaml cannot be read."""
+    state: dict[str, Any]
+    data: RunData
+    gaps: int
+    """Values of metrics.jsonl that were not finite numbers."""
+
+    @property
+    def name(self) -> str:
+        """The run's own name, else that of its folder."""
+        return str(self.config.get("name") or self.folder.path.name)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps logged."""
+        return len(self.data.metrics.get("step", ()))
+
+    @property
+    def planned_steps(self) -> int:
+        """Optimizer steps of the whole run; 0 where it is unknown."""
+        pipeline = section(self.config, "pipeline")
+        return int(pipeline.get("iterations", 0)) * int(pipeline.get("optimizer_steps_per_rollout", 1))
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a run folder; what is missing or torn is left out. Raises RunFolderError when it is no run folder."""
+    folder = RunFolder.open(path)
+    config = read_yaml(folder.config)
+    rows = read_rows(folder.metrics)
+    pipeline = section(config, "pipeline")
+    period = max(1, int(pipeline.get("lag", 1)) * int(pipeline.get("optimizer_steps_per_rollout", 1)))
+    data = RunData(columns(rows), read_metrics(folder.eval), read_histograms(folder.histograms), period)
+    gaps = sum(value is None for row in rows for value in row.values())
+    return Run(folder, config, folder.state(), data, gaps)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The plain values of a YAML file, unchecked; empty where it is missing, unreadable or no mapping."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A section of a plain config; empty where it is missing."""
+    value = config.get(name)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,131 @@
+"""Ray's start and end, and what is told of it."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="the embedded runtime needs the engines: scripts/setup.sh")
+pytest.importorskip("httpx")
+
+from ray._private import parameter  # noqa: E402
+
+from sat_slime.embedded.cluster import own_ray  # noqa: E402
+from sat_slime.embedded.cluster.own_ray import local_ray  # noqa: E402
+from sat_slime.embedded.deaths import RAY_PROCESSES, children  # noqa: E402
+from sat_slime.rollout import ray_start  # noqa: E402
+from sat_slime.rollout.ray_start import PATIENCE, RayNotStarted  # noqa: E402
+
+TIMED_OUT = "The current node timed out during startup. This could happen because some of the raylet failed to startup"
+CRASH = "[2026-11-22 08:00:15,000 C 1 1] Check failed: x"
+
+
+@pytest.mark.parametrize("load, told", [(99.0, "busy, with a load of 99.0 on"), (0.0, "")])
+def test_a_ray_that_does_not_start_says_why_and_names_load_when_it_is_load(monkeypatch, tmp_path, load, told):
+    def failing(*_, _temp_dir, **__):
+        logs = Path(_temp_dir) / "session_2026-11-22" / "logs"
+        logs.mkdir(parents=True)
+        (logs / "raylet.out").write_text(
+            "[2026-11-22 08:00:00,000 I 1 1] all well\n[2026 C 1 1] Check failed: x\nmore\n"
+        )
+        raise Exception(TIMED_OUT)
+
+    monkeypatch.setattr(ray, "init", mock.create_autospec(ray.init, side_effect=failing))
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0, 0))
+    with pytest.raises(RayNotStarted) as failure, local_ray(tmp_path / "logs"):
+        pass
+    message = str(failure.value)
+    assert message.startswith(f"Ray did not start: {TIMED_OUT}; last in raylet.out: [2026 C 1 1] Check failed: x")
+    assert (told in message) if told else ("busy" not in message)
+    assert (tmp_path / "logs" / "ray-raylet.out").exists()
+    (call,) = ray.init.mock_calls
+    taken = inspect.getsource(inspect.unwrap(ray._private.worker.init))
+    assert all(f'"{name}"' in taken for name in call.kwargs if name.startswith("_"))
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """Of a GCS that crashed and of a raylet that it took along, in a scratch folder."""
+    folder = tmp_path / "scratch" / "ray" / "session_2026-11-22" / "logs"
+    folder.mkdir(parents=True)
+    (folder / "gcs_server.out").write_text(f"{CRASH}\n[2026-11-22 08:00:16,000 I 1 1] bye\n")
+    (folder / "raylet.out").write_text("[2026-11-22 08:00:14,000 E 2 2] cannot reach GCS\n")
+    return tmp_path / "scratch"
+
+
+def test_the_newest_error_of_rays_logs_is_quoted(logs, tmp_path):
+    assert own_ray._keep_logs(logs, tmp_path) == f"; last in gcs_server.out: {CRASH}"
+
+
+def test_what_a_process_that_died_wrote_last_is_in_its_own_logs_and_all_are_kept(logs, tmp_path):
+    last = own_ray._keep_logs(logs, tmp_path, "raylet")
+    assert last == "; last in raylet.out: [2026-11-22 08:00:14,000 E 2 2] cannot reach GCS"
+    assert {path.name for path in tmp_path.glob("ray-*")} == {"ray-gcs_server.out", "ray-raylet.out"}
+
+
+def test_of_a_process_that_was_killed_no_others_error_is_quoted(monkeypatch, tmp_path):
+    """A stand-in for its watch tells the death as soon as Ray runs."""
+    told, watches = [], []
+
+    def start(scratch, log_dir):
+        folder = scratch / "ray" / "session_2026-11-22" / "logs"
+        folder.mkdir(parents=True)
+        (folder / "gcs_server.out").write_text("[2026-11-22 08:00:16,000 I 1 1] all well\n")
+        (folder / "raylet.out").write_text("[2026-11-22 08:00:17,000 E 2 2] cannot reach GCS\n")
+
+    watch = mock.create_autospec(own_ray.RayWatch, side_effect=lambda died: watches.append(died) or mock.Mock())
+    monkeypatch.setattr(own_ray, "RayWatch", watch)
+    monkeypatch.setattr(own_ray, "_start_ray", mock.create_autospec(own_ray._start_ray, side_effect=start))
+    with local_ray(tmp_path / "logs", told.append):
+        watches[0]("Ray's gcs_server (process 7) was killed by SIGKILL")
+    assert [str(death) for death in told] == ["Ray's gcs_server (process 7) was killed by SIGKILL"]
+
+
+def test_the_agents_have_ports_that_ray_knows():
+    names = {"metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port"}
+    assert names <= set(inspect.signature(parameter.RayParams).parameters)
+    original = parameter.RayParams
+    with own_ray._ports_of_agents_given():
+        given = vars(parameter.RayParams())
+        assert len({given[name] for name in names}) == 3 and all(given[name] > 1024 for name in names)
+    assert parameter.RayParams is original
+
+
+def test_ray_reads_the_variables_that_are_set():
+    folder = Path(ray.__file__).parent
+    files = [folder / "core/src/ray/raylet/raylet", folder / "_private/node.py", folder / "_private/ray_constants.py"]
+    texts = [file.read_bytes() for file in files]
+    for name in PATIENCE:
+        assert any(name.encode() in text for text in texts), name
+        assert os.environ[name]
+
+
+def test_there_is_a_remark_only_above_the_number_of_cores(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for load, remark in ((2.0, ""), (2.1, "; the machine is busy, with a load of 2.1 on 2 cores: end other work")):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0, 0))
+        assert ray_start.load_remark().startswith(remark) and bool(ray_start.load_remark()) == bool(remark)
+
+
+def test_a_ray_that_was_imported_first_and_asks_for_no_token_is_refused():
+    program = "import ray; from sat_slime.embedded.cluster.own_ray import local_ray; local_ray().__enter__()"
+    others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    result = subprocess.run([sys.executable, "-c", program], env=others, capture_output=True, text=True)
+    assert result.stderr.splitlines()[-1].endswith("which has it ask for a token: import it later")
+
+
+@pytest.mark.engine
+def test_a_ray_starts_and_ends():
+    with local_ray() as scratch:
+        assert ray.get(ray.remote(lambda: 7).remote()) == 7
+        (raylet,) = (pid for pid, name in children().items() if name == "raylet")
+        command = Path(f"/proc/{raylet}/cmdline").read_text()
+        ports = set(map(int, re.findall(r"--metrics-agent-port=(\d+)", command)))
+        assert len(ports) == 1 and ports <= set(range(20_000, 32_000)), "one of free_ports"
+    assert not set(children().values()) & set(RAY_PROCESSES) or not Path(f"/proc/{raylet}/exe").exists()
+    assert not scratch.exists()

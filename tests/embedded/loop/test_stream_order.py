@@ -1,0 +1,313 @@
+"""The stream's bookkeeping with stand-ins for engines and trainer: what is begun, taken, dropped and saved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded.grading import Grader
+from sat_slime.embedded.loop import stream_order
+from sat_slime.embedded.loop.stream_order import StreamingPipeline
+from sat_slime.embedded.rollout_batch import StepResult, lag_metrics, training_group, training_requests
+from sat_slime.rollout.staleness import length_bins
+from sat_slime.rollout.types import Response
+
+PROMPTS, SAMPLES, LONGEST = 4, 2, 8
+
+
+def make_config(**pipeline) -> EmbeddedConfig:
+    settings = {"mode": "streaming", "lag": 1, "iterations": 6, "max_staleness": 2, "queue_prompts": 8}
+    rollout = {"prompts_per_iteration": PROMPTS, "samples_per_prompt": SAMPLES, "max_response_tokens": LONGEST}
+    return EmbeddedConfig(pipeline=settings | pipeline, rollout=rollout)
+
+
+class World:
+    """Engines and trainer as the pipeline sees them. A group takes as many turns as its number says, or one."""
+
+    def __init__(self, monkeypatch, turns=lambda number: 1) -> None:
+        self.turns, self.now, self.version = turns, 0, 0
+        self.due: dict[object, tuple] = {}
+        monkeypatch.setattr(stream_order, "wait_any", self.wait_any)
+        monkeypatch.setattr(stream_order, "result_of", lambda future, who: self.results[future])
+        self.results: dict[object, object] = {}
+        self.resent: dict[int, int] = {}
+        """Of groups by their number."""
+
+    def stream(self, number, requests):
+        future = object()
+        self.due[future] = (self.now + self.turns(number), number, requests, self.version)
+        return future
+
+    def wait_any(self, futures, timeout_s=None):
+        if timeout_s is None and futures:
+            self.now = max(self.now, min(self.due[f][0] for f in futures if f in self.due))
+        return [self.finish(f) for f in futures if f in self.due and self.due[f][0] <= self.now]
+
+    def finish(self, future):
+        _, number, requests, begun = self.due[future]
+        length = 1 + number % LONGEST
+        # The first half under the weights at the start, the second under those at the end.
+        versions = np.array([begun] * -(-length // 2) + [self.version] * (length // 2))
+        responses = [
+            Response(r.request_id, r.prompt_ids, (0,) * length, np.zeros(length, np.float32), None, "length", versions)
+            for r in requests
+        ]
+        stats = {"seconds": 1.0, "rejected": {}, "lost": 0, "resent": self.resent.pop(number, 0)}
+        self.results[future] = SimpleNamespace(responses=responses, stats=stats)
+        return future
+
+
+def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
+    log = SimpleNamespace(status=lambda **fields: None, message=lambda text, level="info": None)
+    pipeline = StreamingPipeline(config, tmp_path, tmp_path, log, None)
+    pipeline.seconds = {"wait": 0.0}
+    pipeline.grader = Grader(config.verifier)
+    pipeline.engines = SimpleNamespace(stream=world.stream)
+    pipeline.versions = [world.version]
+    return pipeline
+
+
+def train(world, pipeline, config) -> None:
+    """An optimizer step and a broadcast, with time going by for the engines."""
+    pipeline.iteration += 1
+    pipeline.updates += config.pipeline.optimizer_steps_per_rollout
+    world.now += 1
+    if pipeline.iteration % config.pipeline.lag == 0:
+        world.version = pipeline.updates
+        pipeline.versions.append(world.version)
+
+
+def test_groups_are_the_problems_of_the_batches_in_order():
+    config = make_config()
+    for iteration in (0, 3):
+        problems, requests = training_requests(config, iteration)
+        groups = [training_group(config, iteration * PROMPTS + place) for place in range(PROMPTS)]
+        assert [problem for problem, _ in groups] == problems
+        assert [request for _, group in groups for request in group] == requests
+
+
+def test_a_batch_is_whole_groups_and_the_bound_holds_for_every_token(monkeypatch, tmp_path):
+    config = make_config()
+    world = World(monkeypatch, turns=lambda number: 1 + number % 5)  # long ones take longer
+    pipeline = make_pipeline(world, config, tmp_path)
+    trained, lags, dropped = [], [], 0
+    for _ in range(config.pipeline.iterations):
+        batch = pipeline._next_batch()
+        assert len(batch.responses) == PROMPTS * SAMPLES and len(batch.rewards) == PROMPTS
+        trained += [r.request_id for r in batch.responses]
+        lags.append(lag_metrics(batch.responses, pipeline.updates))
+        dropped += pipeline.metrics["rollout/dropped"]
+        assert len(pipeline.queue) + len(pipeline.streams) <= config.pipeline.queue_prompts
+        train(world, pipeline, config)
+    assert len(set(trained)) == len(trained) == 6 * PROMPTS * SAMPLES
+    assert max(lag["lag/max"] for lag in lags) == config.pipeline.max_staleness and dropped > 0
+    for lag in lags:  # Eq. fully-async-lag
+        assert lag["lag/mean"] == pytest.approx(lag["lag/generation_mean"] + lag["lag/queue_mean"])
+    assert max(lag["lag/generation_mean"] for lag in lags) > 0
+    assert not pipeline.streams and not pipeline.queue  # nothing is generated that the run cannot train
+
+
+@pytest.mark.parametrize("pacing", [True, False])
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_the_engines_take_the_bound_holds_and_nothing_is_lost(monkeypatch, tmp_path, seed, pacing):
+    rng = np.random.default_rng(seed)
+    lag, steps = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    settings = {"lag": lag, "optimizer_steps_per_rollout": steps, "iterations": 12, "pacing": pacing}
+    settings["max_staleness"] = lag * steps - 1 + int(rng.integers(0, 5))  # the least that is accepted, and more
+    config = make_config(**settings, queue_prompts=int(rng.integers(PROMPTS, 4 * PROMPTS)))
+    durations = rng.integers(1, 2 + rng.integers(0, 12), size=1000)
+    world = World(monkeypatch, turns=lambda number: int(durations[number]))
+    pipeline = make_pipeline(world, config, tmp_path)
+    trained = dropped = 0
+    for _ in range(12):
+        batch = pipeline._next_batch()
+        trained += len(batch.responses)
+        dropped += pipeline.metrics["rollout/dropped"]
+        last_step = pipeline.updates + steps - 1
+        assert lag_metrics(batch.responses, last_step)["lag/max"] <= settings["max_staleness"]
+        waiting = (len(pipeline.queue) + len(pipeline.streams)) * SAMPLES
+        assert pipeline.next_number * SAMPLES == trained + dropped + waiting
+        train(world, pipeline, config)
+    assert trained == 12 * PROMPTS * SAMPLES and not pipeline.streams
+
+
+def lost_by_length(monkeypatch, tmp_path, pacing) -> dict[str, float]:
+    config = make_config(max_staleness=1, iterations=60, queue_prompts=16, pacing=pacing)
+    world = World(monkeypatch, turns=lambda number: 1 + (number % LONGEST) // 3)  # time goes with length
+    pipeline, totals = make_pipeline(world, config, tmp_path), Counter()
+    for _ in range(60):
+        pipeline._next_batch()
+        totals.update({key: value for key, value in pipeline.metrics.items() if "-" in key})
+        train(world, pipeline, config)
+    bins = [f"{low}-{high}" for low, high in length_bins(LONGEST)]
+    return {b: totals[f"rollout/dropped/{b}"] / totals[f"rollout/finished/{b}"] for b in bins}
+
+
+def test_pacing_loses_fewer_long_answers(monkeypatch, tmp_path):
+    paced, free = (lost_by_length(monkeypatch, tmp_path, pacing) for pacing in (True, False))
+    longest = f"{length_bins(LONGEST)[-1][0]}-{LONGEST}"
+    assert free[longest] > 0.3 and paced[longest] < free[longest] / 2, (paced, free)
+
+
+def test_the_bound_counts_the_last_step_of_a_rollout(monkeypatch, tmp_path):
+    config = make_config(optimizer_steps_per_rollout=2, max_staleness=3, queue_prompts=12)
+    world = World(monkeypatch)
+    pipeline = make_pipeline(world, config, tmp_path)
+    for _ in range(config.pipeline.iterations):
+        batch = pipeline._next_batch()
+        assert lag_metrics(batch.responses, pipeline.updates + 1)["lag/max"] <= 3
+        train(world, pipeline, config)
+
+
+def test_what_is_dropped_is_counted_by_length(monkeypatch, tmp_path):
+    config = make_config(max_staleness=0, pacing=False)
+    world = World(monkeypatch)
+    pipeline = make_pipeline(world, config, tmp_path)
+    finished = dropped = 0
+    for _ in range(3):
+        pipeline._next_batch()
+        metrics = pipeline.metrics
+        bins = [f"{low}-{high}" for low, high in length_bins(LONGEST)]
+        assert sum(metrics[f"rollout/dropped/{b}"] for b in bins) == metrics["rollout/dropped"]
+        finished += sum(metrics[f"rollout/finished/{b}"] for b in bins)
+        dropped += metrics["rollout/dropped"]
+        if metrics["rollout/dropped"]:
+            assert 1 <= metrics["rollout/dropped_length_mean"] <= LONGEST
+        train(world, pipeline, config)
+    assert dropped > 0 and finished == dropped + (3 * PROMPTS + len(pipeline.queue)) * SAMPLES
+
+
+def test_a_checkpoint_holds_the_queue_and_asks_again_for_what_was_in_generation(monkeypatch, tmp_path):
+    config = make_config()
+    world = World(monkeypatch, turns=lambda number: 1 + 2 * (number % 2))
+    pipeline = make_pipeline(world, config, tmp_path)
+    for _ in range(2):
+        pipeline._next_batch()
+        train(world, pipeline, config)
+        pipeline._take(world.wait_any(list(pipeline.streams), timeout_s=0))
+    assert pipeline.queue and pipeline.streams
+    queued, unfinished = list(pipeline.queue), sorted(stream.number for stream in pipeline.streams.values())
+    pipeline._write_ahead(tmp_path)
+
+    resumed = make_pipeline(world, config, tmp_path)
+    resumed.iteration, resumed.updates = pipeline.iteration, pipeline.updates
+    resumed._read_ahead(tmp_path)
+    assert [group.number for group in resumed.queue] == [group.number for group in queued]
+    for ours, theirs in zip(resumed.queue, queued, strict=True):
+        assert ours.problem == theirs.problem and ours.oldest == theirs.oldest
+        for a, b in zip(ours.responses, theirs.responses, strict=True):
+            assert (a.request_id, a.output_ids) == (b.request_id, b.output_ids)
+            np.testing.assert_array_equal(a.versions, b.versions)
+    resumed._begin_groups()
+    begun = [stream.number for stream in resumed.streams.values()]
+    assert begun[: len(unfinished)] == unfinished
+    assert begun[len(unfinished) :] == list(range(pipeline.next_number, resumed.next_number))
+    seen = set()
+    while resumed.iteration < config.pipeline.iterations:
+        batch = resumed._next_batch()
+        assert lag_metrics(batch.responses, resumed.updates)["lag/max"] <= config.pipeline.max_staleness
+        seen |= {r.request_id for r in batch.responses}
+        train(world, resumed, config)
+    assert len(seen) == 4 * PROMPTS * SAMPLES
+
+
+class Books:
+    """What the rows tell, added up over a run and its resumes."""
+
+    def __init__(self, pipeline) -> None:
+        self.pipeline, self.trained, self.totals = pipeline, 0, Counter()
+
+    def row(self, batch) -> None:
+        self.trained += len(batch.responses)
+        self.totals.update({key: value for key, value in self.pipeline.metrics.items() if key != "rollout/dropped"})
+        self.totals.update(dropped=self.pipeline.metrics["rollout/dropped"], **batch.faults)
+
+    def balance(self) -> None:
+        """docs/asynchrony.md's laws; what was completed since the last row is with the pipeline still."""
+        pipeline = self.pipeline
+        dropped, waiting = self.totals["dropped"] + len(pipeline.dropped), len(pipeline.queue) * SAMPLES
+        unfinished = (len(pipeline.streams) + len(pipeline.unfinished)) * SAMPLES
+        assert pipeline.next_number * SAMPLES == self.trained + dropped + waiting + unfinished
+        by_length = sum(self.totals[f"rollout/finished/{low}-{high}"] for low, high in length_bins(LONGEST))
+        assert by_length + len(pipeline.finished) == self.trained + dropped + waiting
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_lost_or_counted_twice_over_any_resumes(monkeypatch, tmp_path, seed):
+    rng = np.random.default_rng([7, seed])
+    config = make_config(
+        iterations=20, max_staleness=int(rng.integers(0, 3)), pacing=bool(rng.integers(2)), queue_prompts=12
+    )
+    durations = rng.integers(1, 2 + rng.integers(1, 6), size=1000)
+    world = World(monkeypatch, turns=lambda number: int(durations[number]))
+    world.resent = {number: int(count) for number, count in enumerate(rng.integers(0, 3, size=1000))}
+    books = Books(make_pipeline(world, config, tmp_path))
+    took = 0
+    for _ in range(20):
+        pipeline = books.pipeline
+        books.row(pipeline._next_batch())
+        books.balance()
+        train(world, pipeline, config)
+        pipeline._take(world.wait_any(list(pipeline.streams), timeout_s=0))  # as training does beside
+        took += len(pipeline.finished)
+        books.balance()
+        if rng.random() < 0.4:
+            pipeline._write_ahead(tmp_path)
+            books.pipeline = make_pipeline(world, config, tmp_path)
+            books.pipeline.iteration, books.pipeline.updates = pipeline.iteration, pipeline.updates
+            books.pipeline._read_ahead(tmp_path)
+            books.balance()
+    assert books.trained == 20 * PROMPTS * SAMPLES and took > 0
+    books.balance()
+
+
+def test_a_row_without_anything_completed_still_has_its_counts(monkeypatch, tmp_path):
+    config = make_config(max_staleness=4, queue_prompts=12)
+    world = World(monkeypatch)
+    pipeline = make_pipeline(world, config, tmp_path)
+    world.resent = {1: 3}
+    first = pipeline._next_batch()
+    assert first.metrics()["rollout/resent"] == 3
+    while len(pipeline.queue) < PROMPTS:
+        pipeline._take(world.wait_any(list(pipeline.streams)))
+        pipeline._begin_groups()
+    pipeline.finished = []
+    world.due = {future: (10**6, *rest) for future, (_, *rest) in world.due.items()}  # nothing completes any more
+    second = pipeline._next_batch()
+    counts = {key: value for key, value in second.metrics().items() if key.startswith("rollout/")}
+    assert counts == {"rollout/rejected": 0, "rollout/lost": 0, "rollout/resent": 0}
+    finished = {key: value for key, value in pipeline.metrics.items() if key.startswith("rollout/finished/")}
+    assert len(finished) == 4 and not any(finished.values())
+
+
+def test_an_empty_queue_is_saved_too(monkeypatch, tmp_path):
+    pipeline = make_pipeline(World(monkeypatch), make_config(), tmp_path)
+    pipeline._write_ahead(tmp_path)
+    resumed = make_pipeline(World(monkeypatch), make_config(), tmp_path)
+    resumed._read_ahead(tmp_path)
+    assert not resumed.queue and not resumed.unfinished and resumed.next_number == 0
+
+
+def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path):
+    config = make_config(queue_prompts=6)
+    world = World(monkeypatch)
+    pipeline = make_pipeline(world, config, tmp_path)
+    batch = pipeline._next_batch()
+    began = pipeline.next_number
+    trainer = object()
+    world.results[trainer] = [StepResult({}, {})]
+
+    def wait_any(futures, timeout_s=None):
+        world.now += 1
+        done = World.wait_any(world, futures, 0)
+        return [*done, trainer] if world.now > 6 else done
+
+    monkeypatch.setattr(stream_order, "wait_any", wait_any)
+    monkeypatch.setattr(stream_order, "result_among", lambda future, futures, what: world.results[future])
+    pipeline.trainer = SimpleNamespace(start_train=lambda *_: [trainer], wait=lambda _: world.results[trainer])
+    assert pipeline._train(batch, dump=False) == world.results[trainer]
+    assert pipeline.next_number == began and len(pipeline.queue) == 6 and not pipeline.streams

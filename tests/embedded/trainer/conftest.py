@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+import pytest
+from trainer_ranks import make_config, make_initial, run_ranks
+
+
+@pytest.fixture(scope="session")
+def initial(tmp_path_factory) -> dict[str, str]:
+    """Random weights of the tiny MoE model and of its dense sibling."""
+    folders = {}
+    for name, experts in (("moe", 4), ("dense", 0)):
+        folders[name] = str(tmp_path_factory.mktemp("initial") / name)
+        run_ranks(make_initial, make_config(model={"experts": experts}), folders[name])
+    return folders

@@ -1,0 +1,107 @@
+"""The optimizer on real megatron-core: fp32 masters, a gradient that is not finite, and TRPO's constraint."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from trainer_ranks import (
+    CONSTRAINED,
+    assert_same_weights,
+    make_config,
+    make_samples,
+    run_ranks,
+    train_three_steps,
+)
+
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded.rollout_batch import TrainSample
+
+pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
+pytestmark = pytest.mark.engine
+
+
+def test_bf16_keeps_fp32_masters(initial):
+    config = make_config(train={"dtype": "bfloat16", "lr": 1e-4}, method={"base": "grpo", "r3": True})
+    found = json.loads(run_ranks(train_three_steps, config, initial["moe"])[0]["metrics"])
+    assert found[2]["loss/policy"] < found[0]["loss/policy"]
+
+
+def poisoned(trainer, rank: int, initial: str) -> dict:
+    trainer.load_initial(Path(initial))
+    before = [p.detach().clone() for _, p in trainer.policy.named_parameters]
+    samples = [TrainSample(s.response, float("nan")) for s in make_samples(trainer.config)]
+    try:
+        trainer.train(samples)
+    except FloatingPointError as error:
+        same = all(torch.equal(a, b) for a, (_, b) in zip(before, trainer.policy.named_parameters, strict=True))
+        return {"error": str(error), "unchanged": same}
+    return {"error": "", "unchanged": False}
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_weights_change(initial):
+    found = run_ranks(
+        poisoned, make_config(method={"base": "grpo"}, diagnose={"split_every_n_steps": 0}), initial["moe"]
+    )[0]
+    assert "not finite" in found["error"] and found["unchanged"]
+
+
+def constrained_steps(trainer, rank: int, initial: str, out: str) -> dict:
+    """Three steps, and whether each is the halved step of an unconstrained one and keeps to the constraint."""
+    trainer.load_initial(Path(initial))
+    trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
+    samples = make_samples(trainer.config, top_p=0.9)
+    config, microbatches = trainer.method.step_constraint, trainer._microbatches(samples)
+    apply, full, kept, rows = trainer.optimizer.step, [], [], []
+
+    def watched(number: int) -> float:
+        norm = apply(number)
+        full[:] = [m.detach().clone() for m in trainer.optimizer.masters]
+        return norm
+
+    trainer.optimizer.step = watched
+    for _ in range(3):
+        before, old = trainer.scorer.divergence(microbatches), [m.detach().clone() for m in trainer.optimizer.masters]
+        metrics = trainer.train(samples)[0].metrics
+        after, scale = trainer.scorer.divergence(microbatches), metrics["trpo/step_scale"]
+        kept.append(config.stands(before, after, torch.distributed.group.WORLD))
+        moved = [torch.lerp(start, end, scale) for start, end in zip(old, full, strict=True)]
+        kept.append(all(torch.equal(a, b) for a, b in zip(moved, trainer.optimizer.masters, strict=True)))
+        kept.append(len(after) == 0 or metrics["trpo/tv_max"] >= float(after.max()))
+        rows.append(metrics)
+    trainer.export_weights(Path(out))
+    return {"metrics": json.dumps(rows), "kept": kept}
+
+
+def constrained_config(over: str, **train) -> EmbeddedConfig:
+    # mu is made up and far from the policy: a mean of 0.45, a maximum of 0.77. A whole step would leave these regions.
+    return make_config(
+        method={**CONSTRAINED, "trpo": {"delta": {"state": 0.79, "mean": 0.48}[over], "over": over}},
+        train=train,
+        rollout={"top_p": 0.9},
+        diagnose={"split_every_n_steps": 0},
+    )
+
+
+@pytest.mark.parametrize(
+    "over, layout",
+    [("state", {"tensor_parallel": 2}), ("mean", {"data_parallel": 2, "expert_parallel": 2})],
+    ids=["state, tensor parallel", "mean, data and expert parallel"],
+)
+def test_a_constrained_step_is_the_same_on_every_layout(over, layout, initial, tmp_path):
+    (one,) = run_ranks(constrained_steps, constrained_config(over), initial["moe"], str(tmp_path / "one"))
+    ranks = run_ranks(constrained_steps, constrained_config(over, **layout), initial["moe"], str(tmp_path / "ranks"))
+    expected = json.loads(one["metrics"])
+    assert all(one["kept"])
+    assert any(0 < row["trpo/step_scale"] < 1 for row in expected)
+    for found in ranks:
+        assert all(found["kept"])
+        for ours, theirs in zip(json.loads(found["metrics"]), expected, strict=True):
+            assert ours["trpo/step_scale"] == theirs["trpo/step_scale"]
+            assert ours["trpo/backtracks"] == theirs["trpo/backtracks"]
+            for name in ("trpo/tv_mean", "trpo/tv_max", "trpo/tv_mean_before", "loss/policy", "grad_norm"):
+                assert ours[name] == pytest.approx(theirs[name], rel=2e-3, abs=2e-5), name
+    assert_same_weights(tmp_path / "ranks", tmp_path / "one", atol=2e-4)

@@ -1,0 +1,82 @@
+"""Micro-batches: every sample once, equal rows on all ranks, and logits rows that predict the right tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("megatron.core", reason="packing builds Megatron's layout")
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from made_up_batch import make_batch
+
+from sat_slime.embedded.trainer.packing import forwarded_tokens, pack, padded_tokens, plan_microbatches
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=60),
+    ranks=st.integers(1, 4),
+    bound=st.integers(40, 200),
+    multiple=st.sampled_from([1, 2, 4]),
+)
+@example(sizes=[22, 40, 1], ranks=1, bound=40, multiple=1)  # equal cuts never part the last two
+def test_plans_place_every_sample_once_within_the_bound(sizes, ranks, bound, multiple):
+    plan = plan_microbatches(sizes, ranks, bound)
+    assert len(plan) == ranks and len({len(parts) for parts in plan}) == 1
+    assert sorted(i for parts in plan for part in parts for i in part) == list(range(len(sizes)))
+    for parts in plan:
+        assert all(sum(sizes[i] for i in part) <= bound for part in parts)
+        flat = [i for part in parts for i in part]
+        assert flat == sorted(flat)
+    rows = padded_tokens(sizes, plan, multiple)
+    for parts in plan:
+        for part, tokens in zip(parts, rows, strict=True):
+            assert tokens > 0 and tokens % multiple == 0 and tokens >= sum(sizes[i] for i in part)
+
+
+def test_one_micro_batch_when_all_fits():
+    assert plan_microbatches([10, 20, 30], 1, 60) == [[[0, 1, 2]]]
+
+
+def test_rows_predict_the_response_tokens():
+    samples = make_batch(["14$", "08,10,14$", "1$"] * 4).samples()
+    part = [1, 0, 5]
+    used = sum(forwarded_tokens(samples[i].response) for i in part)
+    micro = pack(samples, part, used + 3, routing_shape=(2, 2))
+    assert len(micro.token_ids) == used + 3 and sum(micro.lengths) == len(micro.targets) == len(micro.rows)
+    start = response_start = 0
+    for i, length in zip(part, micro.lengths, strict=True):
+        response = samples[i].response
+        whole = (*response.prompt_ids, *response.output_ids)
+        span = slice(start, start + len(whole) - 1)
+        assert micro.token_ids[span].tolist() == list(whole[:-1])
+        assert micro.layout.position_ids[0, 0, span].tolist() == list(range(len(whole) - 1))
+        np.testing.assert_array_equal(micro.routed_experts[span].numpy(), response.routed_experts)
+        mine = slice(response_start, response_start + length)
+        # The row of a response token is that of the token before it.
+        for row, target in zip(micro.rows[mine].tolist(), micro.targets[mine].tolist(), strict=True):
+            assert whole[row - start + 1] == target
+        np.testing.assert_array_equal(micro.rollout_log_probs[mine].numpy(), response.log_probs)
+        assert micro.advantages[mine].tolist() == [np.float32(samples[i].advantage)] * length
+        start, response_start = start + len(whole) - 1, response_start + length
+    assert micro.routed_experts[used:].tolist() == [[[0, 1], [0, 1]]] * 3
+
+
+def test_an_empty_part_is_padding_alone():
+    micro = pack(make_batch(["14$"] * 12).samples(), [], 4, routing_shape=(2, 2))
+    assert len(micro.token_ids) == 4 and len(micro.targets) == 0 and micro.layout.cu_seqlens_q.tolist() == [0, 4]
+
+
+def test_padding_never_widens_the_attention_grid():
+    samples = make_batch(["14$"] * 12).samples()
+    micro = pack(samples, [0, 1], 500, routing_shape=(2, 2))
+    assert micro.layout.max_seqlen_q == forwarded_tokens(samples[0].response)
+    assert micro.layout.cu_seqlens_q[-1] == 500 == len(micro.layout.slots)
+    assert pack(samples, [], 500, routing_shape=(2, 2)).layout.max_seqlen_q == 32
+
+
+def test_a_row_that_is_too_short_is_refused():
+    with pytest.raises(ValueError, match="do not fit"):
+        pack(make_batch(["14$"] * 12).samples(), [0, 1], 4, routing_shape=None)

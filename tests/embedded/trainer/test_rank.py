@@ -1,0 +1,106 @@
+"""The trainer rank on real megatron-core: parity across parallel layouts, R3, checkpoints, weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from trainer_ranks import LAYOUTS, assert_same_weights, make_config, make_samples, run_ranks, train_three_steps
+
+pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
+pytestmark = pytest.mark.engine
+
+
+METHOD = {"base": "gspo", "sat": {"enabled": True, "scope": "step"}}
+
+
+@pytest.fixture(scope="module")
+def single(initial, tmp_path_factory) -> dict[bool, tuple[list[dict], Path]]:
+    """Metrics and final weights of one rank, R3 off and on."""
+    results = {}
+    for r3 in (False, True):
+        out = tmp_path_factory.mktemp("single") / "final"
+        found = run_ranks(train_three_steps, make_config(method={**METHOD, "r3": r3}), initial["moe"], str(out))
+        results[r3] = (json.loads(found[0]["metrics"]), out)
+    return results
+
+
+@pytest.mark.parametrize("r3", [False, True], ids=["free routing", "r3"])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_layouts_agree_with_one_rank(layout, r3, single, initial, tmp_path):
+    config = make_config(method={**METHOD, "r3": r3}, train=layout)
+    ranks = run_ranks(train_three_steps, config, initial["moe"], str(tmp_path / "final"))
+    expected, final = single[r3]
+    for found in ranks:
+        for ours, theirs in zip(json.loads(found["metrics"]), expected, strict=True):
+            assert ours.keys() == theirs.keys()
+            for name in theirs:
+                assert ours[name] == pytest.approx(theirs[name], rel=2e-3, abs=2e-5), name
+    assert_same_weights(tmp_path / "final", final, atol=2e-4)
+
+
+def test_dense_model_trains(initial):
+    config = make_config(model={"experts": 0}, method={"base": "grpo"}, train={"tensor_parallel": 2})
+    found = json.loads(run_ranks(train_three_steps, config, initial["dense"])[0]["metrics"])
+    assert "routing/flip_rate" not in found[0]
+    assert found[2]["loss/policy"] < found[0]["loss/policy"]
+
+
+# --------------------------------------------------------------------------------------------- within one rank
+
+
+def several_optimizer_steps(trainer, rank: int, initial: str) -> dict:
+    trainer.load_initial(Path(initial))
+    results = trainer.train(make_samples(trainer.config))
+    return {
+        "steps": torch.tensor([r.metrics["step"] for r in results]),
+        "lags": [r.metrics["lag/mean"] for r in results],
+    }
+
+
+def test_several_optimizer_steps_per_rollout(initial):
+    config = make_config(
+        pipeline={"optimizer_steps_per_rollout": 3},
+        method={"base": "grpo", "sat": True, "denominator": "trainer"},
+        diagnose={"split_every_n_steps": 0},
+    )
+    found = run_ranks(several_optimizer_steps, config, initial["moe"])[0]
+    assert found["steps"].tolist() == [1, 2, 3] and found["lags"] == [0, 1, 2]
+
+
+def save_and_go_on(trainer, rank: int, initial: str, folder: str) -> dict:
+    trainer.load_initial(Path(initial))
+    samples = make_samples(trainer.config, top_p=trainer.config.rollout.top_p)
+    trainer.export_weights(Path(folder) / "v0")
+    trainer.train(samples)
+    trainer.save(Path(folder))
+    metrics = [trainer.train(samples)[0].metrics for _ in range(2)]
+    return {"metrics": json.dumps(metrics)}
+
+
+def load_and_go_on(trainer, rank: int, initial: str, folder: str) -> dict:
+    trainer.load_reference(Path(initial))
+    trainer.load(Path(folder), updates=1)
+    trainer.remember_weights(Path(folder) / "v0", 0)
+    samples = make_samples(trainer.config, top_p=trainer.config.rollout.top_p)
+    metrics = [trainer.train(samples)[0].metrics for _ in range(2)]
+    return {"metrics": json.dumps(metrics)}
+
+
+@pytest.mark.parametrize(
+    "dtype, method, top_p",
+    [
+        ("float32", {"base": "gspo", "r3": True}, 1.0),
+        ("bfloat16", {"base": "gspo", "r3": True}, 1.0),
+        ("bfloat16", {"base": "trpo", "top_p_replay": True, "trpo": {"delta": 0.48}}, 0.9),
+    ],
+    ids=["fp32", "bf16", "bf16, trpo, top-p"],
+)
+def test_a_loaded_rank_goes_on_bit_for_bit(dtype, method, top_p, initial, tmp_path):
+    train = {"dtype": dtype, "tensor_parallel": 2}
+    config = make_config(train=train, method=method, rollout={"top_p": top_p})
+    undisturbed = run_ranks(save_and_go_on, config, initial["moe"], str(tmp_path))
+    resumed = run_ranks(load_and_go_on, config, initial["moe"], str(tmp_path))
+    assert undisturbed == resumed

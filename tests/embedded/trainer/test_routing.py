@@ -1,0 +1,47 @@
+"""Replayed routes on real megatron-core: those of the trainer itself change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from trainer_ranks import make_config, make_samples, run_ranks
+
+pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
+pytestmark = pytest.mark.engine
+
+
+def replay_checks(trainer, rank: int, initial: str) -> dict:
+    from sat_slime.embedded.trainer import routing
+
+    trainer.load_initial(Path(initial))
+    micro = trainer._microbatches(make_samples(trainer.config))[0]
+    with torch.no_grad():
+        recorded: list[torch.Tensor] = []
+        with routing.record(recorded):
+            free, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
+        own = micro.routed_experts.clone()
+        for layer, choice in enumerate(recorded):
+            own[:, layer] = choice
+        result = {"flips of own routes": torch.tensor(routing.count_flips(recorded, own, micro.rows))}
+        for name, routes in {
+            "own": own,
+            "own, order of experts swapped": own.flip(-1),
+            "shifted by one token": own.roll(1, 0),
+            "given": micro.routed_experts,
+        }.items():
+            with routing.replay(routes):
+                replayed, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
+            result[name] = (replayed - free).abs().max()
+        after, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
+        result["after"] = (after - free).abs().max()
+    return result
+
+
+def test_replaying_own_routes_changes_nothing_and_shifted_ones_do(initial):
+    found = run_ranks(replay_checks, make_config(), initial["moe"])[0]
+    assert found["flips of own routes"][0] == 0 < found["flips of own routes"][1]
+    assert found["own"] == 0 and found["after"] == 0
+    assert found["own, order of experts swapped"] < 1e-5
+    assert found["shifted by one token"] > 1e-3 and found["given"] > 1e-3

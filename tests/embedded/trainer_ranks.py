@@ -1,0 +1,129 @@
+"""Ranks of the trainer in processes of their own, and made-up responses for them to train on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.multiprocessing import start_processes
+
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded import task
+from sat_slime.embedded.rollout_batch import TrainSample
+from sat_slime.rollout.nucleus import nucleus, truncate
+from sat_slime.rollout.types import Response
+
+TINY = {
+    "model": {
+        "hidden_size": 32,
+        "attention_heads": 4,
+        "kv_heads": 2,
+        "head_dim": 8,
+        "experts": 4,
+        "ffn_size": 32,
+    },
+    # A large epsilon: Adam would turn rounding in a vanishing gradient into a step of the learning rate.
+    "train": {"tokens_per_microbatch": 220, "lr": 1e-2, "adam_eps": 1e-3},
+    "diagnose": {"split_every_n_steps": 1},
+}
+
+
+def make_config(**sections) -> EmbeddedConfig:
+    merged = {**TINY, **{k: {**TINY.get(k, {}), **v} for k, v in sections.items()}}
+    return EmbeddedConfig(**merged)
+
+
+def make_samples(
+    config: EmbeddedConfig, count: int = 24, routed: bool = True, top_p: float | None = None
+) -> list[TrainSample]:
+    """Responses with made-up log-probs and routes, of lengths 3 to 21; with top_p those of all tokens too, cut
+    to such a nucleus."""
+    rng = np.random.default_rng(3)
+    model = config.model
+    samples = []
+    for i, problem in enumerate(task.training_problems(config.task, count, rng)):
+        output = task.encode(task.demonstration(problem, rng, 0.3, direct=i % 4 == 0))
+        rows = len(problem.prompt_ids) + len(output) - 1
+        routes = np.stack([rng.permutation(model.experts)[: model.experts_per_token] for _ in range(rows * 2)])
+        response = Response(
+            request_id=str(i),
+            prompt_ids=problem.prompt_ids,
+            output_ids=output,
+            log_probs=(-2.7 + 0.3 * rng.standard_normal(len(output))).astype(np.float32),
+            routed_experts=routes.reshape(rows, 2, -1).astype(np.uint8) if routed else None,
+            finish_reason="stop",
+            versions=np.zeros(len(output), np.int64),
+        )
+        if top_p is not None:
+            response = with_vocabulary(response, top_p, rng)
+        samples.append(TrainSample(response, float(rng.standard_normal())))
+    return samples
+
+
+def with_vocabulary(response: Response, top_p: float, rng: np.random.Generator) -> Response:
+    logits = rng.standard_normal((len(response.output_ids), task.VOCAB_SIZE))
+    kept = nucleus(logits - np.log(np.exp(logits).sum(-1, keepdims=True)), top_p)
+    sampled = (np.arange(len(response.output_ids)), list(response.output_ids))
+    kept[sampled] = True
+    table = truncate(logits, kept)
+    return dataclasses.replace(response, log_probs=table[sampled], distribution=table)
+
+
+def run_ranks(worker, config: EmbeddedConfig, *arguments) -> list:
+    """Runs worker(rank, config, *arguments) on all ranks in processes of their own; returns what each wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        # One server process imports Megatron, the ranks fork from it.
+        multiprocessing.set_forkserver_preload(["sat_slime.embedded.trainer.rank"])
+        start_processes(
+            _enter, (worker, config, folder, arguments), nprocs=config.train.world_size, start_method="forkserver"
+        )
+        return [torch.load(f"{folder}/{rank}.pt", weights_only=True) for rank in range(config.train.world_size)]
+
+
+def _enter(rank, worker, config, folder, arguments):
+    from sat_slime.embedded.trainer.rank import TrainerRank
+
+    torch.manual_seed(4)  # of the weights that `make_initial` writes: TRPO shortens steps from here
+    trainer = TrainerRank(config, rank, f"file://{folder}/meet")
+    torch.save(worker(trainer, rank, *arguments), f"{folder}/{rank}.pt")
+
+
+def make_initial(trainer, rank: int, folder: str) -> dict:
+    trainer.export_weights(Path(folder))
+    return {}
+
+
+LAYOUTS = {
+    "one micro-batch": {"tokens_per_microbatch": 4096},
+    "tensor parallel with sequence parallel": {"tensor_parallel": 2},
+    "data parallel": {"data_parallel": 2},
+    "expert parallel": {"data_parallel": 2, "expert_parallel": 2},
+    "experts over tensor-parallel ranks": {"tensor_parallel": 2, "expert_parallel": 2},
+}
+
+CONSTRAINED = {"base": "trpo", "top_p_replay": True}
+"""A method of which every response carries the engine's whole distributions."""
+
+
+def train_three_steps(trainer, rank: int, initial: str, out: str | None = None) -> dict:
+    trainer.load_initial(Path(initial))
+    trainer.export_weights(Path(tempfile.mkdtemp()) / "v0")
+    samples = make_samples(trainer.config, routed=trainer.config.model.is_moe)
+    metrics = [trainer.train(samples)[0].metrics for _ in range(3)]
+    if out:
+        trainer.export_weights(Path(out))
+    return {"metrics": json.dumps(metrics)}
+
+
+def assert_same_weights(ours: Path, theirs: Path, atol: float) -> None:
+    from safetensors.torch import load_file
+
+    a, b = load_file(ours / "model.safetensors"), load_file(theirs / "model.safetensors")
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sat_slime.objective import DRPO, SPO, TIS, BatchView, TokenBatch
+
+
+def view_of(pi: torch.Tensor, mu: torch.Tensor, advantages: torch.Tensor) -> BatchView:
+    """One response; d is 0, which no penalty reads."""
+    mask = torch.ones(len(mu), dtype=torch.bool)
+    batch = TokenBatch(pi.log(), mu.log(), advantages, mask, [len(mu)])
+    return BatchView(batch, "rollout", torch.zeros_like(mu), advantages)
+
+
+def test_spo_is_stationary_on_ppos_boundary() -> None:
+    ratio = torch.tensor([1.2, 0.8, 1.0], dtype=torch.float64, requires_grad=True)
+    advantages = torch.tensor([2.0, -2.0, 2.0], dtype=torch.float64)
+    mu = torch.ones(3, dtype=torch.float64)
+    values = SPO(eps=0.2).surrogate(ratio, view_of(mu, mu, advantages))
+    assert values.tolist() == pytest.approx([2.4 - 0.2, -1.6 - 0.2, 2.0])
+    values.sum().backward()
+    assert ratio.grad.tolist() == pytest.approx([0.0, 0.0, 2.0])
+
+
+def test_drpo_weighs_the_penalty_by_mu() -> None:
+    ratio = torch.tensor([1.5, 1.5], dtype=torch.float64, requires_grad=True)
+    mu = torch.tensor([0.5, 1.0])
+    values = DRPO(delta=0.5).surrogate(ratio, view_of(mu, mu, torch.tensor([1.0, -1.0])))
+    assert values.tolist() == pytest.approx([1.5 - 0.125, -1.5 - 0.25])
+    values.sum().backward()
+    assert ratio.grad.tolist() == pytest.approx([0.5, -2.0])
+
+
+def test_tis_caps_one_side() -> None:
+    ratios = torch.tensor([0.01, 1.0, 2.0, 2.5, float("inf")])
+    view = view_of(ratios, torch.ones(5), torch.ones(5))
+    assert TIS(cap=2.0).factor(view).tolist() == pytest.approx([0.01, 1.0, 2.0, 2.0, 2.0])

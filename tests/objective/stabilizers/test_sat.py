@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sat_slime.objective import SAT, Clip, contraction_factors, scope_too_small, tail_quantile
+from sat_slime.objective.clip import clipped_surrogate
+from sat_slime.objective.stabilizers.ppo import clip_ends
+from sat_slime.objective.stabilizers.sat import contract, contracted_ends, contraction, sat_surrogate
+
+
+def test_contraction_factors_known_values() -> None:
+    d = torch.tensor([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0], dtype=torch.float64)
+    c_low, c_high = contraction_factors(d, torch.tensor(2.0))
+    assert c_low.tolist() == pytest.approx([0.2, 1, 1, 1, 1, 1, 1])
+    assert c_high.tolist() == pytest.approx([1, 1, 1, 1, 1, 1, 0.2])
+    c_low, c_high = contraction_factors(d, 1.0, exponent=1.0)
+    assert c_low.tolist() == pytest.approx([1 / 5, 1 / 3, 1, 1, 1, 1, 1])
+    assert c_high.tolist() == pytest.approx([1, 1, 1, 1, 1, 1 / 3, 1 / 5])
+
+
+def test_gate_is_strict_and_shut_at_zero() -> None:
+    d = torch.tensor([0.3, -0.3, 0.30000004])
+    c_low, c_high = contraction_factors(d, d[0])
+    assert c_low.tolist() == [1, 1, 1]
+    assert (c_high < 1).tolist() == [False, False, True]
+    for factors in contraction_factors(d, 0.0):
+        assert factors.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("q", [1e-38, 1.0, 1e38, math.inf])
+def test_factors_are_never_nan(q: float) -> None:
+    d = torch.tensor([0.0, 1e-45, 1.0, 3e38, math.inf, -math.inf])
+    for factors in contraction_factors(d, q):
+        assert ((factors >= 0) & (factors <= 1)).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), eps=st.floats(1e-4, 0.9), dtype=st.sampled_from([torch.float32, torch.float64]))
+def test_interval_is_contained_in_ppos_and_is_ppos_where_the_gate_is_shut(
+    seed: int, eps: float, dtype: torch.dtype
+) -> None:
+    d = torch.randn(50, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+    c_low, c_high = contraction_factors(d, tail_quantile(d, 0.9))
+    low, _ = contracted_ends(Clip(eps, 2 * eps), 1 - c_low)
+    _, high = contracted_ends(Clip(eps, 2 * eps), 1 - c_high)
+    base_low, base_high = (torch.tensor(end, dtype=dtype) for end in clip_ends(Clip(eps, 2 * eps)))
+    assert ((low >= base_low) & (low <= 1) & (high >= 1) & (high <= base_high)).all()
+    assert torch.equal(low == base_low, c_low == 1) and torch.equal(high == base_high, c_high == 1)
+    slack = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(low, 1 - eps * c_low, rtol=0, atol=slack)
+    torch.testing.assert_close(high, 1 + 2 * eps * c_high, rtol=0, atol=2 * slack)
+
+
+def test_scope_too_small() -> None:
+    assert not scope_too_small(0.9, 10, 1)
+    assert scope_too_small(0.9, 9, 1)
+    assert not scope_too_small(0.9, 1000, 100)
+    assert scope_too_small(0.9, 1000, 101)
+    assert scope_too_small(1.0, 1000, 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    spread=st.floats(0.01, 1.0),
+    alpha=st.sampled_from([0.5, 0.9, 1.0]),
+    exponent=st.sampled_from([1.0, 2.0, 3.5]),
+)
+def test_the_form_that_the_loss_uses_is_the_equations(seed: int, spread: float, alpha: float, exponent: float) -> None:
+    """Value and gradient; both float64, so that no end of an interval rounds to the other side of a ratio."""
+    generator = torch.Generator().manual_seed(seed)
+    d = (spread * torch.randn(60, generator=generator, dtype=torch.float64)).requires_grad_()
+    advantages = torch.randn(60, generator=generator, dtype=torch.float64)
+    sat, clip = SAT(alpha=alpha, exponent=exponent), Clip(0.2, 0.28)
+    q = tail_quantile(d.detach().abs(), alpha)
+    interval = contract(sat, clip, d, q)
+    fast = clipped_surrogate(d, advantages, interval.low, interval.high)
+    plain = sat_surrogate(sat, clip, d, advantages, q)
+    torch.testing.assert_close(fast.values, plain, rtol=1e-13, atol=1e-13)
+    (slopes,), (expected,) = (torch.autograd.grad(values.sum(), d) for values in (fast.values, plain))
+    torch.testing.assert_close(slopes, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("q", [0.0, 1e-38, 0.07, 1.0, math.inf])
+def test_the_factors_of_both_forms_are_the_same(q: float, dtype: torch.dtype) -> None:
+    d = torch.randn(500, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    plain = torch.minimum(*contraction_factors(d, q))
+    torch.testing.assert_close(contraction(d.abs(), q), plain, rtol=4 * torch.finfo(dtype).eps, atol=0)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from sat_slime.objective import mismatch_histogram, mismatch_metrics
+
+
+def test_mismatch_of_known_tokens() -> None:
+    d = torch.tensor([0.0, 0.1, -0.2, 0.4, 9.9], dtype=torch.float64)
+    mask = torch.tensor([True, True, True, True, False])
+    mu = torch.full_like(d, -1.0)
+    metrics = mismatch_metrics(mu + d, mu, mask, checkpoint_log_probs=mu + 0.1)
+    w = [math.exp(x) for x in (0.0, 0.1, -0.2, 0.4)]
+    assert metrics == pytest.approx(
+        {
+            "mismatch/d_pi": 0.175,
+            "mismatch/k3_kl": sum(math.exp(x) - 1 - x for x in (0.0, 0.1, -0.2, 0.4)) / 4,
+            "mismatch/q50": 0.1,
+            "mismatch/q90": 0.4,
+            "mismatch/q99": 0.4,
+            "mismatch/max": 0.4,
+            "mismatch/ess": sum(w) ** 2 / (4 * sum(x * x for x in w)),
+            "mismatch/policy": (0.1 + 0.0 + 0.3 + 0.3) / 4,
+            "mismatch/implementation": 0.1,
+            "mismatch/policy_of_mean": (0.0 + 0.3 + 0.3) / 0.7,  # of the second token the policy part is nothing
+        }
+    )
+
+
+def test_the_policy_parts_share_of_the_tail_is_that_by_hand() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mu, pi_l = (-torch.rand(1000, generator=generator) for _ in range(2))
+    pi = pi_l + 0.3 * torch.randn(1000, generator=generator)
+    metrics = mismatch_metrics(pi, mu, torch.ones(1000, dtype=torch.bool), checkpoint_log_probs=pi_l)
+    rows = sorted(
+        (abs(a - m), (a - b) * math.copysign(1, a - m))
+        for a, b, m in zip(pi.double().tolist(), pi_l.double().tolist(), mu.double().tolist(), strict=True)
+    )
+    for name, tail in {"mean": rows, "q90": rows[900:], "q99": rows[990:]}.items():
+        share = sum(part for _, part in tail) / sum(size for size, _ in tail)
+        assert metrics[f"mismatch/policy_of_{name}"] == pytest.approx(share), name
+
+
+def test_effective_sample_size_is_stable_and_one_without_mismatch() -> None:
+    ones = torch.ones(10, dtype=torch.bool)
+    assert mismatch_metrics(torch.zeros(10), torch.zeros(10), ones)["mismatch/ess"] == pytest.approx(1.0)
+    shifted = mismatch_metrics(torch.full((10,), 400.0), torch.zeros(10), ones)
+    assert shifted["mismatch/ess"] == pytest.approx(1.0)
+    one_heavy = mismatch_metrics(torch.tensor([0.0] * 9 + [500.0]), torch.zeros(10), ones)
+    assert one_heavy["mismatch/ess"] == pytest.approx(0.1)
+
+
+def test_mismatch_without_tokens() -> None:
+    metrics = mismatch_metrics(torch.zeros(3), torch.zeros(3), torch.zeros(3, dtype=torch.bool))
+    assert metrics.pop("mismatch/ess") == 1.0
+    assert set(metrics.values()) == {0.0}
+
+
+def test_histogram_counts_every_token_once() -> None:
+    values = torch.tensor([0.0, 1e-9, 1e-8, 5e-3, 0.1, 99.0, 100.0, 1e6, math.inf])
+    histogram = mismatch_histogram(values)
+    edges, counts = histogram["edges"], histogram["counts"]
+    assert len(counts) == len(edges) + 1 and sum(counts) == len(values)
+    assert counts[0] == 3 - (torch.tensor(1e-8).double().item() >= 1e-8)
+    assert counts[-1] == 3
+    assert edges == sorted(edges) and edges[0] == pytest.approx(1e-8) and edges[-1] == pytest.approx(100)

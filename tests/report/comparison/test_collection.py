@@ -1,0 +1,287 @@
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from synthetic import step_metrics, write_cell, write_slime_log
+
+from sat_slime.config import GridConfig, dump_config, load_config
+from sat_slime.config.loader import vary
+from sat_slime.grid import runner
+from sat_slime.grid.plan import cell_config, plan_cells
+from sat_slime.grid.state import GridFolder
+from sat_slime.report.comparison.collection import collect, differing_settings, label_of, load_compared_run
+from sat_slime.report.comparison.contrasts import Comparison, run_numbers, score_curve
+from sat_slime.report.comparison.page import write_grid_report
+from sat_slime.runs.folder import RunFolderError
+from sat_slime.runs.rows import to_json
+from sat_slime.runs.slime_rows import split_log
+
+ROOT = Path(__file__).parents[3]
+STAND_IN = str(ROOT / "tests" / "grid" / "grid_stand_in.py")
+
+
+def test_a_run_folder_says_what_it_is(tmp_path):
+    run = load_compared_run(write_cell(tmp_path / "any-name", "sat-gspo-r3", 8, 2, state="finished"))
+    assert (run.method, run.lag, run.seed, run.label) == ("sat-gspo-r3", 8, 2, "SAT-GSPO w/ R3")
+    assert run.counts and run.data.period == 8 and run.steps == run.planned_steps == 200
+
+
+@pytest.mark.parametrize("steps, state, counts", [(90, "failed", 0), (90, "running", 0), (200, None, 1), (0, None, 0)])
+def test_only_whole_runs_count(tmp_path, steps, state, counts):
+    assert load_compared_run(write_cell(tmp_path / "run", "grpo", 1, 0, steps, state)).counts == counts
+
+
+def test_a_run_that_the_collapse_rule_ended_is_whole(tmp_path):
+    assert load_compared_run(write_cell(tmp_path / "run", "gspo", 8, 0, 120, "finished", collapses=True)).counts
+
+
+def test_without_a_config_the_name_tells(tmp_path):
+    path = tmp_path / "gspo-tis-lag8-seed3"
+    path.mkdir()
+    (path / "metrics.jsonl").write_text(to_json(step_metrics(1)) + "\n")
+    run = load_compared_run(path)
+    assert (run.method, run.lag, run.seed, run.counts) == ("gspo-tis", 8, 3, True)
+
+
+def test_a_log_of_every_fourth_step_counts_where_no_plan_is_known(tmp_path):
+    path = tmp_path / "grpo-lag1-seed0"
+    path.mkdir()
+    (path / "metrics.jsonl").write_text("".join(to_json(step_metrics(step)) + "\n" for step in (4, 8, 12)))
+    run = load_compared_run(path)
+    assert (run.steps, run.missing, run.counts) == (3, [], True)
+
+
+def test_broken_files_are_left_out(tmp_path):
+    folder = write_cell(tmp_path / "run", "grpo", 1, 0, 20)
+    (folder / "config.yaml").write_bytes(b"{\xff")
+    (folder / "state.json").write_text("[")
+    (folder / "eval.jsonl").write_text('{"step": 1, "accuracy": null}\n{"step"')
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 21, "mism')
+    run = load_compared_run(folder)
+    assert run.steps == 20 and run.method == "run"
+    assert np.isnan(run_numbers(run).best)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(RunFolderError, match="is no run, grid or file"):
+        collect([tmp_path])
+    with pytest.raises(RunFolderError, match="is no run, grid or file"):
+        collect([tmp_path / "missing"])
+    (tmp_path / "text.jsonl").write_text("hello")
+    with pytest.raises(RunFolderError, match="no JSON lines"):
+        collect([tmp_path / "text.jsonl"])
+
+
+class StandIns:
+    """Cells that run no engine and behave as they are told: tests/grid/grid_stand_in.py."""
+
+    def __init__(self, folder, configs, told):
+        self.folder, self.configs, self.told = folder, configs, told
+
+    def command(self, state):
+        file = self.folder.cells / f"{state.cell.name}.yaml"
+        file.write_text(dump_config(self.configs[state.cell]))
+        return ["env", f"GRID_STAND_IN={self.told}", sys.executable, STAND_IN, str(os.getpid()), "launch", str(file)]
+
+    def settle(self, state):
+        pass
+
+
+class Silence:
+    """What a grid tells while it runs, unheard."""
+
+    def event(self, state, text):
+        pass
+
+    def message(self, text):
+        pass
+
+    def refresh(self):
+        pass
+
+
+@pytest.fixture
+def failed_grid(tmp_path, monkeypatch):
+    """The folder of a grid that was really run, though without engines: grpo-lag1-seed0 is refused before it has a run
+    folder, gspo-lag1-seed0 fails in its third step, grpo-lag1-seed1 finishes, gspo-lag1-seed1 is not begun."""
+    monkeypatch.setattr(runner, "POLL_S", 0.01)
+    folder, told = GridFolder(tmp_path / "grid"), tmp_path / "told"
+    grid = GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0, 1])
+    run = vary(load_config(ROOT / "configs/embedded/tiny.yaml"), [("test", {"pipeline.iterations": 4})])
+    configs = {cell: cell_config(grid, folder.config, run, cell, folder.runs) for cell in plan_cells(grid)}
+    for path in (folder.cells, told):
+        path.mkdir(parents=True)
+    (told / "grpo-lag1-seed0.json").write_text('[[0, "refuse"]]')
+    (told / "gspo-lag1-seed0.json").write_text('[[3, "fail"]]')
+    folder.config.write_text(dump_config(grid))
+    states = folder.observed(list(configs))
+    runner.GridRun(folder, states, states[:3], StandIns(folder, configs, told), Silence()).run()
+    assert [state.state for state in states] == ["failed", "failed", "finished", "planned"]
+    return folder.path
+
+
+def test_what_failed_in_a_grid_reaches_its_report(failed_grid):
+    collection = collect([failed_grid])
+    assert [(run.where, run.status, run.error) for run in collection.runs] == [
+        ("GRPO lag 1 seed 1", "finished", None),
+        ("GSPO lag 1 seed 0", "failed", "the engine broke"),
+    ]
+    assert collection.left_out == ["grpo-lag1-seed0: the key is wrong"]
+    assert len(collection.planned) == 4 and collection.methods == ["grpo", "gspo"]
+    assert [cell.name for cell in collection.not_run] == ["grpo-lag1-seed0", "gspo-lag1-seed1"]
+    (page,) = write_grid_report([failed_grid])
+    text = page.read_text()
+    assert "<li>grpo-lag1-seed0: the key is wrong</li>" in text
+    assert "GSPO lag 1 seed 0, failed after 2 steps (the engine broke)." in text
+
+
+def test_the_grid_tells_what_a_run_folder_has_lost(failed_grid):
+    (failed_grid / "runs" / "gspo-lag1-seed0" / "state.json").unlink()
+    (run,) = (run for run in collect([failed_grid]).runs if run.method == "gspo")
+    assert (run.status, run.error) == ("failed", "the engine broke")
+
+
+def test_a_damaged_file_of_a_grid_is_told_and_the_others_are_read(failed_grid):
+    state = failed_grid / "state.json"
+    whole = state.read_bytes()
+    state.write_bytes(whole[:40])
+    collection = collect([failed_grid])
+    assert len(collection.runs) == 2 and len(collection.planned) == 4
+    (told,) = collection.left_out
+    assert f"{state} cannot be read" in told and "delete it" in told
+    state.write_bytes(whole)
+    (failed_grid / "grid.yaml").write_text("methods: [nope]")
+    collection = collect([failed_grid])
+    assert len(collection.runs) == 2 and len(collection.planned) == 4  # as state.json has them
+    assert "nope" in collection.left_out[0]
+
+
+def test_a_second_run_of_a_cell_is_told_and_left_out(tmp_path):
+    paths = [write_cell(tmp_path / name, "grpo", 1, 0, 20) for name in "ab"]
+    collection = collect(paths)
+    assert len(collection.runs) == 1
+    assert "a second run of GRPO lag 1 seed 0" in collection.left_out[0]
+
+
+def test_settings_that_differ_are_found(tmp_path):
+    paths = [write_cell(tmp_path / str(seed), "grpo", 1, seed, 20) for seed in range(3)]
+    assert differing_settings(collect(paths).runs) == {}
+    config = paths[0] / "config.yaml"
+    config.write_text(config.read_text().replace("max_digit: 5", "max_digit: 6"))
+    assert differing_settings(collect(paths).runs) == {"task.max_digit": {"6": 1, "5": 2}}
+
+
+def test_a_setting_that_newer_runs_lack_is_no_difference(tmp_path):
+    paths = [write_cell(tmp_path / str(seed), "grpo", 1, seed, 20) for seed in range(3)]
+    for path, port in zip(paths, ("null", "31000"), strict=False):
+        values = yaml.safe_load((path / "config.yaml").read_text())
+        values.setdefault("rollout", {})["base_port"] = yaml.safe_load(port)
+        (path / "config.yaml").write_text(yaml.safe_dump(values))
+    assert differing_settings(collect(paths).runs) == {}
+
+
+def test_unknown_methods_keep_their_name_and_come_last(tmp_path):
+    paths = [write_slime_log(tmp_path / f"{name}.jsonl") for name in ("my own", "sat-gspo-lag8-seed1")]
+    collection = collect(paths)
+    assert collection.methods == ["sat-gspo", "my own"]
+    assert label_of("my own") == "my own"
+    assert collection.lags == [8, None]
+
+
+# ----------------------------------------------------------------------------------------------- slime's names
+
+
+def test_slime_log_by_our_names(tmp_path):
+    run = load_compared_run(write_slime_log(tmp_path / "gspo-lag8-seed1.jsonl", seed=1))
+    assert (run.method, run.lag, run.seed, run.steps, run.counts) == ("gspo", 8, 1, 60, True)
+    assert run.data.metrics["step"].tolist() == list(range(1, 61))
+    expected = [step_metrics(step, 8, 1)["mismatch/d_pi"] for step in range(1, 61)]
+    np.testing.assert_allclose(run.data.metrics["mismatch/d_pi"], expected)
+    assert {"reward/mean", "clip/fraction", "loss/total", "grad_norm"} <= run.data.metrics.keys()
+    assert run.data.evals["step"].tolist() == list(range(5, 61, 5))
+    assert run.datasets == ("aime24",)
+
+
+def test_several_optimizer_steps_per_rollout():
+    rows = [{"rollout/step": r, "rollout/raw_reward": 0.1 * r} for r in range(3)]
+    rows += [{"train/step": s, "train/grad_norm": float(s)} for s in range(6)] + [{"eval/step": 1, "eval/m": 0.5}]
+    metrics, evals = split_log(rows)
+    assert [(row["step"], row["reward/mean"], row["grad_norm"]) for row in metrics] == [
+        (s + 1, pytest.approx(0.1 * (s // 2)), s) for s in range(6)
+    ]
+    assert evals[0]["step"] == 4
+
+
+def test_an_evaluation_before_training_is_of_step_0():
+    rows = [{"eval/step": 0, "eval/m": 0.1}, {"train/step": 0, "train/loss": 1.0}, {"eval/step": 0, "eval/m": 0.2}]
+    assert [row["step"] for row in split_log(rows)[1]] == [0, 1]
+
+
+def test_slimes_names_inside_a_run_folder(tmp_path):
+    path = tmp_path / "grpo-lag1-seed0"
+    path.mkdir()
+    row = {"step": 1, "pg_clipfrac": 0.5, "train_rollout_logprob_abs_diff": 0.01, "clip/fraction": 0.25}
+    (path / "metrics.jsonl").write_text(to_json(row) + "\n")
+    evals = [{"step": 1, "dataset": name, "accuracy": value} for name, value in (("aime", 0.3), ("math", 0.9))]
+    (path / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in evals))
+    run = load_compared_run(path)
+    assert run.data.metrics["mismatch/d_pi"].tolist() == [0.01]
+    assert run.data.metrics["clip/fraction"].tolist() == [0.25]  # our own is the one that counts
+    assert run.datasets == ("aime", "math") and score_curve(run)[1].tolist() == [0.3]
+
+
+# ---------------------------------------------------------------------------------------------------- numbers
+
+
+def with_scores(tmp_path, scores, weights=None):
+    folder = write_cell(tmp_path / "run", "grpo", 1, 0, 40)
+    rows = [
+        {"step": 10 * i, "weights_step": 10 * i if weights is None else weights[i], "accuracy": score}
+        for i, score in enumerate(scores)
+    ]
+    (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    return load_compared_run(folder)
+
+
+def test_best_late_and_initial_score(tmp_path):
+    numbers = run_numbers(with_scores(tmp_path, [0.9, 0.4, 0.7, 0.6, 0.5]))
+    assert (numbers.initial, numbers.best, numbers.best_step) == (0.9, 0.7, 20)  # untrained weights are no result
+    assert numbers.late == pytest.approx(0.55)
+
+
+def test_scores_belong_to_the_weights_that_were_measured(tmp_path):
+    numbers = run_numbers(with_scores(tmp_path, [0.1, 0.2, 0.7, 0.6, 0.5], [0, 8, 16, 24, 40]))
+    assert numbers.best_step == 16
+
+
+def test_late_d_pi_is_over_whole_lag_cycles(tmp_path):
+    folder = write_cell(tmp_path / "run", "grpo", 8, 0, 40)
+    rows = [{"step": s, "mismatch/d_pi": float((s - 1) % 8)} for s in range(1, 41)]
+    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    assert run_numbers(load_compared_run(folder)).d_pi == 3.5
+
+
+def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
+    paths = []
+    for method, gain in (("grpo", 0.0), ("sat-grpo", 0.1)):
+        for seed in (0, 1, 2):
+            folder = write_cell(tmp_path / f"{method}{seed}", method, 1, seed)
+            rows = [{"step": s, "accuracy": 0.3 + gain + 0.05 * seed, "n_samples": 256} for s in range(0, 201, 10)]
+            (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+            paths.append(folder)
+    (contrast,) = Comparison(collect(paths)).contrasts
+    assert (contrast.group, contrast.label) == ("SAT against its own base", "SAT-GRPO − GRPO")
+    assert contrast.best.mean == pytest.approx(0.1) and contrast.best.verdict == "beyond noise"
+    assert contrast.paper_best == pytest.approx(1.46) and contrast.paper_d_pi == pytest.approx(-0.0002)
+
+
+def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
+    paths = [write_cell(tmp_path / f"g{seed}", "grpo", 1, seed, 200) for seed in (0, 1)]
+    lucky = write_cell(tmp_path / "lucky", "gspo", 1, 0, 200)
+    (lucky / "eval.jsonl").write_text('{"step": 10, "accuracy": 1.0}\n')
+    from_best = Comparison(collect([*paths, lucky])).against_best(1, "best")
+    assert from_best["grpo"].mean == 0 and from_best["gspo"].verdict == "one seed"
