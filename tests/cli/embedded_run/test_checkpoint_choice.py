@@ -25,8 +25,8 @@ from sat_slime.embedded import checkpoint
 from sat_slime.embedded.initial_model import cached_model
 from sat_slime.grid import runner
 
-TINY = Path(__file__).parents[2] / "configs" / "embedded" / "tiny.yaml"
-STAND_IN = Path(__file__).parents[1] / "embedded" / "stand_in_runtime.py"
+TINY = Path(__file__).parents[3] / "configs" / "embedded" / "tiny.yaml"
+STAND_IN = Path(__file__).parents[2] / "embedded" / "stand_in_runtime.py"
 RUN = Path("runs/tiny")
 END_OF_INPUT = "\x04"
 NEWEST, BEFORE = RUN / "checkpoints" / "iteration-000004", RUN / "checkpoints" / "iteration-000002"

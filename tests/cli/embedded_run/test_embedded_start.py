@@ -1,0 +1,214 @@
+"""How a run of the embedded runtime ends, on a stand-in for the runtime."""
+
+import asyncio
+import inspect
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import TINY, sat_slime_command, state
+from stand_in_runtime import FakeRuntime
+
+from sat_slime import embedded
+from sat_slime.cli.embedded_run import embedded_start, engine_packages
+from sat_slime.cli.embedded_run.driver_process import Outcome
+from sat_slime.embedded.deaths import MemoryWatch
+from sat_slime.rollout.ray_start import RayNotStarted
+
+
+def test_the_stand_in_is_called_as_the_runtime_is():
+    theirs, ours = inspect.signature(embedded.run), inspect.signature(FakeRuntime().run)
+    assert list(theirs.parameters) == list(ours.parameters)
+
+
+def test_missing_engines_say_what_to_install(runtime, monkeypatch, tmp_path):
+    monkeypatch.setattr(engine_packages, "missing_engines", lambda: ["megatron-core", "ray"])
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 2
+    assert "megatron-core, ray" in result.stderr and 'pip install "sat-slime[embedded]"' in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_failure_is_one_line_kept_and_reported(runtime, tmp_path):
+    runtime.end = RuntimeError("engine 0 died 4 times; see its log\nand more")
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    assert result.stderr == "error: engine 0 died 4 times; see its log\nand more\n"
+    assert "sat-slime launch runs/tiny --resume" in result.stdout
+    run = tmp_path / "runs" / "tiny"
+    assert (state(run)["status"], state(run)["error"]) == ("failed", "engine 0 died 4 times; see its log")
+    assert "engine 0 died 4 times" in (run / "report.html").read_text()
+    assert "Traceback" in (run / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("failures, code", [(1, 0), (2, 1)])
+def test_a_ray_that_does_not_start_is_started_once_more(runtime, tmp_path, failures, code):
+    error = RayNotStarted("Ray did not start: it timed out; the machine is busy")
+    starts = []
+
+    def at_end(log):
+        starts.append(log)
+        if len(starts) <= failures:
+            raise error
+
+    runtime.at_end = at_end
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == code, result.output
+    assert f"{error}\nstarting once more\n" in result.stdout and len(starts) == 2
+    assert result.stderr == ("" if code == 0 else f"error: {error}\n")
+    assert state(tmp_path / "runs" / "tiny")["status"] == ("finished" if code == 0 else "failed")
+
+
+def test_a_driver_that_cannot_speak_is_spoken_for(runtime, monkeypatch, tmp_path):
+    outcome = Outcome("failed", "the run's driver (process 5) was killed by SIGKILL and could not say why", dead=True)
+    monkeypatch.setattr(embedded_start, "watched", lambda work: outcome)
+    monkeypatch.setattr(MemoryWatch, "remark", lambda self: "the kernel killed 1 process for want of memory")
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    error = f"{outcome.error}; the kernel killed 1 process for want of memory"
+    assert result.stderr == f"error: {error}\n"
+    assert error not in result.stdout, "told once"
+    run = tmp_path / "runs" / "tiny"
+    assert (state(run)["status"], state(run)["error"]) == ("failed", error)
+    assert (run / "log.txt").read_text().endswith(f" ERROR   {error}\n")
+    assert "sat-slime launch runs/tiny --resume" in result.stdout
+
+
+def test_a_failing_report_does_not_hide_the_error(runtime, monkeypatch):
+    runtime.end = RuntimeError("the real error")
+    monkeypatch.setattr("sat_slime.report.run.page.write_report", lambda path: 1 / 0)
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    assert result.stderr == "error: the real error\n"
+    assert "no report: ZeroDivisionError" in result.stdout
+
+
+def test_interrupted_says_how_to_go_on(runtime, tmp_path):
+    runtime.end, runtime.stop_after = KeyboardInterrupt(), 3
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 130
+    assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
+    assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
+
+
+def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(embedded_start, "make_view", interrupted)
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 130
+    assert "go on with: sat-slime launch runs/tiny --resume" in result.stdout
+    assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
+    monkeypatch.setattr("sat_slime.cli.run_plan.plan_run", interrupted)
+    result = sat_slime_command("launch", TINY)
+    assert (result.exit_code, result.stderr) == (130, "error: interrupted\n")
+
+
+@pytest.mark.parametrize("error, status", [(None, "interrupted"), (RuntimeError("the real error"), "failed")])
+def test_an_interrupt_while_the_report_is_written(runtime, monkeypatch, tmp_path, error, status):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    runtime.end = error
+    monkeypatch.setattr("sat_slime.report.run.page.write_report", interrupted)
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 130
+    assert "writing the report ..." in result.stdout
+    assert result.stdout.endswith("no report: interrupted; write it with: sat-slime report runs/tiny\n")
+    assert result.stderr == ("error: the real error\n" if error else "")
+    assert state(tmp_path / "runs" / "tiny")["status"] == status
+    assert sat_slime_command("report", "runs/tiny").exit_code == 130
+
+
+def test_sigterm_is_an_interrupt(runtime, tmp_path):
+    previous = signal.signal(signal.SIGTERM, lambda *_: None)  # unhandled, it would end the tests
+    try:
+        runtime.at_end = lambda log: signal.raise_signal(signal.SIGTERM)
+        assert sat_slime_command("launch", TINY).exit_code == 130
+        assert state(tmp_path / "runs" / "tiny")["status"] == "interrupted"
+        assert signal.getsignal(signal.SIGTERM) is not signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+needs_full_device = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")
+
+
+def fill_disk(log):
+    log._files[log._folder.metrics] = open("/dev/full", "a")  # noqa: SIM115 - closed by the log
+    log._files[log._folder.log] = open("/dev/full", "a")  # noqa: SIM115 - closed by the log
+    log.step({"step": 7})
+
+
+@needs_full_device
+def test_a_full_disk_is_a_line_and_the_run_ends_as_failed(runtime, tmp_path):
+    runtime.at_end = fill_disk
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1
+    path = tmp_path / "runs" / "tiny" / "metrics.jsonl"
+    assert result.stderr == (
+        f"error: cannot write {path.relative_to(tmp_path)}: No space left on device: free space and go on with "
+        "--resume\n"
+    )
+    assert state(path.parent)["status"] == "failed" and "metrics.jsonl" in state(path.parent)["error"]
+    assert (path.parent / "report.html").exists()
+
+
+@needs_full_device
+def test_a_disk_that_stays_full_is_a_line_too(runtime, monkeypatch, tmp_path):
+    def full_from_now_on(log):
+        monkeypatch.setattr(os, "fsync", lambda file: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+        fill_disk(log)
+
+    runtime.at_end = full_from_now_on
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 1 and "Traceback" not in result.output
+    assert len(result.stderr.splitlines()) == 1 and "metrics.jsonl: No space left" in result.stderr
+    state_file = Path("runs/tiny/state.json")
+    assert f"no report: [Errno 28] No space left on device: '{state_file}'; when that is mended:" in result.stdout
+    assert not list((tmp_path / "runs" / "tiny").glob(".*.tmp"))
+
+
+def test_a_server_that_does_not_start_tells_why(runtime, tmp_path):
+    pytest.importorskip("httpx")
+    from sat_slime.config.schema import ModelConfig, RolloutConfig
+    from sat_slime.embedded.engine.server import ServerFailed, SGLangServer
+
+    command = [sys.executable, "-c", "print('loading'); raise SystemExit('no such checkpoint')"]
+    server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), command)
+    with pytest.raises(ServerFailed) as failure:
+        asyncio.run(server.start("model", 0))
+    runtime.end = failure.value
+    result = sat_slime_command("launch", TINY)
+    first, *rest = result.stderr.splitlines()
+    assert first.startswith("error: the SGLang server of engine 0 ended before it was healthy (exit code 1)")
+    assert first.endswith("; last in its log: no such checkpoint")
+    assert rest[0] == f"Its log {tmp_path}/sglang-0.log ends with:" and rest[-2:] == [
+        "    loading",
+        "    no such checkpoint",
+    ]
+    run = tmp_path / "runs" / "tiny"
+    assert state(run)["error"] == first.removeprefix("error: ")
+    assert "last in its log: no such checkpoint" in (run / "report.html").read_text()
+
+
+def test_a_server_without_words_leaves_nothing_dangling(tmp_path):
+    pytest.importorskip("httpx")
+    from sat_slime.config.schema import ModelConfig, RolloutConfig
+    from sat_slime.embedded.engine.server import SGLangServer
+
+    server = SGLangServer(0, RolloutConfig(), ModelConfig(), str(tmp_path), ["true"])
+    assert server.last_words() == ""
+    server.log_path.write_text("--- true --port 1\n\n")
+    assert server.last_words() == ""
+
+
+def test_errors_of_actors_are_told_by_their_cause():
+    wrapped = RuntimeError("ray::Trainer.train() (pid=1)\nTraceback ...")
+    wrapped.cause = KeyError("layer")
+    assert embedded_start.one_line(wrapped) == "KeyError: 'layer'"
+    assert embedded_start.one_line(OSError(28, "No space left on device")) == "[Errno 28] No space left on device"
+    assert embedded_start.one_line(AssertionError()) == "AssertionError"

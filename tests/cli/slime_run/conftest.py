@@ -1,0 +1,62 @@
+import pytest
+import yaml
+from command_line import DENSE, PAPER, STAND_IN
+
+from sat_slime.cli.slime_run import job_start
+from sat_slime.cli.slime_run.slime_plan import plan_slime_run
+from sat_slime.config import load_config
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def file(tmp_path, ray_server):
+    """A run of eight iterations with a checkpoint every second one."""
+    path = tmp_path / "run.yaml"
+    values = {
+        "extends": str(DENSE),
+        "name": "run",
+        "data": {"prompts": "data.jsonl", "reward": "math"},
+        "pipeline": {"iterations": 8, "lag": 1},
+        "rollout": {"prompts_per_iteration": 4, "samples_per_prompt": 4, "max_prompt_tokens": 128},
+        "train": {"tensor_parallel": 4, "max_tokens_per_gpu": 16384},
+        "eval": {"every_n_iterations": 4, "prompts": {"aime24": "data.jsonl"}},
+        "checkpoint": {"every_n_iterations": 2},
+        "cluster": {
+            "address": ray_server.address,
+            "slime_dir": str(STAND_IN),
+            "megatron_dir": str(STAND_IN),
+            "env": {"WAIT_FOR": str(tmp_path / "go")},
+        },
+    }
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run of slime with checkpoints after two and four of eight iterations, and rows of five."""
+    made = plan_slime_run(
+        load_config(PAPER, [], {"pipeline.iterations": 8, "output_dir": str(tmp_path), "name": "run"}),
+        PAPER,
+        None,
+        resume=False,
+        look_for_slime=False,
+    )
+    folder = job_start._claim(made, overwrite=False)
+    folder.started("job-1")
+    folder.ended("failed", "the node went away")
+    folder.unlock()
+    folder.metrics.write_text("".join(f'{{"step": {step}}}\n' for step in range(1, 6)))
+    for rollout in (1, 3):
+        saved = folder.checkpoints / f"iter_{rollout:07d}"
+        saved.mkdir()
+        for name in ("__0_0.distcp", "metadata.json", ".metadata"):
+            (saved / name).write_text("{}")
+        (folder.checkpoints / "latest_checkpointed_iteration.txt").write_text(str(rollout))
+    return folder

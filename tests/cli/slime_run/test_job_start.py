@@ -1,0 +1,256 @@
+"""Runs of slime as jobs on a real Ray, with a stand-in for slime."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import yaml
+from command_line import PAPER, sat_slime_command, settings, state
+
+from sat_slime.cli.slime_run import job_start
+from sat_slime.cli.slime_run.slime_plan import plan_slime_run, saved_iterations
+from sat_slime.config import load_config
+from sat_slime.plugin.launch import local_ray
+from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
+from sat_slime.plugin.launch.ray_jobs import JobError, JobServer
+from sat_slime.runs.folder import RunFolderError
+
+
+def resume_plan(*arguments):
+    return sat_slime_command("launch", "run", *arguments, "--dry-run", "--skip-checks")
+
+
+SECRETS = {"WANDB_API_KEY": "wandb-0123456789abcdef", "HF_TOKEN": "hf_0123456789abcdef"}
+
+
+def launch(file, *arguments):
+    return sat_slime_command("launch", file, "--skip-checks", *arguments)
+
+
+COMMAND = [sys.executable, "-c", "from sat_slime.cli import main; main()"]
+
+
+def test_no_ray(tmp_path):
+    result = sat_slime_command("launch", PAPER, "--address", "http://127.0.0.1:1", *settings(f"output_dir={tmp_path}"))
+    assert result.exit_code == 2
+    assert "error: no Ray answers at http://127.0.0.1:1: start one" in result.stderr
+    assert not (tmp_path / "paper").exists()
+
+
+def waits(before):
+    return settings(f'cluster.env.WAIT_BEFORE="{before}"')
+
+
+def wait_for_line(folder, text):
+    """Until the run's job has written a line with `text`."""
+    job = json.loads((Path(folder) / "job.json").read_text())
+    assert any(text in piece for piece in JobServer(job["address"]).follow(job["job"]))
+
+
+@pytest.mark.engine
+def test_a_run_from_start_to_end(file, tmp_path, monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    result = launch(file)
+    assert result.exit_code == 0, result.output
+    run = tmp_path / "runs" / "run"
+    assert "step 1/8  reward 0.100  d_pi 0.0120  lag 1" in result.stdout
+    assert "step 8/8" in result.stdout and "eval after iteration 4: aime24 0.250" in result.stdout
+    assert state(run)["status"] == "finished"
+    assert {"config.yaml", "job.json", "log.txt", "sat_slime.yaml"} <= {path.name for path in run.iterdir()}
+    job = json.loads((run / "job.json").read_text())
+    log = (run / "log.txt").read_text()
+    assert log.startswith(f"--- job {job['job']}\n") and "step 7: {" in log
+    assert (
+        sat_slime_command("logs", "runs/run", "-n", "1").stdout
+        == log.splitlines()[-1].replace("\x1b[36m", "").replace("\x1b[0m", "") + "\n"
+    )
+    shown = sat_slime_command("status", run).stdout
+    assert "state       finished" in shown and "step 8 of 8, reward 0.8, d_pi 0.012" in shown
+    assert "checkpoint  after 8 iterations" in shown
+    again = launch(file)
+    assert again.exit_code == 2 and all(word in again.stderr for word in ("--resume", "--name", "--overwrite"))
+    done = launch(run, "--resume")
+    assert done.exit_code == 2 and "finished after 8 iterations; to go on, name more" in done.stderr
+    assert "has ended already (finished)" in sat_slime_command("stop", run).stdout
+    texts = [path.read_text() for path in run.rglob("*") if path.is_file()]
+    assert not any(value in text for value in SECRETS.values() for text in [*texts, result.output, shown])
+
+
+@pytest.mark.engine
+def test_a_failure_has_its_exit_code_and_last_lines_and_goes_on(file, tmp_path):
+    run = tmp_path / "runs" / "run"
+    result = launch(file, *settings('cluster.env.FAIL_AT="5"'))
+    assert result.exit_code == 1
+    first, second, *rest = result.stderr.splitlines()
+    job = json.loads((run / "job.json").read_text())["job"]
+    assert (
+        first == f"error: job {job} failed with exit code 1; last in its log: RuntimeError: CUDA out of memory, or so"
+    )
+    assert second == "Its log ends with:" and rest[-1] == "    RuntimeError: CUDA out of memory, or so"
+    assert "go on with: sat-slime launch runs/run --resume" in result.stdout
+    assert state(run)["error"] == first.removeprefix("error: ")
+    assert "error       job" in sat_slime_command("status", run).stdout
+    changed = launch(run, "--resume", *settings("train.lr=1e-3"))
+    assert changed.exit_code == 2 and "train.lr" in changed.stderr
+    (run / "metrics.jsonl").write_text('{"step": 4}\n{"step": 5}\n')
+    resumed = launch("runs/run", "--resume", *settings("cluster.env.FAIL_AT=never"))
+    assert resumed.exit_code == 0, resumed.output
+    assert "starts at rollout 4" in (run / "log.txt").read_text()
+    assert "step 5/8" in resumed.stdout and "step 4/8" not in resumed.stdout
+    assert (run / "metrics.jsonl").read_text() == '{"step": 4}\n'  # step 5 came after the checkpoint
+    assert json.loads((run / "job.json").read_text())["earlier"] == [job]
+    assert state(run)["status"] == "finished"
+
+
+@pytest.mark.engine
+def test_detached_runs_side_by_side(file, tmp_path):
+    for name in ("a", "b"):
+        result = launch(file, "--detach", "--name", name, *waits(before=3))
+        assert result.exit_code == 0, result.output
+        assert f"follow it with: sat-slime logs runs/{name} -f" in result.stdout
+        wait_for_line(f"runs/{name}", "waits before rollout 3")
+    shown = sat_slime_command("status", "runs/a").stdout
+    assert "state       running (job a-" in shown and "step 3 of 8" in shown and "after 2 iterations" in shown
+    for arguments in (["--overwrite"], ["--resume"]):
+        refused = launch(file, "--name", "a", *waits(before=3), *arguments)
+        assert refused.exit_code == 2 and "is running: follow it (sat-slime logs runs/a -f)" in refused.stderr
+    stopped = sat_slime_command("stop", "runs/a")
+    assert stopped.exit_code == 0, stopped.output
+    assert "stopped; its newest checkpoint is after 2 iterations" in stopped.stdout
+    assert "state       interrupted" in sat_slime_command("status", "runs/a").stdout
+    assert "state       running (job b-" in sat_slime_command("status", "runs/b").stdout
+    (tmp_path / "go").touch()
+    assert any("step 7: " in line for line in sat_slime_command("logs", "runs/b", "-f").stdout.splitlines())
+    assert "state       finished" in sat_slime_command("status", "runs/b").stdout
+    resumed = launch("runs/a", "--resume")
+    assert resumed.exit_code == 0 and "step 3/8" in resumed.stdout and "step 8/8" in resumed.stdout
+
+
+@pytest.mark.engine
+def test_ctrl_c_ends_the_view_and_not_the_job(file, tmp_path):
+    command = [*COMMAND, "launch", str(file), "--skip-checks", *waits(before=3)]
+    environment = {**os.environ, "COLUMNS": "300"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as launching:
+        assert any("step 3/8" in line for line in launching.stdout)
+        launching.send_signal(signal.SIGINT)
+        rest = launching.stdout.read()
+    assert launching.returncode == 130
+    command = [*COMMAND, "logs", "runs/run", "-f", "-n", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        assert "step 2: " in next(following.stdout)
+        assert next(following.stdout) == "waits before rollout 3\n"
+        following.send_signal(signal.SIGINT)
+    assert following.returncode == 130
+    assert "the job goes on" in rest and "sat-slime stop runs/run" in rest
+    assert "state       running" in sat_slime_command("status", "runs/run").stdout
+    (tmp_path / "go").touch()
+    followed = sat_slime_command("logs", "runs/run", "-f")
+    assert followed.exit_code == 0 and "step 7: " in followed.stdout
+    assert "state       finished" in sat_slime_command("status", "runs/run").stdout
+    log = (tmp_path / "runs" / "run" / "log.txt").read_text()
+    assert log.count("step 2: ") == log.count("step 7: ") == 1
+
+
+@pytest.mark.engine
+def test_a_run_whose_cluster_is_gone_goes_on_in_another(file, tmp_path):
+    assert launch(file, "--detach", *settings('cluster.env.FAIL_AT="3"')).exit_code == 0
+    run = tmp_path / "runs" / "run"
+    assert "RuntimeError" in sat_slime_command("logs", run, "-f").stdout
+    job = json.loads((run / "job.json").read_text())
+    (run / "job.json").write_text(json.dumps({**job, "address": "http://127.0.0.1:1"}))
+    shown = sat_slime_command("status", run).stdout
+    assert "state       lost" in shown and "which does not answer" in shown and "step 3 of 8" in shown
+    stopped = sat_slime_command("stop", run)
+    assert stopped.exit_code == 2 and "the cluster at http://127.0.0.1:1 does not answer" in stopped.stderr
+    resumed = launch(run, "--resume", "--detach", *settings('cluster.env.FAIL_AT="never"'))
+    assert resumed.exit_code == 0, resumed.output
+    assert "step 7: " in sat_slime_command("logs", run, "-f").stdout
+
+
+@pytest.mark.engine
+def test_a_ray_of_the_runs_own_ends_with_it(file, tmp_path):
+    own = settings("cluster.address=null")
+    try:
+        result = launch(file, "--start-ray", *own)
+        assert result.exit_code == 0, result.output
+        ray = LocalRay(**json.loads((tmp_path / "runs" / "run" / "job.json").read_text())["ray"])
+        assert not is_running(ray) and not Path(ray.folder).exists()
+        assert JobServer(yaml.safe_load(file.read_text())["cluster"]["address"])  # the other Ray is there still
+    finally:
+        sat_slime_command("stop", "runs/run")
+
+
+def test_a_ray_that_does_not_end_hides_no_error(monkeypatch, tmp_path):
+    """The first error is of the folder, which another process has."""
+    server, ray = mock.create_autospec(JobServer, instance=True), LocalRay("http://127.0.0.1:1", 1, "folder")
+    monkeypatch.setattr(job_start, "_cluster", mock.create_autospec(job_start._cluster, return_value=(server, ray)))
+    monkeypatch.setattr(
+        job_start, "_claim", mock.create_autospec(job_start._claim, side_effect=RunFolderError("it is in use"))
+    )
+    monkeypatch.setattr(local_ray, "stop_ray", mock.create_autospec(stop_ray, side_effect=JobError("it does not end")))
+    result = sat_slime_command("launch", PAPER, "--skip-checks", *settings(f"output_dir={tmp_path}/runs"))
+    assert result.exit_code == 2 and result.stderr.endswith("error: it is in use\n")
+    assert "warning: it does not end" in result.stdout
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "word, name, followed",
+    [("gcs_server", "gcs_server", True), ("raylet/raylet", "raylet", False)],
+)
+def test_the_death_of_a_ray_of_the_runs_own_is_told(file, tmp_path, word, name, followed):
+    """By who follows the job, or by the next command."""
+    run = tmp_path / "runs" / "run"
+    own = settings("cluster.address=null")
+    command = [*COMMAND, "launch", str(file), "--skip-checks", "--start-ray", *own, *waits(before=3)]
+    command += [] if followed else ["--detach"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as launching:
+        shown = any("step 3/8" in line or "follow it with" in line for line in launching.stdout)
+        assert shown
+        if not followed:
+            assert launching.wait() == 0
+        ray = LocalRay(**json.loads((run / "job.json").read_text())["ray"])
+        children = Path(f"/proc/{ray.pid}/task/{ray.pid}/children").read_text().split()
+        (victim,) = (pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0])
+        os.kill(int(victim), signal.SIGKILL)
+        rest = launching.stdout.read()
+    died = f"the Ray that was started for it ended: its {name} was killed by SIGKILL"
+    if followed:
+        assert launching.returncode == 1 and died in rest and "sat-slime launch runs/run --resume" in rest
+    else:
+        assert how_it_died(ray, timeout_s=120)
+    shown = sat_slime_command("status", run).stdout
+    assert "state       failed" in shown and died in shown
+    assert state(run)["status"] == "failed" and died in state(run)["error"]
+    assert not is_running(ray)
+    if not followed:
+        assert not stop_ray(ray)
+    assert processes_of(ray) == []
+
+
+def processes_of(ray):
+    """What has its folder in its environment, and is no zombie, whose environment is empty."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"RAY_TMPDIR={ray.folder}".encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text())
+    return found
+
+
+def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(begun):
+    config = load_config(begun.config)
+    plan = plan_slime_run(config, begun.config, begun.path, resume=True, look_for_slime=False, resume_from=2)
+    job_start._claim(plan, overwrite=False).unlock()
+    assert saved_iterations(config, begun.path) == 2
+    assert begun.metrics.read_text() == '{"step": 1}\n{"step": 2}\n'
+    assert (begun.checkpoints / "iter_0000003.aside" / ".metadata").exists()
+    missing = resume_plan("--resume-from", 3)
+    assert missing.exit_code == 2 and "has no checkpoint of that iteration, but: 2" in missing.stderr

@@ -1,0 +1,144 @@
+"""Plans of runs of slime, on any machine."""
+
+import json
+import shlex
+import shutil
+
+import pytest
+import yaml
+from command_line import DENSE, PAPER, sat_slime_command, settings
+
+SECRETS = {"WANDB_API_KEY": "wandb-0123456789abcdef", "HF_TOKEN": "hf_0123456789abcdef"}
+
+
+def plan(*arguments, file=PAPER):
+    result = sat_slime_command("launch", file, *arguments, "--dry-run", "--skip-checks", "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def flag(sent, name):
+    return sent["command"][sent["command"].index(name) + 1]
+
+
+def test_a_plan_as_json_is_all_there_is_on_stdout(tmp_path):
+    sent = plan(
+        "--base", "gspo", "--sat", "--r3", "--lag", "8", "--name", "a", *settings(f"output_dir={tmp_path}/runs")
+    )
+    assert set(sent) == {"command", "env", "files"}
+    assert sent["command"][:3] == ["python3", "-m", "sat_slime.plugin.driver"]
+    assert flag(sent, "--advantage-estimator") == "gspo"
+    assert "--use-rollout-routing-replay" in sent["command"]
+    (path,) = sent["files"]
+    assert path == flag(sent, "--custom-config-path") == f"{tmp_path}/runs/a/sat_slime.yaml"
+    settings_of_plugin = yaml.safe_load(sent["files"][path])["sat_slime"]
+    assert settings_of_plugin["method"]["sat"]["enabled"] is True
+    assert settings_of_plugin["driver"]["lag"] == 8
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_method_by_name_is_the_one_by_switches():
+    assert plan("--method", "sat-gspo-r3") == plan("--base", "gspo", "--sat", "--r3", "--no-tis")
+
+
+def test_a_plan_for_people_says_the_same(tmp_path):
+    result = sat_slime_command("launch", PAPER, "--dry-run", "--skip-checks")
+    assert result.exit_code == 0
+    sent = plan()
+    words = result.stdout.replace(" \\\n", " ").splitlines()
+    assert [line for line in words if line.startswith("python3 ")] == [
+        line for line in words if "sat_slime.plugin.driver" in line
+    ]
+    for name, value in sent["env"].items():
+        assert f"export {name}={value}" in result.stdout
+    for text in sent["files"].values():
+        assert text in result.stdout
+    assert "# method      GSPO, lag 8" in result.stdout
+
+
+def test_secrets_of_the_environment_are_in_no_plan(monkeypatch):
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    result = sat_slime_command("launch", PAPER, "--dry-run", "--skip-checks", *settings("logging.wandb_project=p"))
+    assert result.exit_code == 0 and "--use-wandb" in result.stdout
+    assert not any(value in result.output for value in SECRETS.values())
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (settings("trian.lr=1"), "unknown key 'trian.lr'; did you mean 'train.lr'?"),
+        (["--method", "sat-gsp"], "did you mean 'sat-gspo'"),
+        (["--sat", *settings("method.denominator=trainer")], "method: "),
+        (["--tis", *settings("method.denominator=rollout")], "method: "),
+        (settings("extra_args.sglang-mem-fraction=0.5"), "there is no flag --sglang-mem-fraction"),
+        (settings("extra_args.lr=1"), "extra_args.lr: --lr follows from train.lr: set that, and leave this out"),
+        (settings("cluster.env.WANDB_API_KEY=wandb-0123456789abcdef"), "cluster.env.WANDB_API_KEY is a secret"),
+        (["--resume"], "there is no run"),
+    ],
+)
+def test_bad_settings_are_a_line_and_exit_code_2(tmp_path, arguments, told):
+    place = settings(f"output_dir={tmp_path}/runs")
+    result = sat_slime_command("launch", PAPER, *place, *arguments, "--dry-run", "--skip-checks")
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    errors = [line for line in result.stderr.splitlines() if not line.startswith("warning: ")]
+    assert len(errors) == 1 and errors[0].startswith("error: ") and told in errors[0], errors
+    assert "0123456789abcdef" not in result.output
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["--r3"], "method.r3 is true, but model.architecture has no num-experts"),
+        (
+            settings("train.gpus_per_node=6", "train.tensor_parallel=4"),
+            "train.nodes x train.gpus_per_node is 6 GPUs, which train.tensor_parallel 4 x",
+        ),
+        (settings("rollout.max_response_tokens=40000"), "rollout.max_response_tokens 40000 and a prompt is more than"),
+    ],
+)
+def test_bad_settings_of_a_dense_model(arguments, told):
+    needed = settings("data.prompts=x.jsonl", "data.reward=math", "eval.every_n_iterations=0")
+    result = sat_slime_command("launch", DENSE, *needed, *arguments, "--dry-run", "--skip-checks")
+    assert result.exit_code == 2
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert told in line
+
+
+def resume_plan(*arguments):
+    return sat_slime_command("launch", "run", *arguments, "--dry-run", "--skip-checks")
+
+
+@pytest.mark.parametrize(
+    ("damage", "told", "back"),
+    [
+        (lambda f: (f / "iter_0000003" / ".metadata").unlink(), "iter_0000003 is damaged: .metadata is missing", 2),
+        (
+            lambda f: (f / "latest_checkpointed_iteration.txt").write_text("x"),
+            "slime would not go on from iter_NNNNNNN",
+            4,
+        ),
+    ],
+)
+def test_a_damaged_checkpoint_is_told_before_a_job_is_sent(begun, damage, told, back):
+    assert resume_plan("--resume").exit_code == 0
+    damage(begun.checkpoints)
+    result = resume_plan("--resume", *settings("cluster.env.A=b"))
+    assert result.exit_code == 2
+    (error,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert told in error and f"the run can go on from iteration {back}, its newest whole checkpoint" in error
+    assert f"iterations {back + 1} to 5 are trained again" in error or (back == 4 and "iteration 5 is trained" in error)
+    words = shlex.split(error.split("to do so: sat-slime launch ")[1])
+    assert words == [str(begun.path), "--resume-from", str(back), "--set", 'cluster.env.A="b"']
+    assert sat_slime_command("launch", *words, "--dry-run", "--skip-checks").exit_code == 0
+
+
+def test_in_place_of_a_damaged_older_one_the_one_before_it_is_offered(begun):
+    for rollout in (2, 5):
+        shutil.copytree(begun.checkpoints / "iter_0000003", begun.checkpoints / f"iter_{rollout:07d}")
+    (begun.checkpoints / "latest_checkpointed_iteration.txt").write_text("5")
+    (begun.checkpoints / "iter_0000003" / ".metadata").unlink()
+    error = resume_plan("--resume-from", 4).stderr
+    assert "can go on from iteration 3, its newest whole checkpoint before iteration 4, which costs" in error

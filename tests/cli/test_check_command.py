@@ -1,0 +1,35 @@
+import os
+from pathlib import Path
+
+import pytest
+from command_line import TINY, sat_slime_command
+
+from sat_slime.cli.embedded_run import engine_packages
+from sat_slime.cli.embedded_run.engine_packages import Engine
+
+
+def test_check_tells_settings_and_machine_apart(runtime, monkeypatch):
+    monkeypatch.setattr(engine_packages, "ENGINES", (Engine("json", "json"),))
+    good = sat_slime_command("check", TINY)
+    assert good.exit_code == 0, good.output
+    assert "OK    settings" in good.stdout and "OK    memory" in good.stdout
+    bad = sat_slime_command("check", TINY, "--set", "model.experts=0", "--set", "train.tensor_parallel=3")
+    assert bad.exit_code == 2
+    assert bad.stdout.count("FAIL  settings") >= 3
+    monkeypatch.setattr(engine_packages, "ENGINES", (Engine("json", "json", "raise RuntimeError('torn')"),))
+    broken = sat_slime_command("check", TINY)
+    assert broken.exit_code == 1
+    assert "cannot be imported (RuntimeError: torn)" in broken.stdout
+
+
+@pytest.mark.parametrize("key", ["output_dir", "cache_dir"])
+def test_check_finds_folders_that_cannot_be_made(runtime, monkeypatch, tmp_path, key):
+    monkeypatch.setattr(engine_packages, "ENGINES", ())
+    (tmp_path / "file").write_text("")
+    result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/file/x")
+    assert result.exit_code == 1
+    assert f"{tmp_path}/file is not a folder: choose another {key}" in result.stdout
+    (tmp_path / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "closed")
+    result = sat_slime_command("check", TINY, "--set", f"{key}={tmp_path}/closed/x")
+    assert f"{tmp_path}/closed is not writable: choose another {key}" in result.stdout

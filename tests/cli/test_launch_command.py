@@ -1,0 +1,125 @@
+"""`sat-slime launch` of embedded runs, on a stand-in for the runtime."""
+
+import pytest
+import yaml
+from command_line import TINY, sat_slime_command, state
+
+from sat_slime.cli.embedded_run import embedded_plan
+from sat_slime.config import build_method
+
+
+def test_a_run_leaves_everything_in_its_folder(runtime, tmp_path):
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 0, result.output
+    run = tmp_path / "runs" / "tiny"
+    assert (run / "metrics.jsonl").read_text().count("\n") == 6
+    assert state(run)["status"] == "finished"
+    assert "step 6/6" in result.stdout
+    assert "report: runs/tiny/report.html" in result.stdout
+    assert (run / "report.html").exists()
+
+
+def test_the_resolved_file_runs_again(runtime, tmp_path):
+    sat_slime_command("launch", TINY, "--lag", 1)
+    assert sat_slime_command("launch", "runs/tiny/config.yaml", "--name", "again").exit_code == 0
+    (first, _, _), (second, folder, _) = runtime.calls
+    assert second == first.model_copy(update={"name": "again"})
+    assert folder == tmp_path / "runs" / "again"
+
+
+def test_options_change_the_file(runtime, tmp_path):
+    arguments = [
+        "--method",
+        "gspo-tis",
+        "--sat",
+        "--r3",
+        "--lag",
+        "1",
+        "--set",
+        "train.lr=1e-3",
+        "--name",
+        "7",
+    ]
+    assert sat_slime_command("launch", TINY, *arguments).exit_code == 0
+    ((config, folder, resume),) = runtime.calls
+    assert build_method(config.method).name == "sat-gspo-tis-r3"
+    assert (config.pipeline.lag, config.train.lr, folder, resume) == (1, 1e-3, tmp_path / "runs" / "7", False)
+
+
+def test_sat_and_tis_compose(runtime):
+    result = sat_slime_command("launch", TINY, "--base", "grpo", "--sat", "--tis")
+    assert result.exit_code == 0, result.output
+    ((config, _, _),) = runtime.calls
+    assert (build_method(config.method).name, build_method(config.method).denominator) == (
+        "sat-grpo-tis-r3",
+        "checkpoint",
+    )
+
+
+def test_dry_run_starts_nothing(runtime, tmp_path):
+    result = sat_slime_command("launch", TINY, "--dry-run")
+    assert result.exit_code == 0
+    assert not (tmp_path / "runs").exists() and runtime.calls == []
+    assert yaml.safe_load(result.stdout)["pipeline"]["lag"] == 2
+    assert "16 responses" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--set", "pipline.lag=3"], "unknown key 'pipline.lag'; did you mean 'pipeline.lag'?"),
+        (["--method", "sat-gsp"], "did you mean 'sat-gspo'"),
+        (["--base", "gspoo"], "command line: method.base is 'gspoo'"),
+        (["--method", "grpo", "--base", "gspo"], "--method grpo and --base gspo contradict each other"),
+        (["--method", "sat-gspo-tis-r3", "--no-sat"], "--method sat-gspo-tis-r3 and --no-sat contradict each other"),
+        (["--method", "gspo-tis", "--no-tis"], "--method gspo-tis and --no-tis contradict each other"),
+        (["--method", "gspo-r3", "--no-r3"], "--method gspo-r3 and --no-r3 contradict each other"),
+        (["--lag", "-1"], "pipeline.lag is -1"),
+        (["--tis", "--set", "method.denominator=trainer"], "set method.denominator to checkpoint"),
+        (["--set", "model.experts=0"], "model.experts is 0"),
+        (["--resume"], "start it without --resume or --resume-from"),
+        (["--resume", "--overwrite"], "--resume goes on with a run and --overwrite deletes it"),
+        (["--set", f"output_dir={TINY}/x"], "cannot be written (Not a directory)"),
+        (["--set", "logging.wandb_project=p"], "pip install wandb"),
+    ],
+)
+def test_bad_input_is_a_line_and_exit_code_2(runtime, monkeypatch, tmp_path, arguments, message):
+    monkeypatch.setattr(embedded_plan, "tracker_error", lambda project: project and "pip install wandb")
+    result = sat_slime_command("launch", TINY, *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert all(line.startswith("error: ") for line in result.stderr.splitlines())
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_all_faults_of_a_slime_run_are_told_at_once(runtime):
+    laptop = TINY.parents[1] / "slime" / "laptop.yaml"
+    overrides = ["--set", "train.lr=1e400", "--set", "pipeline.max_staleness=0", "--set", "pipeline.mode=streaming"]
+    overrides += ["--set", "extra_args.sglang-mem-fraction=0.5"]
+    result = sat_slime_command("launch", laptop, *overrides, "--skip-checks")
+    assert result.exit_code == 2
+    for fault in ("train.lr is inf", "pipeline.max_staleness is 0", "there is no flag --sglang-mem-fraction"):
+        assert fault in result.stderr
+
+
+def test_missing_file(runtime):
+    result = sat_slime_command("launch", TINY.with_name("tini.yaml"))
+    assert result.exit_code == 2
+    assert "did you mean" in result.stderr and "tiny.yaml" in result.stderr
+
+
+def test_an_earlier_run_is_kept_unless_told(runtime):
+    sat_slime_command("launch", TINY)
+    refused = sat_slime_command("launch", TINY)
+    assert refused.exit_code == 2
+    assert all(choice in refused.stderr for choice in ("--resume", "--name", "--overwrite"))
+    assert sat_slime_command("launch", TINY, "--overwrite").exit_code == 0
+    assert len(runtime.calls) == 2
+
+
+@pytest.mark.parametrize("option", [["--detach"], ["--json"], ["--start-ray"], ["--skip-checks"], ["--address", "x"]])
+def test_options_that_an_embedded_run_has_not(option):
+    result = sat_slime_command("launch", TINY, *option)
+    assert result.exit_code == 2
+    assert f"{option[0]} is for runs of slime" in result.stderr
