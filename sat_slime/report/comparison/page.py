@@ -106,7 +106,7 @@ def tables(comparison: Comparison) -> Iterator[Sheet]:
 
 
 def tail_tables(comparison: Comparison) -> Iterator[Sheet]:
-    """Realized lag x |d| x gate."""
+    """Tables of what the gate does by realized lag and |d|."""
     if rows := lag_table(comparison.collection):
         yield Sheet(
             "lag_gate",
@@ -133,9 +133,11 @@ def write_grid_report(
 ) -> list[Path]:
     """Write report.html, figures/ and tables/ about `paths`; returns what to look at.
 
-    out: folder to write to; unset, the grid itself where a single one is given, else `report`. only: names of figures;
-    the page is then left as it is. Raises RunFolderError for a path without runs, an unknown figure, or a folder that
-    is something else.
+    out: folder to write to. Default: the grid itself where a single one is given, else `report`. only: names of
+    figures; only these are drawn then, and the page is left as it is.
+
+    Raises:
+        RunFolderError: a path without runs, an unknown figure, a figure without data, or a folder of something else.
     """
     folder = _folder(paths, out)
     collection = collect(paths)

@@ -16,7 +16,7 @@ from sat_slime.runs.folder import RunFolderError, writable
 
 
 def check_out(folder: Path) -> None:
-    """Raises RunFolderError where the page must not be written: a folder with something else in it."""
+    """Raise RunFolderError where the page must not be written, since the folder holds something else."""
     if folder.exists() and not (folder / "report.html").exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunFolderError(f"{folder} exists and is no report: choose another --out")
 
@@ -48,7 +48,7 @@ def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
 
 
 _AFTER = {"cosines": "cosine_numbers", "scope": "scopes"}
-"""Tables that stand behind a figure."""
+"""{figure: the table that stands behind it}."""
 
 
 def summary(result: Replay) -> Iterator[str]:
