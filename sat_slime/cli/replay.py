@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from sat_slime.config import ConfigError
-from sat_slime.report.page import Sheet
-from sat_slime.report.replay.page import check_out, write_page
+from sat_slime.report.page import Sheet, check_out
+from sat_slime.report.replay.page import write_page
 from sat_slime.report.replay.replay import Replay, StepRow, replay
 from sat_slime.report.replay.selection import choose
 from sat_slime.report.replay.step_batch import Layout

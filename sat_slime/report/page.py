@@ -15,6 +15,7 @@ from sat_slime.config.disk import naming
 from sat_slime.config.method import method_label
 from sat_slime.report.css import WIDE_STYLE
 from sat_slime.report.drawing import Drawing, save
+from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, section
 from sat_slime.runs.rows import write_atomically
 
@@ -176,6 +177,12 @@ class Page:
         path = self._folder / file
         write_atomically(path, _PAGE.format(title=html.escape(title), style=style, body=body))
         return path
+
+
+def check_out(folder: Path) -> None:
+    """Raise RunFolderError where report.html must not be written to `folder`, since that holds something else."""
+    if folder.exists() and not (folder / "report.html").exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunFolderError(f"{folder} exists and is no report: choose another --out")
 
 
 def paragraphs(sentences: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from sat_slime.report.comparison.statistics import TEST
 from sat_slime.report.comparison.tables import difference_table, main_table, run_table
 from sat_slime.report.comparison.tail import draw_tail, gate_table, lag_table
 from sat_slime.report.drawing import save
-from sat_slime.report.page import Figure, Page, Sheet, listed
+from sat_slime.report.page import Figure, Page, Sheet, check_out, listed
 from sat_slime.runs import collapse
 from sat_slime.runs.folder import RunFolderError, writable
 
@@ -163,8 +163,7 @@ def _folder(paths: Sequence[str | Path], out: str | Path | None) -> Path:
     if out is None:
         return Path(paths[0]) if len(paths) == 1 and GridFolder(paths[0]).is_grid() else Path("report")
     folder = Path(out)
-    if folder.exists() and not (folder / "report.html").exists() and any(folder.iterdir()):
-        raise RunFolderError(f"{folder} exists and is no report: choose another --out")
+    check_out(folder)
     return folder
 
 

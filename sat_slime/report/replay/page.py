@@ -8,17 +8,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sat_slime.report.page import Page, Sheet, warning_box
+from sat_slime.report.page import Page, Sheet, check_out, warning_box
 from sat_slime.report.replay.figures import figures
 from sat_slime.report.replay.replay import Replay
 from sat_slime.report.replay.tables import sweep_rows, tables, weighted
-from sat_slime.runs.folder import RunFolderError, writable
-
-
-def check_out(folder: Path) -> None:
-    """Raise RunFolderError where the page must not be written, since the folder holds something else."""
-    if folder.exists() and not (folder / "report.html").exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunFolderError(f"{folder} exists and is no report: choose another --out")
+from sat_slime.runs.folder import writable
 
 
 def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from sat_slime.objective import SAT, mismatch_metrics
+from sat_slime.report.replay.dumps import Skipped, find_dumps, steps
 from sat_slime.report.replay.gradient import CLIPPED, MASKED, Metrics, StepView, spans
 from sat_slime.report.replay.scope import Sweep, sweep_step
 from sat_slime.report.replay.selection import UNCLIPPED, Candidate, LeftOut, answerable, reads_checkpoint
-from sat_slime.report.replay.sources import Skipped, find_dumps, steps
 from sat_slime.report.replay.step_batch import Layout, StepBatch
 from sat_slime.report.replay.sums import SCOPES, Cosines, SpanResult, Sums, reduced, span_result
 from sat_slime.runs.folder import RunFolderError

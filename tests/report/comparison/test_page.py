@@ -100,6 +100,7 @@ def test_bad_input_is_a_line(tmp_path, grid, monkeypatch):
         ((tmp_path / "none",), "is no run, grid or file of metrics"),
         ((grid, "--figure", "nope"), "--figure nope: no such figure; there are scores, drift"),
         ((grid, "--out", grid / "runs"), "exists and is no report: choose another --out"),
+        ((grid, "--out", grid / "grid.yaml"), "exists and is no report: choose another --out"),
     ):
         result = report(*arguments)
         assert result.exit_code == 2 and part in result.output.replace("\n", " ")
