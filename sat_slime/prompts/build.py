@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from sat_slime.prompts import PromptError
 from sat_slime.prompts.labels import label_faults, same_answer
+from sat_slime.prompts.locations import Files
 from sat_slime.prompts.overlap import Problems
-from sat_slime.prompts.rows import (
+from sat_slime.prompts.set_rows import (
     find_columns,
     label_text,
     missing_columns,
@@ -21,7 +22,6 @@ from sat_slime.prompts.rows import (
     read_jsonl,
     read_pairs,
 )
-from sat_slime.prompts.sources import Files
 from sat_slime.prompts.text import digest, fill, normalize, strip_instruction
 from sat_slime.prompts.tokenizer import ChatTokenizer
 from sat_slime.reward import Mode, VerifierPool

@@ -13,7 +13,7 @@ from typing import Any
 from sat_slime.prompts import PromptError
 from sat_slime.prompts.labels import label_faults, same_answer
 from sat_slime.prompts.overlap import Problems
-from sat_slime.prompts.rows import label_text, read_parquet
+from sat_slime.prompts.set_rows import label_text, read_parquet
 from sat_slime.prompts.text import digest, normalize, strip_instruction
 from sat_slime.prompts.tokenizer import ChatTokenizer
 from sat_slime.reward import Mode, VerifierPool

@@ -10,8 +10,8 @@ from typing import Any
 
 import sat_slime
 from sat_slime.prompts.build import Gathered
+from sat_slime.prompts.locations import sha256
 from sat_slime.prompts.output import Written
-from sat_slime.prompts.sources import sha256
 
 PACKAGES = ("huggingface-hub", "pyarrow", "math-verify", "transformers")
 

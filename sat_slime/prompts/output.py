@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.prompts import PromptError
-from sat_slime.prompts.sources import sha256
+from sat_slime.prompts.locations import sha256
 
 MANIFEST = "manifest.json"
 

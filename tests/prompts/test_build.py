@@ -24,7 +24,7 @@ from sat_slime.prompts.build import (
     shuffled,
 )
 from sat_slime.prompts.labels import label_faults, new_pool
-from sat_slime.prompts.sources import fetch, find_source
+from sat_slime.prompts.locations import fetch, find_source
 from sat_slime.reward import MODES
 
 
