@@ -6,7 +6,8 @@ from command_line import sat_slime_command
 from sat_slime.config import build_method
 from sat_slime.config.method import method_switches
 from sat_slime.config.schema import MethodConfig
-from sat_slime.objective import STABILIZERS, base_names, method_names, named_method
+from sat_slime.objective import base_names, method_names, named_method
+from sat_slime.objective.stabilizers import rows
 
 
 def test_methods_lists_all(monkeypatch):
@@ -16,8 +17,8 @@ def test_methods_lists_all(monkeypatch):
     lines = [line.split() for line in result.stdout.splitlines()]
     for base in base_names():
         assert any(base in (word.rstrip(",") for word in line[:2]) for line in lines), base
-    for row in STABILIZERS.values():
-        assert any(row.discriminator in line and row.direction in line for line in result.stdout.splitlines()), row.name
+    for name, row in rows().items():
+        assert any(row.discriminator in line and row.direction in line for line in result.stdout.splitlines()), name
     named = result.stdout.partition("Named methods:")[2].split()
     assert named[: len(method_names())] == method_names()
 
@@ -28,16 +29,18 @@ def test_a_method_in_full(name, monkeypatch):
     result = sat_slime_command("methods", name)
     assert result.exit_code == 0
     method = named_method(name)
-    for part in method.components:
-        row = STABILIZERS[part]
+    for part in method.parts:
+        row = rows()[part]
         assert row.formula in result.stdout and row.source in result.stdout and row.needs in result.stdout
     config = MethodConfig(**method_switches(name))
-    for kind in (method.trust_region, *method.gates, method.penalty, method.tis, method.step_constraint):
-        for field in dataclasses.fields(kind) if kind else ():
-            value = getattr(kind, field.name)
-            lines = [line.split() for line in result.stdout.splitlines() if line.startswith("method.")]
-            found = [line[1] for line in lines if line[0].split(".")[-1].removesuffix("_kl") == field.name]
-            assert ("unset" if value is None else str(value)) in found, field.name
+    lines = [line.split() for line in result.stdout.splitlines() if line.startswith("method.")]
+    for settings in (method.trust_region, *method.stabilizers):
+        unread = getattr(settings, "unread", ())
+        for field in dataclasses.fields(settings) if settings else ():
+            value = getattr(settings, field.name)
+            found = [line[1] for line in lines if line[0].split(".")[-1] == field.name]
+            if field.name not in unread:
+                assert ("unset" if value is None else str(value)) in found, field.name
     assert build_method(config) == method
     assert ("embedded, slime" in result.stdout) == (name != "trpo")
 
