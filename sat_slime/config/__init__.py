@@ -1,6 +1,6 @@
 """The run as typed data: YAML in, one resolved file out."""
 
-from sat_slime.config.checks import config_errors, config_warnings
+from sat_slime.config.embedded_checks import config_errors, config_warnings
 from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.loader import dump_config, load_config, load_grid
 from sat_slime.config.method import build_method, method_label

@@ -1,7 +1,7 @@
 """A run as typed data. Every field's docstring states its unit and becomes its help.
 
 The classes hold what one section alone can know (types, ranges, a section's own consistency). What needs several
-sections is in checks.py; reading YAML is in loader.py.
+sections is in embedded_checks.py and slime_checks.py; reading YAML is in loader.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sat_slime.config.checks import bound_too_tight, divisors, idle_top_p_replay, too_many_responses, uneven_batch
+from sat_slime.config.embedded_checks import (
+    bound_too_tight,
+    divisors,
+    idle_top_p_replay,
+    too_many_responses,
+    uneven_batch,
+)
 from sat_slime.config.method import build_method, unused_settings
 from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_schema import SlimeConfig
@@ -25,7 +31,7 @@ NOT_STREAMED = (
 def slime_config_errors(config: SlimeConfig) -> list[str]:
     """Everything for which the run would fail or be meaningless, as far as its settings show; empty when it can start.
 
-    Flags of slime are held against its own list by plugin.arguments.flag_errors.
+    Flags of slime are held against its own list by plugin.launch.command.flag_errors.
     """
     return [
         *_method(config),

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from sat_slime.config.marks import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL
-from sat_slime.config.plugin import HooksConfig
+from sat_slime.config.plugin_schema import HooksConfig
 from sat_slime.config.schema import (
     LossConfig,
     MethodConfig,

@@ -21,7 +21,7 @@ from typing import Any
 
 import ray
 
-from sat_slime.config.plugin import DriverConfig
+from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin.inside.host import Host, parse_arguments
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method

@@ -24,7 +24,7 @@ try:
 except ModuleNotFoundError:
     from slime.rollout.data_source import RolloutDataSourceWithBuffer
 
-from sat_slime.config.plugin import PluginConfig
+from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.slime_checks import NOT_STREAMED
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin.inside import versions

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sat_slime.config.plugin import HooksConfig
+from sat_slime.config.plugin_schema import HooksConfig
 from sat_slime.plugin.inside import evaluations, trainer_process, versions
 from sat_slime.plugin.inside.batch_facts import BatchFacts
 from sat_slime.plugin.inside.old_actor import OldActorBackuper

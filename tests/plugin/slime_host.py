@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from sat_slime.config.plugin import DriverConfig
+from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.plugin import driver, rollout_hooks, train_hooks
 from sat_slime.plugin.inside import evaluations, trainer_process
 from sat_slime.plugin.inside.batch_facts import BatchFacts

@@ -8,7 +8,7 @@ from argparse import Namespace
 import pytest
 from slime_host import REFERENCE, _remote, local_ray, make_args, run_driver
 
-from sat_slime.config.plugin import DriverConfig, PluginConfig
+from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import driver
 from sat_slime.plugin.inside.host import Host

@@ -8,7 +8,7 @@ from typing import Any
 
 from sat_slime.config.loader import read_section
 from sat_slime.config.method import build_method
-from sat_slime.config.plugin import PluginConfig
+from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from sat_slime.config.plugin import HooksConfig
+from sat_slime.config.plugin_schema import HooksConfig
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from sat_slime.config.method import build_method
-from sat_slime.config.plugin import DriverConfig, PluginConfig
+from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
 from sat_slime.config.slime_checks import uses_verifier
 from sat_slime.config.slime_schema import FlagValue, SlimeConfig

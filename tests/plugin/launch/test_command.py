@@ -13,7 +13,7 @@ import yaml
 
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method import build_method
-from sat_slime.config.plugin import DriverConfig, PluginConfig
+from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
 from sat_slime.objective.method import PAPER_METHODS
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_method
