@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.marks import Mark, marked
-from sat_slime.config.method import expand_shorthands
+from sat_slime.config.method_reading import expand_shorthands
 from sat_slime.config.schema import EmbeddedConfig, Section
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers

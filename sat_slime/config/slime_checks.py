@@ -11,7 +11,7 @@ from sat_slime.config.embedded_checks import (
     too_many_responses,
     uneven_batch,
 )
-from sat_slime.config.method import build_method, unused_settings
+from sat_slime.config.method_reading import build_method, unused_settings
 from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.objective import Method, check_method

@@ -1,6 +1,7 @@
 """The mathematics: what each token adds to the objective, in torch alone."""
 
 from .batch import TokenBatch
+from .batch_view import BatchView
 from .loss import PolicyLoss, low_variance_kl, policy_loss, response_mean_weights, token_mean_weights
 from .method import (
     PAPER_METHODS,
@@ -31,7 +32,6 @@ from .stabilizers.tis import TIS
 from .stabilizers.topp import log_probs_on_support, on_support
 from .stabilizers.trpo import TRPO, backtrack, divergence_metrics, total_variation
 from .surrogate import Surrogate, policy_surrogate, staleness_score
-from .view import BatchView
 
 __all__ = [
     "DENOMINATORS",

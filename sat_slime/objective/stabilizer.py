@@ -10,9 +10,9 @@ import torch.distributed as dist
 from annotated_types import Gt
 from torch import Tensor
 
+from .batch_view import BatchView
 from .metric import Metric
 from .ratio import Ratio
-from .view import BatchView
 
 PositiveFloat = Annotated[float, Gt(0)]
 Place = Literal["base", "prefix", "suffix"]

@@ -9,13 +9,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .batch import TokenBatch
+from .batch_view import BatchView
 from .clip import Clipped, bounded_ratio, clipped_surrogate
 from .method import Method
 from .quantile import tail_quantile
 from .ratio import log_ratio
 from .stabilizers.ppo import Clip, clip_ends, dual_clip
 from .stabilizers.sat import SAT, contract, sat_metrics, scope_is_too_small
-from .view import BatchView
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from megatron.core import mpu
 from slime.backends.megatron_utils import loss as slime_loss
-from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log_prob_with_cp
 from slime.utils.misc import load_function
-from slime.utils.ppo_utils import compute_approx_kl, compute_gspo_kl
+from slime.utils.ppo_utils import compute_approx_kl
 from torch import Tensor
 
-from sat_slime.objective import Method, TokenBatch, policy_surrogate
+from sat_slime.objective import TokenBatch, policy_surrogate
 from sat_slime.plugin.inside import step_metrics, step_quantile
+from sat_slime.plugin.inside.log_ratio import Batch, denominator_log_probs, local_masks, log_ratio
 from sat_slime.plugin.inside.settings import plugin_method
-
-Batch = dict[str, Any]
-"""slime's micro-batch: lists of a tensor or number for each response; log-probs are this context-parallel rank's."""
 
 
 def policy_loss(
@@ -60,18 +56,18 @@ def policy_loss(
 
     masks = local_masks(batch)
     rollout, proximal = batch.get("rollout_log_probs"), batch.get("log_probs")
-    below = denominator(method, log_probs, rollout, proximal)
+    denominators = denominator_log_probs(method, log_probs, rollout, proximal)
     now = torch.cat(log_probs)
     tokens = TokenBatch(
         log_probs=now,
         # mu is not read where neither the method nor the engine has it.
-        rollout_log_probs=torch.cat(rollout or below),
+        rollout_log_probs=torch.cat(rollout or denominators),
         advantages=torch.cat(batch["advantages"]),
         mask=torch.cat(masks),
         lengths=[len(mask) for mask in masks],
         proximal_log_probs=torch.cat(proximal) if proximal and method.denominator != "rollout" else None,
     )
-    d = log_ratio(method, batch, log_probs, below, masks)
+    d = log_ratio(method, batch, log_probs, denominators, masks)
     surrogate = policy_surrogate(
         method,
         tokens,
@@ -92,7 +88,7 @@ def policy_loss(
         "ppo_kl": sum_of_sample_mean(-tokens.active_or_zero(d.detach())),
     }
     if args.use_kl_loss:
-        importance = torch.exp(now - torch.cat(below)) if args.use_unbiased_kl else None
+        importance = torch.exp(now - torch.cat(denominators)) if args.use_unbiased_kl else None
         kl = compute_approx_kl(
             now, torch.cat(batch["ref_log_probs"]), kl_loss_type=args.kl_loss_type, importance_ratio=importance
         )
@@ -107,68 +103,6 @@ def policy_loss(
         loss = loss + 0 * logits.sum()  # the backward pass of this rank still has collectives to take part in
     step_metrics.record(batch, method, tokens, surrogate, has_rollout=bool(rollout))
     return loss, {name: value.detach().clone() for name, value in metrics.items()}
-
-
-def local_masks(batch: Batch) -> list[Tensor]:
-    """(tokens,) bool of each response: the active ones among those that this context-parallel rank holds."""
-    return [
-        slice_log_prob_with_cp(mask, total, response).bool()
-        for mask, total, response in zip(
-            batch["loss_masks"], batch["total_lengths"], batch["response_lengths"], strict=True
-        )
-    ]
-
-
-def denominator(
-    method: Method, log_probs: list[Tensor], rollout: list[Tensor] | None, proximal: list[Tensor] | None
-) -> list[Tensor]:
-    """Log-probs of the denominator, for each response.
-
-    slime's `log_probs` are the trainer's at the start of the step, or with --keep-old-actor those of the generating
-    weights. Without them `trainer` is the training forward itself.
-
-    Raises:
-        ValueError: the batch has not what the method divides by, or weights with.
-    """
-    weighs_by_engine = method.denominator == "rollout" or bool(method.weights or method.gates)
-    if weighs_by_engine and not rollout:
-        raise ValueError(
-            f"{method.name} needs rollout_log_probs, and the batch has none: the rollout function must return log-probs"
-        )
-    if method.denominator == "rollout":
-        assert rollout is not None
-        return rollout
-    if method.denominator == "checkpoint" and not proximal:
-        raise ValueError(
-            f"{method.name}: denominator checkpoint, but the batch has no log_probs of the generating weights: add "
-            "--keep-old-actor and leave out --use-rollout-logprobs"
-        )
-    return proximal or [values.detach() for values in log_probs]
-
-
-def log_ratio(
-    method: Method, batch: Batch, log_probs: list[Tensor], below: list[Tensor], masks: list[Tensor]
-) -> Tensor:
-    """(N,) d of each token, by slime's order of sums: its own (Eq. ratio-def), or that of its response (Eq. gspo-ratio)
-    over all of its tokens on whatever context-parallel rank."""
-    if method.ratio == "token":
-        return torch.cat(log_probs) - torch.cat(below)
-
-    def whole(values: list[Tensor]) -> list[Tensor]:
-        # An inactive token may hold anything; slime would multiply it by 0, NaN included.
-        return [
-            all_gather_with_cp(torch.where(mask, value, 0.0), total, response)
-            for value, mask, total, response in zip(
-                values, masks, batch["total_lengths"], batch["response_lengths"], strict=True
-            )
-        ]
-
-    return -compute_gspo_kl(
-        full_log_probs=whole(log_probs),
-        full_old_log_probs=whole(below),
-        local_log_probs=log_probs,
-        loss_masks=batch["loss_masks"],
-    )
 
 
 def _policy_reducer(args: Namespace, batch: Batch) -> Callable[[Tensor], Tensor] | None:

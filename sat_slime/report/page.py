@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.disk import naming
-from sat_slime.config.method import method_label
+from sat_slime.config.method_reading import method_label
 from sat_slime.report.css import WIDE_STYLE
 from sat_slime.report.drawing import Drawing, save
 from sat_slime.runs.folder import RunFolderError

@@ -4,7 +4,7 @@ import pytest
 from command_line import sat_slime_command
 
 from sat_slime.config import build_method
-from sat_slime.config.method import method_switches
+from sat_slime.config.method_reading import method_switches
 from sat_slime.config.schema import MethodConfig
 from sat_slime.objective import base_names, method_names, named_method
 from sat_slime.objective.stabilizers import rows

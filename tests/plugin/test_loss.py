@@ -10,7 +10,7 @@ import pytest
 import torch
 from slime_step import VOCAB, Layout, Step, make_args, make_problem, on_ranks, step, steps
 
-from sat_slime.config.method import method_switches
+from sat_slime.config.method_reading import method_switches
 from sat_slime.objective import (
     DPPO,
     IcePop,

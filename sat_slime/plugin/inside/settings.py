@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from sat_slime.config.loader import read_section
-from sat_slime.config.method import build_method
+from sat_slime.config.method_reading import build_method
 from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.config.source import ConfigError

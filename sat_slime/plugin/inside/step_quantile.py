@@ -65,12 +65,14 @@ def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any], 
     if not mpu.is_pipeline_last_stage():
         return
 
-    from sat_slime.plugin.loss import denominator, local_masks, log_ratio
+    from sat_slime.plugin.inside.log_ratio import denominator_log_probs, local_masks, log_ratio  # imports slime
 
-    below = denominator(method, log_probs, rollout_data.get("rollout_log_probs"), rollout_data.get("log_probs"))
+    denominators = denominator_log_probs(
+        method, log_probs, rollout_data.get("rollout_log_probs"), rollout_data.get("log_probs")
+    )
     masks = local_masks(rollout_data)
     with torch.no_grad():
-        d = log_ratio(method, rollout_data, log_probs, below, masks)
+        d = log_ratio(method, rollout_data, log_probs, denominators, masks)
     assert method.sat, "it alone has a quantile"
     group = mpu.get_data_parallel_group(with_context_parallel=True)
     _quantile = tail_quantile(d[torch.cat(masks)], method.sat.alpha, group)

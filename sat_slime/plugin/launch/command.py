@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from sat_slime.config.method import build_method
+from sat_slime.config.method_reading import build_method
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
 from sat_slime.config.slime_checks import uses_verifier

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.finding import Finding, fail, ok, warn
-from sat_slime.config.method import build_method
+from sat_slime.config.method_reading import build_method
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.plugin.launch import cpu
 from sat_slime.plugin.launch.command import checkpoint_folder

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from sat_slime.config import load_config, slime_config_errors
-from sat_slime.config.method import build_method
+from sat_slime.config.method_reading import build_method
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
 from sat_slime.objective.method import PAPER_METHODS
