@@ -52,7 +52,7 @@ def prepare_model(
 
 
 def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[str], gpus: int, dry_run: bool) -> int:
-    """Convert a model's weights; the exit code of slime's tool. Raises ConfigError."""
+    """Convert a model's weights, and return the exit code of slime's tool. Raises ConfigError."""
     from sat_slime.cli.slime_run.slime_plan import by_flag
     from sat_slime.config import ConfigError, SlimeConfig, load_config
     from sat_slime.plugin.launch.conversion import conversion_findings, convert, plan_conversion
