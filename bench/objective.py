@@ -21,11 +21,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from sat_slime.objective.trust_region import contracted_ends, contraction
 from torch import Tensor
 
 from sat_slime.objective import TokenBatch, named_method, policy_surrogate, tail_quantile
 from sat_slime.objective.clip import clipped_surrogate
+from sat_slime.objective.stabilizers.sat import contracted_ends, contraction
 
 
 def alternate(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
@@ -72,14 +72,14 @@ def surrogate_candidates(n: int, masked: bool) -> dict[str, Callable[[], object]
         """Our clip alone: no mask, no metrics."""
         step(clipped_surrogate(log_probs - rollout, advantages, 1 - 0.2, 1 + 0.2).values)
 
-    sat = named_method("sat-grpo").trust_region
+    clip = named_method("sat-grpo").trust_region
 
     def sat_ours() -> None:
         """SAT alone: quantile, factors, ends, clip; no mask, no metrics."""
         d = log_probs - rollout
         stale = d.detach().abs()
         shrink = 1 - contraction(stale, tail_quantile(stale, 0.9))
-        step(clipped_surrogate(d, advantages, *contracted_ends(sat, shrink)).values)
+        step(clipped_surrogate(d, advantages, *contracted_ends(clip, shrink)).values)
 
     def whole(name: str) -> Callable[[], None]:
         method = named_method(name)

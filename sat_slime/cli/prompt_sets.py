@@ -19,9 +19,9 @@ from sat_slime.prompts import build as building
 from sat_slime.prompts import check as checking
 from sat_slime.prompts.build import AIME24, CHOICES, DAPO, DOLCI, PAPER_PROMPTS, Choice, Gathered, Problem
 from sat_slime.prompts.labels import need_verifier, new_pool
+from sat_slime.prompts.locations import fetch, find_source
 from sat_slime.prompts.manifest import manifest
 from sat_slime.prompts.output import MANIFEST, Written, check_out, staged, write_json, write_jsonl
-from sat_slime.prompts.sources import fetch, find_source
 from sat_slime.prompts.text import find_template
 from sat_slime.prompts.tokenizer import ChatTokenizer
 from sat_slime.reward import MODES, Mode

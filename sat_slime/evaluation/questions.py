@@ -1,4 +1,4 @@
-"""Asking an engine for the samples of an evaluation: any server with OpenAI's API, such as SGLang's.
+"""The samples of an evaluation are asked of an engine: of any server with OpenAI's API, such as SGLang's.
 
 The server applies its model's chat template and its tokenizer, so that this side needs neither.
 """
@@ -17,7 +17,7 @@ from sat_slime.reward.verdict import Verdict
 from sat_slime.rollout.client import ServerLost, ServerRefused, in_words, through
 
 ATTEMPTS = 5
-"""At one sample; the server may be restarted meanwhile."""
+"""Attempts at one sample; the server may be restarted meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Question:
     """A problem of an evaluation."""
 
     id: str
-    """Unique in its set."""
+    """An id that is unique in its set."""
     prompt: str | list[dict[str, str]]
     """Text, or chat messages."""
     label: str
@@ -38,11 +38,11 @@ class Answer:
     text: str
     tokens: int
     truncated: bool
-    """Cut at the longest length."""
+    """Whether it was cut at the longest length."""
     weights: str | None
     """Version of the weights that made it, as the engine reports it; None from one that does not."""
     token_ids: tuple[int, ...] = ()
-    """From an engine without a tokenizer."""
+    """The response's tokens, from an engine without a tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ Grade = Callable[[Question, Answer], Awaitable[Verdict]]
 
 
 class Engine(Protocol):
-    """What answers."""
+    """What answers questions."""
 
     def answers(self, wanted: Wanted) -> AsyncIterator[tuple[int, Answer]]:
-        """Place in `wanted` and answer of each, as they come."""
+        """Yields the place in `wanted` and the answer of each sample, as they come."""
         ...
 
 
@@ -74,7 +74,7 @@ def by_problem(questions: Sequence[Question], samples: int) -> list[tuple[Questi
 
 
 async def ask(engine: Engine, wanted: Wanted, grade: Grade) -> AsyncIterator[Sampled]:
-    """All wanted samples, graded, as they come. Raises what the engine raises."""
+    """Yields all wanted samples, graded, as they come. Raises what the engine raises."""
     async for place, answer in engine.answers(wanted):
         question, sample = wanted[place]
         yield Sampled(question, sample, answer, await grade(question, answer))
@@ -89,14 +89,16 @@ class Sampling:
     """0 is greedy."""
     top_p: float = 1.0
     seed: int | None = None
-    """Sample i of every problem gets seed + i; heeded by SGLang with --enable-deterministic-inference."""
+    """Sample i of every problem gets seed + i. SGLang heeds it with --enable-deterministic-inference."""
     chat_args: dict[str, Any] | None = None
     """Arguments of the chat template, such as enable_thinking."""
 
 
 class CompletionsEngine:
-    """A server with /v1/chat/completions for messages and /v1/completions for text, at most `concurrency` requests at a
-    time. Use it as an asynchronous context."""
+    """A server that has /v1/chat/completions for messages and /v1/completions for text.
+
+    It gets at most `concurrency` requests at a time. Use it as an asynchronous context.
+    """
 
     def __init__(
         self,
@@ -108,9 +110,9 @@ class CompletionsEngine:
         remark: Callable[[], str] = lambda: "",
     ) -> None:
         """
-        timeout_s: for one response, all its tokens.
-        socket: file on which the server listens, instead of a port.
-        remark: what else is known of a server that is lost, as the end of a sentence.
+        timeout_s: how long one response may take, with all its tokens.
+        socket: the file on which the server listens, instead of a port.
+        remark: tells what else is known of a server that is lost, as the end of a sentence.
         """
         self.url = url.rstrip("/")
         self.place = self.url if socket is None else str(socket)
@@ -147,7 +149,10 @@ class CompletionsEngine:
         }
 
     async def answers(self, wanted: Wanted) -> AsyncIterator[tuple[int, Answer]]:
-        """Raises ServerLost after ATTEMPTS, ServerRefused: once what was under way has been answered."""
+        """Yields the answers as `Engine.answers`.
+
+        Raises ServerLost (after ATTEMPTS) and ServerRefused, once the requests under way are answered.
+        """
         todo = iter(range(len(wanted)))
         pending: set[asyncio.Task[tuple[int, Answer]]] = set()
         failure: BaseException | None = None
@@ -213,7 +218,7 @@ class CompletionsEngine:
 
 
 def _read(raw: Any, where: str) -> Answer:
-    """Raises ServerLost: it is not a whole response."""
+    """The answer in a server's JSON. Raises ServerLost where it is not a whole response."""
     try:
         (choice,) = raw["choices"]
         text = choice["message"]["content"] if "message" in choice else choice["text"]

@@ -29,11 +29,11 @@ class Graded:
     truncated: np.ndarray | None = None
     """(P, N) bool: the response was cut at the longest length."""
     reasons: Sequence[str] | None = None
-    """P x N reasons of the verifier, a problem's in a row; see rollout.reward.verdict."""
+    """P x N reasons of the verifier, a problem's in a row; see reward.verdict."""
 
     @property
     def is_binary(self) -> bool:
-        """Whether rewards are right or wrong, without which there is no pass@k."""
+        """Whether every reward is 0 or 1; without that there is no pass@k."""
         return bool(np.isin(self.rewards, (0.0, 1.0)).all())
 
 
@@ -41,8 +41,8 @@ def summary(graded: Graded, k: Sequence[int] = (), repeats: int = 1) -> dict[str
     """The numbers of an evaluation, by their names in eval.jsonl (docs/run-folder.md).
 
     Args:
-        k: for each of them avg@k and pass@k.
-        repeats: evaluations that N is made of, in a row for each problem; accuracy_by_run has one number each.
+        k: the row has avg@k and pass@k for each of them.
+        repeats: the evaluations that N is made of, in a row for each problem; accuracy_by_run has a number for each.
 
     Raises:
         ValueError: nothing was measured, or some k, or `repeats`, does not fit N.
@@ -155,8 +155,8 @@ def interval_over_samples(rewards: np.ndarray, binary: bool = True) -> tuple[flo
 
 
 def problem_table(graded: Graded) -> list[dict[str, Any]]:
-    """A row for each problem: accuracy, samples, correct (where right and wrong is all there is), and truncated,
-    length_mean, reasons where known."""
+    """A row for each problem: accuracy, samples, correct (of binary rewards), and truncated, length_mean and reasons
+    where they are known."""
     rewards = graded.rewards
     rows = []
     for i, values in enumerate(rewards):
@@ -174,7 +174,7 @@ def problem_table(graded: Graded) -> list[dict[str, Any]]:
 
 
 def _at_k(rewards: np.ndarray, k: int, binary: bool) -> dict[str, float]:
-    """avg@k is the mean whatever k is; what k decides is how far one evaluation of k samples a problem scatters."""
+    """pass@k, and avg@k: the mean, whatever k is, with its standard error over evaluations of k samples a problem."""
     problems, samples = rewards.shape
     if not 1 <= k <= samples:
         raise ValueError(f"k is {k}, and a problem has {samples} samples: k is from 1 to that number")
@@ -193,7 +193,7 @@ def _named(name: str, interval: tuple[float, float] | None, suffix: str = "") ->
 
 
 def _wilson(p: float, n: float, quantile: float) -> tuple[float, float]:
-    """Wilson's score interval of a rate p among n."""
+    """Wilson's score interval of a rate p among n, at a quantile of the normal or of Student's t."""
     shrink = quantile**2 / n
     center = (p + shrink / 2) / (1 + shrink)
     half = quantile / (1 + shrink) * math.sqrt(p * (1 - p) / n + shrink / (4 * n))

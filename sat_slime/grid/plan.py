@@ -1,4 +1,4 @@
-"""What a grid consists of: its cells, which of them are meant, and the run of each."""
+"""What a grid consists of: its cells, which of them are chosen, and the run of each."""
 
 from __future__ import annotations
 
@@ -26,12 +26,17 @@ class Cell:
 
 
 def plan_cells(grid: GridConfig) -> list[Cell]:
-    """Every cell, in the order in which they run: a grid that is ended early has whole seeds, comparable throughout."""
+    """Every cell, in the order in which they run, seed by seed: so a grid that is ended early has whole seeds, in which
+    all methods and lags can be compared."""
     return [Cell(method, lag, seed) for seed in grid.seeds for method in grid.methods for lag in grid.lags]
 
 
 def select_cells(grid: GridConfig, only: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
-    """The cells that METHOD, METHOD@LAG or @LAG and the seeds choose; all where none is given. Raises ConfigError."""
+    """The cells that METHOD, METHOD@LAG or @LAG and the seeds choose; default: all.
+
+    Raises:
+        ConfigError: a selector or a seed chooses nothing.
+    """
     errors = []
     for selector in only:
         try:
@@ -62,8 +67,8 @@ def _listed(values: Iterable[object]) -> str:
 def cell_config(grid: GridConfig, place: Path, run: RunConfig, cell: Cell, runs: Path) -> RunConfig:
     """The run of a cell. Raises ConfigError.
 
-    place: the grid's file, for messages. run: what all cells are variants of. runs: the folder that is to hold the run
-    folders.
+    place: the grid's file, for messages. run: the run that all cells are variants of. runs: the folder in which the
+    cells' run folders will stand.
     """
     layers: list[tuple[str, dict[str, Any]]] = [
         (f"{place}: methods, lags and seeds", {"method": cell.method, "pipeline.lag": cell.lag}),

@@ -17,12 +17,12 @@ from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.runs.live_view import number
 
 TAIL_BYTES = 32 * 2**10
-"""More than a line of metrics.jsonl has."""
+"""No line of metrics.jsonl is longer."""
 
 
 @dataclass(frozen=True)
 class CellSize:
-    """How much a cell is to do."""
+    """How much work a cell is."""
 
     iterations: int
     steps: int
@@ -31,7 +31,7 @@ class CellSize:
 
 @dataclass(frozen=True)
 class Progress:
-    """The newest of a cell's run. Numbers that it lacks are NaN."""
+    """The newest numbers of a cell's run; NaN where it lacks one."""
 
     step: int = 0
     iteration: int = 0
@@ -101,8 +101,8 @@ class Expectation:
 def expect(
     cell: Cell, states: Sequence[CellState], size: CellSize, running_s: Sequence[float], cost: CostConfig
 ) -> Expectation:
-    """From finished cells of the grid, of the same lag where there are any; else from the steps of running ones; else
-    from the grid's file.
+    """What a cell takes: as finished cells of the grid took, those of the same lag where there are any; else from the
+    steps of running ones; else from the grid's file.
 
     running_s: seconds per iteration of the cells that run.
     """
@@ -129,9 +129,9 @@ class Outlook:
     cell_minutes: float
     """Mean over the cells that are not finished; NaN where unknown."""
     minutes_left: float
-    """By the clock, with so many cells side by side as the grid has."""
+    """Minutes by the clock, with as many cells side by side as the grid runs."""
     machine_minutes_left: float
-    """Sum over cells."""
+    """Minutes of all cells, one after the other."""
     source: str
     left: Mapping[Cell, float]
     """Minutes left of each cell that is not finished."""

@@ -24,13 +24,13 @@ from sat_slime.runs.rows import read_metrics
 POLL_S = 0.5
 """Seconds between looks at the running cells."""
 BAD_INPUT, INTERRUPTED = 2, 130
-"""Exit codes of the command: settings that can never work, and a run that was told to end."""
+"""Exit codes of `sat-slime launch`: for settings that cannot work, and for a run that was told to end."""
 LAST_LINES = 40
-"""Lines of a cell's output in which its error is looked for."""
+"""A cell's error is looked for in so many lines at the end of its output."""
 
 
 class View(Protocol):
-    """What the grid tells while it runs."""
+    """Whom the grid tells what happens while it runs."""
 
     def event(self, state: CellState, text: str) -> None: ...
     def message(self, text: str) -> None: ...
@@ -38,13 +38,14 @@ class View(Protocol):
 
 
 class Cells(Protocol):
-    """What the grid has to know of the runtime."""
+    """How a cell is run, which depends on the runtime."""
 
     def command(self, state: CellState) -> list[str]:
-        """What runs a cell to its end, from its beginning or from where it stands."""
+        """The command that runs a cell to its end, from its beginning or from where it stands."""
 
     def settle(self, state: CellState) -> None:
-        """Bring the state.json of a cell's run up to date, where it ends without a process of ours."""
+        """Bring the state.json of a cell's run up to date, where the run may end without a process of ours, as a
+        cluster's job does."""
 
 
 @dataclass
@@ -53,14 +54,14 @@ class Active:
 
     state: CellState
     process: subprocess.Popen[bytes] | None
-    """None: a process that is not ours works on it, such as one that a killed grid left ending."""
+    """None where a process that is not ours works on the cell, such as one that ends after its grid was killed."""
     run: RunFolder
 
     def has_ended(self) -> bool:
         return not self.run.is_locked() if self.process is None else self.process.poll() is not None
 
     def signal(self, number: int) -> None:
-        """To the cell's own process, which ends what it started."""
+        """Send a signal to the cell's own process, which ends what it started."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
@@ -93,8 +94,8 @@ class GridRun:
         self._wake = threading.Event()
 
     def run(self) -> None:
-        """To the end of the queue, or until Ctrl-C or SIGTERM, which ends the running cells: once cleanly, twice at
-        once. Whatever happens, no cell is left running."""
+        """Run to the end of the queue, or until Ctrl-C or SIGTERM. The first of these ends the running cells cleanly,
+        the second at once. Whatever happens, no cell is left running."""
         self.folder.logs.mkdir(parents=True, exist_ok=True)
         with self._interruptible():
             try:
@@ -172,7 +173,7 @@ class GridRun:
             self._note(state, "failed", f"failed, and is left (attempt {state.attempts}): {error}")
 
     def _error(self, state: CellState, code: int, noted: dict[str, Any]) -> str:
-        # A start that was refused left no note: what stands there is of the start before.
+        # A start that was refused wrote no state.json: what stands there is of the start before it.
         if code != BAD_INPUT and noted.get("status") == "failed" and noted.get("error"):
             return str(noted["error"])
         if code < 0:
@@ -211,17 +212,17 @@ class GridRun:
         self._wake.set()
 
     def _pass_on(self) -> None:
-        """A demand to end, once for each time that it was made."""
+        """Pass each demand to end on to the running cells, once."""
         while self._heard < self.asked:
             self._heard += 1
             if self._heard == 1:
                 self.view.message("ending the running cells after their iteration and a checkpoint; once more: at once")
-            self.running = [active for active in self.running if active.process is not None]  # those are not ours
+            self.running = [active for active in self.running if active.process is not None]  # the others are not ours
             for active in self.running:
                 active.signal(signal.SIGTERM if self._heard <= 2 else signal.SIGKILL)
 
     def _kill(self) -> None:
-        """Only where the grid itself failed are there any left."""
+        """Kill the cells that still run. There are none unless the grid itself failed."""
         for active in self.running:
             if active.process is not None and active.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -28,20 +28,20 @@ class CellState:
     state: str = "planned"
     """One of STATES. An interrupted cell goes on from its newest checkpoint; a failed one has no retries left."""
     attempts: int = 0
-    """Starts that ended by themselves, finished or failed; those that were interrupted do not count."""
+    """Starts that ended, finished or failed; those that were interrupted do not count."""
     error: str | None = None
-    """Of the newest failure, in a line."""
+    """What the newest failure was, in a line."""
     minutes: float = 0.0
-    """Of all its starts together."""
+    """Minutes of all its starts together."""
     note: str | None = None
-    """What there is to say of a finished run, such as that it collapsed."""
+    """A remark about a finished run, such as that it collapsed."""
     started: float | None = None
     """Newest start, in seconds since 1970."""
     ended: float | None = None
 
     @property
     def folder(self) -> Path:
-        """Of its run, in the grid's."""
+        """The run folder of the cell, relative to the grid's folder."""
         return Path("runs") / self.cell.name
 
     def row(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class CellState:
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> CellState:
-        """Raises KeyError or ValueError for what is no such row."""
+        """The state that a row of state.json holds. Raises KeyError or ValueError where it is no such row."""
         return cls(
             Cell(row["method"], row["lag"], row["seed"]),
             row["state"],
@@ -98,7 +98,7 @@ class GridFolder:
         return self.config.is_file()
 
     def check_usable(self) -> None:
-        """Raise RunFolderError for a folder of something else."""
+        """Raise RunFolderError where the folder holds something else than a grid."""
         if self.path.exists() and not self.is_grid() and any(not f.name.startswith(".") for f in self.path.iterdir()):
             raise RunFolderError(f"{self.path} exists and is not a grid folder: choose another --name")
 
@@ -128,7 +128,7 @@ class GridFolder:
         write_atomically(self.state_file, f'{{"cells": [\n{rows}\n]}}\n')
 
     def read(self) -> list[CellState]:
-        """The cells as they were written last."""
+        """The states as they were written last. Raises RunFolderError where they cannot be read."""
         try:
             return [CellState.of(row) for row in json.loads(self.state_file.read_text(encoding="utf-8"))["cells"]]
         except FileNotFoundError:
@@ -139,19 +139,19 @@ class GridFolder:
             ) from None
 
     def observed(self, cells: Sequence[Cell] | None = None) -> list[CellState]:
-        """The cells as they are: what was written last, corrected by the run folders, for a grid that was killed had no
-        time to write, and a run may have been finished by hand.
+        """The states as they are: what was written last, corrected by the run folders, since a grid that was killed had
+        no time to write, and a run may have been finished by hand. Raises RunFolderError as `read` does.
 
-        cells: those that are to be there, in this order; by itself those that were written last.
+        cells: the cells to tell of, in this order. Default: those that were written last.
         """
         written = {state.cell: state for state in self.read()}
         wanted = list(written) if cells is None else cells
-        alive = not self._lock.is_mine and self._lock.is_held()
-        return [self._observe(written.get(cell) or CellState(cell), alive) for cell in wanted]
+        elsewhere = not self._lock.is_mine and self._lock.is_held()
+        return [self._observe(written.get(cell) or CellState(cell), elsewhere) for cell in wanted]
 
-    def _observe(self, state: CellState, alive: bool) -> CellState:
-        """alive: another process runs the grid and keeps its word."""
-        if alive and state.state == "running":
+    def _observe(self, state: CellState, elsewhere: bool) -> CellState:
+        """elsewhere: another process runs the grid now, so that a cell which it calls running is running."""
+        if elsewhere and state.state == "running":
             return state
         run = self.run_folder(state)
         status = run.state().get("status")

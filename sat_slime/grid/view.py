@@ -21,14 +21,14 @@ from sat_slime.runs.live_view import duration
 
 STYLES = {"planned": "dim", "running": "bold cyan", "interrupted": "yellow", "failed": "bold red", "finished": "green"}
 URGENCY = {"running": 0, "failed": 1, "interrupted": 2, "finished": 3, "planned": 4}
-"""Order of the rows where there is no room for all."""
+"""The rows to keep where there is no room for all: the lowest numbers first."""
 OTHER_LINES = 8
 """Lines of the live view beside the table's rows."""
 MESSAGES = 3
 
 
 class GridSight:
-    """The states of a grid with what is to be shown of them."""
+    """The states of a grid, and how they are shown."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class GridSight:
         return line + (f"; {duration(60 * left)} left" if left > 0 else "")
 
     def table(self, rows: int | None = None) -> RenderableType:
-        """The cells, as many as `rows` hold, the most urgent first; all of them in the grid's order by itself."""
+        """A table of the cells in the grid's order. rows: how many fit, the most urgent ones; default: all."""
         left = self.look_ahead().left
         shown = list(self.states)
         if rows is not None and len(shown) > rows:
@@ -95,7 +95,7 @@ class GridSight:
 
 
 def remark(state: CellState, progress: Progress) -> str:
-    """What is to be said of a cell beside its numbers: its error, its collapse, its attempts."""
+    """What a row cannot hold: the cell's error, its collapse, its attempts."""
     parts = [state.error] if state.error else []
     if state.note:
         parts.append(state.note)

@@ -1,15 +1,17 @@
 """Prompts with labels for slime: prepared from public data sets, and checked. docs/data.md.
 
-sources   where a data set is: on this machine or on the hub
-rows      its rows, of whatever columns
-text      a problem without its instruction; when two are the same; the instruction template
-labels    what the verifier cannot do with a label
-build     from sources to prompts, with an account of every row
-overlap   problems of one set that are in another
-check     what is wrong with a file
-output    the folder, whole or not at all
+locations where a data set is: on this machine, or on the hub
+set_rows  its rows, whatever its columns are called
+text      a problem without its instruction; whether two are the same; the instruction template
+labels    labels that the verifier cannot read or does not reward
+build     makes prompts of data sets, with an account of every row
+overlap   problems of one set that another holds
+tokenizer a chat template, and how many tokens a text has
+check     what is wrong with a file of prompts
+output    the folder, which is there whole or not at all
+manifest  how the folder was made
 """
 
 
 class PromptError(ValueError):
-    """What was given cannot be used. One line, with the remedy."""
+    """Something that was given cannot be used. The message is one line, with the remedy."""

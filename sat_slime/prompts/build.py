@@ -1,4 +1,4 @@
-"""From data sets to prompts: each problem once, one instruction, and an account of every row that is not among them."""
+"""Makes prompts of data sets: each problem once, one instruction, and an account of every row that is left out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from sat_slime.prompts import PromptError
 from sat_slime.prompts.labels import label_faults, same_answer
+from sat_slime.prompts.locations import Files
 from sat_slime.prompts.overlap import Problems
-from sat_slime.prompts.rows import (
+from sat_slime.prompts.set_rows import (
     find_columns,
     label_text,
     missing_columns,
@@ -21,7 +22,6 @@ from sat_slime.prompts.rows import (
     read_jsonl,
     read_pairs,
 )
-from sat_slime.prompts.sources import Files
 from sat_slime.prompts.text import digest, fill, normalize, strip_instruction
 from sat_slime.prompts.tokenizer import ChatTokenizer
 from sat_slime.reward import Mode, VerifierPool
@@ -30,7 +30,7 @@ Choice = Literal["keep", "drop"]
 CHOICES: tuple[Choice, ...] = ("keep", "drop")
 Count = Literal["rows", "texts", "problems"]
 MAX_NOTED = 1000
-"""Rows without problem or label that are noted one by one, of a source; all are counted."""
+"""How many rows of a source without problem or label are noted one by one; all are counted."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,11 @@ class DataSet:
 
     name: str
     default: str
-    """Where it is. A revision is named where one is known to be what the paper's time had."""
+    """Where it is; with a revision where the one of the paper's time is known."""
     counted: Count
-    """What the paper's number is a number of."""
+    """What the paper counted."""
     expected: int
+    """The paper's count."""
 
 
 DAPO = DataSet("dapo", "BytedTsinghua-SIA/DAPO-Math-17k@65877096c24ffa7abc4e4fa5edb95cf3413a5674", "texts", 17_398)
@@ -53,20 +54,20 @@ PAPER_PROMPTS = DAPO.expected + DOLCI.expected
 
 @dataclass
 class Text:
-    """A problem as a set words it."""
+    """A problem in a set's words."""
 
     problem: str
     key: bytes
-    """The same for problems that are the same; see `normalize`."""
+    """A digest that is equal for the same problem in other words; see `normalize`."""
     row: str
     """The first row that has it, FILE:NUMBER."""
     labels: Counter[str] = field(default_factory=Counter)
-    """How many rows have each."""
+    """How many rows have each label."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What becomes a prompt."""
+    """A problem that becomes a prompt."""
 
     source: str
     row: str
@@ -77,7 +78,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Doubt:
-    """What may be wrong with a row."""
+    """Something that may be wrong with a row."""
 
     source: str
     row: str
@@ -102,17 +103,17 @@ class Account:
     problems: int = 0
     """Different problems."""
     elsewhere: int = 0
-    """Of these, problems that a set before has too."""
+    """Problems among these that an earlier set has too."""
     two_labels: int = 0
-    """Problems that stand with labels which are not one answer."""
+    """Problems that have several labels, which are not one answer."""
     bad_labels: int = 0
-    """Prompts, before any is dropped, whose label the verifier cannot do with."""
+    """Prompts, before any is dropped, whose label the verifier cannot read or does not reward."""
     prompts: int = 0
 
 
 @dataclass
 class Gathered:
-    """A set, read."""
+    """A set that was read."""
 
     data_set: DataSet
     files: Files
@@ -122,7 +123,7 @@ class Gathered:
 
 
 def gather(data_set: DataSet, files: Files) -> Gathered:
-    """Read a set, a row at a time; memory goes with the number of different texts. Raises PromptError."""
+    """Reads a set row by row; the memory that it takes grows with the number of different texts. Raises PromptError."""
     account = Account(data_set.name)
     doubts: list[Doubt] = []
     by_raw: dict[bytes, tuple[Text | None, bool]] = {}
@@ -174,11 +175,15 @@ def _no_row(files: Files) -> str:
 def choose(
     gathered: Sequence[Gathered], repeated: Choice, bad_labels: Choice, mode: Mode, pool: VerifierPool
 ) -> list[Problem]:
-    """The problems of all sets, in their order, each with the label of most of its rows. Accounts and doubts go on.
+    """The problems of all sets, in their order, each with the label that most of its rows have.
 
-    repeated: `drop` has each problem once, from the first set that has it. `keep` has what the paper's numbers count:
-    each text of DAPO-Math-17k, each row of Dolci.
-    bad_labels: whether to keep a problem with several labels, or with one that the verifier cannot do with in `mode`.
+    It adds to the accounts and the doubts of `gathered`.
+
+    Args:
+        repeated: `drop` takes each problem once, from the first set that has it. `keep` takes what the paper's numbers
+            count: each text of DAPO-Math-17k, each row of Dolci.
+        bad_labels: whether to keep a problem that has several labels, or one that the verifier cannot read or does not
+            reward in `mode`.
     """
     label_of: dict[bytes, str] = {}
     doubtful: set[bytes] = set()
@@ -217,7 +222,7 @@ def choose(
 
 
 def differences(gathered: Sequence[Gathered]) -> list[str]:
-    """Where the sets are not those that the paper counted."""
+    """In what the sets differ from those that the paper counted, a sentence each."""
     return [
         f"{one.data_set.name} has {found:,} {one.data_set.counted}, not {one.data_set.expected:,}"
         for one in gathered
@@ -226,8 +231,10 @@ def differences(gathered: Sequence[Gathered]) -> list[str]:
 
 
 def integer_labels(problems: Iterable[Problem]) -> list[Problem]:
-    """AIME's answers without leading zeros: a model writes 25, and string comparisons want what it writes. Raises
-    PromptError."""
+    """AIME's problems with labels that have no leading zeros: a model writes 25, and strings are compared.
+
+    Raises PromptError where a label is no integer from 0 to 999.
+    """
     found = []
     for problem in problems:
         if not re.fullmatch(r"[0-9]{1,3}", problem.label):
@@ -240,7 +247,7 @@ def integer_labels(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def shuffled(problems: Iterable[Problem], seed: int) -> list[Problem]:
-    """In an order that the seed and the problems make, whatever copy and order they came in."""
+    """The problems in an order that follows from the seed and the problems, whatever copy and order they came in."""
     key = str(seed).encode()
     return sorted(problems, key=lambda problem: hashlib.blake2b(problem.key, digest_size=16, key=key).digest())
 
@@ -270,7 +277,7 @@ def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> li
 
 
 def _labels(texts: Sequence[Text]) -> tuple[str, list[str]]:
-    """The label of most rows, the first of several such; and the others."""
+    """The label that most rows have, or the first of several such; and the others."""
     labels: Counter[str] = Counter()
     for text in texts:
         labels.update(text.labels)

@@ -13,7 +13,7 @@ from typing import Any
 from sat_slime.prompts import PromptError
 from sat_slime.prompts.labels import label_faults, same_answer
 from sat_slime.prompts.overlap import Problems
-from sat_slime.prompts.rows import label_text, read_parquet
+from sat_slime.prompts.set_rows import label_text, read_parquet
 from sat_slime.prompts.text import digest, normalize, strip_instruction
 from sat_slime.prompts.tokenizer import ChatTokenizer
 from sat_slime.reward import Mode, VerifierPool
@@ -31,7 +31,7 @@ KINDS = {
     "in eval": "the same problem as one of the evaluation",
     "near eval": "holds half or more of a problem of the evaluation",
 }
-"""What is found, and what it means. In the order in which it is shown."""
+"""Each kind of fault and what it means, in the order in which they are shown."""
 _BATCH = 512
 
 
@@ -42,13 +42,13 @@ class Fault:
     kind: str
     """One of KINDS."""
     row: int
-    """Line of a JSON-lines file, row of a parquet file; from 1."""
+    """The line of a JSON-lines file or the row of a parquet file; from 1."""
     detail: str
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to look for beside what every set is held to."""
+    """What to look for, besides the faults that are looked for in every set."""
 
     input_key: str = "prompt"
     label_key: str = "label"
@@ -59,7 +59,7 @@ class Settings:
 
 @dataclass
 class Found:
-    """A checked file."""
+    """What was found in a file."""
 
     rows: int
     faults: list[Fault]
@@ -74,7 +74,7 @@ class _Prompt:
 
 
 def check_file(path: Path, settings: Settings, pool: VerifierPool, evaluation: Path | None = None) -> Found:
-    """Everything that is found in a file. Raises PromptError: it, or the evaluation's, cannot be read at all."""
+    """Looks for every fault in a file. Raises PromptError where it, or the evaluation's file, cannot be read at all."""
     found = Found(0, [])
     first: dict[bytes, tuple[int, str | None]] = {}
     labels: dict[str, list[int]] = {}
@@ -112,7 +112,7 @@ def check_file(path: Path, settings: Settings, pool: VerifierPool, evaluation: P
 
 
 def _prompts(path: Path, settings: Settings, found: Found) -> Iterator[_Prompt]:
-    """The rows that can be looked at further; faults of the others are noted."""
+    """Yields the rows that can be looked at further; notes the faults of the others."""
     for number, row in _rows(path):
         found.rows += 1
 
@@ -139,7 +139,7 @@ def _prompts(path: Path, settings: Settings, found: Found) -> Iterator[_Prompt]:
 
 
 def _said(prompt: Any) -> str | None:
-    """The text, or what all messages say; None: it is neither text nor messages."""
+    """A prompt's text, or what all its messages say; None where it is neither text nor messages."""
     if isinstance(prompt, str):
         return prompt.strip()
     if not isinstance(prompt, list):
@@ -158,7 +158,7 @@ def _said(prompt: Any) -> str | None:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Rows as slime reads them: a broken line, here None, does not end the file."""
+    """Yields rows as slime reads them: a broken line is None, and does not end the file."""
     if not path.is_file():
         raise PromptError(f"{path}: there is no such file")
     if path.suffix == ".parquet":
@@ -186,5 +186,5 @@ def _too_long(batch: Iterable[_Prompt], settings: Settings) -> Iterator[Fault]:
 
 
 def as_dict(fault: Fault) -> dict[str, Any]:
-    """For a line of JSON."""
+    """A fault as an object of JSON."""
     return dataclasses.asdict(fault)

@@ -1,4 +1,4 @@
-"""What the verifier cannot do with a label. A run never rewards a prompt whose label is not its own answer."""
+"""Labels that the verifier cannot read, or does not reward as their own answer: a run never rewards such a prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sat_slime.reward import KILLED, Limits, Mode, Verdict, VerifierPool
 
 MAX_WORKERS = 8
 _OTHER_ANSWER = r"\boxed{-7919}"
-"""To compare it with a label, the verifier has to read the label."""
+"""An answer that is compared with each label, so that the verifier has to read the label."""
 _UNREAD = {
     "undefined_label": "it has no value, such as 1/0: no answer is equal to it",
     "unparsed_label": "the verifier cannot read it, and compares it as text",
@@ -22,7 +22,7 @@ _UNREAD = {
 
 
 def need_verifier() -> None:
-    """Raises PromptError."""
+    """Raises PromptError where math-verify is not installed."""
     if importlib.util.find_spec("math_verify") is None:
         raise PromptError(
             "math-verify is not installed, which labels are verified with: pip install 'sat-slime[reward]'"
@@ -30,17 +30,17 @@ def need_verifier() -> None:
 
 
 def own_answer(label: str, mode: Mode) -> str:
-    """A response that gives the label, as the mode wants it."""
+    """A response whose answer is the label, in the form that the mode reads."""
     return f"Answer: {label}" if mode == "math_dapo" else f"Answer: \\boxed{{{label}}}"
 
 
 def default_workers() -> int:
-    """Half as many as there are cores, as in a run."""
+    """Half the number of cores, as in a run, and at most MAX_WORKERS."""
     return max(1, min(MAX_WORKERS, (os.cpu_count() or 2) // 2))
 
 
 def label_faults(labels: Iterable[str], mode: Mode, pool: VerifierPool) -> dict[str, str]:
-    """Labels with what is wrong with them: not rewarded when given as the answer, or not read by the verifier."""
+    """What is wrong with labels, by label: not rewarded as their own answer, or not read by the verifier."""
     faults: dict[str, str] = {}
     waiting: list[tuple[str, Future[Verdict], Future[Verdict]]] = []
     for label in dict.fromkeys(labels):
@@ -59,7 +59,7 @@ def label_faults(labels: Iterable[str], mode: Mode, pool: VerifierPool) -> dict[
 
 
 def same_answer(first: str, second: str, pool: VerifierPool) -> bool:
-    """Whether two labels are one."""
+    """Whether two labels are the same answer."""
     limit = pool.limits.label_chars
     return first == second or (
         max(len(first), len(second)) <= limit and bool(pool.verify(own_answer(first, "default"), second).reward)
@@ -67,6 +67,6 @@ def same_answer(first: str, second: str, pool: VerifierPool) -> bool:
 
 
 def new_pool(workers: int | None = None) -> VerifierPool:
-    """Raises PromptError."""
+    """A pool of verifiers; default: `default_workers`. Raises PromptError where math-verify is not installed."""
     need_verifier()
     return VerifierPool(default_workers() if workers is None else workers, Limits())

@@ -10,8 +10,8 @@ from typing import Any
 
 import sat_slime
 from sat_slime.prompts.build import Gathered
+from sat_slime.prompts.locations import sha256
 from sat_slime.prompts.output import Written
-from sat_slime.prompts.sources import sha256
 
 PACKAGES = ("huggingface-hub", "pyarrow", "math-verify", "transformers")
 
@@ -19,9 +19,10 @@ PACKAGES = ("huggingface-hub", "pyarrow", "math-verify", "transformers")
 def manifest(
     gathered: Sequence[Gathered], settings: Mapping[str, Any], different: Sequence[str], written: Mapping[str, Written]
 ) -> dict[str, Any]:
-    """No time stands in it: the same input gives the same bytes.
+    """The manifest of a folder. It holds no time: the same input gives the same bytes.
 
-    different: where the sets are not the paper's.
+    Args:
+        different: in what the sets differ from the paper's.
     """
     versions = {"sat-slime": sat_slime.__version__, "python": platform.python_version()}
     return {

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.prompts import PromptError
-from sat_slime.prompts.sources import sha256
+from sat_slime.prompts.locations import sha256
 
 MANIFEST = "manifest.json"
 
 
 def check_out(out: Path, overwrite: bool) -> None:
-    """Raise PromptError where `out` is in the way, or cannot be made."""
+    """Raises PromptError where `out` is in the way, or cannot be made."""
     if out.exists() and not out.is_dir():
         raise PromptError(f"{out} is a file: name a folder with --out")
     if out.is_dir() and any(out.iterdir()):
@@ -66,7 +66,7 @@ class Written:
 
 
 def write_jsonl(path: Path, rows: Iterable[Any]) -> Written:
-    """One JSON value a line, on the disk when this returns."""
+    """Writes one JSON value a line; all are on the disk when this returns."""
     count = 0
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for row in rows:
@@ -77,7 +77,7 @@ def write_jsonl(path: Path, rows: Iterable[Any]) -> Written:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file for people, on the disk when this returns."""
+    """Writes a JSON file that people can read; it is on the disk when this returns."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
         _flush(file)

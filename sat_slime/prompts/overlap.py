@@ -1,4 +1,4 @@
-"""Problems of one set that are in another: the same, or nearly so."""
+"""Problems of one set that another holds too: the same, or nearly the same."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dataclasses import dataclass
 from sat_slime.prompts.text import digest, normalize, tokens
 
 RUN = 8
-"""Tokens in a row that are compared."""
+"""How many tokens in a row, a run, are compared at once."""
 NEAR = 0.5
-"""Share of a problem's runs that another has to hold to be nearly the same."""
+"""The share of a problem's runs that another one has to hold to be nearly the same."""
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """What of an evaluation's problem another holds."""
+    """How much of an evaluation's problem another problem holds."""
 
     of: int
-    """Its row."""
+    """The row of the evaluation's problem."""
     share: float
-    """Of the evaluation problem's runs of tokens; 1 where both are the same."""
+    """The share of its runs that the other holds; 1 where both are the same."""
     same: bool
 
 
 class Problems:
-    """The evaluation's problems, to hold others against."""
+    """The problems of an evaluation, with which others are compared."""
 
     def __init__(self, problems: Iterable[tuple[int, str]]) -> None:
-        """problems: row and text of each."""
+        """problems: the row and the text of each."""
         self._same: dict[bytes, int] = {}
         self._having: defaultdict[str, list[int]] = defaultdict(list)
         self._runs: dict[int, int] = {}
@@ -41,7 +41,7 @@ class Problems:
                 self._having[run].append(number)
 
     def overlap(self, problem: str) -> Overlap | None:
-        """With the one that it holds most of, if that is at least NEAR."""
+        """The overlap with the problem of which this one holds most, if that is at least NEAR."""
         if (of := self._same.get(digest(normalize(problem)))) is not None:
             return Overlap(of, 1.0, True)
         held = Counter(of for run in _runs(problem) for of in self._having.get(run, ()))

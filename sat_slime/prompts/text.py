@@ -1,5 +1,5 @@
-r"""The text of a problem: without the instruction around it, in a form that is the same for the same problem, and
-inside the instruction that a run is to use."""
+r"""The text of a problem: how the instruction around it is taken off, how two copies of a problem are told to be the
+same, and how a run's own instruction is put around it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TEMPLATES = {
     "boxed": "{problem}\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
     "none": "{problem}",
 }
-"""Instructions by name. `slime`: as in slime's copy of DAPO-Math-17k; `dapo`: as in the original."""
+"""Instructions by name. `slime` is that of slime's copy of DAPO-Math-17k, `dapo` that of the original."""
 
-# Wordings differ from copy to copy; these are wide enough for all that are known, and hold nothing a problem would say.
+# The wording differs from copy to copy. These match all that are known, and nothing that a problem would say.
 _BEFORE = re.compile(
     r"(?:user:)?\s*Solve the following (?:math )?problem step by step\.\s*The last line of your response should be "
     r"[^\n]{0,200}? where \$?Answer is the answer to the problem\.",
@@ -60,26 +60,29 @@ def strip_instruction(text: str) -> tuple[str, bool]:
 
 
 def normalize(problem: str) -> str:
-    """Equal for the same problem in two copies. Unicode's compatible forms, letter case, kinds of minus signs and
-    quotes, LaTeX that is layout alone, white space, and punctuation outside numbers make no difference."""
+    """A text that is equal for two copies of the same problem.
+
+    Unicode's compatible forms, letter case, kinds of minus signs and quotes, LaTeX that is only layout, white space,
+    and punctuation outside numbers make no difference.
+    """
     text = unicodedata.normalize("NFKC", problem).translate(_SIGNS)
     text = _FRACTION.sub(r"\\frac", _LAYOUT.sub("", text))
     return "".join(_PUNCTUATION.sub("", text).casefold().split())
 
 
 def digest(text: str) -> bytes:
-    """16 bytes that stand for a text: a million of them are small."""
+    """16 bytes that stand for a text: a million of them take little memory."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def tokens(problem: str) -> list[str]:
-    """Words, numbers, LaTeX commands and signs, with what `normalize` drops left out."""
+    """Words, numbers, LaTeX commands and signs of a problem, without what `normalize` drops."""
     text = _FRACTION.sub(r"\\frac", _LAYOUT.sub(" ", unicodedata.normalize("NFKC", problem).translate(_SIGNS)))
     return _TOKEN.findall(_PUNCTUATION.sub(" ", text).casefold())
 
 
 def find_template(given: str) -> str:
-    """The template of a name, in a file, or as it was given. Raises PromptError."""
+    """The template that is given by its name, by a file, or as text. Raises PromptError."""
     if given in TEMPLATES:
         return TEMPLATES[given]
     template = given
@@ -97,5 +100,5 @@ def find_template(given: str) -> str:
 
 
 def fill(template: str, problem: str) -> str:
-    """Not str.format: both are full of LaTeX's braces."""
+    """The template with the problem in its place. str.format would stumble over LaTeX's braces in both."""
     return template.replace(PLACE, problem)

@@ -25,7 +25,7 @@ class ChatTokenizer:
         self.given = given
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(given, trust_remote_code=False)
-        except Exception as error:  # whatever a broken folder or the hub makes of it
+        except Exception as error:  # a broken folder or the hub may raise anything
             reason = (str(error).strip() or repr(error)).splitlines()[0]
             raise PromptError(
                 f"{given}: no tokenizer could be read ({reason}): name a folder that holds one"
@@ -33,18 +33,18 @@ class ChatTokenizer:
 
     @property
     def chat_template(self) -> str:
-        """Its text; empty: it has none."""
+        """The chat template's text; empty where there is none."""
         return str(self._tokenizer.chat_template or "")
 
     def chat(self, messages: list[dict[str, Any]]) -> str:
-        """The messages in the template, up to where the answer begins. Raises PromptError."""
+        """The messages in the chat template, up to where the answer begins. Raises PromptError."""
         if not self.chat_template:
             raise PromptError(f"{self.given}: the tokenizer has no chat template: name one that has")
         try:
             return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except Exception as error:  # a template raises what it likes
+        except Exception as error:  # a template may raise anything
             raise PromptError(f"{self.given}: its chat template fails on a prompt ({error})") from error
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each."""
+        """How many tokens each text has."""
         return [len(ids) for ids in self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]]

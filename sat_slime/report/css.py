@@ -30,7 +30,7 @@ summary { cursor: pointer; font-weight: 600; }
 pre { overflow-x: auto; font-size: .82rem; line-height: 1.45; border: 1px solid var(--rule); border-radius: 6px;
   padding: .8rem; }
 """
-"""One column, a picture as wide as it: the page of a single run."""
+"""The page of a single run: one column, with pictures as wide as the column."""
 
 WIDE_STYLE = (
     STYLE
@@ -60,4 +60,4 @@ nav a { display: block; }
 @media print { figure, table { break-inside: avoid; } }
 """
 )
-"""Wide tables and a list of contents: every other page."""
+"""Every other page: wide tables and a list of contents."""

@@ -122,7 +122,7 @@ def _save(drawing: Drawing, folder: Path, name: str) -> bytes:
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
         drawing.figure.draw_without_rendering()
-        drawing.figure.set_layout_engine("none")  # laid out once is enough for both files
+        drawing.figure.set_layout_engine("none")  # one layout is enough for both files
         drawing.figure.savefig(folder / f"{name}.png", dpi=130)
         drawing.figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
     rows = max((len(values) for values in drawing.table.values()), default=0)

@@ -15,6 +15,7 @@ from sat_slime.config.disk import naming
 from sat_slime.config.method import method_label
 from sat_slime.report.css import WIDE_STYLE
 from sat_slime.report.drawing import Drawing, save
+from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, section
 from sat_slime.runs.rows import write_atomically
 
@@ -40,7 +41,7 @@ class Strong(str):
 
 
 class Heading(str):
-    """First cell of a row that heads those below it."""
+    """First cell of a row that is the heading of the rows after it."""
 
 
 @dataclass
@@ -53,12 +54,12 @@ class Sheet:
     head: list[str]
     rows: list[list[str]]
     groups: list[tuple[str, int]] = field(default_factory=list)
-    """(heading, columns) above the columns after the first."""
+    """(heading, number of columns that it stands above), for the columns after the first."""
     numbers: list[list[Any]] | None = None
-    """Rows of the CSV, its head first; the text where there are none."""
+    """Rows of the CSV, its head first. Default: the head and rows of the page."""
 
     def save(self, folder: Path) -> None:
-        """NAME.csv."""
+        """Write NAME.csv."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.name}.csv"
         with naming(path), open(path, "w", newline="", encoding="utf-8") as file:
@@ -101,24 +102,24 @@ class Page:
     """A page that is being made. What is added stands on it in that order; files are written at once."""
 
     def __init__(self, folder: Path):
-        """folder: what figures/ and tables/ are written to, and the page is to stand in."""
+        """folder: where figures/, tables/ and the page are written."""
         self._folder = folder
         self._contents: list[tuple[str, str]] = []
         self._body: list[str] = []
 
     def add(self, markup: str) -> None:
-        """HTML that the list of contents does not name; nothing where it is empty."""
+        """Add HTML that the list of contents does not name; nothing where it is empty."""
         if markup:
             self._body.append(markup)
 
     def section(self, name: str, heading: str, markup: str) -> None:
-        """A section of its own. markup: HTML."""
+        """Add a section. markup: HTML."""
         self._contents.append((name, heading))
         name, heading = html.escape(name), html.escape(heading)
         self._body.append(f'<section id="{name}"><h2>{heading}</h2>{markup}</section>')
 
     def sheet(self, sheet: Sheet) -> None:
-        """A table, its CSV written beside the page."""
+        """Add a table, and write its CSV beside the page."""
         sheet.save(self._folder / "tables")
         self.section(
             sheet.name,
@@ -128,9 +129,9 @@ class Page:
         )
 
     def figure(self, figure: Figure, command: str = "") -> bool:
-        """A figure, its files written beside the page; nothing where it has no data. Returns whether it has.
+        """Add a figure, and write its files beside the page; nothing where it has no data. Returns whether it has.
 
-        command: what draws this figure alone, where something does.
+        command: draws this figure alone, where there is such a command.
         """
         drawing = figure.draw()
         if drawing is None:
@@ -176,6 +177,12 @@ class Page:
         path = self._folder / file
         write_atomically(path, _PAGE.format(title=html.escape(title), style=style, body=body))
         return path
+
+
+def check_out(folder: Path) -> None:
+    """Raise RunFolderError where report.html must not be written to `folder`, since that holds something else."""
+    if folder.exists() and not (folder / "report.html").exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunFolderError(f"{folder} exists and is no report: choose another --out")
 
 
 def paragraphs(sentences: Iterable[str]) -> str:

@@ -11,8 +11,8 @@ from sat_slime.runs.folder import RunFolder
 
 
 def write_reports(paths: Sequence[str | Path], out: str | Path | None, only: Sequence[str]) -> list[Path]:
-    """A single run's own report, where `paths` is one run folder and nothing of a comparison is asked for; else that of
-    all of them together. Raises RunFolderError."""
+    """Write the report of a single run, where `paths` is one run folder and nothing of a comparison is asked for; else
+    one report of all of them. Returns what to look at. Raises RunFolderError."""
     if len(paths) == 1 and out is None and not only and RunFolder(paths[0]).is_run():
         return [write_report(paths[0])]
     return write_grid_report(paths, out, only)

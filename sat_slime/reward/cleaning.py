@@ -9,7 +9,7 @@ from sat_slime.reward.structure import is_name
 from sat_slime.reward.units import compound, without_currency, without_degrees, without_unit
 
 MAX_ANSWER = 2000
-"""Characters of an answer; more is no answer, and the expressions below take more than linear time."""
+"""The most characters of an answer: more is no answer, and the expressions below take more than linear time."""
 
 _MATRIX = re.compile(r"\\begin\{(?:[a-zA-Z]*matrix|cases|array|aligned)\}")
 _GROUPED = re.compile(r"(?<=[0-9])(?:\\[,!;:]|\{,\}|,\\!|\\ )\s*(?=[0-9]{3}(?![0-9]))")
@@ -57,7 +57,7 @@ _CHOSEN = re.compile(r"^(?:option|choice|answer|letter) (?=\(?[a-j]\)?$)")
 
 
 def clean(answer: str) -> str:
-    """The answer as one line of plain mathematics. Idempotent for what matters; never fails."""
+    """The answer as one line of plain mathematics. Cleaning it again changes nothing that matters; it never fails."""
     return split_unit(answer)[0]
 
 
@@ -82,7 +82,7 @@ def split_unit(answer: str) -> tuple[str, str]:
 
 
 def _exactly(text: str) -> str:
-    r"""Of `\sqrt{2} \approx 1.41` the root, of `x \approx 11` that x is 11."""
+    r"""What is compared of an approximation: of `\sqrt{2} \approx 1.41` the root, of `x \approx 11` that x is 11."""
     exact, approximately, near = _partition(_APPROXIMATELY, text)
     exact, near = exact.strip(), near.strip()
     if not approximately:
@@ -105,7 +105,7 @@ def words(text: str) -> str:
 
 
 def _outer_braces(text: str) -> str:
-    """{x} is x."""
+    """The text without braces around all of it: {x} is x."""
     while len(text) > 2 and text[0] == "{" and text[-1] == "}" and "{" not in text[1:-1] and "}" not in text[1:-1]:
         text = text[1:-1].strip()
     return text

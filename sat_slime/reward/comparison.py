@@ -30,9 +30,9 @@ from sat_slime.reward.verdict import CORRECT
 
 _BASE = re.compile(r"^([0-9A-Za-z]+)_\{?([0-9]{1,2})\}?$")
 _DEFINED = re.compile(r"(?:[^\\/:!^]|\\(?:sqrt(?!\s*\[)|text|pi|cdot|times|le|ge|in|cup|cap|pm|[{}])(?![a-zA-Z]))*")
-"""Nothing is divided here, no power taken, no function but a root."""
+"""Matches text that divides nothing, takes no power, and applies no function but a root."""
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
-"""What makes more of a list than its parts."""
+"""Signs that make more of a list than its parts."""
 
 
 def compare(answer: str, label: str) -> str:
@@ -48,7 +48,7 @@ def compare(answer: str, label: str) -> str:
 
 
 def _compare_choices(answer: str, label: str) -> str | None:
-    """Of several choices both letter and value say which: `(C) 12` is C, and is 12. None: neither has both."""
+    """Compares choices with a letter and a value: `(C) 12` is C, and is 12. None where neither side is one."""
     letter, value = split_choice(answer)
     wanted_letter, wanted = split_choice(label)
     if not letter and not wanted_letter:
@@ -62,8 +62,10 @@ def _compare_choices(answer: str, label: str) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def undefined(text: str) -> bool:
-    r"""Whether it is, or holds, what has no value, such as 1/0: never an answer, and never equal to one. A function
-    without value somewhere, such as 1/x, is defined."""
+    r"""Whether a text is, or holds, something without a value, such as 1/0: it is never an answer or equal to one.
+
+    A function that has no value somewhere, such as 1/x, is defined.
+    """
     return len(text) <= MAX_ANSWER and _undefined(clean(text))
 
 
@@ -93,7 +95,7 @@ def _compare(answer: str, label: str, depth: int = 0) -> str:
         given = read_literal(_comma_as_point(answer, sure=False))
     if wanted is not None and given is not None:
         return _compare_literals(given, answer_percent, wanted, label_percent)
-    # Units are off: to MATH's normalization any other text after a space, such as `dozen`, is one too.
+    # Units are off already: MATH's normalization takes any text after a space, such as `dozen`, for one too.
     mine, theirs = (hendrycks(text.replace("\\text{ ", "\\text{"), drop_left_side=False) for text in (answer, label))
     if mine == theirs or words(answer) == words(label):
         return "text"
@@ -106,7 +108,11 @@ _POINT_COMMA = re.compile(r"(-?)([0-9]{1,3}(?:\.[0-9]{3})*|[0-9]+),([0-9]+)")
 
 
 def _comma_as_point(text: str, sure: bool = True) -> str:
-    """A decimal comma as a point. `sure`: only where it is no list and no thousands: 0,25 and 3,05 and 1.234,5."""
+    """The text with a point in place of a decimal comma.
+
+    Args:
+        sure: only where it can be neither a list nor thousands, as in 0,25 and 3,05 and 1.234,5.
+    """
     match = _POINT_COMMA.fullmatch(text)
     if match is None:
         return text
@@ -124,8 +130,10 @@ def _percent(text: str) -> tuple[str, bool]:
 
 
 def _compare_literals(given: Literal, given_percent: bool, wanted: Literal, wanted_percent: bool) -> str:
-    """The sign % may be left out, or be carried out: of the label 50% both 50 and 0.5 are right. A whole number without
-    the sign has neither factor nor rounding."""
+    """Compares two numbers. The sign % may be left out, or carried out: for the label 50% both 50 and 0.5 are right.
+
+    Without the sign a whole number allows neither that factor nor rounding.
+    """
     candidates = [(given.value, wanted.value)]
     if given_percent != wanted_percent:
         if wanted_percent:
@@ -141,7 +149,7 @@ def _compare_literals(given: Literal, given_percent: bool, wanted: Literal, want
 
 
 def _compare_parts(answer: str, label: str, depth: int) -> str | None:
-    """The reason where the structure decides; None: it does not."""
+    """The reason where the structure of both decides; None where it does not."""
     base = _BASE.fullmatch(label.replace(" ", ""))
     if base:
         same_base = _BASE.fullmatch(answer.replace(" ", ""))
@@ -182,7 +190,7 @@ def _compare_relations(mine: list[str], theirs: list[str], answer: str, label: s
 
 
 def _compare_residues(answer: str, label: str, depth: int) -> str | None:
-    """Residues of one modulus, in any order and up to its multiples. Without a modulus a number is itself alone."""
+    """Compares residues of one modulus, in any order and up to its multiples; without one a number is only itself."""
     (name, values, modulus), (wanted_name, wanted_values, wanted_modulus) = (
         split_residues(answer),
         split_residues(label),
@@ -203,7 +211,7 @@ def _compare_residues(answer: str, label: str, depth: int) -> str | None:
 
 
 def _compare_ratios(mine: list[str], theirs: list[str], depth: int) -> str:
-    """Term by term, up to a common factor of numbers."""
+    """Compares ratios term by term, up to a common factor of numbers."""
     if len(mine) != len(theirs):
         return "different"
     numbers = [(read_literal(a), read_literal(b)) for a, b in zip(mine, theirs, strict=True)]

@@ -1,4 +1,5 @@
-r"""The answer of a response. PRIME's order: what follows "answer:" or "answer is", in that the last \boxed, else text.
+r"""The answer of a response, sought in PRIME's order: after "answer:" or "answer is", there in the last \boxed, else as
+text.
 
 Every function takes time linear in the response, whatever it holds.
 """
@@ -12,7 +13,7 @@ from sat_slime.reward.prose import answer_of, conclusion, is_called_unordered, l
 ANSWER_MARKERS = ("answer:", "answer is", "answers are")
 TRAILING_MARKERS = ("is answer", "is the answer", "are answers", "are the answers")
 CONNECTORS = ("be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n", ":\n", "get\n")
-"""PRIME's, in PRIME's order: each is looked for in what the one before has left."""
+"""PRIME's connectors, in PRIME's order: each is looked for in what the one before has left."""
 
 _CLOSED_THINKING = "</think>"
 _MARKED = re.compile(
@@ -31,7 +32,7 @@ _SUPPOSED = re.compile(
 _DOUBTED = re.compile(r"\b(?:whether|doubt|unsure|suppose|assume|if)\b", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?:\s|$)")
 _NO_FACTORIAL = re.compile(r"(?<![0-9a-z)\\])!(?:\s|$)|(?<!\\)[.?](?:\s|$)")
-"""Of a sentence that no marker announces: 3! is a number there."""
+"""The end of a sentence that no marker announces, in which 3! is a number."""
 _PARAGRAPH = re.compile(r"\n\s*\n(?!\s*(?:\$\$|\\\[))")
 _UNFINISHED = re.compile(r"(?:\b(?:is|are|be|get|have|obtain|equals?|to)|[:=,])\s*$", re.IGNORECASE)
 _MAX_BOXES = 16
@@ -43,7 +44,7 @@ _BOXES = re.compile(
 
 
 def extract(response: str) -> str | None:
-    """The answer, or None. Where it differs from `prime_extract`: docs/reward.md."""
+    """The answer, or None. docs/reward.md says where it differs from `prime_extract`."""
     text = response.replace("**:", ":")  # **Answer**: 5
     thought_end = text.rfind(_CLOSED_THINKING)
     if thought_end >= 0:
@@ -62,7 +63,7 @@ def extract(response: str) -> str | None:
 
 
 def _says_answer(box: str | None) -> bool:
-    r"""\boxed{\text{The answer is } 5} holds its marker, which is none of the response."""
+    r"""Whether a box holds a marker itself, as \boxed{\text{The answer is } 5}: that announces nothing outside it."""
     return box is not None and any(marker in box.lower() for marker in ANSWER_MARKERS)
 
 
@@ -151,7 +152,7 @@ def _rfind(text: str, marker: str) -> int:
 
 
 def _marked_answer(text: str) -> str | None:
-    """Of the first line up to the end of its sentence; what comes after it explains."""
+    """The answer in the first line, up to the end of its sentence; what comes after it explains."""
     # A list that begins the answer follows a marker's colon.
     text = listed(f":\n{text}" if text[:1] in "-*•1(" else text).lstrip(" \t\r\n:*")
     for opening, closing in (("$$", "$$"), ("\\[", "\\]")):
@@ -164,7 +165,7 @@ def _marked_answer(text: str) -> str | None:
 
 
 def _last_answer(text: str) -> str | None:
-    """Of a response without box and marker: what its last sentence that says anything says."""
+    """The answer of a response without box and marker: what its last sentence says that says anything."""
     sentences = _sentences(text)
     if sentences[0].lower() in ("yes", "no") and not any(map(str.isdigit, sentences[-1])):
         return sentences[0]

@@ -1,4 +1,4 @@
-"""One verification, in the mode asked for. It may hang, or take all memory: call it in a worker process only."""
+"""One verification in a given mode. It may hang, or take all memory: call it in a worker process only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def judge(response: str, label: str, mode: Mode) -> Verdict:
 
 
 def compare_integers(answer: str, label: str) -> str:
-    """Both written as integers, with a sign, leading zeros or thousands separators at most, and nothing else."""
+    """Compares two integers, which are written with a sign, leading zeros or thousands separators at most."""
     wanted = _INTEGER.fullmatch(label.strip())
     if wanted is None:
         return "unparsed_label"
@@ -47,7 +47,7 @@ _EXTRACT: dict[Mode, Callable[[str], str | None]] = {
     "prime_math": prime_math.extract,
 }
 _COMPARE: dict[Mode, Callable[[str, str], str]] = {
-    # The responses to one prompt come close together, and often give one answer.
+    # The responses to one prompt come close together, and often give the same answer.
     "default": functools.lru_cache(maxsize=1024)(compare),
     "strict_integer": compare_integers,
     "math_dapo": math_dapo.compare,
@@ -56,7 +56,7 @@ _COMPARE: dict[Mode, Callable[[str, str], str]] = {
 
 
 def _unboxed(label: str) -> str:
-    r"""Some data sets keep \boxed around their labels."""
+    r"""The label without the \boxed that some data sets keep around it."""
     if "\\boxed" not in label:
         return label
     match = _boxed_label.fullmatch(label)

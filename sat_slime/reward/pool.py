@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 _UNREAD = ("unparsed", "undefined", "too_large", "too_long")
 _START_LIMIT_S = 120.0
 _LOGGED_KILLS = 20
-"""Kills that are logged one by one; the metrics count all."""
+"""How many kills are logged one by one; the metrics count all."""
 _SIGPROF, _SIGKILL = -27, -9
-"""How the kernel's CPU limit and our own kill show in an exit code."""
+"""The exit codes of a worker that the kernel's CPU limit ended, and of one that the pool killed."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,16 @@ class Limits:
     """What one verdict may cost."""
 
     cpu_s: float = 3.0
-    """CPU seconds of the worker. What is over has reward 0, on a loaded machine as well as on an idle one."""
+    """CPU seconds of the worker. A response that takes more has reward 0, on a loaded machine as on an idle one."""
     wall_s: float = 30.0
-    """Seconds without a sign of work from a worker that is stopped or blocked. One that waits for a processor is not:
-    it is ended by `cpu_s` alone."""
+    """Seconds after which a worker that is stopped or blocked is ended. One that waits for a processor is neither:
+    `cpu_s` alone ends it."""
     memory_mb: int = 1024
-    """Address space of a worker; one that holds half of it after a verdict is replaced."""
+    """Address space of a worker. A worker that holds half of it after a verdict is replaced."""
     response_chars: int = 400_000
-    """Characters from the end of a response that are read."""
+    """How many characters are read, from the end of a response."""
     label_chars: int = 20_000
-    """Characters of a label; more is an error."""
+    """The most characters of a label; more is an error."""
 
     def __post_init__(self) -> None:
         for name, low in (("cpu_s", 0), ("wall_s", 0), ("memory_mb", 255), ("response_chars", 0), ("label_chars", 0)):
@@ -94,11 +94,11 @@ class VerifierPool:
         self._started = False
 
     def verify(self, response: str, label: str, mode: Mode = "default") -> Verdict:
-        """The verdict on one response. Waits for it."""
+        """Waits for the verdict on one response."""
         return self.submit(response, label, mode).result()
 
     def verify_batch(self, pairs: Iterable[tuple[str, str]], mode: Mode = "default") -> list[Verdict]:
-        """The verdicts on (response, label) pairs, in their order."""
+        """Waits for the verdicts on (response, label) pairs, and returns them in the order of the pairs."""
         futures = [self.submit(response, label, mode) for response, label in pairs]
         return [future.result() for future in futures]
 
@@ -112,14 +112,14 @@ class VerifierPool:
         return await asyncio.wrap_future(job.future)
 
     def submit(self, response: str, label: str, mode: Mode = "default") -> Future[Verdict]:
-        """The verdict to be. Waits while the queue is full."""
+        """Submits a response; the result is its verdict. Waits while the queue is full."""
         job = self._job(response, label, mode)
         self._queue.put(job)
         return job.future
 
     def drain_metrics(self) -> dict[str, float]:
         """Counts since the last call: verdicts, correct, timeouts, kills (timeouts included), parse_failures,
-        label_failures, no_answer; seconds_mean: of a verdict in its worker, waiting for one left out."""
+        label_failures, no_answer; and seconds_mean, the time of a verdict in its worker, without the wait for one."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         verdicts = counts["verdicts"]
@@ -135,7 +135,7 @@ class VerifierPool:
         }
 
     def close(self) -> None:
-        """Ends the processes, after the jobs that were submitted."""
+        """Ends the processes, once the submitted jobs are done."""
         with self._lock:
             if self._closed:
                 return
@@ -168,7 +168,7 @@ class VerifierPool:
         return _Job(response[-self.limits.response_chars :], label, mode, Future())
 
     def _serve(self) -> None:
-        """A worker's thread."""
+        """What a worker's thread does: it takes jobs until the pool is closed."""
         worker: _Worker | None = None
         while (job := self._queue.get()) is not None:
             if not job.future.set_running_or_notify_cancel():
@@ -178,14 +178,14 @@ class VerifierPool:
                 worker, found = self._verify(worker, job)
                 self._count(found, time.perf_counter_ns() - started)
                 job.future.set_result(found)
-            except BaseException as error:  # the thread has to live, and the caller has to hear
+            except BaseException as error:  # the thread has to go on, and the caller has to be told
                 worker = None
                 job.future.set_exception(error)
         if worker is not None:
             worker.end()
 
     def _verify(self, worker: _Worker | None, job: _Job) -> tuple[_Worker | None, Verdict]:
-        """The verdict, and the worker to go on with. A worker that somebody else killed gets a second try."""
+        """The verdict, and the worker to go on with. A job whose worker somebody else killed gets a second try."""
         reason = "crash"
         for _ in range(2):
             worker = worker or self._parent.fork()
@@ -222,7 +222,7 @@ def _reason(exit_code: int, waited: bool) -> str:
 
 
 class _WorkerParent:
-    """The process that workers are forked from; see worker.py. Started when the first is asked for."""
+    """The process from which workers are forked; see worker.py. It starts with the first worker."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -231,7 +231,7 @@ class _WorkerParent:
         self._control: socket.socket | None = None
 
     def fork(self) -> _Worker:
-        """A new worker. Raises RuntimeError when the parent does not start."""
+        """Forks a new worker. Raises RuntimeError when the parent does not start."""
         mine, theirs = socket.socketpair()
         with self._lock:
             for attempt in (1, 2):
@@ -242,7 +242,7 @@ class _WorkerParent:
                     socket.send_fds(self._control, [COMMAND.pack(b"S", 0)], [theirs.fileno()])
                     pid = self._answer()
                     break
-                except (OSError, EOFError):  # somebody killed it
+                except (OSError, EOFError):  # somebody killed the parent
                     self._stop()
                     if attempt == 2:
                         raise
@@ -250,7 +250,7 @@ class _WorkerParent:
         return _Worker(self, pid, mine)
 
     def end(self, pid: int) -> int:
-        """Kills a worker that may have ended already; its exit code, minus the signal that killed it."""
+        """Kills a worker, which may have ended already. Returns its exit code, or minus the signal that killed it."""
         with self._lock:
             if self._control is None:
                 return _SIGKILL
@@ -280,7 +280,7 @@ class _WorkerParent:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             cwd="/",
-            # Nothing of the environment: no secrets, and sets in the same order each time.
+            # The environment is not passed on: so there are no secrets in it, and sets have the same order each time.
             env={"PATH": os.defpath, "PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
         )
         theirs.close()
@@ -307,7 +307,7 @@ class _WorkerParent:
 
 
 def _ends(process: subprocess.Popen[bytes]) -> bool:
-    """It ends by itself when its socket closes, and ends its forks first."""
+    """Waits for the parent, which ends once its socket is closed, after its forks; False where it takes too long."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(10)
         return True
@@ -323,8 +323,11 @@ class _Worker:
         self._connection = connection
 
     def ask(self, job: _Job, wall_s: float) -> tuple[Verdict, bool]:
-        """The verdict, and whether the worker is to be replaced. Raises OSError, EOFError, ValueError: it is to be
-        ended; TimeoutError: because it took too long."""
+        """The verdict, and whether the worker is to be replaced.
+
+        Raises:
+            OSError, EOFError, ValueError: the worker is to be ended; TimeoutError: because it took too long.
+        """
         response, label = (text.encode("utf-8", "surrogatepass") for text in (job.response, job.label))
         self._connection.settimeout(wall_s)
         request = REQUEST.pack(MODES.index(job.mode), len(response), len(label)) + response + label
@@ -334,7 +337,7 @@ class _Worker:
         return Verdict(float(reward), extracted, reason), bool(retire)
 
     def end(self) -> int:
-        """Its exit code, minus the signal that killed it."""
+        """Ends the worker. Returns its exit code, or minus the signal that killed it."""
         self._connection.close()
         return self._parent.end(self._pid)
 
@@ -357,8 +360,8 @@ class _Worker:
 
 
 def _processor_time(pid: int) -> tuple[str, int]:
-    """The state of a process as the kernel has it, R where it runs or waits for a processor, and its CPU time in
-    ticks. Of one that is gone: no state."""
+    """The kernel's letter for the state of a process, R where it runs or waits for a processor, and its CPU time in
+    ticks. A process that is gone has no letter."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             fields = stat.read().rpartition(")")[2].split()

@@ -29,7 +29,7 @@ extract = prime_extract
 
 
 def compare(answer: str, label: str) -> str:
-    """The reason of the verdict."""
+    """The reason of the verdict in this mode."""
     answer = answer[:_MAX_ANSWER]
     if hendrycks(answer) == hendrycks(label):
         return "text"
@@ -90,7 +90,7 @@ def _equal_parts(mine: str, theirs: str) -> bool:
 
 def _equal_part(given: str, wanted: str) -> bool:
     if _FRACTION.search(wanted) and _FRACTION.search(given):
-        return given == wanted  # an unreduced fraction is wrong here, and right to ToRA below
+        return given == wanted  # an unreduced fraction is wrong here, and right by ToRA's rule below
     if _is_integer(wanted) != _is_integer(given):
         return False
     both = f"({wanted})-({given})"
@@ -139,7 +139,7 @@ def _tora_normalize(text: str, pi: float) -> str:
     if "_" in text and (base := _float(text.split("_")[0])) is not None and math.isfinite(base):
         text = str(int(base))  # 1011_2: the base is dropped
     if "\\pi" in text and (product := re.fullmatch(r"\s*([+-]?[0-9]*\.?[0-9]*)\s*\\pi\s*(?:/\s*([0-9.]+))?\s*", text)):
-        # All that PRIME's `eval` is for: a number times pi.
+        # PRIME's `eval` is for this alone: a number times pi.
         factor = _float(product[1] + "1" if product[1] in ("", "+", "-") else product[1])
         divisor = _float(product[2]) if product[2] else 1.0
         if factor is not None and divisor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _MAX_SENTENCE = 2000
-"""Characters; a longer one is left as it is, and too long for an answer."""
+"""The most characters of a sentence that is looked at; a longer one stays as it is, and is too long for an answer."""
 _MATH = re.compile(r"\$\$.+?\$\$|\$(?![0-9][0-9.,]*\s+[a-z]{2})[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
 _VERB = re.compile(
     r"(?<![a-zA-Z\\])(?:is|are|be|was|were|equals?(?:\s+to)?|get|gets|gives?|yields?|have|has|obtain|find|conclude|"
@@ -86,8 +86,11 @@ _ARTICLE = re.compile(
 
 
 def answer_of(sentence: str, announced: bool = False) -> str:
-    """What the sentence says that something is; itself where it is mathematics alone. `announced`: it stands after
-    "answer is", and begins with the answer."""
+    """What the sentence says that something is; the sentence itself where it is mathematics alone.
+
+    Args:
+        announced: the sentence stands after "answer is", and begins with the answer.
+    """
     sentence = sentence.strip().strip("*_ \t\n").removesuffix(".").strip()
     if len(sentence) > _MAX_SENTENCE or not _is_prose(sentence):
         return sentence
@@ -119,24 +122,24 @@ def answer_of(sentence: str, announced: bool = False) -> str:
 
 
 def conclusion(sentence: str) -> str:
-    """What stands after the last "so" or "hence", where there is something to compare."""
+    """The part of a sentence after its last "so" or "hence", where that holds something to compare."""
     cuts = list(_CONCLUSION.finditer(_hidden(sentence)))
     rest = sentence[cuts[-1].end() :].strip(" ,") if cuts else ""
     return rest if _has_quantity(rest) else sentence
 
 
 def is_called_unordered(before: str) -> bool:
-    """Whether what follows is announced as `the roots are`, which have no order."""
+    """Whether a text announces things that have no order, as `the roots are` does."""
     return bool(_UNORDERED.search(before[-200:]))
 
 
 def listed(text: str) -> str:
-    """Items below each other after a colon, as one list with commas."""
+    """The text with items that stand below each other after a colon as one list with commas."""
     return _ITEMS.sub(lambda items: ": " + ", ".join(_ITEM.split(items[1])[1:]), text)
 
 
 def _letter(sentence: str, beginning: str) -> str:
-    """The letter of a choice: at the beginning of what is announced as the answer, or after `option` and the like."""
+    """The letter of a choice, at the beginning of an announced answer, or after `option` and the like."""
     if _CORRECTED.search(sentence) or _FALSE.search(sentence):
         return ""
     if letter := _LETTER.fullmatch(beginning):
@@ -146,7 +149,7 @@ def _letter(sentence: str, beginning: str) -> str:
 
 
 def _verb_ends(clause: str) -> list[int]:
-    """Where what the verbs lead to begins; nothing after `cannot be`, `is not equal to`."""
+    """The places where what the verbs lead to begins; `cannot be` and `is not equal to` lead to nothing."""
     return [] if _denies(clause) else [verb.end() for verb in _VERB.finditer(_hidden(clause))]
 
 
@@ -156,7 +159,7 @@ def _denies(sentence: str) -> bool:
 
 
 def says_something(sentence: str) -> bool:
-    """Whether there may be an answer in it."""
+    """Whether a sentence may hold an answer."""
     return _has_quantity(sentence) or bool(_VERB.search(sentence))
 
 
@@ -169,7 +172,7 @@ def _clauses(sentence: str) -> list[str]:
 
 
 def _hidden(text: str) -> str:
-    """The same length, with the mathematics blotted out."""
+    """The text with its mathematics blotted out, of the same length."""
     return _MATH.sub(lambda match: "#" * len(match[0]), text)
 
 
@@ -189,7 +192,7 @@ def _without_articles(text: str) -> str:
 
 
 def _quantity(text: str) -> str:
-    """The mathematics of a few words; the words where it is only compared, denied or counted in another unit."""
+    """The mathematics in a few words, or the words where it is only compared, denied or counted in another unit."""
     if not _is_prose(text):
         return text
     hidden = _hidden(text)

@@ -1,4 +1,4 @@
-"""The running sums: what their tokens are, and when an answer is right.
+"""Answers to the running sums: what their tokens are, and when one is right.
 
 `3524    =` asks for the sums of its digits; `08,10,14$` answers with the partial sums from the second digit on, each
 two digits, and `$` ends. Reward is 1 iff the response ends and its last number is the exact sum: an answer may skip the

@@ -1,6 +1,6 @@
 """What a worker process may not do: grow past its memory, take more than its CPU time, run code, write, reach out.
 
-Limits are the kernel's; the rest an audit hook, which Python code cannot take off again.
+The kernel holds it to its limits, and an audit hook, which Python code cannot take off again, to the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def limit_resources(memory_mb: int) -> None:
-    """For good, for this process."""
+    """Limits this process for good: no more memory than that, no core dump, no file, no new process."""
     size = memory_mb * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
     for none in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):
@@ -36,22 +36,24 @@ def limit_resources(memory_mb: int) -> None:
 
 
 def limit_cpu(seconds: float) -> None:
-    """From now on; 0 ends the limit. The kernel then kills the process, also within a call into C."""
+    """Has the kernel kill this process after so many more CPU seconds, also within a call into C; 0 ends the limit."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 def forbid_code(generators: Iterable[str]) -> None:
-    """From now on the process ends when anything would be evaluated, started, written, or connected to.
+    """Has the process end, from now on, when anything would be evaluated, started, written, or connected to.
 
-    Modules that sympy imports late still load, from the folders that Python imports from. `generators`: files of the
-    modules that may compile texts, which they make up themselves.
+    Modules that sympy imports late still load, from the folders that Python imports from.
+
+    Args:
+        generators: files of the modules that may compile texts, which they write themselves.
     """
     allowed = frozenset(generators)
     roots = tuple(sorted({os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, *sys.path) if path}))
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "compile":
-            # eval and exec of a text compile it, under the name <string>; the frame is that of their caller.
+            # eval and exec compile a text under the name <string>; the frame is their caller's.
             of_module = os.path.isabs(str(_text(arguments[1])))
             if not of_module and sys._getframe(1).f_code.co_filename not in allowed:
                 _end(event)

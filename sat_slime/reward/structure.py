@@ -6,7 +6,7 @@ import re
 
 MAX_PARTS = 64
 CLOCK = re.compile(r"(?<![0-9:.])[0-2]?[0-9]:(?:0[0-9]|[0-5][0-9]:[0-5][0-9])(?![0-9:.])")
-"""A time of day, 12:00 or 7:30:15, and no quotient. 11:30 may be either."""
+"""Matches a time of day, 12:00 or 7:30:15, which is no quotient. 11:30 may be either."""
 _PIECE = re.compile(r"\\\{|\\\}|\\[a-zA-Z]+|\\.|.", re.DOTALL)
 _SUBSCRIPT = r"(?:_(?:\w|\{[^{}]{1,30}\}))"
 _VARIABLE = re.compile(
@@ -33,7 +33,7 @@ _QUANTITY = re.compile(
         ]
     )
 )
-"""Lengths, angles, areas, values of functions, probabilities, words; no product of variables, and no sum."""
+"""Matches names of lengths, angles, areas, values of functions and probabilities, and words; no product, and no sum."""
 _WORDS = re.compile(r"\\text\s*\{[^{}]*\}.*|[A-Za-z]{3,}(?: [A-Za-z]+)*")
 _MEMBER = re.compile(r"\s*(?:[a-zA-Z]|\(\s*[a-zA-Z]\s*(?:,\s*[a-zA-Z]\s*)+\))\s*\\in(?![a-zA-Z])\s*")
 _BUILDER = re.compile(
@@ -107,7 +107,7 @@ def _both_signs(value: str) -> str:
 
 
 def _are_points(text: str) -> bool:
-    """Whether it is points side by side, `(1, 2) (3, 4)`, and no product."""
+    """Whether a text is points side by side, `(1, 2) (3, 4)`, and no product."""
     pieces = re.split(r"(?<=\))\s*(?=\()", text)
     return len(pieces) > 1 and all("," in piece and _balanced(piece) and piece[0] == "(" for piece in pieces)
 
@@ -125,7 +125,7 @@ def split_list(text: str) -> tuple[str, list[str], str]:
 
 
 def split_relation(text: str) -> list[str]:
-    """The sides of a chain of equations: `x = y = 1` has three. Of `5 = x` the name is the first."""
+    """The sides of a chain of equations: `x = y = 1` has three. A name comes first, also in `5 = x`."""
     sides = _split(text, ("=",)) if "=" in text else [text]
     return sides[::-1] if len(sides) == 2 and is_variable(sides[1]) and not is_name(sides[0]) else sides
 
@@ -140,7 +140,7 @@ def is_variable(side: str) -> bool:
 
 
 def is_polynomial(side: str) -> bool:
-    """Whether it is a polynomial in one variable, and more than a name: `2x = 10` is an equation that is not solved."""
+    """Whether a side is a polynomial in one variable, and more than a name: so `2x = 10` is an unsolved equation."""
     side = side.replace(" ", "")
     letters = set(re.findall("[a-z]", side.replace("frac", "")))
     return len(letters) == 1 and bool(_POLYNOMIAL.fullmatch(side)) and not is_variable(side)
@@ -155,7 +155,7 @@ def same_name(mine: str, theirs: str, alone: bool) -> bool:
 
 
 def split_ratio(text: str) -> list[str]:
-    """`3:2:1` has three terms."""
+    """The terms of a ratio: `3:2:1` has three."""
     return [text] if CLOCK.search(text) or ":" not in text else _split(text, (":",))
 
 
@@ -184,7 +184,7 @@ def strip_membership(text: str) -> str:
 
 
 def nesting(text: str) -> int:
-    """Brackets in brackets, at the deepest."""
+    """How deep brackets stand in brackets."""
     depth = deepest = 0
     for _, _, step in _depth_steps(text):
         depth += step
@@ -193,7 +193,7 @@ def nesting(text: str) -> int:
 
 
 def _unwrap(text: str) -> tuple[str, str, str]:
-    """What one pair of brackets holds that stands around all of it."""
+    """What a pair of brackets around the whole text holds."""
     text = text.strip()
     for opening, closings in (("\\{", ("\\}",)), ("(", (")", "]")), ("[", ("]", ")"))):
         for closing in closings:
@@ -220,7 +220,7 @@ def _balanced(text: str) -> bool:
 
 
 def _split(text: str, separators: tuple[str, ...]) -> list[str]:
-    """At the separators that stand in no brackets; `<=`, `>=`, `!=` and `:=` are none."""
+    """Splits at the separators that stand in no brackets; `<=`, `>=`, `!=` and `:=` are no separators."""
     parts, depth, start, before = [], 0, 0, ""
     if "\\begin" in text:
         return [text]

@@ -1,4 +1,4 @@
-"""Equality of parsed mathematics. Imported by the worker processes alone: parsing and evaluating may take for ever.
+"""Equality of parsed mathematics. Only the worker processes import this: parsing and evaluating may take for ever.
 
 latex2sympy2_extended parses by a grammar. Its ways to Python's `eval` are sympy's reading of number strings and its
 `nsimplify` of what stands in \\gcd and \\lcm; `_Reader` replaces both by exact rationals. math-verify compares sets and
@@ -25,13 +25,13 @@ from sat_slime.reward.literals import Literal, read_literal
 from sat_slime.reward.structure import CLOCK, OR, nesting, split_list
 
 MAX_BITS = 2**17
-"""Size of the numbers that may be worked out: some 40,000 digits."""
+"""The largest size of numbers that are worked out: some 40,000 digits."""
 MAX_NESTING = 10
-"""Brackets in brackets: the grammar's parser takes up to a second for twelve, and twice that for each one more."""
+"""The most brackets in brackets: the grammar's parser takes up to a second for twelve, and twice that for each more."""
 MAX_UNIONS = 10
-"""Signs of unions and intersections: sympy compares each set with each, and that in each part of the union."""
+"""The most signs of unions and intersections: sympy compares each set with each, in each part of a union."""
 MAX_ABSOLUTE = 3
-"""Absolute values in an inequality that is solved: each doubles the cases."""
+"""The most absolute values in an inequality that is solved: each doubles the cases."""
 _DIGITS = 30
 _POINTS = 3
 _NORMALIZATION = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
@@ -46,7 +46,11 @@ class Refused(ValueError):
 
 
 def equivalent(answer: str, label: str, rounding: Literal | None) -> str:
-    """`symbolic` or why not. `rounding`: the decimal literal among both, which may stand for what it rounds."""
+    """`symbolic`, or the reason why both are not equal.
+
+    Args:
+        rounding: the decimal among both, which may stand for the number that it rounds.
+    """
     wanted = _read_conditions(label)
     if isinstance(wanted, str):
         return f"{wanted}_label" if wanted in ("unparsed", "undefined") else wanted
@@ -57,30 +61,30 @@ def equivalent(answer: str, label: str, rounding: Literal | None) -> str:
         equal = _equal_sets(given, wanted) or _equal(given, wanted, rounding) or _equal_complex(given, wanted)
         return "symbolic" if equal else "different"
     except (ArithmeticError, AttributeError, NotImplementedError, RecursionError, TypeError, ValueError):
-        return "different"  # of kinds that cannot be compared, such as a set and a number
+        return "different"  # both are of kinds that cannot be compared, such as a set and a number
 
 
 def has_no_value(text: str) -> bool | None:
-    """Whether the text is mathematics that is undefined; None: it is none that the grammar knows."""
+    """Whether a text is undefined mathematics; None where the grammar does not know it."""
     read = _read(text)
     return None if read == "unparsed" else read == "undefined"
 
 
 @functools.lru_cache(maxsize=1024)
 def _read(text: str) -> sympy.Basic | str:
-    """The parsed text, or the reason why it is not: `unparsed`, or what it is refused for."""
+    """The parsed text, or the reason why there is none: `unparsed`, or that of a Refused."""
     try:
         return _parse(text)
     except MemoryError:
         raise  # the worker ends with it
     except Refused as refused:
         return str(refused)
-    except Exception:  # the parser raises bare Exceptions, and whatever sympy does
+    except Exception:  # the parser raises bare Exceptions, and whatever sympy raises
         return "unparsed"
 
 
 def _read_conditions(text: str) -> sympy.Basic | str:
-    """`_read`, also of inequalities that `or`, or else commas join."""
+    """Reads a text as `_read` does, and also inequalities that are joined by `or` or by commas."""
     alternatives = OR in text
     parts = text.split(OR) if alternatives else split_list(text)[1]
     if len(parts) == 1 or not all(_ORDER.search(part) for part in parts):
@@ -118,7 +122,7 @@ class _Reader(latex2sympy2._Latex2Sympy):
         return _exact_number(text)
 
     def handle_gcd_lcm(self, f: str, args: list[sympy.Expr]) -> sympy.Expr:
-        """Of rational numbers it is worked out, of anything else it stays a function in any order of its arguments."""
+        """Works it out for rational numbers; otherwise it stays a function, whatever the order of its arguments."""
         values = []
         for argument in args:
             _check_size(argument)
@@ -137,7 +141,7 @@ def _exact_number(text: str) -> sympy.Rational:
 
 
 latex2sympy2.Number = _exact_number
-grader.TIMEOUT_WARNING_SHOWN = True  # that without its own alarm it may hang: this process may
+grader.TIMEOUT_WARNING_SHOWN = True  # it would warn that it may hang without its own alarm: this process may hang
 
 
 def _elements(expression: sympy.Basic) -> Iterable[sympy.Basic]:
@@ -145,7 +149,7 @@ def _elements(expression: sympy.Basic) -> Iterable[sympy.Basic]:
 
 
 def _check_defined(expression: sympy.Basic) -> sympy.Basic:
-    """The expression with its operations carried out, from the inside. Raises Refused at the first without a value."""
+    """Carries out an expression's operations, from the inside. Raises Refused at the first that has no value."""
     arguments = [_check_defined(part) if isinstance(part, sympy.Basic) else part for part in expression.args]
     value = expression
     if arguments:
@@ -154,14 +158,14 @@ def _check_defined(expression: sympy.Basic) -> sympy.Basic:
         except ZeroDivisionError:
             raise Refused("undefined") from None
         except (TypeError, ValueError, NotImplementedError, AttributeError):
-            return expression  # a relation of what has no order, and the like
+            return expression  # it relates things that have no order, or the like
     if value in (sympy.nan, sympy.zoo) or isinstance(value, sympy.AccumBounds) or _divides_by_zero(value):
         raise Refused("undefined")
     return value
 
 
 def _divides_by_zero(power: sympy.Basic) -> bool:
-    """Of a denominator that sympy does not see to be zero, such as a difference of equal roots."""
+    """Whether a power divides by a zero that sympy does not see, such as a difference of equal roots."""
     if not (isinstance(power, sympy.Pow) and isinstance(power.base, sympy.Add) and power.base.is_number):
         return False
     if not power.exp.is_extended_negative:
@@ -176,7 +180,7 @@ def _check_size(expression: sympy.Basic) -> None:
 
 
 def _bits(expression: sympy.Basic) -> float:
-    """A bound for the bits of what the expression evaluates to; a variable counts as one."""
+    """An upper bound for the bits of an expression's value; a variable counts as one."""
     if isinstance(expression, sympy.Rational):
         return float(max(abs(expression.p).bit_length(), expression.q.bit_length()))
     parts = [_bits(part) for part in expression.args if isinstance(part, sympy.Basic)]
@@ -195,7 +199,7 @@ def _bits(expression: sympy.Basic) -> float:
 
 
 def _exponential_bits(exponent: sympy.Basic) -> float:
-    """Of e to a number: in effect the number itself."""
+    """The bits of e to a number, which are about as many as the number itself."""
     if isinstance(exponent, sympy.Rational):
         size = abs(float(exponent)) if abs(exponent) < MAX_BITS else math.inf
     else:
@@ -240,7 +244,7 @@ def _equal(given: sympy.Basic, wanted: sympy.Basic, rounding: Literal | None) ->
 
 
 def _equal_sets(given: sympy.Basic, wanted: sympy.Basic) -> bool:
-    """Inequalities in one variable by their solutions, which may also be written as a set."""
+    """Compares inequalities in one variable by their solutions, which may also be written as a set."""
     if not any(isinstance(side, Boolean) and not isinstance(side, sympy.Eq) for side in (given, wanted)):
         return False
     if len({symbol.name for symbol in given.free_symbols | wanted.free_symbols}) != 1:
@@ -252,13 +256,13 @@ def _equal_sets(given: sympy.Basic, wanted: sympy.Basic) -> bool:
 
 
 def _equal_complex(given: sympy.Basic, wanted: sympy.Basic) -> bool:
-    """With `i` as the imaginary unit, which is a letter until then."""
+    """Compares with `i` as the imaginary unit; until here it was a letter."""
     units = {symbol: sympy.I for symbol in given.free_symbols | wanted.free_symbols if symbol.name == "i"}
     return bool(units) and _equal(given.xreplace(units), wanted.xreplace(units), None)
 
 
 def _is_multiple(given: sympy.Expr, wanted: sympy.Expr) -> bool:
-    """Whether one is the other times a number."""
+    """Whether one expression is the other times a number."""
     if not (isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr)):
         return False
     if given.free_symbols != wanted.free_symbols:
@@ -271,7 +275,7 @@ def _is_multiple(given: sympy.Expr, wanted: sympy.Expr) -> bool:
 
 
 def _equal_numbers(given: sympy.Expr, wanted: sympy.Expr, rounding: Literal | None) -> bool:
-    """Numerically different is different; numerically the same has to be so exactly, or by many more digits."""
+    """Whether two numbers are equal: numerically, and then exactly or to many more digits."""
     mine, theirs = (sympy.N(number.doit(), _DIGITS) for number in (given, wanted))
     if not (mine.is_number and theirs.is_number) or any(number.has(sympy.nan, sympy.zoo) for number in (mine, theirs)):
         return False
@@ -283,7 +287,7 @@ def _equal_numbers(given: sympy.Expr, wanted: sympy.Expr, rounding: Literal | No
     if difference.is_zero:
         return True
     if difference.is_Rational:
-        return False  # also where both are so large that it is nothing beside them
+        return False  # also where both are so large that the difference is lost beside them
     scale = min(max(abs(mine), abs(theirs)), 1)
     return bool(abs(sympy.N(difference, _DIGITS)) <= scale * sympy.Float(10) ** -60) or difference.equals(0) is True
 
@@ -301,7 +305,7 @@ def _close(mine: sympy.Expr, theirs: sympy.Expr, digits: int) -> bool:
 
 
 def _equal_at_points(given: sympy.Expr, wanted: sympy.Expr) -> bool | None:
-    """Whether two expressions have the same values at rational points; None: there are too few where they have any."""
+    """Whether two expressions have the same values at rational points; None where too few points give values."""
     if given.atoms(sympy.core.function.AppliedUndef) or wanted.atoms(sympy.core.function.AppliedUndef):
         return None
     symbols = sorted(given.free_symbols | wanted.free_symbols, key=str)
@@ -309,7 +313,7 @@ def _equal_at_points(given: sympy.Expr, wanted: sympy.Expr) -> bool | None:
         return None  # a matrix
     names = {symbol.name for symbol in symbols}
     if len(names) != len(symbols):
-        return None  # one name, once real and once complex
+        return None  # one name stands for a real and for a complex number
     rng, agreed = random.Random(0), 0
     for attempt in range(4 * _POINTS):
         bound = 1 if attempt % 2 else 8
@@ -336,5 +340,5 @@ def equal_expressions(answer: str, label: str, tolerance: float | None) -> bool:
         return tolerance is not None and math.isclose(sympy.N(given), sympy.N(wanted), rel_tol=tolerance)
     except MemoryError:
         raise
-    except Exception:  # as above; the comparison of values too
+    except Exception:  # as in `_read`; comparing values may raise anything too
         return False

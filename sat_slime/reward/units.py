@@ -17,7 +17,7 @@ _UNITS = {
     "radian": "rad|radians?", "mile/hour": "mph", "km/hour": "kph",
     "": "units?|people|persons?|students?|ways?|points?|digits?|solutions?",
 }  # fmt: skip
-"""Of an answer's number, by name; those without are words that say nothing that could be wrong."""
+"""Units by the names under which they are compared; words without a name say nothing that could be wrong."""
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]{2,12})\s*")
 _COMPOUND = re.compile(rf"\s*(?:{_PART.pattern}){{2,4}}")
 _CURRENCIES = {

@@ -10,7 +10,7 @@ Mode = Literal["default", "prime_math", "math_dapo", "strict_integer"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 CORRECT = ("text", "number", "symbolic")
-"""Reasons of reward 1: equal as texts, as exact numbers, or as parsed mathematics."""
+"""Reasons of reward 1: both are equal as texts, as exact numbers, or as parsed mathematics."""
 WRONG = (
     "different", "no_answer", "too_long", "too_large", "unevaluated", "undefined", "unparsed", "undefined_label",
     "unparsed_label",
@@ -18,7 +18,7 @@ WRONG = (
 """Reasons of reward 0 that the comparison found. `undefined`: it has no value, such as 1/0; `too_large`: its numbers
 would not fit; `unevaluated`: it holds a sum, an integral or the like, which nothing works out; docs/reward.md."""
 KILLED = ("timeout", "memory", "forbidden", "crash")
-"""Reasons of reward 0 for which the worker was ended: over a limit, or doing what mathematics does not need."""
+"""Reasons of reward 0 for which the worker was ended: it was over a limit, or did what mathematics does not need."""
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,5 @@ class Verdict:
 
 
 def verdict(extracted: str | None, reason: str) -> Verdict:
-    """The reward follows from the reason."""
+    """A verdict, whose reward follows from the reason."""
     return Verdict(float(reason in CORRECT), extracted, reason)

@@ -30,9 +30,9 @@ from sat_slime.reward import sandbox
 from sat_slime.reward.verdict import MODES
 
 REQUEST = struct.Struct(">BII")
-"""Mode, bytes of the response, bytes of the label; both follow, in UTF-8."""
+"""The mode, and how many bytes the response and the label have; both follow, in UTF-8."""
 REPLY = struct.Struct(">I")
-"""Bytes of the JSON list that follows: reward, extracted answer, reason, whether this worker is to be replaced."""
+"""How many bytes the JSON list has that follows: reward, extracted answer, reason, whether to replace this worker."""
 COMMAND = struct.Struct(">cq")
 ANSWER = struct.Struct(">q")
 
@@ -81,8 +81,8 @@ def main(control_fd: int, cpu_limit_s: float, memory_limit_mb: int) -> None:
 
 
 def _end(pid: int) -> int:
-    """Kills a fork and says how it ended: its own exit code, or minus the signal. The process is ours to wait for, so
-    that its number cannot be another's."""
+    """Kills a fork and returns its exit code, or minus the signal that ended it. Nobody has waited for the process yet,
+    so its number cannot be another's."""
     ended, status = os.waitpid(pid, os.WNOHANG)
     if not ended:
         os.kill(pid, signal.SIGKILL)
@@ -91,7 +91,7 @@ def _end(pid: int) -> int:
 
 
 def _serve(connection: socket.socket, cpu_limit_s: float, memory_limit_mb: int) -> None:
-    """A fork: one verdict after another. Never returns."""
+    """What a fork does: it gives one verdict after another, and never returns."""
     from sat_slime.reward.modes import judge
 
     code = 1
@@ -122,14 +122,14 @@ def _serve(connection: socket.socket, cpu_limit_s: float, memory_limit_mb: int) 
 
 
 def _generators() -> list[str]:
-    """sympy writes its arithmetic of monomials as code, out of numbers of variables; modules define their classes."""
+    """Files of the modules that write code themselves: sympy's for the arithmetic of monomials, others for classes."""
     from sympy.polys import monomials
 
     return [module.__file__ for module in (monomials, dataclasses, collections) if module.__file__]
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes. Raises EOFError when the other end is closed."""
+    """Receives exactly `size` bytes. Raises EOFError when the other end is closed."""
     data = bytearray()
     while len(data) < size:
         part = connection.recv(size - len(data))

@@ -35,18 +35,22 @@ def in_words(error: Exception) -> str:
 
 
 LOCAL_URL = "http://localhost"
-"""Of a server on a socket file, where the address is the file's and this is no more than a header."""
+"""The URL of a server on a socket file. The file is its address; this is only what a header says."""
 
 
 def through(socket: Path | None, connections: int | None = None) -> httpx.AsyncHTTPTransport:
-    """What connects to a socket file, or without one to each request's address; at most `connections` at a time."""
-    # A connection that is kept may have died with the server it led to, so that each call opens its own.
+    """A transport that connects to a socket file, or without one to each request's address.
+
+    Args:
+        connections: the most at a time; default: no limit.
+    """
+    # A connection that is kept may have died with its server, so each call opens a new one.
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=0)
     return httpx.AsyncHTTPTransport(limits=limits, uds=None if socket is None else str(socket), trust_env=False)
 
 
 class SGLangClient:
-    """One server. A POST carries many requests: one connection each would cost several times the generation itself."""
+    """A client of one server. A POST carries many requests: one for each would cost several times the generation."""
 
     def __init__(self, socket: Path, request_timeout_s: float) -> None:
         self.socket = socket
@@ -55,22 +59,33 @@ class SGLangClient:
         )
 
     async def generate(self, requests: Sequence[GenerationRequest], wire_ids: Sequence[str]) -> list[Any]:
-        """SGLang's JSON of each response, in order, unchecked. Raises ServerLost, ServerRefused."""
+        """Asks for one response to each request. Returns SGLang's JSON, in order and unchecked.
+
+        Args:
+            wire_ids: the ids under which SGLang gets the requests.
+
+        Raises: ServerLost, ServerRefused.
+        """
         answer = await self._post("/generate", generate_payload(requests, wire_ids))
         if not isinstance(answer, list) or len(answer) != len(requests):
             raise ServerLost(f"{self.socket}/generate answered {answer!r:.200}, not {len(requests)} responses")
         return answer
 
     async def update_weights(self, path: str, version: int) -> None:
-        """Load the Hugging Face folder `path`; responses report `version` from then on. Nothing may be in flight."""
+        """Loads the Hugging Face folder `path`; responses report `version` from then on. Nothing may be in flight.
+
+        Raises: ServerLost, ServerRefused.
+        """
         try:
             await self._post("/update_weights_from_disk", {"model_path": path, "weight_version": str(version)})
         except ServerRefused as error:
             raise ServerRefused(f"the weights of {path} could not be loaded: {error}") from error
 
     async def abort_all(self) -> None:
-        """Ends every request in flight: each is answered with the tokens that it has so far. Raises ServerLost,
-        ServerRefused."""
+        """Ends every request in flight: each is answered with the tokens that it has so far.
+
+        Raises: ServerLost, ServerRefused.
+        """
         await self._post("/abort_request", {"abort_all": True}, answers=False)
 
     async def healthy(self, timeout_s: float = 10.0) -> bool:
@@ -78,11 +93,11 @@ class SGLangClient:
         return await self._answers("/health", timeout_s)
 
     async def can_generate(self, timeout_s: float = 20.0) -> bool:
-        """Whether the server generates a token: this also sees a scheduler that died behind a live HTTP server."""
+        """Whether the server generates a token. This also finds a scheduler that died behind a live HTTP server."""
         return await self._answers("/health_generate", timeout_s)
 
     async def server_info(self) -> dict[str, Any]:
-        """SGLang's resolved arguments and internal state."""
+        """SGLang's resolved arguments and internal state. Raises ServerLost."""
         try:
             return (await self._http.get("/server_info")).raise_for_status().json()
         except httpx.HTTPError as error:
@@ -109,7 +124,7 @@ class SGLangClient:
 
 
 def generate_payload(requests: Sequence[GenerationRequest], wire_ids: Sequence[str]) -> dict[str, Any]:
-    """The body of /generate. One sample per request always: `n` > 1 leaves a server that does not end on SIGTERM."""
+    """The body of /generate. Each request asks for one sample: after `n` > 1 a server does not end on SIGTERM."""
     return {
         "rid": list(wire_ids),
         "input_ids": [list(request.prompt_ids) for request in requests],

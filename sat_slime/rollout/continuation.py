@@ -1,7 +1,7 @@
 """A response that was interrupted goes on where it ended, under whatever weights the engine then holds.
 
-What is asked for next has the tokens so far at the end of its prompt, so that the engine forwards them anew: no cached
-key or value of older weights is read, and the probability of each token is that of one version of the weights given
+The next request has the tokens so far at the end of its prompt, so that the engine forwards them anew. So no key or
+value of older weights is read from the cache, and each token's probability is that of one version of the weights, given
 all tokens before it.
 """
 
@@ -16,7 +16,7 @@ from sat_slime.rollout.types import GenerationRequest, Response
 
 
 def rest(request: GenerationRequest, parts: Sequence[Response]) -> GenerationRequest:
-    """What is still to be generated of `request` after the parts that it has."""
+    """The request for what is still missing of a response that has these parts."""
     so_far = tuple(token for part in parts for token in part.output_ids)
     return dataclasses.replace(
         request,
@@ -28,14 +28,14 @@ def rest(request: GenerationRequest, parts: Sequence[Response]) -> GenerationReq
 def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
     """One response from its parts, each answering what was the `rest` before it.
 
-    Its finish reason is `abort` while something is missing. Routed experts of a row are those under which the row's
-    next token was drawn: what a later part forwarded anew keeps the experts of the first time.
+    Its finish reason is `abort` while something is missing. The routed experts of a row are those with which the row's
+    next token was drawn: a row that a later part forwarded anew keeps the experts of the first time.
     """
     parts = [part for part in parts if part.output_ids]
     output_ids = tuple(token for part in parts for token in part.output_ids)
     reason = parts[-1].finish_reason if parts else "abort"
     if reason == "abort" and output_ids:
-        # SGLang says so too where the last token before the interruption ended the response.
+        # SGLang says `abort` also where the last token before the interruption ended the response.
         if output_ids[-1] in request.stop_token_ids:
             reason = "stop"
         elif len(output_ids) == request.max_new_tokens:

@@ -1,4 +1,4 @@
-"""The codec of routed experts: SGLang sends int32 in base64, we keep the smallest unsigned type."""
+"""The codec of routed experts: SGLang sends int32 in base64, and responses keep the smallest unsigned type."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Top-p: the tokens that SGLang samples from, and the distribution over them, from the log-probs of the vocabulary.
+"""Top-p sampling: the tokens that SGLang samples from, and the distribution over them.
 
-SGLang returns log-probs of the whole softmax, before it cuts off the tail (`Sampler.forward` in 0.5.15); so what it
-really sampled with is taken here, by its own rule.
+SGLang returns the log-probs of the whole softmax, before it cuts off the tail (`Sampler.forward` in 0.5.15). So this
+module works out what it really sampled with, by SGLang's own rule.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import numpy as np
 
 
 def nucleus(log_probs: np.ndarray, top_p: float) -> np.ndarray:
-    """(T, V) bool: the tokens that top-p sampling keeps: those before which, from the most likely down, lies at most
-    `top_p` of the mass (`top_k_top_p_min_p_sampling_from_probs_torch`). The most likely one always stays.
+    """(T, V) bool: the tokens that top-p sampling keeps (`top_k_top_p_min_p_sampling_from_probs_torch`).
+
+    A token is kept if all more likely ones together have at most `top_p` of the mass, so the most likely always is.
 
     Args:
         log_probs: (T, V) of the whole softmax at the sampling temperature.

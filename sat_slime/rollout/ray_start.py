@@ -1,4 +1,4 @@
-"""What Ray needs to start on a machine that has other work. Both runtimes start one of their own."""
+"""What Ray needs to start on a machine that has other work. Both runtimes start a Ray of their own."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import random
 import socket
 
 STARTS = 2
-"""Times that a Ray is started from scratch before a run gives up."""
+"""How often a Ray is started from scratch before a run gives up."""
 PATIENCE = {
-    "RAY_raylet_start_wait_time_s": "200",  # a node, until the GCS knows it; 30 by itself
-    "RAY_gcs_server_port_wait_time_s": "120",  # the GCS, until it answers; 30
+    "RAY_raylet_start_wait_time_s": "200",  # a node, until the GCS knows it; default: 30
+    "RAY_gcs_server_port_wait_time_s": "120",  # the GCS, until it answers; default: 30
     "RAY_agent_register_timeout_ms": "400000",
-    "RAY_worker_register_timeout_seconds": "400",  # 60
-    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "400",  # 60
-    "RAY_health_check_initial_delay_ms": "120000",  # 5000
-    "RAY_health_check_timeout_ms": "120000",  # 10000
+    "RAY_worker_register_timeout_seconds": "400",  # default: 60
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "400",  # default: 60
+    "RAY_health_check_initial_delay_ms": "120000",  # default: 5000
+    "RAY_health_check_timeout_ms": "120000",  # default: 10000
 }
-"""Variables of Ray: how long it waits for its own parts, which begin by importing Python's half of it. By itself not
-long enough where the cores have other work."""
+"""Ray's variables for how long it waits for its own parts, each of which begins by importing Ray's half in Python. The
+defaults are too short where the cores have other work."""
 
 
 class RayNotStarted(RuntimeError):
-    """Ray did not start on this machine; the message says why, and names load where that may be it."""
+    """Ray did not start on this machine; the message says why, and names the load where that may be the cause."""
 
 
 def load_remark() -> str:
@@ -37,8 +37,14 @@ def load_remark() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface of which none is in use. Above those of Ray's workers and below those that the
-    kernel gives to connections, since Ray binds some of them only seconds later. Raises RayNotStarted."""
+    """Ports of the loopback interface that are not in use.
+
+    They are above the ports of Ray's workers and below those that the kernel gives to connections, since Ray binds some
+    of them only seconds later.
+
+    Raises:
+        RayNotStarted: there are not so many.
+    """
     free: list[int] = []
     for port in random.sample(range(20_000, 32_000), 1_000):
         with socket.socket() as one:

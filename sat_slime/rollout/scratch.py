@@ -1,7 +1,7 @@
-"""Scratch folders: each is held by the processes that use it, and what nobody holds any more the next one removes.
+"""Scratch folders: the processes that use a folder hold it, and whoever makes the next one removes what nobody holds.
 
-The hold is a lock of the kernel, which goes with its last process however that ends, and which containers that share a
-temporary folder see of each other. So a folder that a kill -9 left behind is known for certain.
+The hold is a lock of the kernel. It goes away with its last process, however that ends, and containers that share a
+temporary folder see each other's. So a folder that a kill -9 left behind is known for certain.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 
 PREFIX = "sat_slime-"
 HOLD = "held"
-"""The locked file of a scratch folder. One without it is none of ours to remove: a Ray that outlives its launcher has
+"""The locked file of a scratch folder. A folder without it is not ours to remove: a Ray that outlives its launcher has
 such a folder too."""
 SHARED_MEMORY = Path("/dev/shm")
-"""Where SGLang keeps 16 KB for each server."""
+"""The folder in which SGLang keeps 16 KB for each server."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,16 @@ class Scratch:
     """Descriptor of the lock; a process that inherits it holds the folder too."""
 
     def remove(self) -> None:
-        """Let go of the folder, and delete it."""
+        """Deletes the folder, and lets go of it."""
         remove_scratch(self.path)
         os.close(self.hold)
 
 
 def new_scratch() -> Scratch:
-    """A folder that this process holds, after removing those of ours that nobody does."""
+    """Makes a folder that this process holds, after removing those of ours that nobody holds."""
     remove_abandoned()
     path = Path(tempfile.mkdtemp(prefix=PREFIX))
-    # Locked before it has its name, so that nobody ever sees a hold that is not held yet.
+    # The file is locked before it has its name, so that nobody ever sees a hold that is not held yet.
     hold = os.open(path / f"{HOLD}.part", os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(hold, fcntl.LOCK_EX)
     (path / f"{HOLD}.part").rename(path / HOLD)
@@ -50,8 +50,11 @@ def new_scratch() -> Scratch:
 
 
 def name_shared_memory(folder: Path) -> None:
-    """In a process that is about to start SGLang's server: SGLang never deletes its file in shared memory, and names it
-    by a number that it rolls. By the folder's name in its own, `remove_shared_memory` finds it."""
+    """Has SGLang name its file in shared memory after a scratch folder, so that `remove_shared_memory` finds it.
+
+    SGLang never deletes that file, and otherwise names it by a random number. A process calls this before it starts
+    SGLang's server.
+    """
     from sglang.srt.server_args import PortArgs
 
     init_new = PortArgs.init_new
@@ -65,17 +68,17 @@ def name_shared_memory(folder: Path) -> None:
 
 
 def remove_shared_memory(folder: Path) -> None:
-    """Delete what the servers of a scratch folder left there."""
+    """Deletes what the servers of a scratch folder left in shared memory."""
     for file in SHARED_MEMORY.glob(f"sglang_loads_{folder.name}_*"):
         with contextlib.suppress(OSError):
             file.unlink()
 
 
 def remove_scratch(folder: Path) -> None:
-    """Delete a scratch folder and what its servers have in shared memory.
+    """Deletes a scratch folder and what its servers have in shared memory.
 
     What cannot be deleted, or is written meanwhile by a process that is ending, stays in the folder, and so does the
-    hold: `remove_abandoned` takes them once nobody has it.
+    hold. `remove_abandoned` removes them once nobody has the hold.
     """
     remove_shared_memory(folder)
     with contextlib.suppress(OSError):
@@ -93,8 +96,8 @@ def _delete(path: Path) -> None:
 
 
 def _remove_held_alone(folder: Path) -> None:
-    """Remove a folder that holds no more than its hold. Raises OSError, and leaves both, where it holds more."""
-    aside = folder.with_name(f"{folder.name}.{HOLD}")  # back again, where something is written just now
+    """Removes a folder in which nothing but the hold is left. Raises OSError, and leaves both, where there is more."""
+    aside = folder.with_name(f"{folder.name}.{HOLD}")  # it comes back where something is written just now
     (folder / HOLD).rename(aside)
     try:
         os.rmdir(folder)
@@ -105,14 +108,14 @@ def _remove_held_alone(folder: Path) -> None:
 
 
 def remove_abandoned() -> None:
-    """Delete what processes that are dead have left: folders of this user, of our name, with a hold that nobody has."""
+    """Deletes what dead processes have left: this user's folders of our name whose hold nobody has."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             _remove_if_abandoned(folder)
 
 
 def _remove_if_abandoned(folder: Path) -> None:
-    """Raises OSError where somebody holds it, or where it is none of ours."""
+    """Removes a folder of this user that nobody holds. Raises OSError where somebody holds it, or it has no hold."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         return

@@ -16,12 +16,12 @@ import numpy as np
 STREAM_METRICS = ("queue/", "rollout/finished/", "rollout/dropped")
 """What the names of a stream's metrics begin with (docs/run-folder.md)."""
 LENGTH_BINS = 4
-"""Parts into which finished and dropped responses are counted by length."""
+"""How many ranges of length finished and dropped responses are counted in."""
 
 
 @dataclass(frozen=True)
 class StalenessBound:
-    """No token is trained that is more than `max_staleness` updates old at any optimizer step on it."""
+    """No token may be more than `max_staleness` updates old at any optimizer step that trains on it."""
 
     max_staleness: int
     steps: int
@@ -30,11 +30,11 @@ class StalenessBound:
     """Groups per rollout."""
 
     def oldest(self, rollout: int) -> int:
-        """Version of the oldest weights whose tokens may be trained in a rollout, its last optimizer step counted."""
+        """Version of the oldest weights whose tokens may be trained in a rollout, up to its last optimizer step."""
         return (rollout + 1) * self.steps - 1 - self.max_staleness
 
     def room(self, rollout: int, version: int) -> int:
-        """Groups that may wait and be in generation together, for one more to begin only if it can still be trained.
+        """How many groups may wait or be in generation, so that one more is begun only if it can still be trained.
 
         With n of them before it, and all trained in the order in which they began, a group is trained in rollout
         `rollout + n // prompts`. What is returned is the number of n for which `version` is not below `oldest` of that.
@@ -54,9 +54,14 @@ def length_bins(longest: int) -> list[tuple[int, int]]:
 
 
 def drop_metrics(finished: Sequence[int], dropped: Sequence[int], longest: int) -> dict[str, float]:
-    """rollout/{finished,dropped}* of the run folder, from the lengths in tokens of what was completed and of what of
-    that was dropped. longest: a response's limit; where a rollout allows more, as slime v0.3.1 does after an abort, the
-    last bin has it too."""
+    """rollout/{finished,dropped}* of the run folder.
+
+    Args:
+        finished: lengths in tokens of the responses that were completed.
+        dropped: lengths of those among them that were dropped.
+        longest: a response's limit. Where a rollout allows more, as slime v0.3.1 does after an abort, the last bin
+            counts it too.
+    """
     metrics: dict[str, float] = {"rollout/dropped": len(dropped)}
     if dropped:
         metrics["rollout/dropped_length_mean"] = float(np.mean(dropped))

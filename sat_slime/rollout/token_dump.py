@@ -18,12 +18,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 SCHEMA = "sat_slime.tokens/1"
-"""In every file's metadata. A reader that knows another number of it refuses the file."""
+"""The name of this format, in every file's metadata. A reader of another number refuses the file."""
 FOLDER = "dumps"
-"""In a run folder."""
+"""The folder of the dumps in a run folder."""
 
 RESPONSE_COLUMNS = {"lengths": np.int64, "prompt_index": np.int64, "rewards": np.float32}
-"""(R,) each: response tokens; number of the prompt in its batch; reward."""
+"""Columns of (R,): response tokens; number of the prompt in its batch; reward."""
 TOKEN_COLUMNS = {
     "tokens": np.int32,
     "mask": np.bool_,
@@ -33,8 +33,8 @@ TOKEN_COLUMNS = {
     "versions": np.int32,
     "entropy": np.float32,
 }
-"""(N,) each: token id; active; log pi of the weights at the start of the step; log mu; advantage; optimizer updates of
-the weights that generated the token; entropy of pi in nats."""
+"""Columns of (N,): token id; whether it is active; log pi of the weights at the start of the step; log mu; advantage;
+optimizer updates of the weights that generated the token; entropy of pi in nats."""
 
 _NAME = re.compile(r"(\d{6,})(?:-(\d+))?\.safetensors")
 
@@ -70,7 +70,7 @@ class TokenDump:
     entropy: np.ndarray
 
     more: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """(N, ...) further columns by name, where measured; docs/run-folder.md lists them."""
+    """Further columns (N, ...) by name, as far as they were measured; docs/run-folder.md lists them."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Further facts of the run."""
 
@@ -79,7 +79,7 @@ _FACTS = {"iteration": int, "step": int, "updates": int, "method": str, "tempera
 
 
 def dump_path(run: Path, iteration: int, part: int = 0) -> Path:
-    """Where the dump of an iteration lies; part: which of its optimizer steps, from 0."""
+    """The path of an iteration's dump. part: which of its optimizer steps, from 0."""
     name = f"{iteration:06d}" + (f"-{part + 1}" if part else "")
     return run / FOLDER / f"{name}.safetensors"
 
@@ -127,7 +127,7 @@ def write_dump(path: Path, dump: TokenDump) -> None:
 
 
 def read_dump(path: Path) -> TokenDump:
-    """A dump, checked: nothing in the file is trusted or run.
+    """Reads a dump and checks it: nothing in the file is trusted or run.
 
     Raises:
         DumpError: the file is missing, torn, of another kind, or its columns contradict each other.
@@ -137,7 +137,7 @@ def read_dump(path: Path) -> TokenDump:
             metadata = dict(file.metadata() or {})
             _check_schema(path, metadata)
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except (SafetensorError, OSError, TypeError, KeyError) as error:  # of a data type that numpy lacks: the last two
+    except (SafetensorError, OSError, TypeError, KeyError) as error:  # the last two: numpy lacks its data type
         raise DumpError(f"{path} is no whole safetensors file: {error}") from error
     for name, kind in _columns().items():
         if name not in arrays:
@@ -166,7 +166,7 @@ def _check_schema(path: Path, metadata: Mapping[str, str]) -> None:
 
 
 def _as_kind(path: Path, name: str, values: np.ndarray, kind: Any) -> np.ndarray:
-    """A column in its data type; other integers and floats of the same kind are taken, and 0 and 1 for a mask."""
+    """A column in its data type. Other integers and floats are converted, and 0 and 1 are taken for a mask."""
     wanted = np.dtype(kind).kind
     if values.dtype.kind == wanted or (wanted == "i" and values.dtype.kind == "u"):
         return values.astype(kind, copy=False)
@@ -176,7 +176,7 @@ def _as_kind(path: Path, name: str, values: np.ndarray, kind: Any) -> np.ndarray
 
 
 def _wrong_shapes(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """What contradicts `lengths`, in words."""
+    """Which column contradicts `lengths`, in words; None where none does."""
     lengths = arrays["lengths"]
     if lengths.ndim != 1 or (lengths < 0).any():
         return f"lengths of shape {lengths.shape} are not one number of tokens, 0 or more, for each response"

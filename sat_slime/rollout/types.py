@@ -1,4 +1,4 @@
-"""What goes to a rollout engine and what comes back, one response each."""
+"""What goes to a rollout engine, and what comes back: a request and its response."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class GenerationRequest:
     """One response to be sampled."""
 
     request_id: str
-    """Unique within a run: a response is counted once, however often it had to be sent."""
+    """An id that is unique within a run: a response is counted once, however often its request had to be sent."""
     prompt_ids: tuple[int, ...]
     """Prompt tokens."""
     max_new_tokens: int
@@ -23,9 +23,9 @@ class GenerationRequest:
     """Seed of this response's sampling, passed to the engine."""
     stop_token_ids: tuple[int, ...]
     distribution_size: int = 0
-    """Size of the vocabulary, to be told the log-prob of every token of it at each position; 0: not told."""
+    """Size of the vocabulary, to be told the log-prob of each of its tokens at every position; 0: they are not told."""
     top_p: float = 1.0
-    """Nucleus of sampling; below 1 takes a distribution_size, as mu is normalized over what was kept."""
+    """The nucleus of sampling. Below 1 a distribution_size is needed too, since mu is normalized over the nucleus."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Response:
     routed_experts: np.ndarray | None
     """(P + T - 1, layers, top-k) unsigned: experts of each forwarded token; None from a dense model."""
     finish_reason: Literal["stop", "length", "abort"]
-    """`abort`: a part, which may have no tokens at all."""
+    """`abort`: this is a part, which may have no tokens at all."""
     versions: np.ndarray
     """(T,) int64: optimizer updates of the weights that generated each token, as the engine reported them."""
     distribution: np.ndarray | None = None
-    """(T, vocabulary) float32: log mu of every token, -inf outside the nucleus; None unless asked for."""
+    """(T, vocabulary) float32: log mu of every token, -inf outside the nucleus; None where it was not asked for."""
 
     @property
     def weight_version(self) -> int:

@@ -1,4 +1,4 @@
-"""Nothing of a response is trusted unchecked: one function from SGLang's JSON to a Response, or a reason why not."""
+"""Nothing of a response is trusted unchecked: one function makes a Response of SGLang's JSON, or says why not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DISTRIBUTION_TOLERANCE = 1e-3
 
 
 class RejectedResponse(ValueError):
-    """A response that is not used. `reason` is one word of a fixed vocabulary, which is what gets counted."""
+    """A response is not used. `reason` is one word of a fixed vocabulary, and is what is counted."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
@@ -33,7 +33,7 @@ class Expectations:
     """Experts of a layer; 0: a dense model, whose responses must carry no routed experts."""
     top_k: int
     weight_version: int
-    """Version of the weights that the engine was last told to load; another one is a stale or lost reload."""
+    """Version of the weights that the engine was last told to load; a response of another one means that it did not."""
 
 
 def validate(
@@ -42,14 +42,14 @@ def validate(
     """The response to `request`, which was sent under the id `wire_id`. Raises RejectedResponse.
 
     Args:
-        interruptible: an aborted response is good as far as it goes, and may have no tokens.
+        interruptible: whether an aborted response, which may have no tokens, is taken as far as it goes.
     """
     meta = _get(raw, "meta_info", dict)
     if meta.get("id") != wire_id:
         raise RejectedResponse("request_id", f"sent {wire_id!r}, got {meta.get('id')!r}")
     version = _weight_version(meta, expected)
     finish_reason = _finish_reason(meta, ("stop", "length", "abort") if interruptible else ("stop", "length"))
-    if finish_reason == "abort" and raw.get("output_ids") == []:  # before its prompt was looked at
+    if finish_reason == "abort" and raw.get("output_ids") == []:  # it was aborted before its prompt was looked at
         nothing = np.zeros(0, np.float32)
         return Response(request.request_id, request.prompt_ids, (), nothing, None, "abort", nothing.astype(np.int64))
     if meta.get("prompt_tokens") != len(request.prompt_ids):

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 SCORES = 3
-"""Evaluations of which a mean is taken: one bad evaluation is no collapse."""
+"""A score is the mean of so many evaluations: one bad evaluation is no collapse."""
 SCORE_LOSS = 1 / 3
 """Share of the best score that is lost."""
 SCORE_ERRORS = 3.0
-"""Standard errors that the loss exceeds, where the number of samples is known."""
+"""The loss is at least so many standard errors, where the number of samples is known."""
 MISMATCH_RISE = 3.0
 """d_pi over its lowest level: the paper's run at lag 8 leaves its band of 0.01 nats above 0.03. Baselines that learn on
 were seen to reach this factor too: the mismatch alone tells no collapse."""
@@ -37,14 +37,14 @@ MISMATCH_CEILING = 0.15
 KL_RISE = MISMATCH_RISE**2
 """The KL grows as the square of d."""
 LEVEL_STEPS, FLOOR_STEPS = 16, 32
-"""Fewest steps that a level and the lowest level are means over."""
+"""A level, and the lowest level, are means over at least so many steps."""
 
 
 class Band:
     """The low band of a quantity that cycles with the lag, and when it was first left."""
 
     def __init__(self, period: int, rise: float, ceiling: float = math.inf):
-        """period: steps of a lag cycle. rise: factor over the lowest level, and ceiling: level, at which it ends."""
+        """period: steps of a lag cycle. The band ends where the level is `rise` times the lowest one, or `ceiling`."""
         self._level = _whole_cycles(LEVEL_STEPS, period)
         self._floor_steps = _whole_cycles(FLOOR_STEPS, period)
         self._newest: deque[float] = deque(maxlen=self._floor_steps)
@@ -57,7 +57,7 @@ class Band:
         """Whether the newest level is out of it."""
 
     def add(self, step: int, value: float) -> float:
-        """The newest level over the lowest one; NaN until that is known."""
+        """Take a step; return the newest level over the lowest one, NaN until that is known."""
         if not math.isfinite(value):
             return math.nan
         if self._skip > 0:
@@ -95,10 +95,10 @@ class Score:
     """Mean of SCORES evaluations."""
 
     step: int
-    """Of the newest of them."""
+    """Step of the newest of these evaluations."""
     mean: float
     samples: float
-    """Of all of them; NaN where unknown."""
+    """Answers in all of them together; NaN where unknown."""
 
     def error(self) -> float:
         """Standard error of a share of successes; 0 where it is unknown, so that the loss alone decides."""
@@ -120,7 +120,7 @@ class CollapseWatch:
     rise: float = field(init=False, default=math.nan)
     """d_pi's newest level over its lowest."""
     rise_since_best: float = field(init=False, default=math.nan)
-    """The highest since the best score."""
+    """The highest `rise` since the best score."""
     outside_since_best: bool = field(init=False, default=False)
     """Whether d_pi was out of its band since then."""
     score_fell: bool = field(init=False, default=False)
@@ -136,7 +136,7 @@ class CollapseWatch:
         self.band = Band(self.period, MISMATCH_RISE, MISMATCH_CEILING)
 
     def step(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """Takes an optimizer step; what it adds to the step's metrics."""
+        """Take an optimizer step; return what the rule adds to the step's metrics."""
         step = int(row.get("step", 0))
         self.rise = self.band.add(step, _number(row.get("mismatch/d_pi")))
         if self.rise == self.rise:
@@ -152,7 +152,7 @@ class CollapseWatch:
         return {name: value for name, value in known.items() if value == value} | {"collapse/met": float(self.met)}
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
-        """Takes an evaluation."""
+        """Take an evaluation."""
         accuracy = _number(row.get("accuracy"))
         if self.by_accuracy and accuracy == accuracy:
             self._add_score(int(row.get("step", 0)), accuracy, _number(row.get("n_samples")))
@@ -175,7 +175,7 @@ class CollapseWatch:
             self.since = None
 
     def replay(self, steps: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]) -> None:
-        """Takes the rows of metrics.jsonl and eval.jsonl, merged by step."""
+        """Take the rows of metrics.jsonl and eval.jsonl, merged by step."""
         tagged = [(row, self.step) for row in steps] + [(row, self.evaluation) for row in evaluations]
         dated = [(row, take) for row, take in tagged if math.isfinite(_number(row.get("step")))]
         # an evaluation comes after the step that it follows; sorted keeps the order of equal steps

@@ -21,7 +21,7 @@ class RunFolderError(RuntimeError):
 
 @contextlib.contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Turns what the file system refuses into a RunFolderError."""
+    """Turn what the file system refuses into a RunFolderError."""
     try:
         yield
     except OSError as error:
@@ -108,7 +108,7 @@ class RunFolder:
         return self.path.is_dir() and all(self._is_ours(entry) for entry in self.path.iterdir())
 
     def _is_ours(self, entry: Path) -> bool:
-        """The lock, or what a kill left of a file that was being written."""
+        """Whether `entry` is the lock, or what a kill left of a file that was being written."""
         return entry == self._lock.path or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
 
     def _clear(self) -> None:
@@ -126,7 +126,7 @@ class RunFolder:
             raise RunFolderError(f"{self.path} is in use by {holder}: wait until it ends or choose another --name")
 
     def unlock(self) -> None:
-        """Give the folder free."""
+        """Release the folder for other processes."""
         self._lock.release()
 
     def is_locked(self) -> bool:
@@ -145,8 +145,8 @@ class RunFolder:
         self._write_state({**self._read_state(), "status": status, "ended": _now(), "error": error})
 
     def state(self) -> dict[str, Any]:
-        """state.json; a run that says it is running in a process and holds no lock was killed, and is called so, with
-        the error that it could not write."""
+        """What state.json says. A run that says that it is running in a process, while no process holds its lock, was
+        killed: its status is then `killed`, and its error the one that it could not write."""
         state = self._read_state()
         if state.get("status") == "running" and "job" not in state and not self.is_locked():
             process = f"its process {state.get('pid')}"

@@ -27,7 +27,7 @@ RECENT_ITERATIONS = 32
 SPARKLINE_STEPS = 20
 SHOWN_MESSAGES = 4
 CALM_ENGINE_STATES = {"starting", "ready", "generating", "stopped"}
-"""What an engine may say without being noticed; anything else, such as a restart, is shown as a warning."""
+"""States of an engine that are normal; any other, such as a restart, is shown as a warning."""
 
 
 class View(Protocol):
@@ -49,10 +49,10 @@ def make_view(
     first_step: int = 0,
     clock: Callable[[], float] = time.monotonic,
 ) -> View:
-    """The live view on a terminal, plain lines elsewhere; `live` decides where given.
+    """The view of a run. live: whether it repaints itself; default: on a terminal it does, elsewhere it prints lines.
 
-    total_steps: optimizer steps of the whole run. first_step: steps made before this start. clock: seconds, by which
-    the run's speed is told.
+    total_steps: optimizer steps of the whole run. first_step: steps made before this start. clock: tells seconds, from
+    which the run's speed is computed.
     """
     console = console or Console()
     if live is None:
@@ -74,12 +74,12 @@ class Progress:
     fields: dict[str, Any] = field(default_factory=dict)
     """The newest status."""
     rewards: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_ITERATIONS))
-    """Of the newest iterations, like `times`."""
+    """Mean rewards of the newest iterations, as many as `times` has."""
     times: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=RECENT_ITERATIONS))
     """(seconds of the clock, steps made, response tokens of the batch) at the ends of the newest iterations."""
     evals: list[float] = field(default_factory=list)
     eval_interval: tuple[float, float] = (math.nan, math.nan)
-    """95 %, of the newest, by its samples."""
+    """95 % interval of the newest evaluation, from its samples."""
     messages: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=SHOWN_MESSAGES))
 
     def add_step(self, metrics: Mapping[str, Any]) -> None:
@@ -100,7 +100,7 @@ class Progress:
 
     @property
     def seconds_per_step(self) -> float:
-        """Over the recent iterations; NaN until two are known."""
+        """Mean over the recent iterations; NaN until two are known."""
         steps = self.times[-1][1] - self.times[0][1] if self.times else 0
         return (self.times[-1][0] - self.times[0][0]) / steps if steps > 0 else math.nan
 
@@ -116,7 +116,7 @@ class Progress:
 
     @property
     def engine_warning(self) -> str | None:
-        """The engines' newest state where it wants to be noticed."""
+        """The engines' newest state where a person should notice it, else None."""
         state = str(self.fields.get("engine", "ready"))
         return None if CALM_ENGINE_STATES.issuperset(state.split(", ")) else state
 

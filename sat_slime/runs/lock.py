@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 LOOKS_S = (0.01, 0.05, 0.1)
-"""Waits between attempts: whoever asks whether a lock is held has it for an instant."""
+"""Seconds between attempts: a process that only asks whether a lock is held has it for an instant."""
 
 
 class FolderLock:
@@ -21,7 +21,8 @@ class FolderLock:
         self._file: IO[str] | None = None
 
     def take(self) -> str | None:
-        """Hold the lock until `release` or the end of this process; else say which process has it."""
+        """Hold the lock until `release` or the end of this process. Returns which process has it where another does,
+        else None."""
         file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - held while the work goes on
         for patience_s in (*LOOKS_S, None):
             try:
@@ -48,11 +49,11 @@ class FolderLock:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this process has it, by this object."""
+        """Whether this object holds the lock."""
         return self._file is not None
 
     def is_held(self) -> bool:
-        """Whether a living process, this one included, has it."""
+        """Whether a living process, this one included, holds the lock."""
         if self.is_mine:
             return True
         try:

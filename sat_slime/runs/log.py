@@ -45,7 +45,7 @@ class RunLog:
         watch: CollapseWatch | None = None,
         stop_on_collapse: bool = False,
     ):
-        """watch: the collapse rule, fed here; what it says joins the metrics and the messages."""
+        """watch: the collapse rule. It gets every row, and what it says joins the metrics and the messages."""
         self._folder = folder
         self._view = view
         self._lock = threading.RLock()
@@ -80,7 +80,7 @@ class RunLog:
         return f"{watch.sentence()} (collapse.stop)" if watch and watch.met and self._stop_on_collapse else None
 
     def _tell_collapse(self) -> None:
-        """A warning, once each time that the rule begins to hold."""
+        """Write a warning, once each time that the rule begins to hold."""
         watch = self._watch
         if watch and watch.met and not self._told:
             self.message(watch.sentence(), "warning")
@@ -109,8 +109,8 @@ class RunLog:
             self._view.message(text, level)
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after optimizer step `step`: a resumed run logs it again. Each file changes whole.
-        What lacks of the rows up to there is told: it does not come again."""
+        """Forget what was logged after optimizer step `step`: a resumed run logs it again. Each file is replaced as a
+        whole. Rows up to that step that are missing are named in a warning, since no run writes them again."""
         lost = list(lost_rows(self._folder, step)) if step > 0 else []
         with self._lock, _writing(self._folder.path):
             for file in self._files.values():
@@ -133,7 +133,8 @@ class RunLog:
             self.message(sentence, "warning")
 
     def close(self, failed: bool = False) -> None:
-        """Close every file and tracker; the log is not used afterwards. failed: what the tracker is to call the run."""
+        """Close every file and tracker; the log is not used afterwards. failed: whether the tracker marks the run
+        so."""
         with self._lock:
             ends: list[Callable[[], object]] = [file.close for file in self._files.values()]
             if self._tensorboard is not None:
@@ -141,7 +142,7 @@ class RunLog:
             if self._wandb is not None:
                 ends.append(partial(self._wandb.finish, exit_code=int(failed)))
             for end in ends:
-                # On a full disk closing fails like the write before it, which has told; the others are closed still.
+                # On a full disk closing fails as the write before it did, and that error was raised; close the others.
                 with contextlib.suppress(OSError):
                     end()
             self._files.clear()

@@ -16,25 +16,25 @@ from sat_slime.runs.reading import read_yaml
 from sat_slime.runs.rows import damaged_lines, is_histogram, read_rows
 
 SHOWN = 5
-"""Numbers that a sentence names; the rest it counts."""
+"""A sentence names so many numbers, and counts the rest."""
 
 
 def faults_of(path: str | Path) -> list[str]:
-    """What is wrong with the rows of a run folder, a sentence each; of anything else nothing."""
+    """What is wrong with the rows of a run folder, a sentence each. Nothing is wrong with what is no run folder."""
     folder = RunFolder(path)
     return list(row_faults(folder, read_yaml(folder.config))) if folder.is_run() else []
 
 
 def row_faults(folder: RunFolder, config: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each fault. config: of the run, as plain values."""
+    """What is wrong with the rows, a sentence for each fault. config: the settings of the run, as plain values."""
     last = last_step(config, str(folder.state().get("status")))
     yield from lost_rows(folder, last)
     yield from _evaluations(folder, config, ended=last is not None)
 
 
 def last_step(config: Mapping[str, Any], status: str) -> int | None:
-    """The optimizer step that the run's last row is of; None where that is not sure: of a run that has not finished,
-    that a collapse may have ended, or that is one of slime."""
+    """The optimizer step of the last row that the run must have. None where that is not certain: the run has not
+    finished, a collapse may have ended it, or it is a run of slime."""
     sections = (config.get("pipeline"), config.get("collapse"))
     pipeline, collapse = (section if isinstance(section, Mapping) else {} for section in sections)
     if status != "finished" or config.get("runtime") != "embedded" or collapse.get("stop"):
@@ -43,7 +43,10 @@ def last_step(config: Mapping[str, Any], status: str) -> int | None:
 
 
 def lost_rows(folder: RunFolder, last: int | None = None) -> Iterator[str]:
-    """Those of lines and of optimizer steps, of which there are `last`; unset: as many as the last row tells."""
+    """A sentence for each file with damaged lines, and for missing or repeated rows of optimizer steps.
+
+    last: the number of steps. Default: that of the last row.
+    """
     for path in (folder.metrics, folder.eval, folder.histograms):
         if damaged := damaged_lines(path, is_histogram if path == folder.histograms else None):
             many = len(damaged) > 1
@@ -60,7 +63,7 @@ def lost_rows(folder: RunFolder, last: int | None = None) -> Iterator[str]:
 
 
 def missing_steps(steps: Iterable[int], last: int | None = None) -> list[int]:
-    """Numbers that lack between the first and the last; `last`: between 1 and it."""
+    """The numbers that are missing between 1 and `last`. Unset: between the least and the greatest of `steps`."""
     there = set(steps)
     if last is None and not there:
         return []
@@ -76,13 +79,14 @@ def _gaps(path: Path, steps: Sequence[int], last: int | None) -> Iterator[str]:
 
 
 def _evaluations(folder: RunFolder, config: Mapping[str, Any], ended: bool) -> Iterator[str]:
-    """Of an embedded run: before the first step, every n iterations, and after the last of the plan."""
+    """Sentences about missing evaluations. An embedded run has one before the first step, one every n iterations, and,
+    once it has ended, one after the last."""
     evaluation = config.get("eval")
     every = evaluation.get("every_n_iterations") if isinstance(evaluation, Mapping) else None
     done = max(_whole_numbers(read_rows(folder.metrics), "iteration"), default=0)
     if config.get("runtime") != "embedded" or not every or not done:
         return
-    expected = {*range(0, done, int(every))}  # that after the newest iteration may be going on
+    expected = {*range(0, done, int(every))}  # the one after the newest iteration may be going on
     if ended:
         expected.add(done)
     if missing := sorted(expected - set(_whole_numbers(read_rows(folder.eval), "iteration"))):

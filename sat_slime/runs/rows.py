@@ -65,7 +65,7 @@ def has(columns: Columns, key: str) -> bool:
 
 
 def once_per_iteration(metrics: Columns, key: str) -> np.ndarray:
-    """A batch-wide column with one value for each iteration: all optimizer steps of an iteration carry it."""
+    """One value for each iteration of a column that all optimizer steps of an iteration share."""
     if "iteration" not in metrics:
         return metrics[key]
     _, first = np.unique(metrics["iteration"], return_index=True)

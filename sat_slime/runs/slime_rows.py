@@ -24,13 +24,15 @@ def is_slime_log(rows: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def adopt(row: Mapping[str, Any]) -> Row:
-    """A row of a run folder in which slime's own names, without their prefix, stand for what it lacks of ours."""
+    """A row of a run folder, completed: a metric that it lacks by our name is taken from slime's own name for it, which
+    stands there without its prefix."""
     named = {name.partition("/")[2]: ours for name, ours in NAMES.items()}
     return {ours: row[name] for name, ours in named.items() if name in row} | dict(row)
 
 
 def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
-    """(rows of metrics.jsonl, rows of eval.jsonl) from slime's log. Of several data sets the first one evaluated."""
+    """(rows of metrics.jsonl, rows of eval.jsonl) from slime's log. Of several data sets only the first one that was
+    evaluated is kept."""
     rows = list(rows)
     n_train = 1 + max((int(row["train/step"]) for row in rows if _is_step(row, "train/step")), default=-1)
     n_rollouts = 1 + max((int(row["rollout/step"]) for row in rows if _is_step(row, "rollout/step")), default=-1)

@@ -20,7 +20,7 @@ SAVED_EVERY = 2
 
 
 class FakeRuntime:
-    """Ends as told."""
+    """A runtime that ends as it is told."""
 
     def __init__(self):
         self.calls = []
@@ -29,7 +29,7 @@ class FakeRuntime:
         self.stop_after = 10**9
 
     def stand_in(self, monkeypatch):
-        """For the real one, in this process, where its calls can be looked at."""
+        """Takes the real runtime's place in this process, where its calls can be looked at."""
         monkeypatch.setattr(sat_slime.embedded, "run", self.run)
         monkeypatch.setattr(embedded_start, "watched", lambda work: work(None))
         monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])

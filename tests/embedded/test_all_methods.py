@@ -51,7 +51,7 @@ def test_ten_steps_of_the_other_stabilizers(name, root):
     rows = run(name, lag, root, **({"rollout.top_p": 0.9} if method.top_p_replay else {}))
     for row in rows:
         for gate in method.gates:
-            assert 0 <= row[f"{type(gate).__name__.lower()}/masked"] <= 1
+            assert 0 <= row[f"{gate.name}/masked"] <= 1
         if constraint := method.step_constraint:
             assert 0 <= row["trpo/backtracks"] <= constraint.max_backtracks
             assert row["trpo/tv_mean"] <= row["trpo/tv_max"] <= 1

@@ -39,7 +39,7 @@ def test_the_newest_whole_one_counts_and_old_ones_go(tmp_path):
 
 
 def test_a_process_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_path):
-    """At each of the calls that make a checkpoint out of files."""
+    """The process dies at each of the calls that make a checkpoint out of files."""
     script = f"""
 import os, sys
 sys.path[:0] = {[str(Path(__file__).parent)]!r}

@@ -128,7 +128,7 @@ def test_no_remark_where_the_kernel_killed_nothing():
 
 
 def test_the_kernels_kill_is_told(monkeypatch):
-    """In a control group of its own with too little memory for what it does."""
+    """The process is in a control group of its own, which has too little memory for what it does."""
     monkeypatch.setattr(deaths, "_kills_in_our_group", lambda: None)  # as where none is to be seen
     group = Path("/sys/fs/cgroup/memory/sat_slime_test")
     limit = "memory.limit_in_bytes"

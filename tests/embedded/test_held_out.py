@@ -118,7 +118,7 @@ def test_a_run_evaluated_afterwards_has_the_numbers_that_it_logged(tmp_path_fact
 @pytest.mark.timeout(1200)
 @needs_engines
 def test_aime_on_a_server_of_a_models_folder_goes_on_after_a_kill(tmp_path):
-    """The tiny model knows nothing: 0 of 30 is right. What is tested is the way there and back."""
+    """The tiny model knows nothing, so 0 of 30 is right. The test is of the way of questions and answers."""
     psutil = pytest.importorskip("psutil")
     data = AIME
     if not data.is_file():

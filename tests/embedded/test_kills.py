@@ -29,7 +29,7 @@ FATAL = {
     "ray::RolloutEngine": r"rollout engine 0 died: its process {pid} was killed or crashed",
     "driver": r"the run's driver \(process {pid}\) was killed by SIGKILL and could not say why",
 }
-"""A word of the command line, and what is told."""
+"""What is told of a process's death, by a word of its command line."""
 RESTARTED = {
     "sglang::scheduler": r"SGLang's scheduler \(process {pid}\) of engine 0 was killed by SIGKILL",
     "sglang::detokenizer": r"SGLang's detokenizer \(process {pid}\) of engine 0 was killed by SIGKILL",
@@ -89,7 +89,7 @@ def test_the_death_of_a_process_of_sglang_is_told_and_the_run_goes_on(undisturbe
 
 
 def until_told(run, message):
-    """Until the run's output has a message; it ends, or goes on to its end, without."""
+    """Waits until the run's output has a message, and fails where the run ends without it."""
     while not re.search(message, run.output.read_text()):
         assert run.process.poll() is None, run.output.read_text()
         time.sleep(0.05)

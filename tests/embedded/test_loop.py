@@ -69,7 +69,7 @@ class Run:
         return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
     def comparable(self, name: str = "metrics") -> list[dict]:
-        """Rows without what depends on the clock, or counts the faults that a test caused."""
+        """Rows without what depends on the clock, and without counts of the faults that a test caused."""
         return [{k: v for k, v in row.items() if not k.startswith(("time/", "rollout/"))} for row in self.rows(name)]
 
     def until(self, steps: int, timeout_s: float = 240) -> list:
@@ -115,12 +115,12 @@ def is_loopback(address: str) -> bool:
 
 
 def scratch_folders(processes: list) -> set[Path]:
-    """Those that the processes hold."""
+    """The scratch folders that the processes hold."""
     return {Path(file.path).parent for p in processes for file in p.open_files() if file.path.endswith("/held")}
 
 
 def in_shared_memory(folders: set[Path]) -> list[Path]:
-    """What SGLang keeps there for the servers of these folders."""
+    """The files that SGLang keeps in shared memory for the servers of these folders."""
     return [file for folder in folders for file in Path("/dev/shm").glob(f"*{folder.name}*")]
 
 

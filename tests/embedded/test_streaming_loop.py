@@ -54,7 +54,7 @@ def rows(folder: Path, name: str = "metrics") -> list[dict]:
 
 
 def wait_for(run: subprocess.Popen, folder: Path, count: int, output: Path) -> None:
-    """Until there are so many rows."""
+    """Waits until there are so many rows."""
     deadline = time.monotonic() + 400
     while len(rows(folder)) < count:
         assert run.poll() is None and time.monotonic() < deadline, output.read_text()
@@ -68,7 +68,7 @@ def kill_server(run: subprocess.Popen) -> None:
 
 
 def assert_books_balance(folder: Path, after: list[dict]) -> None:
-    """docs/asynchrony.md's laws, from the rows and the last checkpoint."""
+    """Asserts the laws of docs/asynchrony.md by the rows and the last checkpoint."""
     saved = json.loads((folder / "checkpoints" / f"iteration-{ITERATIONS:06d}" / "queue.json").read_text())
     finished = sum(value for row in after for key, value in row.items() if key.startswith("rollout/finished/"))
     samples = yaml.safe_load((folder / "config.yaml").read_text())["rollout"]

@@ -54,7 +54,7 @@ def test_the_nucleus_is_sglangs():
 
 
 def test_replayed_masks_leave_no_mismatch_at_equal_weights(tmp_path):
-    """fp32, lag 0, the first step: the same weights on both sides, with and without the engine's masks."""
+    """The first step in fp32 at lag 0 has the same weights on both sides, with and without the engine's masks."""
     mismatch = {}
     for method in ("grpo-topp", "grpo"):
         command = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(ROOT / "configs/embedded/tiny.yaml")]

@@ -41,8 +41,8 @@ def make_config(**sections) -> EmbeddedConfig:
 def make_samples(
     config: EmbeddedConfig, count: int = 24, routed: bool = True, top_p: float | None = None
 ) -> list[TrainSample]:
-    """Responses with made-up log-probs and routes, of lengths 3 to 21; with top_p those of all tokens too, cut
-    to such a nucleus."""
+    """Responses of 3 to 21 tokens with made-up log-probs and routes; with top_p each also has the log-probs of all
+    tokens, cut to that nucleus."""
     rng = np.random.default_rng(3)
     model = config.model
     samples = []

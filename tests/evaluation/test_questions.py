@@ -21,7 +21,7 @@ def echo(body):
 
 
 def collect(server, wanted, sampling=None, concurrency=3, keep=None):
-    """place -> answer."""
+    """The answers by their place."""
     answers = {} if keep is None else keep
 
     async def run():

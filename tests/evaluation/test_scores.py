@@ -79,7 +79,7 @@ def test_the_numbers_of_a_small_evaluation_by_hand():
 
 
 def test_avg_at_k_scatters_as_it_says():
-    """Single evaluations of 8 samples, as the abstract of the paper has them, out of one of 64."""
+    """Single evaluations of 8 samples, as in the abstract of the paper, are drawn out of one of 64."""
     rng = np.random.default_rng(1)
     rates = rng.beta(0.4, 0.8, 30)
     said = np.mean([summary(Graded(draw(rng, rates, 64)), k=[8])["avg@8/se"] for _ in range(200)])
@@ -101,7 +101,7 @@ def draw(rng: np.random.Generator, rates: np.ndarray, samples: int) -> np.ndarra
     ],
 )
 def test_intervals_cover_what_they_claim_to(problems, samples, a, b):
-    """Over problems: the mean of all problems. Over samples: that of those drawn."""
+    """The interval over problems covers the mean of all problems, the one over samples that of the problems drawn."""
     rng = np.random.default_rng(2)
     trials, over_problems, over_samples, passed = 1500, 0, 0, 0
     k = samples // 2

@@ -17,6 +17,7 @@ from sat_slime.objective import (
     KPop,
     Method,
     TokenBatch,
+    compose,
     compose_method,
     log_probs_on_support,
     named_method,
@@ -55,10 +56,10 @@ METHODS = {
     "sat-grpo-tis": {"method": {"base": "grpo", "sat": True, "tis": True}},
 }
 EXPECTED = {
-    "dppo-kl": replace(compose_method("dppo-kl"), gates=(DPPO(0.01, "kl"),)),
-    "icepop": replace(compose_method("icepop"), gates=(IcePop(0.8, 1.3),)),
-    "icepop-weight": replace(compose_method("icepop-weight"), gates=(IcePop(0.8, 1.3, "weight"),)),
-    "kpop": replace(compose_method("kpop"), gates=(KPop(0.01),)),
+    "dppo-kl": compose(DPPO("kl", delta_kl=0.01)),
+    "icepop": compose(IcePop(0.8, 1.3)),
+    "icepop-weight": compose(IcePop(0.8, 1.3, "weight")),
+    "kpop": compose(KPop(0.01)),
     "sat-gspo-checkpoint": compose_method("gspo", sat=True, denominator="checkpoint"),
 }
 """What is not told by the name."""

@@ -12,8 +12,8 @@ from slime_host import import_slime
 from sat_slime.prompts.build import DAPO, choose, gather, prompt_row
 from sat_slime.prompts.check import Settings, check_file
 from sat_slime.prompts.labels import new_pool
+from sat_slime.prompts.locations import fetch, find_source
 from sat_slime.prompts.output import write_jsonl
-from sat_slime.prompts.sources import fetch, find_source
 from sat_slime.prompts.text import TEMPLATES
 from sat_slime.prompts.tokenizer import ChatTokenizer
 

@@ -20,12 +20,12 @@ Pair = tuple[str, str]
 
 
 def pairs(start: int, stop: int) -> list[Pair]:
-    """Problems that differ in a number alone."""
+    """Problems that differ only in a number."""
     return [(f"What is ${i} + \\frac{{1}}{{2}} \\cdot 2$?", str(i + 1)) for i in range(start, stop)]
 
 
 def dapo_rows(problems: Sequence[Pair], copies: int) -> Iterable[dict[str, Any]]:
-    """As in BytedTsinghua-SIA/DAPO-Math-17k and AIME-2024: the whole set again and again."""
+    """Rows as in BytedTsinghua-SIA/DAPO-Math-17k and AIME-2024, which hold the whole set again and again."""
     for i, (problem, label) in enumerate(itertools.chain.from_iterable([problems] * copies)):
         yield {
             "data_source": "math_dapo",
@@ -37,26 +37,26 @@ def dapo_rows(problems: Sequence[Pair], copies: int) -> Iterable[dict[str, Any]]
 
 
 def dolci_rows(problems: Sequence[Pair]) -> Iterable[dict[str, Any]]:
-    """As in allenai/Dolci-RL-Zero-Math-7B."""
+    """Rows as in allenai/Dolci-RL-Zero-Math-7B."""
     for problem, label in problems:
         messages = [{"content": problem, "role": "user"}]
         yield {"prompt": problem, "messages": messages, "ground_truth": label, "dataset": "math"}
 
 
 def processed_rows(problems: Sequence[Pair]) -> Iterable[dict[str, Any]]:
-    """As in open-r1/DAPO-Math-17k-Processed."""
+    """Rows as in open-r1/DAPO-Math-17k-Processed."""
     for row, (problem, label) in zip(dapo_rows(problems, 1), problems, strict=True):
         yield row | {"prompt": problem, "source_prompt": row["prompt"], "solution": label}
 
 
 def slime_rows(problems: Sequence[Pair]) -> Iterable[dict[str, Any]]:
-    """As in zhuzilin/dapo-math-17k and zhuzilin/aime-2024."""
+    """Rows as in zhuzilin/dapo-math-17k and zhuzilin/aime-2024."""
     for problem, label in problems:
         yield {"prompt": [{"content": SLIME.replace("{}", problem), "role": "user"}], "label": label}
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]], row_group: int = 1000) -> Path:
-    """A parquet or a JSON-lines file."""
+    """Writes a parquet or a JSON-lines file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = iter(rows)
     if path.suffix == ".jsonl":

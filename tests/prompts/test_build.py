@@ -24,7 +24,7 @@ from sat_slime.prompts.build import (
     shuffled,
 )
 from sat_slime.prompts.labels import label_faults, new_pool
-from sat_slime.prompts.sources import fetch, find_source
+from sat_slime.prompts.locations import fetch, find_source
 from sat_slime.reward import MODES
 
 
@@ -36,7 +36,7 @@ def pool():
 
 @pytest.fixture
 def gathered(tmp_path):
-    """A set out of (problem, label) pairs."""
+    """A set of (problem, label) pairs."""
 
     def gathered(data_set, rows):
         path = write(tmp_path / f"{data_set.name}.jsonl", ({"prompt": p, "label": a} for p, a in rows))

@@ -31,7 +31,7 @@ INJECTIONS = [
     "\\sin_{{open('{canary}','w')}} x",
     "Interval(1, open('{canary}','w'))",
 ]  # fmt: skip
-"""Each makes the file {canary} where it is evaluated; among them what PRIME evaluates: pi, a list beside a matrix."""
+"""Each makes the file {canary} where it is evaluated. PRIME evaluates some of them: pi, a list beside a matrix."""
 
 LABELS = [
     "34", r"\frac{1}{2}", r"\sqrt{2}", r"x^2+2x+1", r"\begin{pmatrix}1\\2\end{pmatrix}", "(1, 2]", r"\{1, 2\}",
@@ -113,7 +113,7 @@ def _long(rng: random.Random, _: str) -> str:
 
 
 def _costly(rng: random.Random, _: str) -> str:
-    """What evaluates slowly, or never."""
+    """Mathematics whose evaluation is slow, or never ends."""
     n = rng.randint(2, 40)
     return rng.choice(
         [

@@ -97,7 +97,7 @@ UNDEFINED = [
 """Labels without a value, and texts that hold one."""
 
 TIMES = ["12:00", "3:00", "7:05", "7:30:15"]
-"""No quotients."""
+"""Texts that look like quotients and are none."""
 
 
 def rows(table):

@@ -143,7 +143,7 @@ def test_a_time_of_day_is_equal_to_itself_alone(time):
 @pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", MODES)
 def test_no_wrong_number_is_rewarded_whatever_the_label(mode, count):
-    """Each against a label of every kind."""
+    """Each is compared with a label of every kind."""
     rng = random.Random(7)
     kinds = {kind: [label for _, label, _ in rows({kind: EQUAL[kind] + DIFFERENT.get(kind, [])})] for kind in EQUAL}
     kinds |= {"undefined": UNDEFINED, "time": TIMES}
@@ -156,7 +156,7 @@ def test_no_wrong_number_is_rewarded_whatever_the_label(mode, count):
 
 
 def wrong_number(rng: random.Random) -> str:
-    """One that no label here has for a value, nor within any tolerance of one, nor for a hundredth of it."""
+    """A number that no label here has for its value, or for a hundredth of it, within any tolerance."""
     whole = rng.randint(20_000, 400_000)
     n, over = rng.choice([whole, -whole]), rng.choice([1009, 2003, 4001])
     return rng.choice(

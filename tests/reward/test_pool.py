@@ -24,7 +24,7 @@ from sat_slime.reward import CORRECT, KILLED, MODES, WRONG, Limits, VerifierPool
 from sat_slime.reward.pool import _reason
 
 COSTLY = f"\\boxed{{|{'+'.join(f'|x-{k}|' for k in range(12))}|<9}}"
-"""Takes seconds to be compared with the label below."""
+"""A response that takes seconds to be compared with the label below."""
 COSTLY_LABEL = "x^2<5"
 HOSTILE_SLOW = 10_000
 
@@ -84,7 +84,7 @@ def test_a_worker_that_takes_no_cpu_time_is_ended_by_the_clock():
 
 
 def test_a_worker_that_works_is_not_ended_by_the_clock():
-    """Nor would be one that waits for a processor: only its own CPU time counts."""
+    """A worker that waits for a processor would not be ended either: only its own CPU time counts."""
     with VerifierPool(workers=1, limits=Limits(cpu_s=30, wall_s=0.02)) as pool:
         assert pool.verify(COSTLY, COSTLY_LABEL).reason == "different"
         assert pool.drain_metrics()["seconds_mean"] > 0.02
@@ -120,7 +120,7 @@ def test_what_somebody_else_kills_costs_no_reward(whom):
     ],
 )
 def test_a_worker_that_does_what_it_may_not_ends(crime, reason):
-    """`judge` itself is made to do it, since no response is known to."""
+    """`judge` itself is made to do it, since no known response does."""
     program = f"""
 import socket, struct, sys
 import sympy.polys.monomials
@@ -140,7 +140,7 @@ worker._serve(theirs, 0.2, 512)
 
 
 def test_the_sandbox_leaves_sympy_what_it_needs(pool):
-    """Factoring writes code for the arithmetic of monomials, in as many variables as there are."""
+    """sympy's factoring writes code for the arithmetic of monomials, in as many variables as there are."""
     pairs = [("\\boxed{2a + 2b + c + d + f = 0}", "a + b + \\frac{c+d+f}{2} = 0"), ("\\boxed{x^2 = 4}", "x^2 - 4 = 0")]
     assert [verdict.reason for verdict in pool.verify_batch(pairs)] == ["symbolic"] * 2
 
@@ -161,7 +161,7 @@ def test_no_response_runs_code(pool, tmp_path, mode):
 
 
 def test_the_canaries_would_sing(tmp_path):
-    """What PRIME does with a response: had anything here done it, the file would be there."""
+    """Had anything here evaluated a response, as PRIME does, the file would be there."""
     canary = tmp_path / "canary"
     with pytest.raises(Exception, match=r".*"):
         eval(INJECTIONS[2].format(canary=canary))

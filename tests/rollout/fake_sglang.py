@@ -20,7 +20,7 @@ from typing import Any
 
 VOCAB, LAYERS, EXPERTS, TOP_K = 16, 2, 8, 2
 HANGS = "hangs"
-"""File in a folder of weights that are never loaded; the server removes it when it begins."""
+"""A file that marks a folder of weights that are never loaded; the server removes it when it begins."""
 
 
 def response(rid: str, prompt: list[int], sampling: dict[str, Any], version: str) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def response(rid: str, prompt: list[int], sampling: dict[str, Any], version: str
 
 
 def spoil(answer: dict[str, Any], fault: str) -> None:
-    """Turn a good response into a bad one."""
+    """Turns a good response into a bad one."""
     meta = answer["meta_info"]
     if fault == "missing_experts":
         del meta["routed_experts"]
@@ -75,7 +75,7 @@ def spoil(answer: dict[str, Any], fault: str) -> None:
 
 
 def interrupt(answer: dict[str, Any], prompt: int, tokens: int) -> None:
-    """Leave the first tokens of a response, as SGLang answers when it aborts one."""
+    """Leaves the first tokens of a response, as SGLang answers when it aborts one."""
     meta = answer["meta_info"]
     del answer["output_ids"][tokens:], meta["output_token_logprobs"][tokens:]
     meta["finish_reason"] = {"type": "abort", "message": "Aborted"}

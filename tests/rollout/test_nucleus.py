@@ -9,7 +9,7 @@ from sat_slime.rollout.nucleus import nucleus, truncate
 
 
 def by_hand(probs: list[float], top_p: float) -> set[int]:
-    """SGLang's rule, a token at a time."""
+    """SGLang's rule, applied to one token after the other."""
     kept, mass = set(), 0.0
     for token in sorted(range(len(probs)), key=lambda a: -probs[a]):
         if mass > top_p:

@@ -35,7 +35,7 @@ def places(monkeypatch, tmp_path):
 
 
 class Owner:
-    """Another process with a scratch folder."""
+    """Another process that has a scratch folder."""
 
     def __init__(self, *arguments):
         self.process = subprocess.Popen(

@@ -30,7 +30,7 @@ GOOD = {
 
 
 def changed(**changes):
-    """GOOD with keys of meta_info replaced, or output_ids."""
+    """GOOD with keys of meta_info, or output_ids, replaced."""
     raw = copy.deepcopy(GOOD)
     for key, value in changes.items():
         (raw if key == "output_ids" else raw["meta_info"])[key] = value
@@ -117,7 +117,7 @@ WHOLE = GenerationRequest("a", (1, 2, 3), 6, temperature=1.0, seed=5, stop_token
 
 
 def top_log_probs(positions=3, tokens=(2, 0, 3, 1), probabilities=(0.5, 0.25, 0.15, 0.1)):
-    """Each position's [log-prob, token, text], the likeliest first."""
+    """The [log-prob, token, text] of each position, the likeliest first."""
     pairs = zip(probabilities, tokens, strict=True)
     return [[[float(np.log(p)), token, None] for p, token in pairs]] * positions
 

@@ -185,7 +185,7 @@ def read_questions(path: Path, template: str, raw: bool = False) -> list[Questio
     """
     from sat_slime.evaluation.questions import Question
     from sat_slime.prompts import PromptError
-    from sat_slime.prompts.rows import find_columns, label_text, missing_columns, problem_text, read_jsonl
+    from sat_slime.prompts.set_rows import find_columns, label_text, missing_columns, problem_text, read_jsonl
     from sat_slime.prompts.text import fill, find_template, strip_instruction
 
     instruction, questions = find_template(template), []

@@ -53,7 +53,7 @@ class ComparedRun:
 
     @property
     def label(self) -> str:
-        """As the paper writes it."""
+        """The method's name as the paper writes it."""
         return label_of(self.method)
 
     @property
@@ -63,14 +63,14 @@ class ComparedRun:
 
     @property
     def planned_steps(self) -> int:
-        """0 where it is unknown."""
+        """Optimizer steps of the whole run; 0 where it is unknown."""
         pipeline = section(self.config, "pipeline")
         return _whole(pipeline.get("iterations"), 0) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1)
 
     @cached_property
     def missing(self) -> list[int]:
-        """Optimizer steps that were made and have no row. Of a log without settings, which may have a row for every few
-        steps, none are known."""
+        """Optimizer steps that were made and have no row. None are known of a log without settings, which may have a
+        row for every few steps."""
         if not self.planned_steps:
             return []
         steps = [int(step) for step in self.data.metrics.get("step", ()) if np.isfinite(step)]
@@ -104,24 +104,24 @@ class Collection:
 
     runs: list[ComparedRun]
     left_out: list[str] = field(default_factory=list)
-    """Sentences about what was given and is not in it."""
+    """Sentences about what was given and is not in the report."""
     planned: list[Cell] = field(default_factory=list)
-    """Cells that the grids among what was given name."""
+    """Cells that the given grids plan."""
 
     @property
     def methods(self) -> list[str]:
-        """In the paper's order, others after."""
+        """Methods in the paper's order, others after them."""
         names = dict.fromkeys([run.method for run in self.runs] + [cell.method for cell in self.planned])
         return sorted(names, key=lambda name: (PAPER_ORDER.index(name) if name in PAPER_ORDER else 99, name))
 
     @property
     def lags(self) -> list[int | None]:
-        """In order; None, where there is a run of unknown lag, last."""
+        """Lags in order. None comes last, where there is a run of unknown lag."""
         lags = {run.lag for run in self.runs} | {cell.lag for cell in self.planned}
         return sorted(lags, key=lambda lag: (lag is None, lag or 0))
 
     def of(self, method: str, lag: int | None, whole: bool = True) -> list[ComparedRun]:
-        """Runs of a method at a lag; whole: those alone that count."""
+        """Runs of a method at a lag. whole: only those that count."""
         found = [run for run in self.runs if (run.method, run.lag) == (method, lag)]
         return [run for run in found if run.counts] if whole else found
 
@@ -170,8 +170,8 @@ def _add_grid(found: Collection, grid: GridFolder) -> None:
 
 
 def _known_to(grid: GridFolder, left_out: list[str]) -> tuple[list[Cell], dict[str, CellState]]:
-    """(cells of the plan, what became of those that were begun or planned, by name). What the grid's files do not tell,
-    since they are damaged, is a sentence in `left_out`."""
+    """(planned cells, the states of all cells by name). A file of the grid that is damaged is named in `left_out`, and
+    the other is read."""
     planned: list[Cell] = []
     states: list[CellState] = []
     try:
@@ -202,7 +202,7 @@ def load_compared_run(path: Path) -> ComparedRun:
 
 
 def _of_file(path: Path) -> ComparedRun:
-    """Rows by slime's names, or those of a metrics.jsonl with its eval.jsonl beside it."""
+    """The run in a file with rows by slime's names, or in a metrics.jsonl with its eval.jsonl beside it."""
     rows = read_rows(path)
     if not rows:
         raise RunFolderError(f"{path} holds no JSON lines: give a run folder, a grid or a file like metrics.jsonl")

@@ -15,12 +15,12 @@ from sat_slime.report.comparison.paper_numbers import paper_cell
 from sat_slime.report.comparison.statistics import Difference, Estimate, holm, mean_interval, paired_difference
 
 Scores = dict[int, float]
-"""By seed."""
+"""{seed: a quantity}."""
 
 
 @dataclass(frozen=True)
 class RunNumbers:
-    """What is compared of a run."""
+    """The numbers of a run that are compared."""
 
     best: float
     """Best observed accuracy after training began, as a share."""
@@ -48,7 +48,7 @@ def run_numbers(run: ComparedRun) -> RunNumbers:
 
 
 def score_curve(run: ComparedRun) -> tuple[np.ndarray, np.ndarray]:
-    """(steps of the weights that were measured, accuracies), without what was not measured."""
+    """(steps of the weights that were measured, accuracies), of all evaluations that have both."""
     evals = run.data.evals
     if "accuracy" not in evals:
         return np.zeros(0), np.zeros(0)
@@ -121,14 +121,14 @@ class Comparison:
 
     @cached_property
     def numbers(self) -> dict[int, RunNumbers]:
-        """Those of each run, by its id."""
+        """The numbers of each run, by its id()."""
         return {id(run): run_numbers(run) for run in self.collection.runs}
 
     def of(self, run: ComparedRun) -> RunNumbers:
         return self.numbers[id(run)]
 
     def by_seed(self, method: str, lag: int | None, quantity: str) -> Scores:
-        """A quantity of the whole runs of a cell; runs without a seed cannot be paired and are not in it."""
+        """A quantity of the whole runs of a method at a lag, without runs of unknown seed, which cannot be paired."""
         runs = self.collection.of(method, lag)
         return {run.seed: QUANTITIES[quantity](self.of(run)) for run in runs if run.seed is not None}
 
@@ -153,9 +153,9 @@ class Comparison:
         return mean_interval([one.initial for one in self.numbers.values()])
 
     def against_best(self, lag: int | None, quantity: str) -> dict[str, Difference]:
-        """{method: its distance to the best mean at this lag}; Holm's correction over the methods. Best is high, of
-        d_pi low, among the methods with the most seeds: the luckiest single run is no best. Empty with fewer than two
-        methods."""
+        """{method: its distance to the best mean at this lag}; Holm's correction is over the methods. The best d_pi is
+        the lowest, of any other quantity the highest, among the methods with the most seeds: otherwise the luckiest
+        single run would be the best. Empty with fewer than two methods."""
         sign = -1.0 if quantity == "d_pi" else 1.0
         estimates = {m: getattr(self.summary(m, lag), quantity) for m in self.collection.methods}
         means = {method: estimate.mean for method, estimate in estimates.items() if estimate.n}
@@ -170,7 +170,8 @@ class Comparison:
 
     @cached_property
     def contrasts(self) -> list[Contrast]:
-        """What the paper claims or implies, and is in the data; corrected within each group and quantity."""
+        """The comparisons that the paper makes or implies and that the data hold, corrected within each group and
+        quantity."""
         found: list[Contrast] = []
         for group, entries in self._groups().items():
             columns = {
@@ -210,7 +211,8 @@ class Comparison:
         return label, lag, sides, _paper_difference((a, lag_a), (b, lag_b))
 
     def _pooled(self, pairs: list[tuple[str, str]], lag: int | None) -> list[Entry]:
-        """SAT minus base, averaged over the bases of each seed that has them all: one number with less noise."""
+        """SAT minus its base, averaged over the pairs, in every seed that has all of them: one number with less
+        noise."""
         if len(pairs) < 2:
             return []
         sides = []

@@ -77,8 +77,8 @@ def metric_curve(run: ComparedRun, key: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def seed_mean(values: np.ndarray) -> np.ndarray:
-    """(points,) mean over the curves at points that all of them have, NaN elsewhere: where one has ended the mean would
-    jump."""
+    """(points,) mean over the curves, NaN at points that not all of them have: where one ends, the mean of the others
+    would jump."""
     return values.mean(axis=0) if len(values) else np.full(values.shape[1], np.nan)
 
 

@@ -88,7 +88,7 @@ def draw_drift(comparison: Comparison) -> Drawing | None:
 
 
 def _lines(comparison: Comparison, lag: int | None, family: str | None, key: str, axes: Axes, table: Table) -> bool:
-    """Lines of all methods (family None) or of one ratio's, at a lag."""
+    """Draw a line for each method at a lag. family: only methods with that ratio; None: all."""
     drawn = False
     methods = [m for m in comparison.collection.methods if family is None or family_of(m) == family]
     for place, method in enumerate(methods):
@@ -118,8 +118,8 @@ def family_of(method: str) -> str:
 
 
 def reward_by_version(run: ComparedRun) -> tuple[np.ndarray, np.ndarray]:
-    """(updates of the weights that generated, mean reward of what they earned), smoothed: the reward of a batch is that
-    of weights one lag ago. By step where the lag is not known."""
+    """(updates of the weights that generated, mean reward of what they earned), smoothed: the weights that
+    earned a batch's reward are one lag old. By step where the lag is not known."""
     metrics = run.data.metrics
     if "reward/mean" not in metrics or not np.isfinite(metrics["reward/mean"]).any():
         return np.zeros(0), np.zeros(0)

@@ -18,7 +18,7 @@ from sat_slime.objective.stabilizers.sat import contracted_ends
 from sat_slime.report.drawing import NARROW_WIDTH, STYLE, Drawing, Table
 
 MU = 0.01
-"""Probability of the sampled token under the engine, where DPPO needs one: its bound is delta / mu = 0.1."""
+"""Probability of the sampled token under the engine, which DPPO's bound needs: delta / mu = 0.1."""
 QUANTILE = 0.05
 """q of the SAT panel, nats."""
 RATIOS, ADVANTAGES = np.linspace(0.6, 1.4, 161), np.linspace(-1, 1, 40)  # no advantage of exactly 0
@@ -29,7 +29,7 @@ FIXED_FACTOR = 0.6
 
 def by_method(name: str, quantile: float | None = None) -> np.ndarray:
     """(advantages, ratios) derivative of a named method's surrogate with respect to the ratio, by autograd through
-    policy_surrogate. quantile: SAT's q, which in a run comes of the batch."""
+    policy_surrogate. quantile: SAT's q, which a run takes from the batch."""
     r, a = _plane()
     mu = torch.full_like(r, MU).log()
     log_probs = (mu + r.log()).requires_grad_()
@@ -38,7 +38,7 @@ def by_method(name: str, quantile: float | None = None) -> np.ndarray:
 
 
 def with_fixed_factor() -> np.ndarray:
-    """The same of SAT's surrogate where the factor is FIXED_FACTOR on the side of sign(d), as the paper draws it."""
+    """The same derivative of SAT's surrogate with FIXED_FACTOR on the side of sign(d), as the paper draws it."""
     r, a = _plane()
     d = r.log().requires_grad_()
     ends = contracted_ends(Clip(), torch.full_like(r, 1 - FIXED_FACTOR))

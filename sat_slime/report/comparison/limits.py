@@ -43,7 +43,7 @@ def _kind(run: ComparedRun) -> str:
 
 
 def summary(comparison: Comparison) -> Iterator[str]:
-    """What is there and what it says, a sentence each; nothing that is not counted in the tables."""
+    """Which runs there are and what they say, a sentence each; every number in it is in a table too."""
     collection = comparison.collection
     whole = sum(run.counts for run in collection.runs)
     text = f"{whole} whole runs of {len(collection.methods)} methods"

@@ -21,7 +21,7 @@ from sat_slime.report.comparison.statistics import TEST
 from sat_slime.report.comparison.tables import difference_table, main_table, run_table
 from sat_slime.report.comparison.tail import draw_tail, gate_table, lag_table
 from sat_slime.report.drawing import save
-from sat_slime.report.page import Figure, Page, Sheet, listed
+from sat_slime.report.page import Figure, Page, Sheet, check_out, listed
 from sat_slime.runs import collapse
 from sat_slime.runs.folder import RunFolderError, writable
 
@@ -107,7 +107,7 @@ def tables(comparison: Comparison) -> Iterator[Sheet]:
 
 
 def tail_tables(comparison: Comparison) -> Iterator[Sheet]:
-    """Realized lag x |d| x gate."""
+    """Tables of what the gate does by realized lag and |d|."""
     if rows := lag_table(comparison.collection):
         yield Sheet(
             "lag_gate",
@@ -134,9 +134,11 @@ def write_grid_report(
 ) -> list[Path]:
     """Write report.html, figures/ and tables/ about `paths`; returns what to look at.
 
-    out: folder to write to; unset, the grid itself where a single one is given, else `report`. only: names of figures;
-    the page is then left as it is. Raises RunFolderError for a path without runs, an unknown figure, or a folder that
-    is something else.
+    out: folder to write to. Default: the grid itself where a single one is given, else `report`. only: names of
+    figures; only these are drawn then, and the page is left as it is.
+
+    Raises:
+        RunFolderError: a path without runs, an unknown figure, a figure without data, or a folder of something else.
     """
     folder = _folder(paths, out)
     collection = collect(paths)
@@ -162,8 +164,7 @@ def _folder(paths: Sequence[str | Path], out: str | Path | None) -> Path:
     if out is None:
         return Path(paths[0]) if len(paths) == 1 and GridFolder(paths[0]).is_grid() else Path("report")
     folder = Path(out)
-    if folder.exists() and not (folder / "report.html").exists() and any(folder.iterdir()):
-        raise RunFolderError(f"{folder} exists and is no report: choose another --out")
+    check_out(folder)
     return folder
 
 

@@ -46,7 +46,7 @@ class Difference:
     """Lower end of the bootstrap interval; NaN with fewer than two pairs."""
     high: float
     p_value: float
-    """Of the paired t-test, two-sided."""
+    """p of the paired t-test, two-sided."""
     n: int
     """Pairs."""
     p_holm: float = math.nan
@@ -54,7 +54,8 @@ class Difference:
 
     @property
     def verdict(self) -> Verdict:
-        """beyond noise: told from 0 also after the correction; lead: only taken by itself; else within noise."""
+        """beyond noise: not 0, also after the correction; lead: not 0 only where nothing else was tested; else within
+        noise."""
         if self.n < 2:
             return "one seed"
         alpha = 1 - LEVEL
@@ -64,7 +65,7 @@ class Difference:
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """Mean over seeds and Student's 95 % interval. NaNs are seeds without the quantity, and left out."""
+    """Mean over seeds and Student's 95 % interval. NaN means that a seed lacks the quantity; it is left out."""
     known = np.array([value for value in values if math.isfinite(value)], dtype=float)
     n = len(known)
     if n == 0:
@@ -92,7 +93,7 @@ def paired_difference(a: dict[int, float], b: dict[int, float]) -> Difference:
 
 
 def holm(differences: Sequence[Difference]) -> list[Difference]:
-    """The same differences with p_holm: what holds of them if all are looked at together."""
+    """The same differences with p_holm, their p_value corrected for looking at all of them together."""
     known = sorted((i for i, d in enumerate(differences) if math.isfinite(d.p_value)), key=lambda i: _p(differences, i))
     corrected, highest = list(differences), 0.0
     for place, i in enumerate(known):

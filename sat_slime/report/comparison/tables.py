@@ -23,7 +23,7 @@ PERCENT, NATS = 100.0, 1.0
 
 
 def main_table(comparison: Comparison, lag: int | None, ours: str, explain: bool = True) -> Sheet:
-    """The paper's Table 1 and ours beside it, at one lag. explain: with how it is read."""
+    """The paper's Table 1 with ours beside it, at one lag. explain: whether it says how it is read."""
     from_best = {quantity: comparison.against_best(lag, quantity) for quantity in ("best", "late", "d_pi")}
     rows = [["before training", f"{BASE_MODEL_SCORE:.2f}", "", _initial(comparison), "", "", ""]]
     numbers: list[list[Any]] = [_NUMBER_HEAD]
@@ -108,7 +108,8 @@ def _estimate(estimate: Estimate, scale: float, digits: int) -> str:
 
 
 def _mark(text: str, from_best: Difference | None) -> str:
-    """from_best: distance to the best of the column; its own is that of no pairs, exactly 0."""
+    """`text` with a sign of its distance to the best of the column, which itself is the one of no pairs and exactly
+    0."""
     if from_best is None:
         return text
     if from_best.n == 0 and from_best.mean == 0:
@@ -121,7 +122,7 @@ def _mark(text: str, from_best: Difference | None) -> str:
 
 
 def difference_table(comparison: Comparison) -> Sheet | None:
-    """What the paper compares, in our data, with what is noise."""
+    """The paper's comparisons in our data, and which of them are noise; None where there are none."""
     if not comparison.contrasts:
         return None
     head = ["difference", "lag", "AIME24", "d_pi", "best", "late", "d_pi", "pairs"]

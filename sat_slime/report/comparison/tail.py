@@ -16,7 +16,7 @@ from sat_slime.report.comparison.methods import has, label_of
 from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, VERMILION, Drawing, Table, column_of
 
 BOUNDS = tuple(10.0**exponent for exponent in (-2, -1.5, -1, -0.5, 0))
-"""Between the columns of |d| in the gate table, nats; each is an edge of the histograms."""
+"""Limits of the columns of |d| in the gate table, nats; each is an edge of the histograms."""
 MEASURES = (
     ("mismatch/d_pi", "mean |d|"),
     ("mismatch/q90", "90 % quantile"),
@@ -39,12 +39,13 @@ class Pool:
     counts: np.ndarray
     """(edges + 1,) tokens."""
     beyond_gate: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    """Of them those above the q of their step; within the bin that holds q they are taken as even in log |d|."""
+    """(edges + 1,) tokens above the q of their step. Within the bin that holds q, tokens count as spread evenly in
+    log |d|."""
 
 
 def stalest(collection: Collection) -> list[ComparedRun]:
-    """Runs at the highest configured lag, which meet every realized lag: those of a lower one learn otherwise, and
-    together with them a lag would differ from another by more than the lag."""
+    """Runs at the highest configured lag, which meet every realized lag. Runs at a lower one learn otherwise: with
+    them, two realized lags would differ by more than the lag."""
     lags = [lag for lag in collection.lags if lag is not None]
     return [run for run in collection.runs if not lags or run.lag == max(lags)]
 
@@ -142,8 +143,8 @@ def lag_table(collection: Collection) -> Rows:
 
 
 def gate_table(collection: Collection) -> Rows:
-    """Of each realized lag the share of tokens by |d|, and in how many of them the gate is open. Methods with a token
-    ratio alone: under the sequence ratio the gate looks at the response's d, not at the token's."""
+    """The share of tokens by |d| at each realized lag, and for how many of those the gate is open. Only of methods with
+    a token ratio: under the sequence ratio the gate looks at the response's d, not at the token's."""
     runs = [run for run in stalest(collection) if run.method in ("sat-grpo", "sat-grpo-r3")]
     names = [f"|d| below {BOUNDS[0]:.2g}"]
     names += [f"to {high:.2g}" for high in BOUNDS[1:]] + [f"above {BOUNDS[-1]:.2g}"]

@@ -27,12 +27,12 @@ LABELS = {
     "precision": "precision",
     "rest": "rest",
 }
-"""How parts are called, see objective.mismatch_parts."""
+"""What the parts of objective.mismatch_parts are called on the page."""
 TAILS = {"q90": 0.9, "q99": 0.99}
 """Quantiles of |d| that mark where a tail begins."""
 PROBABILITY_EDGES = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.9, 0.99, 1.0)
 ENTROPY_EDGES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, np.inf)
-"""Nats."""
+"""Limits of the groups by entropy, nats."""
 POSITION_BINS = 8
 
 Values = np.ndarray
@@ -55,7 +55,7 @@ class Tokens:
     entropy: Values
     step: Values
     more: dict[str, np.ndarray]
-    """(N, ...) further columns, those that every dump has."""
+    """(N, ...) further columns that every dump has."""
     responses: dict[str, np.ndarray]
     """(R,) each: lag; reward; gain, the response's term of the surrogate L' without its reward: sum of r - 1; and of
     the total variation, sampled_tv and, where measured, tv."""
@@ -64,9 +64,9 @@ class Tokens:
     steps: int = 0
     """Diagnosed steps."""
     others: int = 0
-    """Dumps of the run that tell fewer parts, or none."""
+    """Dumps of the run that were left out, since they tell fewer parts, or none."""
     damaged: list[str] = field(default_factory=list)
-    """What could not be read, a line each."""
+    """Dumps that could not be read, a line each."""
 
 
 def load_tokens(paths: Iterable[Path]) -> Tokens | None:
@@ -167,17 +167,17 @@ class Share:
     size: float
     """Mean of |part|, nats."""
     share: float
-    """Of the sum of |d|, in its direction."""
+    """The part's share of the sum of |d|, in the direction of d."""
     decides: float
-    """Of the tokens beyond a quantile, the share that would not be there without this part; NaN without a quantile."""
+    """Share of the tokens beyond a quantile that would not be there without this part; NaN without a quantile."""
 
 
 def attribute(parts: Parts, chosen: np.ndarray | None = None, beyond: float | None = None) -> dict[str, Share]:
     """What each part is of the whole that they sum to, d or one of its two terms.
 
     Args:
-        chosen: (N,) bool, the tokens to look at; all by itself.
-        beyond: nats; of the chosen only the tokens with |d| above it, strictly.
+        chosen: (N,) bool, the tokens to look at. Default: all.
+        beyond: nats; only the chosen tokens with |d| above it, strictly.
     """
     d = whole(parts)
     chosen = np.ones(len(d), bool) if chosen is None else chosen
@@ -265,7 +265,8 @@ def by_time(tokens: Tokens) -> Groups:
 
 
 def _between(values: np.ndarray, edges: Sequence[float]) -> Groups:
-    """[low, high) each; the first and the last also hold what lies outside."""
+    """Tokens by where their value lies, in [low, high) each; the first and the last group also hold what lies
+    outside."""
     place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     groups = {}
     for index in np.unique(place):
@@ -278,8 +279,8 @@ def _between(values: np.ndarray, edges: Sequence[float]) -> Groups:
 
 
 def d_by_routing(tokens: Tokens) -> dict[str, Values]:
-    """d as it is with the trainer's own routing and with the engine's replayed (R3), at the weights in training and at
-    those that generated; empty for a dense model or without re-scoring."""
+    """d with the trainer's own routing and with the engine's replayed (R3), at the weights in training and at those
+    that generated; empty for a dense model or without re-scoring."""
     names = {
         "in training, own routing": "log_probs_own_routing",
         "in training, replayed": "log_probs_replayed",
@@ -298,21 +299,22 @@ def d_by_routing(tokens: Tokens) -> dict[str, Values]:
 
 @dataclass(frozen=True)
 class Bound:
-    """Both sides of Eq. tvbound on the responses of some lag, expectations as means over them."""
+    """Both sides of Eq. tvbound on some responses, with means over them for expectations."""
 
     responses: int
     gain: float
     """L', the surrogate gain (Eq. surrogate)."""
     error: float
-    """Standard error of it over the responses."""
+    """Standard error of the gain over the responses."""
     penalty: float
     """4 xi times the mean sum of total variations; NaN where those were not measured."""
     sampled_penalty: float
-    """The same with |r - 1| / 2 of the sampled tokens in place of each total variation: by Eq. tvid its expectation."""
+    """The same with |r - 1| / 2 of the sampled token in place of each total variation, which by Eq. tvid is its
+    expectation."""
 
 
 def bound(tokens: Tokens, chosen: np.ndarray | None = None, xi: float = 1.0) -> Bound:
-    """Eq. tvbound on the chosen responses (R,); all by itself. xi: the largest |reward| that there can be."""
+    """Eq. tvbound on the chosen responses, (R,) bool; default: all. xi: the largest |reward| that there can be."""
     facts = tokens.responses
     chosen = np.ones(len(facts["reward"]), bool) if chosen is None else chosen
     terms = facts["reward"][chosen] * facts["gain"][chosen]
@@ -341,7 +343,7 @@ def proxies(tokens: Tokens) -> dict[str, Values]:
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's, ties at their mean rank."""
+    """Spearman's rank correlation, with ties at their mean rank."""
     if len(a) < 2:
         return np.nan
     x, y = _ranks(a), _ranks(b)
@@ -356,6 +358,6 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def overlap(a: np.ndarray, b: np.ndarray, share: float = 0.1) -> float:
-    """Of the tokens with the largest `share` of a, how many are among those with the largest `share` of b."""
+    """The share of the tokens in the top of a that are in the top of b too. share: how much of the tokens a top is."""
     top_a, top_b = a > quantile(a, 1 - share), b > quantile(b, 1 - share)
     return float((top_a & top_b).sum() / top_a.sum()) if top_a.any() else np.nan

@@ -54,7 +54,7 @@ SMALLEST = 1e-4
 
 
 def figures(tokens: Tokens) -> list[Figure]:
-    """All figures; those without data draw None."""
+    """All figures, drawn when asked for."""
     return [
         Figure(
             "shares",
@@ -114,7 +114,7 @@ def figures(tokens: Tokens) -> list[Figure]:
 
 
 def _stacked(axes: Axes, names: list[str], layers: Mapping[str, np.ndarray], horizontal: bool = False) -> None:
-    """Bars of (groups,) contributions on top of each other, those below 0 downwards."""
+    """Draw (groups,) contributions as bars on top of each other, those below 0 downwards."""
     place = np.arange(len(names))
     above, below = np.zeros(len(names)), np.zeros(len(names))
     for part, values in layers.items():
@@ -174,7 +174,7 @@ def _group_panel(tokens: Tokens, parts: Parts, tail: bool, kind: str, axes: Axes
         return False
     d = whole(parts)
     size, beyond = np.abs(d), tail_bounds(d)["q99"]
-    # of a token in the tail each part has its share of one
+    # the shares of the parts of a token in the tail sum to 1
     per_token = np.sign(d) * (100 * (size > beyond) / np.maximum(size, 1e-300) if tail else 1.0)
     layers = {
         name: np.array([(per_token * part)[inside].mean() for inside in groups.values()])

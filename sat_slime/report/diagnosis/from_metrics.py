@@ -44,7 +44,7 @@ def metrics_table(metrics: Columns) -> Sheet:
 
 
 def metrics_findings(metrics: Columns) -> Iterator[str]:
-    """The table in words."""
+    """What the table says, a sentence each."""
     split = np.isfinite(metrics["mismatch/implementation"])
     mean = {key: float(np.mean(metrics[key][split])) for key in SIZES}
     yield (
@@ -91,7 +91,7 @@ def _panel(metrics: Columns, lines: list, unit: str, scale: float, axes: Axes, t
 
 
 def _by_lag(metrics: Columns) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Realized lags that were split, and the mean of each column at them; `steps` counts."""
+    """(realized lags of the split steps, {column: its mean at each lag}); the column `steps` counts the steps."""
     split = np.isfinite(metrics["mismatch/implementation"])
     realized = np.round(metrics.get("lag/mean", np.zeros(len(split))))
     lags = np.unique(realized[split & np.isfinite(realized)])

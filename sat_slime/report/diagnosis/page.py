@@ -33,7 +33,7 @@ class Diagnosis:
 
 
 def write_diagnosis(path: str | Path) -> Diagnosis:
-    """Takes the mismatch of a run apart and writes RUN/diagnosis/: index.html, figures/, tables/.
+    """Take the mismatch of a run apart and write RUN/diagnosis/: index.html, figures/, tables/.
 
     Raises:
         RunFolderError: no run folder, or one in which nothing was measured; says how to measure it.
@@ -72,7 +72,7 @@ def _is_of_slime(run: Run) -> bool:
 
 
 def _without_dumps(run: Run) -> str:
-    """Why this is only the split."""
+    """Why the page has the split alone."""
     if _is_of_slime(run):
         return (
             "A run of slime tells the policy and the implementation part, from the log-probs under the generating "

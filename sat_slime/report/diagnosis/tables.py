@@ -77,7 +77,7 @@ def parts_table(tokens: Tokens) -> Sheet:
 
 
 def implementation_table(tokens: Tokens) -> Sheet | None:
-    """The implementation part in the same way, with a tail of its own."""
+    """The parts of the implementation part, which has a tail of its own; None where it is not taken apart."""
     parts = implementation(tokens.parts)
     if len(parts) < 2:
         return None
@@ -203,7 +203,7 @@ def bound_table(tokens: Tokens) -> Sheet:
     head = ["lag", "responses", "gain L'", "± error", "TV penalty", "its sampled estimate"]
     lags = tokens.responses["lag"]
     chosen = {f"{lag:g}": lags == lag for lag in np.unique(lags[np.isfinite(lags)])}
-    if len(chosen) > 12:  # lags that differ within a response, as of full asynchrony
+    if len(chosen) > 12:  # lags differ within a response, as under full asynchrony
         chosen = {}
     rows: list[list[str]] = []
     numbers: list[list[Any]] = []

@@ -148,7 +148,9 @@ def draw_cosines(result: Replay) -> Drawing | None:
         canvas = Canvas(figsize=(WIDTH, WIDTH), layout="constrained")
         axes = canvas.add_subplot()
         least = float(np.nanmin(values))
-        axes.imshow(values, cmap="Greys", vmin=least, vmax=1.3 - 0.3 * least + 1e-9)  # never so dark that ink is lost
+        axes.imshow(
+            values, cmap="Greys", vmin=least, vmax=1.3 - 0.3 * least + 1e-9
+        )  # never so dark that the numbers cannot be read
         for i, j in np.ndindex(values.shape):
             if np.isfinite(values[i, j]):
                 text = "1" if values[i, j] > 0.9995 else f"{values[i, j]:.2f}".replace("0.", ".").replace("-", "−")

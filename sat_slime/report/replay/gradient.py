@@ -1,9 +1,8 @@
 """The gradient weight of a token: g = d(sum of S) / d log pi of the token, what a method puts in the place of A.
 
-The policy gradient is the sum of w g grad log pi over tokens, w the weights of the reduction. g comes of
-policy_surrogate by autograd through the method's own log-ratio d, which is one number per token and cheap; what lies
-between d and log pi is the identity, or the mean over the response (Eq. gspo-ratio), whose transpose is itself.
-"""
+The policy gradient is the sum of w g grad log pi over tokens, w the weights of the reduction. g comes from
+policy_surrogate by autograd through the method's own log-ratio d, which is one number per token and cheap. Between d
+and log pi lies the identity, or the mean over the response (Eq. gspo-ratio), whose transpose is itself."""
 
 from __future__ import annotations
 
@@ -20,11 +19,12 @@ from sat_slime.report.replay.step_batch import StepBatch
 
 KEPT, REWEIGHTED, MASKED, CLIPPED = range(4)
 FATES = ("kept", "re-weighted", "masked", "clipped")
-"""What becomes of a token: its own term of the surrogate has the slope r A of the method's own ratio; another slope;
-is dropped by a gate; is held by the clip interval. Clipped comes before masked."""
+"""What becomes of a token. Kept: its own term of the surrogate has the slope r A of the method's own ratio.
+Re-weighted: it has another slope. Masked: a gate drops the token. Clipped: the clip interval holds it; this comes
+before masked."""
 
 Metrics = tuple[int, dict[str, Tensor]]
-"""Active tokens, and the metrics of policy_surrogate over them."""
+"""(active tokens, the metrics of policy_surrogate over them)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,9 +34,9 @@ class TokenGradient:
     weights: Tensor
     """(N,) g; 0 on inactive tokens."""
     fates: Tensor
-    """(N,) int64 of FATES; means nothing where A is 0 or the token inactive."""
+    """(N,) int64 of FATES; without meaning where A is 0 or the token inactive."""
     metrics: list[Metrics]
-    """Of each micro-batch, or of all at once where none is needed."""
+    """The metrics of each micro-batch, or those of all tokens at once where micro-batches make no difference."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class Span:
     responses: slice
     tokens: slice
     microbatches: tuple[slice, ...]
-    """Their tokens, counted from the span's first."""
+    """Tokens of each micro-batch, counted from the span's first token."""
     microbatch_lengths: tuple[Tensor, ...]
-    """Their responses' tokens."""
+    """(responses,) tokens of each response, a tensor for each micro-batch."""
 
 
 def spans(batch: StepBatch, at_least: int) -> list[Span]:
-    """The micro-batches of a step in spans of at least so many tokens, all but the last."""
+    """The micro-batches of a step in spans; each but the last has at least so many tokens."""
     assert batch.microbatches is not None
     found: list[Span] = []
     token = response = 0
@@ -71,7 +71,7 @@ def spans(batch: StepBatch, at_least: int) -> list[Span]:
 
 
 class StepView:
-    """What the methods share of a step: each log-ratio and each quantile is taken once."""
+    """A step as all methods see it: each log-ratio and each quantile is computed once."""
 
     def __init__(self, batch: StepBatch):
         self.batch = batch
@@ -79,7 +79,7 @@ class StepView:
         self._quantiles: dict[tuple[str, str, float], Tensor] = {}
 
     def prepare(self, methods: Sequence[Method]) -> None:
-        """Take all that `methods` read, before threads read it."""
+        """Compute all that `methods` read, before several threads read it."""
         for method in methods:
             self.log_ratio(method)
             if method.sat:
@@ -104,25 +104,25 @@ class StepView:
 
     def tokens(self, method: Method, tokens: slice = slice(None), lengths: Tensor | None = None) -> TokenBatch:
         """Tokens of the step as the objective takes them, with the denominator that the method reads."""
-        step, below = self.batch, self.below(method)
+        step, proximal = self.batch, self.proximal(method)
         return TokenBatch(
             log_probs=step.log_probs[tokens],
             rollout_log_probs=step.rollout_log_probs[tokens],
             advantages=step.advantages[tokens],
             mask=step.mask[tokens],
             lengths=step.lengths if lengths is None else lengths,
-            proximal_log_probs=None if below is None else below[tokens],
+            proximal_log_probs=None if proximal is None else proximal[tokens],
         )
 
-    def below(self, method: Method) -> Tensor | None:
-        """(N,) what the method reads as proximal_log_probs; None where it is the policy in training, or not read."""
+    def proximal(self, method: Method) -> Tensor | None:
+        """(N,) what the method reads as proximal_log_probs; None where that is log_probs itself, or not read."""
         if method.denominator == "rollout":
             return None
         return self.batch.checkpoint_log_probs if method.denominator == "checkpoint" else self.batch.proximal_log_probs
 
 
 class SpanView:
-    """What the methods share of a span."""
+    """A span as all methods see it."""
 
     def __init__(self, view: StepView, span: Span):
         self.step, self.span = view, span
@@ -144,14 +144,14 @@ class SpanView:
         return self._slopes[key]
 
     def parts(self, method: Method, each_microbatch: bool) -> list[tuple[slice, TokenBatch]]:
-        """The micro-batches with the places of their tokens in the span, or all of the span as one."""
+        """(place of its tokens in the span, the tokens) of each micro-batch, or of the whole span as one."""
         if not each_microbatch:
             return [(slice(0, len(self.mask)), self._batch(method, -1, slice(0, len(self.mask)), self.lengths))]
         pieces = zip(self.span.microbatches, self.span.microbatch_lengths, strict=True)
         return [(part, self._batch(method, i, part, lengths)) for i, (part, lengths) in enumerate(pieces)]
 
     def _batch(self, method: Method, index: int, part: slice, lengths: Tensor) -> TokenBatch:
-        key = index, id(self.step.below(method))
+        key = index, id(self.step.proximal(method))
         if key not in self._tokens:
             start = self.span.tokens.start
             self._tokens[key] = self.step.tokens(method, slice(start + part.start, start + part.stop), lengths)
@@ -159,7 +159,7 @@ class SpanView:
 
 
 def token_gradient(method: Method, view: SpanView) -> TokenGradient:
-    """g and fate of the span's tokens. SAT's quantile is that of its scope."""
+    """g and fate of the span's tokens. SAT takes its quantile over its own scope."""
     d = view.log_ratio(method).requires_grad_()
     values: list[Tensor] = []
     clipped: list[Tensor] = []
@@ -180,7 +180,7 @@ def token_gradient(method: Method, view: SpanView) -> TokenGradient:
 
 
 def gate_metrics(method: Method, view: SpanView, scope: str) -> list[Metrics]:
-    """Metrics of a SAT method with its quantile over `scope`, whatever its own is."""
+    """Metrics of a SAT method with its quantile over `scope`, whatever its own scope is."""
     quantile = view.step.step_quantile(method) if scope == "step" else None
     d = view.log_ratio(method)
     with torch.no_grad():

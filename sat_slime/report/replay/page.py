@@ -8,17 +8,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sat_slime.report.page import Page, Sheet, warning_box
+from sat_slime.report.page import Page, Sheet, check_out, warning_box
 from sat_slime.report.replay.figures import figures
 from sat_slime.report.replay.replay import Replay
 from sat_slime.report.replay.tables import sweep_rows, tables, weighted
-from sat_slime.runs.folder import RunFolderError, writable
-
-
-def check_out(folder: Path) -> None:
-    """Raises RunFolderError where the page must not be written: a folder with something else in it."""
-    if folder.exists() and not (folder / "report.html").exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunFolderError(f"{folder} exists and is no report: choose another --out")
+from sat_slime.runs.folder import writable
 
 
 def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
@@ -48,7 +42,7 @@ def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
 
 
 _AFTER = {"cosines": "cosine_numbers", "scope": "scopes"}
-"""Tables that stand behind a figure."""
+"""{figure: the table that stands behind it}."""
 
 
 def summary(result: Replay) -> Iterator[str]:

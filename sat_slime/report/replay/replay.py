@@ -15,16 +15,17 @@ import numpy as np
 import torch
 
 from sat_slime.objective import mismatch_metrics
+from sat_slime.report.replay.dumps import Skipped, find_dumps, steps
 from sat_slime.report.replay.gradient import CLIPPED, MASKED, Metrics, StepView, spans
 from sat_slime.report.replay.scope import Sweep, sweep_step
 from sat_slime.report.replay.selection import UNCLIPPED, Candidate, LeftOut, answerable, reads_checkpoint
-from sat_slime.report.replay.sources import Skipped, find_dumps, steps
 from sat_slime.report.replay.step_batch import Layout, StepBatch
 from sat_slime.report.replay.sums import SCOPES, Cosines, SpanResult, Sums, reduced, span_result
 from sat_slime.runs.folder import RunFolderError
 
 SPAN_TOKENS = 32_768
-"""Tokens that are computed together: enough to outweigh a call of torch, few enough for the processor's cache."""
+"""Tokens that are computed together: enough to outweigh the cost of calling torch, few enough for the processor's
+cache."""
 
 AHEAD_TOKENS = 8 * SPAN_TOKENS
 """Tokens of steps that are read ahead of what is computed; a larger step is alone in memory."""
@@ -40,11 +41,11 @@ class StepRow:
     lag: float | None
     microbatches: int
     mismatch: dict[str, float]
-    """As in a run's metrics."""
+    """Metrics of the mismatch, by the names of a run's metrics."""
     shares: np.ndarray
-    """(M, 3) of each method: clipped and masked share of the tokens with an advantage, effective share."""
+    """(M, 3) for each method: the clipped and the masked share of the tokens with an advantage; the effective share."""
     scopes: dict[tuple[int, str], dict[str, float]]
-    """Metrics of each SAT method under each scope of its quantile, as in a run's."""
+    """Metrics of each SAT method under each scope of its quantile, by the names of a run's metrics."""
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Replay:
     token_mean: bool = False
     seconds: float = 0.0
     passed_over: int = 0
-    """Dumps without the pi_l that one of the methods reads."""
+    """Dumps that were left out, since a method reads pi_l and they do not hold it."""
 
     @property
     def tokens(self) -> int:
@@ -72,7 +73,7 @@ class Replay:
         return sum(row.responses for row in self.rows)
 
     def sat_methods(self) -> list[int]:
-        """Those with a quantile."""
+        """Indices of the SAT methods."""
         return [i for i, one in enumerate(self.candidates) if one.method.sat]
 
 
@@ -87,7 +88,7 @@ def replay(
     """Replay the methods on every optimizer step in `paths`.
 
     A method that reads pi_l confines all of them to the dumps that hold it, so that they are compared on the same
-    tokens. threads: unset, one per core.
+    tokens. threads: default: one per core.
 
     Raises:
         RunFolderError: nothing that was given can be replayed.
@@ -114,7 +115,7 @@ def replay(
                     result.skipped.append(item)
                     continue
                 waiting.append(_begin(result, item, len(result.rows) + len(waiting), pool))
-                del item  # a large step is not to lie beside the next one
+                del item  # a large step must not be in memory together with the next one
                 while sum(one.tokens for one in waiting) > AHEAD_TOKENS:
                     on_step(_finish(result, waiting.popleft()))
             while waiting:
@@ -156,7 +157,8 @@ def _begin(result: Replay, batch: StepBatch, seed: int, pool: ThreadPoolExecutor
 
 
 def _finish(result: Replay, waiting: _Waiting) -> StepRow:
-    """The step's sums, its spans in their order, so that they do not depend on which thread was first."""
+    """Add a step to the result. Its spans are summed in their order, so that sums do not depend on which thread was
+    first."""
     batch = waiting.batch
     sums = Sums.none(len(result.candidates))
     scopes: dict[tuple[int, str], list[Metrics]] = {(i, scope): [] for i in result.sat_methods() for scope in SCOPES}

@@ -19,7 +19,7 @@ from sat_slime.report.replay.selection import Candidate
 SIZES = tuple(2**power for power in range(9))
 """Responses in the scope: 1 to 256."""
 ORDERS = ("grouped", "shuffled")
-"""As they were sampled, the responses to a prompt beside one another; or at random."""
+"""Orders of the responses: as they were sampled, those to a prompt beside one another; or at random."""
 
 
 def _counts() -> np.ndarray:
@@ -28,15 +28,15 @@ def _counts() -> np.ndarray:
 
 @dataclass
 class Sweep:
-    """Tokens in whole scopes by order and size, those of them beyond the gate of one SAT method, and those of these
-    that it newly clips."""
+    """Counts by order and size of the scope: the tokens in whole scopes, how many of them lie beyond the gate of one
+    SAT method, and how many it newly clips."""
 
     tokens: np.ndarray = field(default_factory=_counts)
     gated: np.ndarray = field(default_factory=_counts)
     newly: np.ndarray = field(default_factory=_counts)
 
     def add(self, other: Sweep) -> None:
-        """Further steps."""
+        """Add the counts of further steps."""
         self.tokens += other.tokens
         self.gated += other.gated
         self.newly += other.newly
@@ -48,8 +48,8 @@ class Sweep:
 
 
 def sweep_step(candidates: Sequence[Candidate], view: StepView, seed: int) -> dict[int, Sweep]:
-    """The sweep of each SAT method over one step. Scopes are of consecutive responses; those left over, too few for a
-    whole one, do not count. Gates of the method are left aside."""
+    """The sweep of each SAT method over one step. A scope is a number of consecutive responses; what is left
+    over, too few for a whole scope, does not count. Other gates of the method are not applied."""
     step = view.batch
     lengths, mask = step.lengths.numpy(), step.mask
     owner = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[mask.numpy()]

@@ -1,4 +1,5 @@
-"""Which methods are replayed: names, settings laid over them, what is the same formula, what a dump cannot answer."""
+"""Which methods are replayed: their names, the settings laid over them, those of one formula, those without an
+answer."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from sat_slime.objective import Method, check_method, method_names, named_method
 
 ALL = "all"
 UNCLIPPED = Method(named_method("grpo").stabilizers, trust_region=None, called="unclipped")
-"""The importance-sampled gradient r A of every token, which the others are held against."""
+"""The importance-sampled gradient r A of every token, which the others are compared with."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,12 @@ class Candidate:
     label: str
     method: Method
     same: tuple[str, ...] = ()
-    """Labels of further methods with the same formula, which a dump cannot tell apart from it."""
+    """Labels of further methods with the same formula, which give the same result on any dump."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A method that the dump has no answer for."""
+    """A method that cannot be replayed on the dump."""
 
     label: str
     reason: str
@@ -128,7 +129,8 @@ def _each_formula_once(found: Iterable[tuple[str, Method]]) -> list[Candidate]:
 
 
 def answerable(candidates: Sequence[Candidate], has_checkpoint: bool) -> tuple[list[Candidate], list[LeftOut]]:
-    """Those that a dump has the data for, and the others with the reason. has_checkpoint: whether it holds pi_l."""
+    """(the candidates that a dump has the data for, the others with the reason). has_checkpoint: whether it holds
+    pi_l."""
     kept, left_out = [], []
     for candidate in candidates:
         reason = lacks(candidate.method, has_checkpoint)
@@ -145,7 +147,7 @@ def reads_checkpoint(candidate: Candidate) -> bool:
 
 
 def lacks(method: Method, has_checkpoint: bool) -> str | None:
-    """What the method reads and a dump has not, in words."""
+    """What the method reads and a dump does not hold, in words; None where nothing is missing."""
     if method.step_constraint is not None:
         return "bounds the optimizer step over the whole vocabulary, and a dump holds the sampled tokens alone"
     if method.top_p_replay:

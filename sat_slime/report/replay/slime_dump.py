@@ -25,7 +25,7 @@ from torch import Tensor
 from sat_slime.report.replay.step_batch import DumpFault, StepBatch, in_a_row
 
 COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "loss_masks")
-"""A tensor per response, of as many values as it has tokens."""
+"""Columns with a tensor for each response, of as many values as the response has tokens."""
 
 _WITHOUT = {
     "log_probs": (
@@ -41,7 +41,7 @@ _WHOLE = "copy it again, or leave it out"
 
 @dataclass(frozen=True)
 class Header:
-    """What stands at the head of a dump."""
+    """What the first entries of a dump tell."""
 
     rollout_id: int
     rank: int
@@ -83,8 +83,8 @@ def read_header(path: Path) -> Header:
 def read_rollout(paths: Sequence[Path], own_layout: bool = True) -> list[StepBatch]:
     """The optimizer steps of one rollout, from its file or, of slime 0.3.1, the files of its ranks.
 
-    own_layout: responses in the micro-batches in which they were trained; else in the order of the rollout, in one
-    step each as trained. Raises DumpFault.
+    own_layout: whether the responses stand in the micro-batches in which they were trained; else each step has them in
+    the order of the rollout, without micro-batches. Raises DumpFault.
     """
     payloads = [_load(path) for path in paths]
     try:
@@ -102,12 +102,12 @@ def read_rollout(paths: Sequence[Path], own_layout: bool = True) -> list[StepBat
 
 
 def _load(path: Path) -> dict[str, Any]:
-    # Classes that an engine imported beside this has allowed, such as megatron-core argparse.Namespace, are not here.
+    # An engine that is imported too may have allowed classes of its own, such as argparse.Namespace: not for this file.
     allowed = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # of a file that anyone may have written, torch raises anything
+    except Exception as error:  # anyone may have written the file, and torch may raise anything
         if refused := re.search(r"GLOBAL ([\w.]+) was", str(error)):
             raise DumpFault(
                 f"it holds an object of {refused[1]}, and nothing but tensors, numbers and text is read: leave that "
@@ -128,7 +128,7 @@ def _line(error: BaseException) -> str:
 @dataclass(frozen=True, eq=False)
 class _Response:
     place: int
-    """In the rollout."""
+    """Its number in the order of the rollout."""
     columns: Mapping[str, Tensor]
 
 
@@ -138,11 +138,11 @@ class _Shard:
 
     responses: list[_Response]
     microbatches: list[list[int]]
-    """Responses of each micro-batch, all optimizer steps after one another."""
+    """Responses of each micro-batch, one optimizer step after the other."""
     per_step: list[int]
     """Micro-batches of each optimizer step."""
     known: bool = True
-    """False: the file does not say, and all responses stand as one micro-batch."""
+    """False where the file does not tell the micro-batches; all responses then stand as one."""
 
 
 def _all_in_one(responses: list[_Response]) -> _Shard:
@@ -150,7 +150,7 @@ def _all_in_one(responses: list[_Response]) -> _Shard:
 
 
 def _whole(payload: Mapping[str, Any]) -> list[_Shard]:
-    """Format 2: samples in the order of the rollout, and beside them who trained which."""
+    """The shards of format 2: samples in the order of the rollout, and beside them which rank trained which."""
     samples = payload["samples"]
     responses = [_response(place, sample, int(sample["response_lengths"])) for place, sample in enumerate(samples)]
     for key in ("rollout_position", "sample_index"):
@@ -162,8 +162,8 @@ def _whole(payload: Mapping[str, Any]) -> list[_Shard]:
 
 
 def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> list[_Shard]:
-    """slime 0.3.1: a file per rank. Ranks that hold the same responses count once, and those before the last pipeline
-    stage, which hold no log-probs, not at all."""
+    """The shards of slime 0.3.1, a file per rank. Ranks that hold the same responses count once; ranks before the last
+    pipeline stage hold no log-probs and do not count."""
     parts = [payload["rollout_data"] for payload in payloads]
     parts = [part for part in parts if part.get("log_probs") is not None] or parts[:1]
     distinct = {tuple(part.get("sample_indices") or part["total_lengths"]): part for part in reversed(parts)}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 TOKENS_PER_MICROBATCH = 32_768
-"""Where nothing else is known: the paper's cap."""
+"""Bound on the tokens of a micro-batch where nothing else is known: the paper's."""
 
 
 class DumpFault(ValueError):
@@ -18,8 +18,8 @@ class DumpFault(ValueError):
 
 @dataclass(frozen=True)
 class Layout:
-    """Micro-batches that were asked for: consecutive responses, so many of them or up to so many response tokens. With
-    neither, those of the dump itself."""
+    """The micro-batches that a user asked for: consecutive responses, so many of them or up to so many response tokens.
+    Default: those of the dump itself."""
 
     tokens: int | None = None
     responses: int | None = None
@@ -73,7 +73,8 @@ class StepBatch:
                     raise DumpFault(f"{name} is no finite number on {bad} active tokens")
 
     def arranged(self, layout: Layout, tokens: int) -> StepBatch:
-        """With micro-batches: those of `layout`, else the dump's, else consecutive responses of up to `tokens`."""
+        """This step with micro-batches: those of `layout`, else the dump's, else consecutive responses of up to
+        `tokens`."""
         if layout.given:
             return replace(self, microbatches=cut(self.lengths, layout.tokens, layout.responses))
         return self if self.microbatches is not None else replace(self, microbatches=cut(self.lengths, tokens))

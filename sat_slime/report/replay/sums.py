@@ -1,4 +1,4 @@
-"""What is counted: sums over tokens that add up exactly, over spans to a step and over steps to a dump."""
+"""Sums over tokens: those of spans add up to a step's, those of steps to a dump's."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from sat_slime.report.replay.selection import UNCLIPPED, Candidate
 GROUPS = ("A > 0, above", "A > 0, below", "A < 0, above", "A < 0, below")
 """Tokens by the sign of the advantage and the side on which the ratio lies that the method judges by."""
 EDGES = np.concatenate([-np.geomspace(10, 1e-3, 17), np.geomspace(1e-3, 10, 17)])
-"""Of the token's d = log pi - log mu, nats: four to a decade on either side."""
+"""Limits of the bins of d = log pi - log mu, nats: four to a decade on either side."""
 SCOPES = ("microbatch", "step")
 
 
 @dataclass
 class MethodSums:
-    """Sums of one method over the tokens with an advantage, v = g / A being its weight on A grad log pi."""
+    """Sums of one method over the tokens with an advantage. v = g / A is its weight on A grad log pi."""
 
     fates: np.ndarray = field(default_factory=lambda: np.zeros((len(GROUPS), len(FATES)), dtype=np.int64))
     """(groups, fates) tokens."""
@@ -57,14 +57,14 @@ class MethodSums:
         return int(self.fates.sum())
 
     def share(self, fate: int) -> float:
-        """Of the tokens with an advantage."""
+        """The share of the tokens with an advantage that have this fate."""
         return float(self.fates[:, fate].sum() / max(self.tokens, 1))
 
     @property
     def effective(self) -> float:
         """(sum |v|)^2 / (n sum v^2): the share of the tokens that carry the update; NaN where there is none."""
-        below = self.tokens * self.weight_squared
-        return self.weight**2 / below if below > 0 else math.nan
+        most = self.tokens * self.weight_squared
+        return self.weight**2 / most if most > 0 else math.nan
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Sums:
     products: np.ndarray
     """(M + 1, M + 1) sums of (w g) (w h) over tokens."""
     tokens: int = 0
-    """Active ones."""
+    """Active tokens."""
     curve_tokens: np.ndarray = field(default_factory=lambda: np.zeros((2, len(EDGES) + 1), dtype=np.int64))
     """(sign of A, bin of d) tokens."""
 
@@ -107,7 +107,7 @@ class Cosines:
         self._least = np.full(shape, np.inf)
 
     def add(self, cosines: np.ndarray) -> None:
-        """A step; NaN where one of the gradients is zero, which then does not count."""
+        """Add the cosines of a step. A NaN, where one of the gradients is zero, does not count."""
         known = np.isfinite(cosines)
         self._sum += np.where(known, cosines, 0)
         self._steps += known
@@ -121,7 +121,7 @@ class Cosines:
 
     @property
     def least(self) -> np.ndarray:
-        """As `mean`."""
+        """(M + 1, M + 1) least cosine over the steps, NaN where no step had both gradients."""
         return np.where(self._steps > 0, self._least, np.nan)
 
 
@@ -131,11 +131,11 @@ class SpanResult:
 
     sums: Sums
     scopes: dict[tuple[int, str], list[Metrics]]
-    """Of each SAT method under each scope of its quantile."""
+    """Metrics of each SAT method under each scope of its quantile."""
 
 
 def span_result(candidates: Sequence[Candidate], step: StepView, span: Span, token_mean: bool) -> SpanResult:
-    """Every method on a span. token_mean: tokens weigh alike, not responses."""
+    """What every method does on a span. token_mean: tokens weigh alike, not responses."""
     view = SpanView(step, span)
     mask, advantages = view.mask, view.advantages
     weights = mask.double() if token_mean else response_mean_weights(mask, view.lengths, 1)
@@ -144,7 +144,7 @@ def span_result(candidates: Sequence[Candidate], step: StepView, span: Span, tok
     inverse = torch.where(counted, 1.0 / torch.where(counted, advantages, 1.0), 0.0)
     negative = (advantages < 0).to(torch.int64)
     bins = torch.bucketize(mismatch, _EDGES, right=True) + negative * _BINS
-    bins.masked_fill_(~counted, 2 * _BINS)  # beyond all: left out
+    bins.masked_fill_(~counted, 2 * _BINS)  # a bin after the last one: left out
 
     sums = Sums.none(len(candidates))
     sums.tokens = int(mask.sum())
@@ -164,7 +164,7 @@ def span_result(candidates: Sequence[Candidate], step: StepView, span: Span, tok
             # Against the trainer the ratio is 1 at the first optimizer step; what is judged then is pi / mu.
             judged = mismatch if method.denominator == "trainer" else view.log_ratio(method)
             cells[key] = (negative * 2 + (judged < 0)) * len(FATES)
-            cells[key].masked_fill_(~counted, len(GROUPS) * len(FATES))  # beyond all
+            cells[key].masked_fill_(~counted, len(GROUPS) * len(FATES))  # a cell after the last one: left out
         _add(sums.methods[index], gradient, cells[key], inverse, bins)
         torch.mul(weights, gradient.weights, out=rows[index])
     torch.mul(weights, torch.where(mask, view.slopes(UNCLIPPED), 0.0), out=rows[-1])
@@ -193,7 +193,7 @@ def _binned(bins: Tensor, values: Tensor | None) -> np.ndarray:
 
 
 def reduced(rows: Sequence[Metrics]) -> dict[str, float]:
-    """Metrics of micro-batches as those of their step, by the rule of a run."""
+    """Metrics of micro-batches reduced to those of their step, as a run reduces them."""
     accumulator = MetricAccumulator()
     for weight, metrics in rows:
         accumulator.add(metrics, weight)

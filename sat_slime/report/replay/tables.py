@@ -17,7 +17,7 @@ from sat_slime.report.replay.sums import GROUPS, SCOPES
 
 DASH = "–"
 SHOWN_STEPS = 40
-"""Rows of the table of steps; its CSV holds all."""
+"""Rows that the table of steps shows; its CSV holds all."""
 REFERENCE = "unclipped r A"
 
 
@@ -31,12 +31,12 @@ def tables(result: Replay) -> Iterator[Sheet]:
 
 
 def labels(result: Replay) -> list[str]:
-    """Of the methods."""
+    """The labels of the methods."""
     return [candidate.label for candidate in result.candidates]
 
 
 def mean_effective(result: Replay) -> np.ndarray:
-    """(M,) effective share of the tokens, mean over the steps with one."""
+    """(M,) effective share of the tokens, mean over the steps in which it is known."""
     values = np.stack([row.shares[:, 2] for row in result.rows])
     known = np.isfinite(values)
     with np.errstate(invalid="ignore"):
@@ -99,7 +99,7 @@ _METHOD_HEAD: list[Any] = [
 
 
 def scope_table(result: Replay) -> Sheet:
-    """SAT with its quantile over a micro-batch and over the whole step."""
+    """What SAT does with its quantile over a micro-batch and over the whole step."""
     rows, numbers = [], []
     head = ["method", *(f"{key}, {scope}" for key in ("gate", "newly", "q") for scope in SCOPES), "too small"]
     for index in result.sat_methods():

@@ -106,8 +106,8 @@ def draw_learning(data: RunData) -> Drawing | None:
 
 
 def joined(table: Table, evals: Table) -> Table:
-    """Columns of both by their steps, `step` and `eval/step`, NaN where one has no row. Where a step has several rows,
-    as with several data sets, the first goes with the first."""
+    """The columns of both in one table, by their steps, `step` and `eval/step`; NaN where one has no row. Where a step
+    has several rows, as with several data sets, the first of one goes with the first of the other."""
     steps, rows = _places(table["step"], evals["eval/step"])
     columns: Table = {"step": steps}
     for part, places in zip((table, evals), rows, strict=True):
@@ -119,7 +119,8 @@ def joined(table: Table, evals: Table) -> Table:
 
 
 def _places(*parts: np.ndarray) -> tuple[np.ndarray, list[list[int]]]:
-    """All steps in order, each as often as the part that has it most; and the place of each part's steps among them."""
+    """(all steps in order, each as often as in the part that has it most; the places of each part's steps among
+    them)."""
     numbered = []
     for steps in parts:
         seen: Counter[float] = Counter()

@@ -15,8 +15,11 @@ from typing import Any
 
 
 class Absent(ModuleType):
-    """A module of which every attribute is such a stand-in. As a decorator it returns what it decorates, so that a
-    Triton kernel is a plain function, and launching it is a TypeError and not silence."""
+    """A module whose every attribute is such a stand-in.
+
+    As a decorator it returns what it decorates: a Triton kernel is then a plain function, and launching it raises a
+    TypeError instead of doing nothing.
+    """
 
     __version__ = "0.0"
 
@@ -65,5 +68,5 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def stand_in_for(*packages: str) -> None:
-    """From now on an import of these packages yields a stand-in, whether they are installed or not."""
+    """Has every later import of these packages yield a stand-in, whether they are installed or not."""
     sys.meta_path.insert(0, _Finder(frozenset(packages)))

@@ -19,7 +19,7 @@ from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
 
 def apply() -> None:
-    """Install every patch into this process."""
+    """Installs every patch into this process."""
     stand_in_for("triton", "torchvision", "IPython")
     load_only_qwen3()
     fork_subprocesses()

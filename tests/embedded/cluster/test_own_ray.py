@@ -50,7 +50,7 @@ def test_a_ray_that_does_not_start_says_why_and_names_load_when_it_is_load(monke
 
 @pytest.fixture
 def logs(tmp_path):
-    """Of a GCS that crashed and of a raylet that it took along, in a scratch folder."""
+    """A scratch folder with the logs of a GCS that crashed and of a raylet that ended with it."""
     folder = tmp_path / "scratch" / "ray" / "session_2026-11-22" / "logs"
     folder.mkdir(parents=True)
     (folder / "gcs_server.out").write_text(f"{CRASH}\n[2026-11-22 08:00:16,000 I 1 1] bye\n")
@@ -69,7 +69,7 @@ def test_what_a_process_that_died_wrote_last_is_in_its_own_logs_and_all_are_kept
 
 
 def test_of_a_process_that_was_killed_no_others_error_is_quoted(monkeypatch, tmp_path):
-    """A stand-in for its watch tells the death as soon as Ray runs."""
+    """A stand-in for the watch tells the death as soon as Ray runs."""
     told, watches = [], []
 
     def start(scratch, log_dir):

@@ -12,7 +12,7 @@ from sat_slime.embedded.cluster.results import ActorDied, ActorFailure, result_a
 
 @pytest.mark.parametrize("dead, blamed", [(1, "rank 1 died"), (None, "rank 0: Connection closed")])
 def test_a_rank_that_died_is_blamed_and_not_who_talked_to_it(monkeypatch, dead, blamed):
-    """Rank 0 fails first, of a connection to another."""
+    """Rank 0 fails first, since its connection to another rank is closed."""
 
     def result_of(future, who):
         raise ActorDied(f"{who} died") if future == dead else ActorFailure(f"{who}: Connection closed")

@@ -331,7 +331,7 @@ def real(random_models, tmp_path_factory):
 
 
 def differences(path, responses, temperature=1.0):
-    """Per response: largest |log-prob difference| to the Hugging Face model, and its experts as sets."""
+    """For each response: the largest |log-prob difference| to the Hugging Face model, and its experts as sets."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -404,7 +404,7 @@ def test_tokens_depend_on_the_seed_and_not_on_the_neighbours(real):
 
 
 async def interrupted(engine, requests, paths: list[tuple[str, int]]):
-    """A stream whose weights change in its midst, one after the other of `paths` for as long as it lasts."""
+    """Streams responses while the weights change, from one of `paths` to the next for as long as the stream lasts."""
     streaming = asyncio.create_task(engine.stream(requests))
     for path, version in paths:
         # However fast the machine, some tokens come between two changes, and the next change before the end.
@@ -416,7 +416,7 @@ async def interrupted(engine, requests, paths: list[tuple[str, int]]):
 
 
 def endless(requests: list[GenerationRequest]) -> list[GenerationRequest]:
-    """The same up to their longest length."""
+    """The same requests without stop tokens, so that every response has its longest length."""
     return [dataclasses.replace(request, stop_token_ids=()) for request in requests]
 
 

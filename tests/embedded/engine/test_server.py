@@ -125,7 +125,7 @@ sys.stdin.read()
 
 
 def spawn(server, program, *words):
-    """A program in the place of SGLang's server."""
+    """A program that runs in the place of SGLang's server."""
     server._scratch = new_scratch()
     server._spawn([sys.executable, "-c", program, *words], {}, server._scratch)
 
@@ -159,7 +159,7 @@ SIGQUIT = "SIGQUIT received. signum=None, frame=None. It usually means one child
     ],
 )
 def test_which_process_of_a_server_died(tmp_path, log, told):
-    """The last case: the scheduler died in the start before."""
+    """In the last case the scheduler died in the start before this one."""
     server = SGLangServer(2, RolloutConfig(), ModelConfig(), str(tmp_path))
     spawn(server, f"import os; print('{log}', flush=True); os.kill(os.getpid(), 9)")
     server._process.wait()

@@ -40,7 +40,7 @@ def test_a_resumed_run_that_lost_its_model_takes_the_same_one_out_of_the_cache(p
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_another_one_is_not_taken(pipeline, saved, is_there):
-    """As another version of torch makes it, now or when the cache was warmed up again."""
+    """The other model is what another version of torch makes, now or when the cache was warmed up again."""
     cached = cached_model(pipeline.config)
     if is_there:
         write(cached, "other")

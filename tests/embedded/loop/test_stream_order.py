@@ -35,7 +35,7 @@ class World:
         monkeypatch.setattr(stream_order, "result_of", lambda future, who: self.results[future])
         self.results: dict[object, object] = {}
         self.resent: dict[int, int] = {}
-        """Of groups by their number."""
+        """How many responses of a group were sent again, by the group's number."""
 
     def stream(self, number, requests):
         future = object()
@@ -227,7 +227,7 @@ class Books:
         self.totals.update(dropped=self.pipeline.metrics["rollout/dropped"], **batch.faults)
 
     def balance(self) -> None:
-        """docs/asynchrony.md's laws; what was completed since the last row is with the pipeline still."""
+        """Asserts the laws of docs/asynchrony.md. What was completed since the last row is still with the pipeline."""
         pipeline = self.pipeline
         dropped, waiting = self.totals["dropped"] + len(pipeline.dropped), len(pipeline.queue) * SAMPLES
         unfinished = (len(pipeline.streams) + len(pipeline.unfinished)) * SAMPLES

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.engine
 
 DIAGNOSED = {"every_n_steps": 2, "split_every_n_steps": 0}
 PAIR = {"pipeline": {"optimizer_steps_per_rollout": 2}, "diagnose": DIAGNOSED}
-"""Of the two steps of a batch the first is diagnosed."""
+"""A batch has two steps, of which the first is diagnosed."""
 ALWAYS = {"log_probs", "entropy"}
 RESCORED = {
     "log_probs_own_routing",

@@ -13,11 +13,10 @@ from sat_slime.grid import runner
 from sat_slime.grid.plan import cell_config, plan_cells
 from sat_slime.grid.state import GridFolder
 from sat_slime.report.comparison.collection import collect, differing_settings, label_of, load_compared_run
-from sat_slime.report.comparison.contrasts import Comparison, run_numbers, score_curve
+from sat_slime.report.comparison.contrasts import run_numbers, score_curve
 from sat_slime.report.comparison.page import write_grid_report
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.rows import to_json
-from sat_slime.runs.slime_rows import split_log
 
 ROOT = Path(__file__).parents[3]
 STAND_IN = str(ROOT / "tests" / "grid" / "grid_stand_in.py")
@@ -206,21 +205,6 @@ def test_slime_log_by_our_names(tmp_path):
     assert run.datasets == ("aime24",)
 
 
-def test_several_optimizer_steps_per_rollout():
-    rows = [{"rollout/step": r, "rollout/raw_reward": 0.1 * r} for r in range(3)]
-    rows += [{"train/step": s, "train/grad_norm": float(s)} for s in range(6)] + [{"eval/step": 1, "eval/m": 0.5}]
-    metrics, evals = split_log(rows)
-    assert [(row["step"], row["reward/mean"], row["grad_norm"]) for row in metrics] == [
-        (s + 1, pytest.approx(0.1 * (s // 2)), s) for s in range(6)
-    ]
-    assert evals[0]["step"] == 4
-
-
-def test_an_evaluation_before_training_is_of_step_0():
-    rows = [{"eval/step": 0, "eval/m": 0.1}, {"train/step": 0, "train/loss": 1.0}, {"eval/step": 0, "eval/m": 0.2}]
-    assert [row["step"] for row in split_log(rows)[1]] == [0, 1]
-
-
 def test_slimes_names_inside_a_run_folder(tmp_path):
     path = tmp_path / "grpo-lag1-seed0"
     path.mkdir()
@@ -232,56 +216,3 @@ def test_slimes_names_inside_a_run_folder(tmp_path):
     assert run.data.metrics["mismatch/d_pi"].tolist() == [0.01]
     assert run.data.metrics["clip/fraction"].tolist() == [0.25]  # our own is the one that counts
     assert run.datasets == ("aime", "math") and score_curve(run)[1].tolist() == [0.3]
-
-
-# ---------------------------------------------------------------------------------------------------- numbers
-
-
-def with_scores(tmp_path, scores, weights=None):
-    folder = write_cell(tmp_path / "run", "grpo", 1, 0, 40)
-    rows = [
-        {"step": 10 * i, "weights_step": 10 * i if weights is None else weights[i], "accuracy": score}
-        for i, score in enumerate(scores)
-    ]
-    (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-    return load_compared_run(folder)
-
-
-def test_best_late_and_initial_score(tmp_path):
-    numbers = run_numbers(with_scores(tmp_path, [0.9, 0.4, 0.7, 0.6, 0.5]))
-    assert (numbers.initial, numbers.best, numbers.best_step) == (0.9, 0.7, 20)  # untrained weights are no result
-    assert numbers.late == pytest.approx(0.55)
-
-
-def test_scores_belong_to_the_weights_that_were_measured(tmp_path):
-    numbers = run_numbers(with_scores(tmp_path, [0.1, 0.2, 0.7, 0.6, 0.5], [0, 8, 16, 24, 40]))
-    assert numbers.best_step == 16
-
-
-def test_late_d_pi_is_over_whole_lag_cycles(tmp_path):
-    folder = write_cell(tmp_path / "run", "grpo", 8, 0, 40)
-    rows = [{"step": s, "mismatch/d_pi": float((s - 1) % 8)} for s in range(1, 41)]
-    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-    assert run_numbers(load_compared_run(folder)).d_pi == 3.5
-
-
-def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
-    paths = []
-    for method, gain in (("grpo", 0.0), ("sat-grpo", 0.1)):
-        for seed in (0, 1, 2):
-            folder = write_cell(tmp_path / f"{method}{seed}", method, 1, seed)
-            rows = [{"step": s, "accuracy": 0.3 + gain + 0.05 * seed, "n_samples": 256} for s in range(0, 201, 10)]
-            (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
-            paths.append(folder)
-    (contrast,) = Comparison(collect(paths)).contrasts
-    assert (contrast.group, contrast.label) == ("SAT against its own base", "SAT-GRPO − GRPO")
-    assert contrast.best.mean == pytest.approx(0.1) and contrast.best.verdict == "beyond noise"
-    assert contrast.paper_best == pytest.approx(1.46) and contrast.paper_d_pi == pytest.approx(-0.0002)
-
-
-def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
-    paths = [write_cell(tmp_path / f"g{seed}", "grpo", 1, seed, 200) for seed in (0, 1)]
-    lucky = write_cell(tmp_path / "lucky", "gspo", 1, 0, 200)
-    (lucky / "eval.jsonl").write_text('{"step": 10, "accuracy": 1.0}\n')
-    from_best = Comparison(collect([*paths, lucky])).against_best(1, "best")
-    assert from_best["grpo"].mean == 0 and from_best["gspo"].verdict == "one seed"

@@ -10,8 +10,22 @@ import numpy as np
 import pytest
 from made_up_dumps import PARTS, made_up_dump, write_dumps
 
-from sat_slime.report.diagnosis import attribution as diagnosis
-from sat_slime.report.diagnosis.attribution import Tokens, attribute, load_tokens, quantile, tail_bounds
+from sat_slime.report.diagnosis.attribution import (
+    Tokens,
+    attribute,
+    bound,
+    by_entropy,
+    by_lag,
+    by_position,
+    by_probability,
+    by_time,
+    load_tokens,
+    overlap,
+    proxies,
+    quantile,
+    rank_correlation,
+    tail_bounds,
+)
 from sat_slime.rollout.token_dump import TokenDump, dump_path, dump_paths, write_dump
 
 
@@ -79,19 +93,19 @@ def test_the_tail_begins_at_the_papers_quantile():
 def test_groups_hold_every_token_once(run):
     _, tokens = run
     for group in (
-        diagnosis.by_lag,
-        diagnosis.by_position,
-        diagnosis.by_probability,
-        diagnosis.by_entropy,
-        diagnosis.by_time,
+        by_lag,
+        by_position,
+        by_probability,
+        by_entropy,
+        by_time,
     ):
         groups = group(tokens)
         assert len(groups) > 2 and all(inside.any() for inside in groups.values())
         assert (np.sum(list(groups.values()), axis=0) == 1).all(), group.__name__
-    for name, inside in diagnosis.by_probability(tokens).items():
+    for name, inside in by_probability(tokens).items():
         low, high = map(float, name.split("–"))
         assert (np.exp(tokens.log_mu[inside]) >= low).all() and (np.exp(tokens.log_mu[inside]) <= high).all()
-    places = [name.split("–") for name in diagnosis.by_position(tokens)]
+    places = [name.split("–") for name in by_position(tokens)]
     assert places[0][0] == "1" and all(int(a[-1]) + 1 == int(b[0]) for a, b in itertools.pairwise(places))
 
 
@@ -107,14 +121,14 @@ def test_the_bound_is_that_by_hand(run):
             gains.append(float(reward) * sum(x - 1 for x in r))
             penalties.append(4 * sum(float(dump.more["tv"][i]) for i in mine))
             sampled.append(4 * sum(abs(x - 1) / 2 for x in r))
-    found = diagnosis.bound(tokens)
+    found = bound(tokens)
     assert found.responses == len(gains)
     assert found.gain == pytest.approx(np.mean(gains))
     assert found.error == pytest.approx(np.std(gains, ddof=1) / math.sqrt(len(gains)))
     assert found.penalty == pytest.approx(np.mean(penalties)) and found.sampled_penalty == pytest.approx(
         np.mean(sampled)
     )
-    assert diagnosis.bound(tokens, xi=0.5).penalty == pytest.approx(np.mean(penalties) / 2)
+    assert bound(tokens, xi=0.5).penalty == pytest.approx(np.mean(penalties) / 2)
 
 
 def test_the_sampled_ratio_estimates_the_total_variation_and_the_log_ratio_does_not():
@@ -127,7 +141,7 @@ def test_the_sampled_ratio_estimates_the_total_variation_and_the_log_ratio_does_
     log_mu, log_pi = np.log(mu[states, samples]), np.log(pi[states, samples])
     empty = np.zeros(0)
     tokens = Tokens(log_pi - log_mu, {}, empty, empty, log_mu, empty, empty, {}, {}, False)
-    found = diagnosis.proxies(tokens)
+    found = proxies(tokens)
     assert found["|r − 1| / 2"].mean() == pytest.approx(tv.mean(), rel=0.05)
     by_hand = np.abs(pi[states, samples] - mu[states, samples]) / 2
     np.testing.assert_allclose(found["|π − μ| / 2"], by_hand, rtol=1e-9)
@@ -136,16 +150,16 @@ def test_the_sampled_ratio_estimates_the_total_variation_and_the_log_ratio_does_
 
 def test_rank_correlation_and_overlap():
     values = np.array([3.0, 1.0, 2.0, 2.0, 5.0])
-    assert diagnosis.rank_correlation(values, np.exp(values)) == pytest.approx(1)
-    assert diagnosis.rank_correlation(values, -values) == pytest.approx(-1)
+    assert rank_correlation(values, np.exp(values)) == pytest.approx(1)
+    assert rank_correlation(values, -values) == pytest.approx(-1)
     # ranks 4, 1, 2.5, 2.5, 5 against 1, 2, 3, 4, 5
-    assert diagnosis.rank_correlation(values, np.arange(5.0)) == pytest.approx(
+    assert rank_correlation(values, np.arange(5.0)) == pytest.approx(
         np.corrcoef([4, 1, 2.5, 2.5, 5], [1, 2, 3, 4, 5])[0, 1]
     )
-    assert math.isnan(diagnosis.rank_correlation(values, np.ones(5)))
+    assert math.isnan(rank_correlation(values, np.ones(5)))
     a, b = np.arange(100.0), np.arange(100.0)
     b[[95, 0]] = b[[0, 95]]
-    assert diagnosis.overlap(a, a) == 1 and diagnosis.overlap(a, b) == pytest.approx(0.9)
+    assert overlap(a, a) == 1 and overlap(a, b) == pytest.approx(0.9)
 
 
 def test_only_the_dumps_that_tell_most_are_taken(tmp_path):

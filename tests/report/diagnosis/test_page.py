@@ -28,7 +28,7 @@ def run(tmp_path):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Figures are drawn in one test."""
-    monkeypatch.setattr("sat_slime.report.diagnosis.figures.figures", lambda tokens: [])
+    monkeypatch.setattr("sat_slime.report.diagnosis.page.figures", lambda tokens: [])
 
 
 def command(run):

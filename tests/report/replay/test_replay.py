@@ -4,11 +4,10 @@ import torch
 from dump_files import format_2, rank_file, rollout, step_batch, write_run_dump
 
 from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate, response_mean_weights
-from sat_slime.report.replay import replay as replaying
+from sat_slime.report.replay.dumps import Skipped, find_dumps, steps
 from sat_slime.report.replay.gradient import CLIPPED, MASKED, StepView, spans
 from sat_slime.report.replay.replay import replay
 from sat_slime.report.replay.selection import choose
-from sat_slime.report.replay.sources import Skipped, find_dumps, steps
 from sat_slime.report.replay.step_batch import Layout, cut
 from sat_slime.report.replay.sums import span_result
 from sat_slime.runs.folder import RunFolderError
@@ -68,7 +67,7 @@ def test_spans_and_threads_change_nothing(tmp_path, monkeypatch):
     candidates = choose("all")
     layout = Layout(responses=2)
     one = replay([tmp_path], candidates, layout, threads=1)
-    monkeypatch.setattr(replaying, "SPAN_TOKENS", 20)
+    monkeypatch.setattr("sat_slime.report.replay.replay.SPAN_TOKENS", 20)
     many = replay([tmp_path], candidates, layout, threads=3)
     assert [row.name for row in one.rows] == ["rollout 0", "rollout 1", "rollout 2"]
     for mine, theirs in zip(one.total.methods, many.total.methods, strict=True):

@@ -1,4 +1,4 @@
-"""The rows of a data set, a file at a time and never a whole file in memory, whatever its columns are called."""
+"""The rows of a data set, whatever its columns are called; never a whole file is in memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from sat_slime.prompts import PromptError
 
 PROBLEM_COLUMNS = ("problem", "question", "prompt", "messages")
 LABEL_COLUMNS = ("label", "ground_truth", "answer", "reward_model", "solution")
-"""The first that is there counts. In `reward_model` it is `ground_truth`; a `solution` counts where nothing else is."""
+"""The label's column is the first of these that a set has. In `reward_model` the label is the `ground_truth`."""
 _BATCH = 8192
 _BOXED = re.compile(r"\\boxed\s*\{(.*)\}", re.DOTALL)
 
 
 def read_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
-    """Number from 1, problem and label of each row, as they stand there; None: a row has none. Raises PromptError."""
+    """Yields the number from 1, the problem and the label of each row as they stand there; None where a row has none.
+
+    Raises PromptError.
+    """
     if path.suffix == ".parquet":
         yield from _parquet_pairs(path)
         return
@@ -31,7 +34,7 @@ def read_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
 
 
 def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
-    """Number and content of each line that is not blank. Raises PromptError."""
+    """Yields the number and the content of each line that is not blank. Raises PromptError."""
     number = 0
     try:
         with path.open(encoding="utf-8") as lines:
@@ -47,7 +50,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Rows with these columns, or all. Raises PromptError."""
+    """Yields rows with these columns; default: all columns. Raises PromptError."""
     from pyarrow import ArrowException, parquet
 
     try:
@@ -59,7 +62,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[d
 
 @functools.lru_cache(maxsize=64)
 def find_columns(names: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """Those of the problem and of the label, in any letter case; None: not there."""
+    """The columns of the problem and of the label, in any letter case; None where there is none."""
     by_name = {name.lower(): name for name in names}
 
     def first(wanted: Iterable[str]) -> str | None:
@@ -69,7 +72,7 @@ def find_columns(names: tuple[str, ...]) -> tuple[str | None, str | None]:
 
 
 def problem_text(value: Any) -> str | None:
-    """A text, or the one message of the user; None: it is neither."""
+    """The problem in a value: a text, or the user's only message; None where it is neither."""
     if isinstance(value, list):
         said = [
             message.get("content") for message in value if isinstance(message, dict) and message.get("role") == "user"
@@ -79,7 +82,7 @@ def problem_text(value: Any) -> str | None:
 
 
 def label_text(value: Any) -> str | None:
-    r"""A label as text, out of `reward_model`, a list of one, or \boxed; None: it is none."""
+    r"""The label in a value, as text, out of `reward_model`, a list of one, or \boxed; None where it is no label."""
     if isinstance(value, dict):
         value = value.get("ground_truth")
     if isinstance(value, list) and len(value) == 1:
@@ -108,7 +111,7 @@ def _parquet_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
 
 
 def missing_columns(names: Iterable[str]) -> str:
-    """What is said of rows without problem or label."""
+    """The end of an error about a set that has no column for the problem or the label."""
     return (
         f"its columns are {', '.join(map(repr, names))}; a problem is looked for in {', '.join(PROBLEM_COLUMNS)}, "
         f"a label in {', '.join(LABEL_COLUMNS)}: rename one"

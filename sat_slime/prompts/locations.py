@@ -21,10 +21,10 @@ class Source:
 
     given: str
     path: Path | None = None
-    """A file or a folder here; None: on the hub."""
+    """A file or a folder on this machine; None: the set is on the hub."""
     repository: str = ""
     folder: str = ""
-    """A part of the repository; empty: all of it."""
+    """A folder of the repository; empty: all of it."""
     revision: str = "main"
 
 
@@ -34,17 +34,17 @@ class Files:
 
     source: Source
     commit: str | None
-    """Of the hub's repository."""
+    """The commit of the hub's repository; None: the set is on this machine."""
     root: Path
     paths: tuple[Path, ...]
 
     def name(self, path: Path) -> str:
-        """As it is called within the data set."""
+        """A file's name within the data set."""
         return path.relative_to(self.root).as_posix() if path != self.root else path.name
 
 
 def find_source(given: str) -> Source:
-    """A path that is there, or a hub's id as in OWNER/NAME[/FOLDER][@REVISION]. Raises PromptError."""
+    """The source at a path, or under an id of the hub: OWNER/NAME[/FOLDER][@REVISION]. Raises PromptError."""
     path = Path(given).expanduser()
     if path.exists():
         if any(file.suffix == ".parquet" for file in _data_files(path)):
@@ -59,14 +59,14 @@ def find_source(given: str) -> Source:
 
 
 def fetch(source: Source) -> Files:
-    """Its files, downloaded where they are on the hub and not in the hub's cache. Raises PromptError."""
+    """A source's files; downloads those of the hub that its cache does not have. Raises PromptError."""
     if source.path is not None:
         return Files(source, None, source.path, _data_files(source.path))
     from huggingface_hub import snapshot_download
 
     within = f"{source.folder}/" if source.folder else ""
     try:
-        # Data alone: no script of a repository reaches this machine. The folder is named after the commit.
+        # Only data is downloaded: no script of a repository reaches this machine. The folder is named after the commit.
         snapshot = Path(
             snapshot_download(
                 source.repository,
@@ -86,7 +86,7 @@ def fetch(source: Source) -> Files:
 
 
 def sha256(path: Path) -> str:
-    """Of a file's content."""
+    """The SHA-256 of a file's content."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(2**20):
@@ -102,7 +102,7 @@ def _data_files(path: Path) -> tuple[Path, ...]:
     found = (
         file
         for file in path.rglob("*")
-        # Hidden ones are the hub's own notes on a download.
+        # Hidden files are the hub's own notes on a download.
         if file.suffix in SUFFIXES and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
     if not (files := tuple(sorted(found))):

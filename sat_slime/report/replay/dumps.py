@@ -1,4 +1,4 @@
-"""From what the command was given to the optimizer steps in it, one after the other."""
+"""The optimizer steps in the dumps that the command was given, one after the other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Dump:
-    """Files that are read together: one, or those that the ranks of slime 0.3.1 wrote of a rollout."""
+    """Files that are read together: one file, or those that the ranks of slime 0.3.1 wrote of one rollout."""
 
     paths: tuple[Path, ...]
     tokens_per_microbatch: int = TOKENS_PER_MICROBATCH
@@ -67,7 +67,7 @@ def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
 
 
 def _files(path: Path) -> tuple[list[Path], int]:
-    """The files of one argument, and the bound on a micro-batch's tokens in its run."""
+    """(files of one argument, the bound on a micro-batch's tokens in its run)."""
     if not path.exists():
         raise RunFolderError(f"{path} is not there: give dumps, folders of them, or run folders")
     if path.is_file():
@@ -85,7 +85,7 @@ def _files(path: Path) -> tuple[list[Path], int]:
 
 
 def dump_columns(path: Path) -> set[str]:
-    """Names of the columns of a token dump, from its head; none where it is damaged, which reading it tells."""
+    """Names of the columns of a token dump, from its head. None where it is damaged: reading it will say so."""
     try:
         with safe_open(path, framework="numpy") as file:
             return set(file.keys())
@@ -94,7 +94,7 @@ def dump_columns(path: Path) -> set[str]:
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:
-    """Sorts 9.pt before 10.pt."""
+    """A key that sorts 9.pt before 10.pt."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
@@ -104,16 +104,16 @@ def _tokens_per_microbatch(run: Path) -> int:
 
 
 def steps(dumps: Sequence[Dump], layout: Layout) -> Iterator[StepBatch | Skipped]:
-    """Every optimizer step of the dumps with its micro-batches, read when asked for; in the place of a dump that
-    cannot be read, why."""
+    """Every optimizer step of the dumps with its micro-batches, read when asked for. A dump that cannot be
+    read is a Skipped, which tells why."""
     for dump in dumps:
         try:
             batches = _read(dump, layout)
         except (DumpFault, DumpError) as fault:
-            # DumpError begins with the file
+            # a DumpError begins with the file's name
             yield Skipped(dump.paths[0], str(fault).removeprefix(f"{dump.paths[0]}").lstrip(": "))
             continue
-        while batches:  # none is held longer than it is needed
+        while batches:  # each step is freed once it was used
             yield batches.pop(0).arranged(layout, dump.tokens_per_microbatch)
 
 
@@ -127,7 +127,7 @@ def _of_run(dump: TokenDump) -> StepBatch:
     lag = dump.updates - dump.versions[dump.mask]
     checkpoint, proximal = _more(dump, "checkpoint_log_probs"), _more(dump, "proximal_log_probs")
     if checkpoint is not None and proximal is not None and torch.allclose(checkpoint, proximal, atol=1e-6):
-        proximal = None  # a run that divides by pi_l dumps it as what it divides by, too; it is not the trainer's
+        proximal = None  # a run with the denominator pi_l dumps it in both columns; it is not the trainer's own
     return StepBatch(
         name=f"iteration {dump.iteration}, update {dump.step}",
         log_probs=torch.from_numpy(dump.log_probs),

@@ -1,0 +1,42 @@
+"""A page of a report: what stands on it, in which order, and which files stand beside it."""
+
+import re
+
+import numpy as np
+
+from sat_slime.report.drawing import column_of
+from sat_slime.report.page import Figure, Page, Sheet, warning_box
+
+
+def line(axes, table):
+    axes.plot([1, 2], [3, 4])
+    table["y"] = np.array([3.0, 4.0])
+    return True
+
+
+def test_contents_name_what_stands_on_the_page_in_its_order(tmp_path):
+    page = Page(tmp_path)
+    assert page.figure(Figure("shown", "A & B", "what it shows", lambda: column_of([line], "x")))
+    assert not page.figure(Figure("empty", "Nothing", "", lambda: None))
+    page.add("<p>in between</p>")
+    page.sheet(Sheet("table", "T", "how it is read", ["method"], [["<b>"]]))
+    page.section("end", "The end", "<p>of it</p>")
+    text = page.write("x.html", title="<title>", subtitle="sub", summary=["one", "two"]).read_text()
+    assert re.findall(r'<a href="#(\w+)">([^<]+)</a>', text) == [
+        ("shown", "A &amp; B"),
+        ("table", "T"),
+        ("end", "The end"),
+    ]
+    assert re.findall(r'<(?:figure|section) id="(\w+)"', text) == ["shown", "table", "end"]
+    assert text.index('id="shown"') < text.index("in between") < text.index('id="table"')
+    assert "<b>" not in text and "<h1>&lt;title&gt;</h1>" in text
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*")) == [
+        *(f"figures/shown.{kind}" for kind in ("csv", "png", "svg")),
+        "tables/table.csv",
+        "x.html",
+    ]
+
+
+def test_a_box_of_no_warnings_is_none():
+    assert warning_box([]) == ""
+    assert warning_box(["1 < 2"]) == '<ul class="warnings"><li>1 &lt; 2</li></ul>'
