@@ -81,9 +81,8 @@ def evaluate(
     """
     console = Console()
     with without_traceback():
-        from sat_slime.cli.evaluation_run.evaluation_asking import EvaluationFailed, run, show
-        from sat_slime.cli.evaluation_run.evaluation_plan import Wish
-        from sat_slime.cli.evaluation_run.evaluation_plan import plan as plan_evaluation
+        from sat_slime.cli.evaluation_run.evaluation_asking import EvaluationFailed, run_evaluation, show_result
+        from sat_slime.cli.evaluation_run.evaluation_plan import Wish, plan_evaluation
         from sat_slime.prompts import PromptError
 
         wish = Wish(
@@ -110,13 +109,13 @@ def evaluate(
         )
         try:
             task = plan_evaluation(wish)
-            result = run(task, overwrite, console)
+            result = run_evaluation(task, overwrite, console)
         except PromptError as error:
             bad_input([str(error)])
         except EvaluationFailed as error:
             complain(str(error).splitlines())
             raise typer.Exit(FAILED) from None
-    show(result, console)
+    show_result(result, console)
     console.print(f"in {task.out}: eval.json, samples.jsonl", markup=False, highlight=False, soft_wrap=True)
 
 

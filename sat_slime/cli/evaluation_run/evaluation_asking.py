@@ -37,7 +37,7 @@ class EvaluationFailed(RuntimeError):
     """The evaluation began and could not go on. The answers that are there are kept."""
 
 
-def run(task: Task, overwrite: bool, console: Console) -> dict[str, Any]:
+def run_evaluation(task: Task, overwrite: bool, console: Console) -> dict[str, Any]:
     """Ask for the samples that are missing, and return what eval.json holds. Raises EvaluationFailed or ConfigError."""
     with writable(task.out):
         task.out.mkdir(parents=True, exist_ok=True)
@@ -187,7 +187,7 @@ def _commonest_wrong(task: Task, question: Question, rows: dict[tuple[str, int],
     return max(given, key=given.count) if given else None
 
 
-def show(result: dict[str, Any], console: Console) -> None:
+def show_result(result: dict[str, Any], console: Console) -> None:
     """Print the table of problems, and the numbers."""
     from sat_slime.reward import KILLED
 

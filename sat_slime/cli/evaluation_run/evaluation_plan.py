@@ -75,7 +75,7 @@ class Task:
     """Optimizer updates after which a run would have made this evaluation."""
 
 
-def plan(wish: Wish) -> Task:
+def plan_evaluation(wish: Wish) -> Task:
     """The evaluation that is asked for, checked. Raises ConfigError, RunFolderError or PromptError, with a line for
     what is missing or does not fit."""
     if (wish.what is None) == (wish.engine is None):
