@@ -11,8 +11,8 @@ from rich.console import Console
 from sat_slime.cli.terminal import FAILED, OK, without_traceback
 
 data = typer.Typer(no_args_is_help=True, help="Prompts with labels: prepare the paper's, check any.")
-SET = "A file, a folder, OWNER/NAME/FOLDER@REVISION of the hub, or none; by itself the paper's."
-WORKERS = "Processes of the verifier; by itself half as many as cores, at most 8."
+SET = "A file, a folder, OWNER/NAME/FOLDER@REVISION of the hub, or none; default: the paper's."
+WORKERS = "Processes of the verifier; default: half as many as cores, at most 8."
 
 
 @data.command("prepare")
@@ -26,16 +26,19 @@ def data_prepare(
     ] = "slime",
     chat_template: Annotated[
         str | None,
-        typer.Option(metavar="TOKENIZER", help="Apply its chat template here; by itself slime does, with the model's."),
+        typer.Option(metavar="TOKENIZER", help="Apply its chat template here; default: slime applies the model's."),
     ] = None,
     repeated: Annotated[
         str, typer.Option(metavar="keep|drop", help="Problems that come again, within a set or in the next.")
     ] = "drop",
     bad_labels: Annotated[
-        str, typer.Option(metavar="keep|drop", help="Problems whose label the verifier cannot do with, or with two.")
+        str,
+        typer.Option(
+            metavar="keep|drop", help="Problems with several labels, or with one that the verifier does not accept."
+        ),
     ] = "keep",
     verifier: Annotated[str, typer.Option(metavar="MODE", help="The run's mode; see docs/reward.md.")] = "prime_math",
-    seed: Annotated[int, typer.Option(help="Of the order.")] = 1234,
+    seed: Annotated[int, typer.Option(help="Seed of the order.")] = 1234,
     workers: Annotated[int | None, typer.Option(min=1, help=WORKERS, show_default=False)] = None,
     allow_counts: Annotated[
         bool, typer.Option("--allow-counts", help="Take sets of other sizes than the paper's.")
@@ -44,7 +47,7 @@ def data_prepare(
 ) -> None:
     """Make train.jsonl and aime24.jsonl, as slime reads them, and manifest.json.
 
-    By itself the paper's: DAPO-Math-17k and Dolci-RL-Zero-Math-7B, each
+    Default: the paper's, DAPO-Math-17k and Dolci-RL-Zero-Math-7B, each
     problem once, with one instruction, each label verified against itself;
     and AIME 2024. Every row that is left out is accounted for.
 
@@ -92,8 +95,8 @@ def data_check(
     show_all: Annotated[bool, typer.Option("--all", help="Show every row that is found.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per row that is found.")] = False,
 ) -> None:
-    """Find duplicates, over-long prompts, labels that the verifier cannot do with, problems of the evaluation, and rows
-    that slime would stumble over. Exit code 1 where something is found.
+    """Find duplicates, over-long prompts, labels that the verifier does not accept, problems of the evaluation, and
+    rows that slime would stumble over. The exit code is 1 where something is found.
 
         sat-slime data check data/paper/train.jsonl --eval data/paper/aime24.jsonl
 

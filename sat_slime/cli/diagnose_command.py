@@ -46,7 +46,7 @@ def _show(found: Diagnosis, console: Console) -> None:
 
 
 def as_table(sheet: Sheet) -> Table:
-    """A sheet for the terminal."""
+    """A sheet as a table for the terminal."""
     from sat_slime.report.page import Heading, Strong
 
     table = Table(title=sheet.heading, title_justify="left", title_style="bold", box=None, pad_edge=False)

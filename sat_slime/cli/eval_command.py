@@ -26,18 +26,18 @@ def evaluate(
     data: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A .jsonl file of problems; of a run, its own held-out ones.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Samples per problem and repeat; by itself 1.")] = None,
-    repeats: Annotated[int | None, typer.Option(min=1, help="Whole evaluations; by itself 1.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Samples per problem and repeat; default: 1.")] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Whole evaluations; default: 1.")] = None,
     k: Annotated[
-        str | None, typer.Option(metavar="K,...", help="Counts for avg@k and pass@k; by itself --samples.")
+        str | None, typer.Option(metavar="K,...", help="Counts for avg@k and pass@k; default: --samples.")
     ] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy; by itself 1.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy; default: 1.")] = None,
     top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus of sampling.")] = 1.0,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Longest response, in tokens; by itself 8192.", show_default=False)
+        int | None, typer.Option(min=1, help="Longest response, in tokens; default: 8192.", show_default=False)
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the samples, for a server that heeds it; by itself none is sent.")
+        int | None, typer.Option(help="Seed of the samples, for a server that heeds it; default: none is sent.")
     ] = None,
     verifier: Annotated[str, typer.Option(metavar="MODE", help="See docs/reward.md.")] = "default",
     template: Annotated[
@@ -45,13 +45,14 @@ def evaluate(
     ] = "slime",
     raw: Annotated[bool, typer.Option("--raw", help="Send text as it is, without template and chat template.")] = False,
     chat_args: Annotated[
-        str | None, typer.Option(metavar="JSON", help="Of the chat template, such as '{\"enable_thinking\": false}'.")
+        str | None,
+        typer.Option(metavar="JSON", help="Arguments of the chat template, such as '{\"enable_thinking\": false}'."),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 64,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds for one response.")] = 3600.0,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where to; by itself eval/DATA, or in the run.", show_default=False),
+        typer.Option(metavar="FOLDER", help="Where to; default: eval/DATA, or in the run.", show_default=False),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the samples that are there first.")] = False,
     tensor_parallel: Annotated[
@@ -80,9 +81,8 @@ def evaluate(
     """
     console = Console()
     with without_traceback():
-        from sat_slime.cli.evaluation_run.evaluation_asking import EvaluationFailed, run, show
-        from sat_slime.cli.evaluation_run.evaluation_plan import Wish
-        from sat_slime.cli.evaluation_run.evaluation_plan import plan as plan_evaluation
+        from sat_slime.cli.evaluation_run.evaluation_asking import EvaluationFailed, run_evaluation, show_result
+        from sat_slime.cli.evaluation_run.evaluation_plan import Wish, plan_evaluation
         from sat_slime.prompts import PromptError
 
         wish = Wish(
@@ -109,13 +109,13 @@ def evaluate(
         )
         try:
             task = plan_evaluation(wish)
-            result = run(task, overwrite, console)
+            result = run_evaluation(task, overwrite, console)
         except PromptError as error:
             bad_input([str(error)])
         except EvaluationFailed as error:
             complain(str(error).splitlines())
             raise typer.Exit(FAILED) from None
-    show(result, console)
+    show_result(result, console)
     console.print(f"in {task.out}: eval.json, samples.jsonl", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -24,12 +24,12 @@ class GoingBack:
 
     folder: Path
     config: RunConfig
-    """As the command line has it."""
+    """The settings that the command line asks for."""
     damage: str
     damaged: int
     """Iterations of the damaged checkpoint."""
     fallback: int
-    """Iterations of the whole one to take instead; 0: there is none, and the run begins again."""
+    """Iterations of the whole checkpoint to take instead; 0: there is none, and the run begins again."""
     asked: bool = False
     """Whether the command line names the damaged one."""
 
@@ -54,12 +54,12 @@ class GoingBack:
         return f"which costs this: {again} trained again, and their rows, samples and dumps are dropped"
 
     def command(self) -> str:
-        """What does it, with the settings that the command line changed."""
+        """The command that goes back, with the settings that the command line changed."""
         saved = load_config(RunFolder(self.folder).config)
         settings = [
             f"{key}={json.dumps(new)}"
             for key, _, new in differences(saved, self.config)
-            if key not in ("name", "output_dir")  # of a run that was moved
+            if key not in ("name", "output_dir")  # they differ where the run was moved
         ]
         words = ["sat-slime", "launch", str(self.folder), "--resume-from", str(self.fallback)]
         return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
@@ -69,8 +69,8 @@ class GoingBack:
 
 
 def instead_of(damaged: int, there: Iterable[int]) -> list[int]:
-    """Checkpoints in the order in which they are offered in place of a damaged one: from it back, then the newer ones,
-    the newest of these first."""
+    """Checkpoints in the order in which they are offered in place of a damaged one: first it and those before it, then
+    those after it, always the newest first."""
     return sorted(there, key=lambda number: (number > damaged, -number))
 
 

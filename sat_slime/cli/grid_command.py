@@ -33,7 +33,7 @@ def grid(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost; start nothing.")] = False,
     live: Annotated[
         bool | None,
-        typer.Option("--live/--no-live", help="Live table or a line per event; by itself, live on a terminal."),
+        typer.Option("--live/--no-live", help="Live table or a line per event; default: live on a terminal."),
     ] = None,
     address: Annotated[
         str | None, typer.Option(metavar="URL", help="As in launch: Ray's dashboard.", rich_help_panel=SLIME)

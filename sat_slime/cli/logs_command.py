@@ -13,7 +13,7 @@ def logs(
     run: RunArgument,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends or Ctrl-C.")] = False,
     lines: Annotated[
-        int | None, typer.Option("--lines", "-n", min=0, help="The last so many lines; all of them by itself.")
+        int | None, typer.Option("--lines", "-n", min=0, help="So many lines, the last ones; default: all.")
     ] = None,
 ) -> None:
     """Print the log of a run of slime. Ctrl-C ends the printing; the job goes on.

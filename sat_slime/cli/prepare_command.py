@@ -29,10 +29,10 @@ def prepare_model(
         ),
     ],
     hf: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Hugging Face weights; by itself model.hf_checkpoint.")
+        str | None, typer.Option(metavar="FOLDER", help="Hugging Face weights; default: model.hf_checkpoint.")
     ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Where to; by itself model.megatron_checkpoint.")
+        str | None, typer.Option(metavar="FOLDER", help="Where to; default: model.megatron_checkpoint.")
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs of this machine to use.")] = 1,
     overrides: OverridesAsInLaunch = None,
@@ -52,7 +52,7 @@ def prepare_model(
 
 
 def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[str], gpus: int, dry_run: bool) -> int:
-    """Convert a model's weights; the exit code of slime's tool. Raises ConfigError."""
+    """Convert a model's weights, and return the exit code of slime's tool. Raises ConfigError."""
     from sat_slime.cli.slime_run.slime_plan import by_flag
     from sat_slime.config import ConfigError, SlimeConfig, load_config
     from sat_slime.plugin.launch.conversion import conversion_findings, convert, plan_conversion
@@ -85,12 +85,12 @@ def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[s
 @prepare.command("laptop")
 def prepare_laptop(
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where to; by itself where configs/slime/laptop.yaml looks.")
+        Path | None, typer.Option(metavar="FOLDER", help="Where to; default: where configs/slime/laptop.yaml looks.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Make it anew where it is there.")] = False,
 ) -> None:
     """Make the model, tokenizer, prompts and held-out problems of configs/slime/laptop.yaml: those of the embedded
-    quick start. sat-slime launch does so by itself.
+    quick start. sat-slime launch makes them where they are missing.
 
         sat-slime prepare laptop --out data/laptop
     """

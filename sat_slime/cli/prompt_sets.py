@@ -38,7 +38,7 @@ class Preparation:
 
     out: Path
     sources: dict[str, str]
-    """Where a set is, by its name: a path, an id of the hub, or `none`. One that is not named is the paper's."""
+    """Where each set is: a path, an id of the hub, or `none`. A set that is not named is the paper's."""
     template: str
     chat_template: str | None
     repeated: str
@@ -51,7 +51,7 @@ class Preparation:
 
 
 def prepare(asked: Preparation, console: Console) -> bool:
-    """Prepare the folder; whether it was written. Raises ConfigError."""
+    """Prepare the folder, and return whether it was written. Raises ConfigError."""
     try:
         return _prepare(asked, console)
     except PromptError as error:
@@ -224,7 +224,7 @@ def check(asked: Inspection) -> checking.Found:
 
 
 def show(found: checking.Found, show_all: bool, as_json: bool, console: Console) -> None:
-    """The table, or a line of JSON per fault."""
+    """Print the table, or a line of JSON per fault."""
     if as_json:
         for fault in found.faults:
             print(json.dumps(checking.as_dict(fault), ensure_ascii=False))

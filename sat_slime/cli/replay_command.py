@@ -50,7 +50,7 @@ def replay(
         bool, typer.Option("--token-mean", help="Weigh tokens alike in the cosines, not responses.")
     ] = False,
     threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Threads; by itself, one per core.", show_default=False)
+        int | None, typer.Option(metavar="N", min=1, help="Threads; default: one per core.", show_default=False)
     ] = None,
 ) -> None:
     """What would every method have done to these tokens? No GPU, no slime, no run.

@@ -21,7 +21,7 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where a comparison goes; by itself into the grid, else [bold]report/[/]."),
+        typer.Option(metavar="FOLDER", help="Where a comparison goes; default: into the grid, else [bold]report/[/]."),
     ] = None,
     figure: Annotated[
         list[str] | None,

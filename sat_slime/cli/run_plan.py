@@ -69,7 +69,7 @@ def contradiction(settings: Mapping[str, Any]) -> str | None:
 
 
 def load_run(file: Path, overrides: Sequence[str], settings: Mapping[str, Any] | None = None) -> RunConfig:
-    """load_config. Where it raises ConfigError, that also holds what the sections do not agree on."""
+    """A run's settings, as load_config reads them. A ConfigError also tells what the sections do not agree on."""
     try:
         return load_config(file, overrides, settings)
     except ConfigError as error:

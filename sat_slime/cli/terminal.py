@@ -1,5 +1,5 @@
-"""Where a command meets who gave it: exit codes, errors without a traceback, how it ended. Imports nothing of ours
-before a command runs, so that --help answers at once."""
+"""What every command tells in the same way: exit codes, errors without a traceback, how a run ended. It imports nothing
+of ours before a command runs, so that --help answers at once."""
 
 from __future__ import annotations
 

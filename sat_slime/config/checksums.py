@@ -98,7 +98,7 @@ def _flush(path: Path) -> None:
 
 
 def _fault(folder: Path, name: str, checksum: str | None) -> str | None:
-    """checksum: as it was written."""
+    """What is wrong with a file, or None. checksum: the one in SHA256SUMS."""
     if checksum is None:
         return f"has no checksum in {NAME}"
     if name not in _files(folder):  # never a path that leads out of the folder

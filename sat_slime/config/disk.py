@@ -1,4 +1,4 @@
-"""What the file system refuses, told with the path that was written to."""
+"""The errors of a full disk or of a path that cannot be written name the path."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _IN_A_TEXT = ("SafetensorError", "ActorFailure")
-"""Types, by the names that their modules give them, that hand the refusal of a write on in a text alone. The text of
-any other may quote somebody else's."""
+"""Names of exception types that tell a refused write only in their text. The text of any other type may quote the error
+of somebody else."""
 
 
 def disk_is_full(error: BaseException) -> bool:
@@ -34,16 +34,16 @@ def _tells_in_a_text(error: BaseException) -> bool:
 
 
 def _names_a_file(error: BaseException, number: int) -> bool:
-    if isinstance(error, shutil.Error):  # those of a whole folder, as a list of tuples
+    if isinstance(error, shutil.Error):  # it tells the errors of a whole folder, as a list of tuples
         return False
     return getattr(error, "filename", None) is not None or f"{os.strerror(number)}: '" in str(error)
 
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """An OSError inside that names no file, as those of writing, flushing and closing, names `path`. So does a full
-    disk that a copy of a folder, safetensors or a rank tells, which becomes an OSError. For writes below `path` and
-    nothing else: what else fails inside would name it too."""
+    """An OSError inside that names no file, such as one of writing, flushing and closing, names `path` afterwards. So
+    does a full disk that the copy of a folder, safetensors or a rank reports: its error becomes an OSError. Only writes
+    below `path` belong inside, since anything else that fails would name it too."""
     try:
         yield
     except Exception as error:

@@ -6,7 +6,7 @@ import signal
 
 
 def how_it_ended(code: int) -> str:
-    """A sentence's end of a return code; negative is a signal's number."""
+    """A return code as the end of a sentence; a negative one is the number of a signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

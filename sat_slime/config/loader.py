@@ -27,13 +27,13 @@ RunConfig = EmbeddedConfig | SlimeConfig
 RUNTIMES: dict[str, type[RunConfig]] = {"embedded": EmbeddedConfig, "slime": SlimeConfig}
 """The class behind each value of `runtime:`."""
 SHOWN_CHARACTERS = 80
-"""Of a faulty value, in a message."""
+"""Characters of a faulty value that a message shows."""
 _OF_A_RUN = {key for model in RUNTIMES.values() for key in model.model_fields} - set(GridConfig.model_fields)
 _OF_A_GRID = set(GridConfig.model_fields) - {key for model in RUNTIMES.values() for key in model.model_fields}
 RETIRED: dict[KeyPath, str] = {
     ("rollout", "base_port"): "the servers of a run have no ports any more, but files that this user alone can open"
 }
-"""Settings that are gone, and why. Of the files of older runs, which have them, they are left out; elsewhere null alone
+"""Settings that are gone, and why. The files of older runs have them, and there they are left out; elsewhere only null
 passes."""
 
 

@@ -297,7 +297,7 @@ def _context(config: SlimeConfig) -> Iterator[str]:
 
 
 def _cpu(config: SlimeConfig) -> Iterator[str]:
-    """What of slime has nothing that stands in for it on a CPU."""
+    """The parts of slime for which there is no stand-in on a CPU."""
     train = config.train
     if config.cluster.device != "cpu":
         return

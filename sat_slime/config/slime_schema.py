@@ -287,7 +287,7 @@ class SlimeEvalConfig(ScoresConfig):
 
 
 class SlimeCheckpointConfig(Section):
-    """Checkpoints, from which a run goes on by itself when it is started again."""
+    """Checkpoints, from which a resumed run goes on."""
 
     every_n_iterations: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = 20
     """Iterations between checkpoints, besides one at the end; 0: none at all."""

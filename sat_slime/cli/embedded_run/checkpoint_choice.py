@@ -22,7 +22,7 @@ def find_checkpoint(folder: Path, config: EmbeddedConfig, wanted: int | None, *,
 
     Args:
         config: the settings that the run is to go on with.
-        wanted: the iteration of the checkpoint to go on from, 0 for the beginning; None: the newest one's.
+        wanted: the iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint.
         may_ask: where files are damaged and a terminal is there, ask whether to go on from an older checkpoint.
 
     Raises:
@@ -53,7 +53,7 @@ def find_checkpoint(folder: Path, config: EmbeddedConfig, wanted: int | None, *,
 
 
 def _ask(back: GoingBack) -> None:
-    """Returns where somebody at a terminal agrees. Raises ConfigError where not, or where there is no terminal."""
+    """Ask at the terminal whether to go back. Raises ConfigError where nobody agrees, or where there is no terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise back.refusal()
     typer.echo(back.explanation(), err=True)
@@ -66,8 +66,9 @@ def _ask(back: GoingBack) -> None:
 
 
 def _check_initial(folder: Path, config: EmbeddedConfig, saved: Checkpoint) -> None:
-    """Raises ConfigError for an initial model that is another, and for one that would be copied again and is another in
-    the cache. One that is not there either is warmed up again, and compared then."""
+    """Hold the initial model against the checksums in the checkpoint. Raises ConfigError where it is another one, or
+    where it is missing and the cache, from which it would be copied again, holds another one. Where the cache has none
+    either, a resume warms it up again and compares it then."""
     from sat_slime.embedded import checkpoint
     from sat_slime.embedded.initial_model import cached_model, is_model
 

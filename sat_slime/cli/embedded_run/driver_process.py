@@ -22,9 +22,9 @@ from sat_slime.config.exits import how_it_ended
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 2.0
-"""Seconds that what the driver left has to end by itself: servers clean up behind them."""
+"""Seconds in which what the driver left may end on its own: servers clean up after themselves."""
 KILL_S = 30.0
-"""Seconds that the kernel has to end what was killed; what hangs in it longer is left."""
+"""Seconds in which the kernel may end what was killed; a process that hangs longer is left."""
 LOOK_EVERY_S = 0.05
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -37,9 +37,9 @@ class Outcome:
     """finished, interrupted or failed."""
     error: str | None = None
     again: bool = False
-    """It failed before it began, for a reason that may pass: start it once more."""
+    """The work failed before it began, for a reason that may pass: it is to be started once more."""
     dead: bool = False
-    """It could not end by itself: its log has no word of it."""
+    """The driver ended without a word, so its log does not say why."""
 
 
 Lost = Callable[[Outcome], NoReturn]
@@ -82,7 +82,7 @@ def _be_the_driver(work: Callable[[Lost], Outcome], told: int, parent: int, rela
     try:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
-            os._exit(1)  # it died before it could be heard
+            os._exit(1)  # the launcher died before the kernel would have told
         os.setpgid(0, 0)  # Ctrl-C is the launcher's, which passes it on: once, however it came
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a terminal of `stty tostop` would stop it at its first line
         relay.put_back()
@@ -105,7 +105,7 @@ def _read(told: int) -> Outcome | None:
 
 def _without_a_word(child: int, code: int, ray_death: str | None) -> Outcome:
     driver = f"the run's driver (process {child}) {how_it_ended(code)}"
-    if ray_death and code >= 0:  # not of one that was killed, upon which Ray's processes end too
+    if ray_death and code >= 0:  # Ray's processes also end after a driver that was killed
         return Outcome("failed", f"{ray_death}, and {driver} by it", dead=True)
     return Outcome("failed", f"{driver} and could not say why", dead=True)
 
@@ -194,7 +194,7 @@ def _end_what_is_left(before: set[int]) -> None:
     while (left := _children() - before) and time.monotonic() < killing + KILL_S:
         for pid in left:
             if time.monotonic() > killing:
-                os.kill(pid, signal.SIGKILL)  # a child: until it is collected its number is its own
+                os.kill(pid, signal.SIGKILL)  # a child keeps its number until it is waited for
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(LOOK_EVERY_S)

@@ -31,7 +31,7 @@ class EmbeddedPlan:
     resume: bool
     warnings: tuple[str, ...]
     resume_from: int | None = None
-    """The iteration whose checkpoint is to be gone on from, 0 for the beginning; None: the newest one's."""
+    """The iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint."""
 
 
 def plan_embedded_run(
@@ -39,7 +39,7 @@ def plan_embedded_run(
 ) -> EmbeddedPlan:
     """The run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
 
-    folder: that of an existing run, wherever it was moved to; None: output_dir/name.
+    folder: the folder of an existing run, wherever it was moved to; None: output_dir/name.
     resume_from: the iteration of the checkpoint to go on from, instead of the newest.
     """
     errors = config_errors(config)

@@ -70,22 +70,22 @@ def _drive(
     if remark:
         outcome = replace(outcome, error=with_remark(str(outcome.error), remark))
     if outcome.dead:
-        console.show_cursor()  # which a live view had hidden
+        console.show_cursor()  # a live view had hidden it
         _note(folder, str(outcome.error), "ERROR")
     return outcome
 
 
 def _note(folder: RunFolder, text: str, level: str) -> None:
-    """A line of log.txt, before there is a driver that writes it, or after one that could not."""
+    """Add a line to log.txt where no driver does: before there is one, or after one that could not."""
     stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
     with contextlib.suppress(OSError), folder.log.open("a", encoding="utf-8") as log:
         log.write(f"{stamp} {level:<7} {text}\n")
 
 
 def _claim(plan: EmbeddedPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None, list[Path]]:
-    """The run's folder, locked, with its settings; the checkpoint to go on from; newer ones, which are set aside, so
-    that a resume after a start that fails goes on from the same one. Where it is damaged nothing in the folder changes.
-    Raises RunFolderError or ConfigError."""
+    """Lock the run's folder and write its settings. Returns the folder, the checkpoint to go on from, and the newer
+    checkpoints: they are set aside, so that a resume after a start that fails goes on from the same one. A damaged
+    checkpoint changes nothing in the folder. Raises RunFolderError or ConfigError."""
     text, saved, aside = dump_config(plan.config), None, []
     if not plan.resume:
         folder = RunFolder.create(plan.folder, text, overwrite)
@@ -115,7 +115,7 @@ def _set_aside(folder: RunFolder, saved: Checkpoint | None) -> list[Path]:
 def _run(
     plan: EmbeddedPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console, lost: Lost
 ) -> Outcome:
-    """The run, to its end."""
+    """Run the loop in the driver, with view and log, to its end."""
     import sat_slime.embedded as runtime
 
     def lose(error: RuntimeError) -> None:
@@ -185,7 +185,7 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
         lines.append(f"report: {write_report(folder.path)}")
     except KeyboardInterrupt:
         lines.append(f"no report: interrupted; write it with: {again}")
-        if status != "failed":  # whose error is worth more
+        if status != "failed":  # the error of a failed run is worth more
             with contextlib.suppress(OSError):
                 folder.ended("interrupted")
         status = "interrupted"

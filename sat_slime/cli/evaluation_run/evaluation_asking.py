@@ -1,4 +1,4 @@
-"""Asking for the samples of an evaluation, keeping each, and what came of them as a table."""
+"""The samples of an evaluation are asked for and kept one by one, and what came of them is shown as a table."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 SHOWN_PROBLEMS = 64
 """Rows of the printed table; eval.json has all."""
 SHOWN_CHARACTERS = 24
-"""Of an answer, in the table."""
+"""Characters of an answer that the table shows."""
 _NOT_COMPARED = ("data", "engine", "samples_per_problem", "repeats", "k")
 """Settings that may differ from those of the samples that are there: none of them changes a sample."""
 
 
 class EvaluationFailed(RuntimeError):
-    """It began and could not go on. What was answered is kept."""
+    """The evaluation began and could not go on. The answers that are there are kept."""
 
 
-def run(task: Task, overwrite: bool, console: Console) -> dict[str, Any]:
-    """Asks for what is missing, and returns what eval.json holds. Raises EvaluationFailed, ConfigError."""
+def run_evaluation(task: Task, overwrite: bool, console: Console) -> dict[str, Any]:
+    """Ask for the samples that are missing, and return what eval.json holds. Raises EvaluationFailed or ConfigError."""
     with writable(task.out):
         task.out.mkdir(parents=True, exist_ok=True)
     if overwrite:
@@ -94,7 +94,7 @@ def _saved_settings(task: Task) -> dict[str, Any]:
 
 
 def _check_settings(task: Task) -> None:
-    """Samples of one folder are all drawn alike, from one model. Raises ConfigError."""
+    """All samples in a folder are drawn alike, from one model. Raises ConfigError where these would not be."""
     saved = _saved_settings(task)
     compared = {key: value for key, value in task.settings.items() if key not in _NOT_COMPARED}
     changed = [f"{key} ({saved.get(key)!r} -> {value!r})" for key, value in compared.items() if saved.get(key) != value]
@@ -121,7 +121,7 @@ def _row(sampled: Sampled) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[Sampled], None]]:
-    """What to call with each sample: a bar on a terminal, a line for every tenth elsewhere."""
+    """Yields what is called with each sample: it moves a bar on a terminal, and prints every tenth elsewhere."""
     right = answered = 0
     if done:
         console.print(f"{done} of {total} samples are there already", highlight=False)
@@ -181,14 +181,14 @@ def _result(task: Task) -> dict[str, Any]:
 
 
 def _commonest_wrong(task: Task, question: Question, rows: dict[tuple[str, int], Any], count: int) -> str | None:
-    """The answer that was given most often of those that are wrong."""
+    """The wrong answer that was given most often."""
     wrong = [row["extracted"] for row in (rows[question.id, i] for i in range(count)) if not row["reward"]]
     given = [answer for answer in wrong if answer]
     return max(given, key=given.count) if given else None
 
 
-def show(result: dict[str, Any], console: Console) -> None:
-    """The table of problems, and the numbers."""
+def show_result(result: dict[str, Any], console: Console) -> None:
+    """Print the table of problems, and the numbers."""
     from sat_slime.reward import KILLED
 
     table = Table(box=None, pad_edge=False)
@@ -219,7 +219,7 @@ def show(result: dict[str, Any], console: Console) -> None:
 
 
 def _shown(text: str) -> str:
-    """What others wrote, without what a terminal or the table would take for commands."""
+    """A text of others without what a terminal or the table would take for commands, cut to its column."""
     cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
     return escape("".join(character if character.isprintable() else "·" for character in cut))
 

@@ -1,4 +1,4 @@
-"""`sat-slime eval`: a running engine, a model's folder or a run of the embedded runtime, on a set of problems.
+"""The plan of an evaluation: a running engine, a model's folder or a run of the embedded runtime, on a set of problems.
 
 Every graded sample is a line of samples.jsonl as soon as it is there. Given again, the command asks for the others.
 """
@@ -64,19 +64,20 @@ class Task:
     questions: list[Question]
     scores: ScoresConfig
     samples: int
-    """Per problem and repeat."""
+    """Samples per problem and repeat."""
     settings: dict[str, Any]
-    """Told in eval.json, and compared where samples are there already."""
+    """eval.json tells them, and they are compared with those of samples that are there already."""
     out: Path
     open_engine: Callable[[AsyncExitStack, Task], Any]
-    """Coroutine: the engine, started; it ends with the stack."""
+    """A coroutine that starts the engine; the engine ends with the stack."""
     open_grade: Callable[[AsyncExitStack], Grade]
     step: int | None = None
-    """Optimizer updates after which a run would have made it."""
+    """Optimizer updates after which a run would have made this evaluation."""
 
 
-def plan(wish: Wish) -> Task:
-    """Raises ConfigError, RunFolderError or PromptError: a line for what is missing or does not fit."""
+def plan_evaluation(wish: Wish) -> Task:
+    """The evaluation that is asked for, checked. Raises ConfigError, RunFolderError or PromptError, with a line for
+    what is missing or does not fit."""
     if (wish.what is None) == (wish.engine is None):
         raise ConfigError(["give a run, a model's folder, or --engine URL: one of them"])
     if wish.what is not None and _run_of(wish.what) is not None:
@@ -215,7 +216,7 @@ def read_questions(path: Path, template: str, raw: bool = False) -> list[Questio
 
 
 async def _serve(stack: AsyncExitStack, wish: Wish, out: Path) -> ModelServer:
-    """A server of the model's folder, that ends with the stack."""
+    """Start a server of the model's folder; it ends with the stack."""
     from sat_slime.embedded.engine.server import ModelServer
 
     server = ModelServer(str(out), wish.startup_timeout_s, wish.tensor_parallel, wish.server_args)
@@ -225,7 +226,7 @@ async def _serve(stack: AsyncExitStack, wish: Wish, out: Path) -> ModelServer:
 
 
 ENDING_S = 1.0
-"""Seconds from the break of a server's connections, which come first, to the end of its process."""
+"""Seconds that a server's process may take to end after its connections broke."""
 
 
 def _end_of(server: ModelServer) -> str:
@@ -298,7 +299,7 @@ def _check_engines() -> None:
 
 
 def _weights(run: Path, part: Path | None) -> Weights:
-    """The weights that were named, whole. Raises ConfigError."""
+    """The weights that were named. Raises ConfigError where they are damaged or missing."""
     from sat_slime.embedded import held_out
     from sat_slime.embedded.checkpoint import DamagedCheckpoint
 

@@ -35,7 +35,7 @@ class GridPlan:
     """A grid that can start or go on."""
 
     grid: GridConfig
-    """As its folder keeps it: of the run in run.yaml, with the settings laid on."""
+    """The grid as its folder keeps it: its run is run.yaml, which has the grid's settings already."""
     folder: GridFolder
     run: RunConfig
     configs: Mapping[Cell, RunConfig]
@@ -46,7 +46,7 @@ class GridPlan:
 
     @property
     def gpus(self) -> int:
-        """Of one cell; 0 for the embedded runtime."""
+        """GPUs of one cell; 0 for the embedded runtime."""
         return self.run.train.world_size + self.run.rollout.gpus if isinstance(self.run, SlimeConfig) else 0
 
 
@@ -126,7 +126,7 @@ def _run_faults(config: RunConfig, file: Path) -> tuple[list[str], Sequence[str]
 
 
 def _changed(saved: RunConfig, config: RunConfig) -> str | None:
-    """Which settings of a cell that has begun are others now."""
+    """Which settings of a cell have changed since it began, or None."""
     if type(saved) is not type(config):
         return f"it has begun as a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"
     changed = kept_changes(saved, config, also_kept=["pipeline.iterations"])  # cells of a grid are equally long
@@ -139,7 +139,7 @@ def _changed(saved: RunConfig, config: RunConfig) -> str | None:
 
 
 def sizes(configs: Mapping[Cell, RunConfig]) -> dict[Cell, CellSize]:
-    """What each cell is to do."""
+    """The iterations and optimizer steps of each cell."""
     return {
         cell: CellSize(pipeline.iterations, pipeline.iterations * pipeline.optimizer_steps_per_rollout)
         for cell, pipeline in ((cell, config.pipeline) for cell, config in configs.items())

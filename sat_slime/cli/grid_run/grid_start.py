@@ -28,10 +28,10 @@ COMMAND = (sys.executable, "-m", "sat_slime.cli.grid_run.tied")
 
 
 class Cells:
-    """What runs a cell: `sat-slime launch`, or, of a job that goes on already, `sat-slime logs`."""
+    """The commands that run the cells: `sat-slime launch`, or `sat-slime logs` where a cell's job goes on already."""
 
     def __init__(self, plan: GridPlan, options: Sequence[str] = ()):
-        """options: further ones of `sat-slime launch`, of runs of slime."""
+        """options: further options of `sat-slime launch`, for runs of slime."""
         self.plan = plan
         self.options = options
 
@@ -60,7 +60,7 @@ class Cells:
 def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: bool | None, console: Console) -> Ending:
     """Run the chosen cells to their end, or until Ctrl-C. Raises ConfigError or RunFolderError when it cannot start.
 
-    options: further ones of `sat-slime launch`, of runs of slime.
+    options: further options of `sat-slime launch`, for runs of slime.
     """
     if isinstance(plan.run, EmbeddedConfig) and options:
         raise ConfigError([f"{options[0]} is for runs of slime, and these are embedded runs: leave it out"])
@@ -74,7 +74,7 @@ def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: b
             undo.callback(folder.unlock)
             folder.cells.mkdir(exist_ok=True)
             states = folder.observed(plan_cells(plan.grid))
-            # grid.yaml last: a folder that has it is a whole grid's.
+            # grid.yaml comes last: a folder that has it is the folder of a whole grid.
             write_atomically(folder.run, dump_config(plan.run))
             folder.save(states)
             write_atomically(folder.config, dump_config(plan.grid))

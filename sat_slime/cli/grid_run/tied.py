@@ -15,11 +15,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def tie_to(parent: int) -> None:
-    """SIGTERM for this process once its parent is gone; exits at once if it is already. On Linux; elsewhere the
-    process outlives its parent."""
+    """Have the kernel send SIGTERM to this process once its parent is gone; exit at once if it is gone already. Only
+    Linux does so: elsewhere the process outlives its parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:  # it went before the kernel knew
+    if os.getppid() != parent:  # the parent went before the kernel was told
         sys.exit(130)
 
 

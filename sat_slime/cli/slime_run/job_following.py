@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 LAST_LINES = 15
 """Lines of the log that are shown of a job that failed."""
 LONGEST_LINE = 300
+"""Characters of a line of the log that a view shows."""
 
 
 def how_to_go_on(folder: Path) -> str:
@@ -97,7 +98,7 @@ class Show:
     step: dict[str, float] = field(default_factory=dict)
     """Metrics of the newest optimizer step."""
     now: float = math.nan
-    """Time of the newest line that states one, so that an old log has its own speed."""
+    """Time of the newest line that states one, so that a log that is read later shows the speed of its job."""
 
     def clock(self) -> float:
         return time.time() if math.isnan(self.now) else self.now
@@ -148,7 +149,7 @@ def end(
 ) -> Ending:
     """Note how the job ended, end the Ray that was started for it, write the report.
 
-    state: None where it is lost. remark: on a failure, of what was seen beside it.
+    state: None where the cluster does not know the job. remark: what else was seen, for the error of a failure.
     """
     status, error = note_end(folder, record, state, remark)
     if record.ray is not None:
@@ -183,7 +184,7 @@ def _failure(folder: RunFolder, record: JobRecord, state: JobState) -> str:
     from sat_slime.plugin.launch.job_files import JobLog
 
     lines = [*deque((line for line in JobLog(folder.log).lines(record.job) if line.strip()), LAST_LINES)]
-    if state.exit_code is None or not lines:  # it did not run: the message is the reason, not the end of a log
+    if state.exit_code is None or not lines:  # the job did not run: the message is the reason, not the end of a log
         return f"job {record.job} failed: {(state.message.strip().splitlines() or ['no reason given'])[0]}"
     error = f"job {record.job} failed with exit code {state.exit_code}; last in its log: {lines[-1].strip()}"
     return "\n".join([error, "Its log ends with:", *(f"    {line}" for line in lines)])
@@ -199,7 +200,7 @@ def _report(folder: RunFolder) -> str:
 
 
 def end_ray(ray: LocalRay, console: Console, keep_logs: bool = False) -> None:
-    """End a Ray of ours; that it does not end hides nothing else."""
+    """End a Ray that was started for a run. Where it does not end, a warning says so, and nothing else is hidden."""
     from sat_slime.plugin.launch.local_ray import stop_ray
     from sat_slime.plugin.launch.ray_jobs import JobError
 

@@ -44,7 +44,8 @@ def launch_job(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None
         with contextlib.ExitStack() as undo:
             if ray is not None:
                 undo.callback(end_ray, ray, console)
-            if not where.skip_checks and not (ray and plan.config.cluster.device == "cpu"):  # this machine: was checked
+            was_checked = ray is not None and plan.config.cluster.device == "cpu"  # it is this machine
+            if not where.skip_checks and not was_checked:
                 console.print(f"checking the cluster at {server.address} ...", highlight=False)
                 refuse_failures(check_cluster(plan, server))
             folder = _claim(plan, overwrite)
@@ -117,7 +118,8 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
 
 
 def _claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
-    """The run's folder, locked, with its settings. Raises RunFolderError."""
+    """Lock the run's folder, write its settings, and drop what came after the checkpoint to go on from. Raises
+    RunFolderError."""
     from sat_slime.plugin.launch.command import checkpoint_folder
     from sat_slime.plugin.launch.saved import go_back
 

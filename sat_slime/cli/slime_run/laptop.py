@@ -14,14 +14,14 @@ from sat_slime.config import ConfigError, SlimeConfig
 LAPTOP = Path("~/.cache/sat_slime/laptop").expanduser()
 """Where configs/slime/laptop.yaml looks for its model and prompts."""
 RUNNING_SUMS = "sat_slime.plugin.running_sums.reward"
-"""data.reward of such a run."""
+"""The data.reward of a run that is for this model."""
 MODEL, PROMPTS, HELD_OUT = "model", "prompts.jsonl", "held_out.jsonl"
 """What is made in the folder."""
 
 
 def make_laptop(folder: Path, overwrite: bool) -> None:
-    """The quick start's warmed-up model, from its cache if it is there, and its problems, as slime reads them. Raises
-    ConfigError."""
+    """Write the quick start's warmed-up model, from its cache if it is there, and its problems, as slime reads them.
+    Raises ConfigError."""
     if folder.exists() and not overwrite:
         raise ConfigError([f"{folder} is there already: --overwrite makes it anew, --out names another"])
     # In a process of its own, since it makes Megatron's process groups.
@@ -34,8 +34,8 @@ def make_laptop(folder: Path, overwrite: bool) -> None:
 
 
 def missing_laptop(config: SlimeConfig) -> Path | None:
-    """The folder that the launch of a run makes first: of a run of running sums, whose model is FOLDER/model and whose
-    prompts are beside it, where there is no FOLDER. Else None."""
+    """The folder that the launch of a run has to make first, or None. It is that of a run of running sums whose model
+    is FOLDER/model and whose prompts are in FOLDER too, where there is no FOLDER yet."""
     if config.data.reward != RUNNING_SUMS or not (config.model.hf_checkpoint and config.data.prompts):
         return None
     folder = Path(config.model.hf_checkpoint).parent

@@ -1,4 +1,4 @@
-"""Runs that were sent to a cluster: asked after, shown and stopped, from any terminal."""
+"""Runs that were sent to a cluster can be asked after, shown and stopped from any terminal."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ def _progress(run: SentRun) -> str:
 
 
 def progress(newest: Mapping[str, Any], steps: int) -> str:
-    """In words, by the metrics of the newest optimizer step, of so many; empty before the first."""
+    """How far a run is, in words. newest: metrics of its newest optimizer step, empty before the first; steps: how many
+    there will be."""
     if not newest:
         return f"no optimizer step of {steps} yet"
     parts = [f"step {newest.get('step')} of {steps}"]
@@ -146,7 +147,8 @@ def last_log_lines(path: Path, count: int | None) -> Iterator[str]:
 
 
 def follow_log(path: Path, count: int | None = None) -> Iterator[str]:
-    """The log of a run's newest job as it grows, until the job ends; of what is there the last `count` lines."""
+    """The log of a run's newest job as it grows, until the job ends. Of the lines that are there already, the last
+    `count` come, or all."""
     from sat_slime.plugin.launch.job_files import JobLog
 
     run = find(path)
@@ -170,7 +172,7 @@ def _catch_up(run: SentRun) -> None:
 
 @contextlib.contextmanager
 def _writing(run: SentRun) -> Iterator[bool]:
-    """Whether this process may write log.txt: one at a time does."""
+    """Yields whether this process may write log.txt, which one process at a time does."""
     try:
         run.folder.lock()
     except RunFolderError:

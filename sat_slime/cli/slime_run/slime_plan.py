@@ -24,12 +24,12 @@ class SlimePlan:
 
     config: SlimeConfig
     folder: Path
-    """Absolute: the job's processes have other working directories."""
+    """The absolute path, since the job's processes have other working directories."""
     resume: bool
     sent: SlimeCommand
     warnings: tuple[str, ...]
     resume_from: int | None = None
-    """The iteration whose checkpoint is to be gone on from, 0 for the beginning; None: the newest one's."""
+    """The iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint."""
 
 
 def plan_slime_run(
@@ -42,7 +42,7 @@ def plan_slime_run(
 ) -> SlimePlan:
     """The run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
 
-    folder: that of an existing run, wherever it was moved to; None: output_dir/name.
+    folder: the folder of an existing run, wherever it was moved to; None: output_dir/name.
     resume_from: the iteration of the checkpoint to go on from, instead of the newest.
     """
     from sat_slime.config.slime_checks import slime_config_warnings
@@ -50,7 +50,7 @@ def plan_slime_run(
     from sat_slime.plugin.launch.command import run_folder, slime_command
 
     folder = run_folder(config) if folder is None else folder.absolute()
-    # As its folder will remember it, for other terminals in other working directories.
+    # The folder keeps its absolute place, for terminals in other working directories.
     config = config.model_copy(update={"output_dir": str(folder.parent), "name": folder.name})
     known = flags_here(config) if look_for_slime else None
     if errors := settings_errors(config, known):
@@ -148,7 +148,7 @@ def by_flag(command: Sequence[str]) -> list[str]:
 
 
 def describe_json(plan: SlimePlan) -> str:
-    """The same for programs."""
+    """What would be sent, as JSON for programs."""
     from sat_slime.plugin.launch.command import as_json
 
     return json.dumps(as_json(plan.sent), indent=2)
