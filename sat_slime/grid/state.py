@@ -11,7 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from sat_slime.config import load_grid
+from sat_slime.config import GridConfig, dump_config, load_grid
+from sat_slime.config.loader import RunConfig
 from sat_slime.grid.plan import Cell, plan_cells
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.lock import FolderLock
@@ -122,6 +123,21 @@ class GridFolder:
     def planned(self) -> list[Cell]:
         """The cells that grid.yaml names. Raises ConfigError."""
         return plan_cells(load_grid(self.config))
+
+    def begin(self, grid: GridConfig, run: RunConfig) -> list[CellState]:
+        """Write down what the grid is made of; returns the states of its cells. The folder has to be locked."""
+        self.cells.mkdir(exist_ok=True)
+        states = self.observed(plan_cells(grid))
+        write_atomically(self.run, dump_config(run))
+        self.save(states)
+        write_atomically(self.config, dump_config(grid))  # last: a folder that has it is a whole grid's
+        return states
+
+    def keep_cell(self, cell: Cell, config: RunConfig) -> Path:
+        """Keep the settings that a cell is started with; returns their file."""
+        file = self.cells / f"{cell.name}.yaml"
+        write_atomically(file, dump_config(config))
+        return file
 
     def save(self, states: Sequence[CellState]) -> None:
         rows = ",\n".join(to_json(state.row()) for state in states)

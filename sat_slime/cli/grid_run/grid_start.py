@@ -13,15 +13,13 @@ from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.grid_run.grid_plan import GridPlan, grid_outlook, sizes
 from sat_slime.cli.slime_run.slime_plan import saved_iterations
 from sat_slime.cli.terminal import Ending
-from sat_slime.config import ConfigError, EmbeddedConfig, SlimeConfig, dump_config
+from sat_slime.config import ConfigError, EmbeddedConfig, SlimeConfig
 from sat_slime.config.disk import disk_is_full
-from sat_slime.grid.plan import plan_cells
 from sat_slime.grid.progress import ProgressReader
 from sat_slime.grid.runner import GridRun
 from sat_slime.grid.state import CellState
 from sat_slime.grid.view import GridSight, LiveGridView, PlainGridView
 from sat_slime.runs.folder import RunFolderError, writable
-from sat_slime.runs.rows import write_atomically
 
 COMMAND = (sys.executable, "-m", "sat_slime.cli.grid_run.tied")
 """What runs a cell, with the grid's process and the arguments of `sat-slime` behind it."""
@@ -42,8 +40,7 @@ class Cells:
         elif run.has_data() or (isinstance(config, SlimeConfig) and saved_iterations(config, run.path)):
             arguments = ["launch", str(run.path), "--resume", "--no-live", *self.options]
         else:
-            file = self.plan.folder.cells / f"{state.cell.name}.yaml"
-            write_atomically(file, dump_config(config))
+            file = self.plan.folder.keep_cell(state.cell, config)
             arguments = ["launch", str(file), "--no-live", *self.options]
         return [*COMMAND, str(os.getpid()), *arguments]
 
@@ -72,12 +69,7 @@ def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: b
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.lock()
             undo.callback(folder.unlock)
-            folder.cells.mkdir(exist_ok=True)
-            states = folder.observed(plan_cells(plan.grid))
-            # grid.yaml comes last: a folder that has it is the folder of a whole grid.
-            write_atomically(folder.run, dump_config(plan.run))
-            folder.save(states)
-            write_atomically(folder.config, dump_config(plan.grid))
+            states = folder.begin(plan.grid, plan.run)
         try:
             _run(plan, states, retry_failed, Cells(plan, options), live, console)
         except OSError as error:

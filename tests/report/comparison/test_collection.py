@@ -7,7 +7,7 @@ import pytest
 import yaml
 from synthetic import step_metrics, write_cell, write_slime_log
 
-from sat_slime.config import GridConfig, dump_config, load_config
+from sat_slime.config import GridConfig, load_config
 from sat_slime.config.loader import vary
 from sat_slime.grid import runner
 from sat_slime.grid.plan import cell_config, plan_cells
@@ -82,8 +82,7 @@ class StandIns:
         self.folder, self.configs, self.told = folder, configs, told
 
     def command(self, state):
-        file = self.folder.cells / f"{state.cell.name}.yaml"
-        file.write_text(dump_config(self.configs[state.cell]))
+        file = self.folder.keep_cell(state.cell, self.configs[state.cell])
         return ["env", f"GRID_STAND_IN={self.told}", sys.executable, STAND_IN, str(os.getpid()), "launch", str(file)]
 
     def settle(self, state):
@@ -112,12 +111,11 @@ def failed_grid(tmp_path, monkeypatch):
     grid = GridConfig(methods=["grpo", "gspo"], lags=[1], seeds=[0, 1])
     run = vary(load_config(ROOT / "configs/embedded/tiny.yaml"), [("test", {"pipeline.iterations": 4})])
     configs = {cell: cell_config(grid, folder.config, run, cell, folder.runs) for cell in plan_cells(grid)}
-    for path in (folder.cells, told):
-        path.mkdir(parents=True)
+    for path in (folder.path, told):
+        path.mkdir()
     (told / "grpo-lag1-seed0.json").write_text('[[0, "refuse"]]')
     (told / "gspo-lag1-seed0.json").write_text('[[3, "fail"]]')
-    folder.config.write_text(dump_config(grid))
-    states = folder.observed(list(configs))
+    states = folder.begin(grid, run)
     runner.GridRun(folder, states, states[:3], StandIns(folder, configs, told), Silence()).run()
     assert [state.state for state in states] == ["failed", "failed", "finished", "planned"]
     return folder.path
