@@ -30,7 +30,7 @@ from sat_slime.objective.stabilizers import rows, switches
 
 COLUMNS = ("unit", "discriminator", "constraint", "weight", "direction")
 LEGEND = """\
-r = π / (policy below the ratio), ρ its geometric mean over the response, d = log r
+r = π / denominator, ρ its geometric mean over the response, d = log r
 π: the policy in training, μ: the rollout engine's, both on the sampled token"""
 
 

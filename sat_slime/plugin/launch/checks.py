@@ -163,7 +163,10 @@ def cluster_findings(server: JobServer, config: SlimeConfig, run_folder: Path, s
     """The cluster, asked by a job that uses no GPU. Raises JobError when Ray fails."""
     job = f"sat-slime-check-{uuid.uuid4().hex[:8]}"
     with _marker(run_folder) as marker:
-        question = json.dumps([called_functions(sent.command), marker, dump_config(config), str(run_folder)])
+        needed = called_functions(sent.command)
+        if not (method := build_method(config.method)).base_is_ours:
+            needed.append(f"{method.base_path}.__name__")  # the module itself
+        question = json.dumps([needed, marker, dump_config(config), str(run_folder)])
         server.submit([sent.command[0], "-c", _PROBE, question], sent.env, job, config.cluster.runtime_env)
         try:
             state = server.wait(job, PROBE_TIMEOUT_S)
