@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "rollout": {"objective"},
     "prompts": {"reward"},
     "evaluation": {"reward", "rollout"},
-    "runs": {"config"},
+    "runs": {"config", "objective"},
     "grid": {"config", "runs"},
     "report": {"config", "evaluation", "grid", "objective", "rollout", "runs"},
     "embedded": {"config", "evaluation", "objective", "reward", "rollout"},
@@ -89,6 +89,84 @@ def test_no_engine_is_imported_before_a_run_starts(part):
     for path in modules(part):
         found = {name.split(".")[0] for name in imports(path, module_level=True)}
         assert not found & ENGINES, path
+
+
+def dependencies(path: Path, known: set[str]) -> set[str]:
+    """Modules of ours that a module imports, inside functions too."""
+    found = set()
+    for name in imports(path, module_level=False):
+        while name and name not in known:
+            name = name.rpartition(".")[0]
+        found.add(name)
+    return found - {"", dotted(path)}
+
+
+def dotted(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Strongly connected components of more than one module, by Tarjan's algorithm."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        stack.append(module)
+        for other in graph[module]:
+            if other not in order:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in stack:
+                lowest[module] = min(lowest[module], order[other])
+        if lowest[module] == order[module]:
+            component = {stack.pop()}
+            while module not in component:
+                component.add(stack.pop())
+            found.extend([component] if len(component) > 1 else [])
+
+    for module in graph:
+        if module not in order:
+            visit(module)
+    return found
+
+
+def test_no_module_imports_another_in_a_circle():
+    """Imports inside functions count, and those under TYPE_CHECKING."""
+    paths = {dotted(path): path for path in PACKAGE.rglob("*.py")}
+    assert circles({name: dependencies(path, set(paths)) for name, path in paths.items()}) == []
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"e"}, "f": {"a"}}) == [{"a", "b", "c"}]
+
+
+MOST_LINES, MOST_MODULES = 450, 22
+
+
+def test_modules_can_be_read_in_a_sitting_and_folders_overseen():
+    lines = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {path: n for path, n in lines.items() if n > MOST_LINES} == {}
+    sizes = {folder: len(list(folder.glob("*.py"))) for folder in {path.parent for path in lines}}
+    assert {folder: n for folder, n in sizes.items() if n > MOST_MODULES} == {}
+
+
+ONE_THING = {
+    "figures": "the figures of a report",
+    "page": "the page of a report; report/page is what they share",
+    "tables": "the tables of a report",
+    "loss": "the loss; plugin/loss is its dotted path for slime",
+    "reward": "plugin/reward is the dotted path for slime",
+    "streaming": "plugin/streaming is the dotted path for slime",
+}
+"""Names that several modules have, each for one thing."""
+
+
+def test_a_name_of_a_module_stands_for_one_thing():
+    names = [path.stem for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+    assert {name for name in names if names.count(name) > 1} <= set(ONE_THING)
 
 
 def test_the_rule_sees_relative_conditional_and_late_imports(tmp_path, monkeypatch):

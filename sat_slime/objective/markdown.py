@@ -12,7 +12,7 @@ from .method import Method, base_names, compose_method
 from .metric import Metric
 from .metrics import EVALUATION, run_metrics
 from .stabilizer import Stabilizer
-from .stabilizers import STABILIZERS, switches
+from .stabilizers import switches
 
 REDUCTIONS = {"mean": "mean", "sum": "sum", "min": "least", "max": "largest", "step": ""}
 
@@ -26,8 +26,8 @@ def methods_table() -> str:
 
 
 def _method_row(method: Method) -> list[str]:
-    interval = "clip" if method.trust_region else "none"
-    return [_code(method.name), method.ratio, method.denominator, interval, method.rows[-1].formula, _settings(method.base)]
+    interval, formula = "clip" if method.trust_region else "none", method.rows[-1].formula
+    return [_code(method.name), method.ratio, method.denominator, interval, formula, _settings(method.base)]
 
 
 def _switch_row(kind: type[Stabilizer]) -> list[str]:
@@ -36,8 +36,8 @@ def _switch_row(kind: type[Stabilizer]) -> list[str]:
 
 
 def _settings(stabilizer: Stabilizer) -> str:
-    fields = [field.name for field in dataclasses.fields(stabilizer) if field.name not in stabilizer.unread]
-    return ", ".join(f"`{name}` {getattr(stabilizer, name)}" for name in fields)
+    fields = [field.name for field in dataclasses.fields(stabilizer)]  # type: ignore[arg-type]
+    return ", ".join(f"`{name}` {getattr(stabilizer, name)}" for name in fields if name not in stabilizer.unread)
 
 
 def metrics_table(metrics: Iterable[Metric]) -> str:

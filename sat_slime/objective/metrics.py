@@ -20,8 +20,8 @@ from .stabilizers import known
 
 _RUN = (
     Metric("step", "count", "Optimizer updates made, from 1.", "step"),
-    Metric("iteration", "count", "Rollout batches trained.", "step"),
-    Metric("rollout_id", "count", "Number of the batch, from 0.", "step"),
+    Metric("iteration", "count", "Rollout batches trained.", "step", runtime="embedded"),
+    Metric("rollout_id", "count", "Number of the batch, from 0.", "step", runtime="embedded"),
     Metric(
         "reward/mean",
         "reward",
@@ -193,7 +193,9 @@ _STEP = (
 )
 EVALUATION = (
     Metric("step", "count", "Optimizer updates made.", "step"),
-    Metric("iteration", "count", "Rollout batches trained.", "step"),
+    Metric("iteration", "count", "Rollout batches trained.", "step", runtime="embedded"),
+    Metric("rollout_id", "count", "Number of the batch before it, from 0.", "step", runtime="slime"),
+    Metric("dataset", "name", "The data set: a row for each.", "step", runtime="slime"),
     Metric(
         "weights_step",
         "count",
