@@ -218,6 +218,8 @@ def _rest(
 
 def _without(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
     """`values` without what is at `path`, or at the part of it that is there."""
+    if not path:  # a fault of the section as a whole
+        return {}
     key, inner = path[0], path[1:]
     if inner and isinstance(values.get(key), dict):
         return {**values, key: _without(values[key], inner)}

@@ -9,7 +9,8 @@ import textwrap
 import typing
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, WrapValidator, create_model, model_validator
+from pydantic import Field, ValidationError, WrapValidator, create_model, model_validator
+from pydantic_core import ErrorDetails
 
 from sat_slime.config.marks import OWN_TO_A_CELL
 from sat_slime.config.section import Section
@@ -139,8 +140,21 @@ def outside_settings(method: MethodConfig) -> Stabilizer:
     """The base that is not ours, with its settings out of method.settings. Raises ValueError where these do not fit."""
     kind = find(method.base)
     assert kind is not None, "it has been looked for"
-    section = section_of(kind).model_validate(method.settings)
-    return settings_of(kind, section)
+    section = section_of(kind)
+    try:
+        return settings_of(kind, section.model_validate(method.settings))
+    except ValidationError as error:
+        raise ValueError("; ".join(_in_words(kind, section, detail) for detail in error.errors())) from None
+
+
+def _in_words(kind: type[Stabilizer], section: type[Section], detail: ErrorDetails) -> str:
+    """What is wrong with one of method.settings."""
+    key = ".".join(["method", "settings", *map(str, detail["loc"])])
+    if detail["type"] == "extra_forbidden":
+        return f"{key} is no setting of {kind.name}, which has {', '.join(section.model_fields) or 'none'}"
+    if detail["type"] == "value_error":
+        return f"{key}: {detail['ctx']['error']}"
+    return f"{key} is {detail['input']!r}: {detail['msg'].replace('Input should be', 'it must be')}"
 
 
 def _fields() -> dict[str, Any]:

@@ -1,8 +1,10 @@
 import pytest
 
 from sat_slime.config import build_method, load_config, method_label
+from sat_slime.config.loader import read_section
 from sat_slime.config.method_reading import method_in, method_switches, unused_settings
 from sat_slime.config.method_section import MethodConfig
+from sat_slime.config.source import ConfigError
 from sat_slime.objective import (
     DPPO,
     DRPO,
@@ -105,3 +107,8 @@ def test_sat_with_tis_builds_a_method_of_its_own():
 )
 def test_labels_are_the_papers(name, label):
     assert method_label(MethodConfig(**method_switches(name)).model_dump()) == label
+
+
+def test_a_fault_of_the_section_as_a_whole_is_told():
+    with pytest.raises(ConfigError, match="method.settings is for a base that is not ours: write those of grpo"):
+        read_section(MethodConfig, {"base": "grpo", "settings": {"x": 1}}, "a place")

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from sat_slime.objective.metrics import EVALUATION, metric_named
 from sat_slime.rollout.token_dump import dump_path, dump_paths, read_dump
 
 psutil = pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
@@ -169,6 +170,14 @@ def test_a_run_records_what_it_promises(undisturbed):
         "<svg" in (undisturbed.folder / "report.html").read_text()
         or "<img" in (undisturbed.folder / "report.html").read_text()
     )
+
+
+def test_every_column_is_in_the_table_of_metrics(undisturbed):
+    names = {name for row in undisturbed.rows() for name in row}
+    assert {name for name in names if (metric := metric_named(name)) is None or metric.runtime == "slime"} == set()
+    of_evaluations = {name for row in undisturbed.rows("eval") for name in row}
+    known = [metric for metric in EVALUATION if metric.runtime != "slime"]
+    assert {name for name in of_evaluations if not any(metric.covers(name) for metric in known)} == set()
 
 
 def test_killed_and_resumed_is_bitwise_the_same(undisturbed, root):

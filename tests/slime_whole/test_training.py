@@ -2,6 +2,8 @@
 
 import pytest
 
+from sat_slime.objective.metrics import EVALUATION, metric_named
+
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
 SHORT = (
@@ -21,6 +23,15 @@ def test_every_iteration_is_trained_at_the_lag_that_was_asked_for(run):
     assert run.column("step") == [1, 2, 3]
     assert run.column("lag/max") == run.column("lag/mean") == [0, 1, 2]
     assert all(norm > 0 for norm in run.column("grad_norm"))
+
+
+def test_every_column_of_ours_is_in_the_table_of_metrics(run):
+    """slime's own that we do not name have no group before their name."""
+    ours = {key for row in run.rows() for key in row if "/" in key}
+    assert {key for key in ours if (metric := metric_named(key)) is None or metric.runtime == "embedded"} == set()
+    of_evaluations = {key for row in run.rows("eval.jsonl") for key in row}
+    known = [metric for metric in EVALUATION if metric.runtime != "embedded"]
+    assert {key for key in of_evaluations if not any(metric.covers(key) for metric in known)} == set()
 
 
 def test_trainer_and_engine_agree_right_after_a_push(run):

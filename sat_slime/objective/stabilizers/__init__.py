@@ -79,6 +79,11 @@ def stabilizer_at(path: str) -> type[Stabilizer]:
     return kind
 
 
+def forget_those_outside() -> None:
+    """As if none of them had been asked for."""
+    _OUTSIDE.clear()
+
+
 def known() -> tuple[type[Stabilizer], ...]:
     """Ours, and those that are not and were asked for."""
     return (*STABILIZERS.values(), *_OUTSIDE.values())

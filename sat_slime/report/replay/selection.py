@@ -95,6 +95,8 @@ def _with(name: str, settings: dict[str, Any]) -> Method:
     section: dict[str, Any] = method_switches(name)
     for key, value in settings.items():
         *path, last = key.split(".")
+        if path[:1] == ["settings"] and named_method(name).base_is_ours:
+            continue  # those of a base that is not ours
         inner = section
         for part in path:
             inner = inner.setdefault(part, {})

@@ -1,0 +1,121 @@
+"""A stabilizer outside the package, the one of docs/stabilizers.md: everything follows from its file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from command_line import TINY, sat_slime_command
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from sat_slime.config import build_method, load_config
+from sat_slime.config.source import ConfigError
+from sat_slime.objective import TokenBatch, check_method, named_method, policy_surrogate, stabilizers
+from sat_slime.objective.metrics import metric_named
+from sat_slime.report.comparison.curves import draw_seeds, key_to
+from sat_slime.report.replay.selection import choose
+
+ROOT = Path(__file__).parents[2]
+PATH = "my_package.halfway"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """my_package.halfway, as the page has it."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "stabilizers.md").read_text(), re.DOTALL)
+    folder = tmp_path / "my_package"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "halfway.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
+        del sys.modules[name]
+    stabilizers.forget_those_outside()
+
+
+def settings(tmp_path, **method):
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump({"extends": str(TINY), "method": method}))
+    return file
+
+
+def test_the_page_of_methods(package):
+    result = sat_slime_command("methods", f"sat-{PATH}-r3")
+    assert result.exit_code == 0, result.output
+    assert "M = 1{|r − 1| ≤ band}" in result.stdout
+    assert re.search(r"method\.settings\.band +0\.1 +Largest \|r - 1\|", result.stdout)
+
+
+def test_settings_reach_the_objective_and_a_dry_run_prints_them(package, tmp_path):
+    file = settings(tmp_path, base=PATH, settings={"band": 0.2}, sat=True, r3=False)
+    method = build_method(load_config(file).method)
+    assert (method.base.band, method.name, method.label) == (0.2, f"sat-{PATH}", "SAT-HALFWAY")
+    check_method(method)
+    result = sat_slime_command("launch", file, "--dry-run")
+    assert result.exit_code == 0 and "SAT-HALFWAY" in result.stdout, result.output
+    named = sat_slime_command("launch", TINY, "--method", f"{PATH}-tis", "--dry-run")
+    assert named.exit_code == 0 and "HALFWAY w/ TIS" in named.stdout, named.output
+
+
+def test_it_gates_and_its_metric_is_in_the_table(package):
+    mu = torch.full((4,), -1.0, dtype=torch.float64)
+    log_probs = (mu + torch.tensor([0.0, 0.05, 0.15, -0.15])).requires_grad_()
+    batch = TokenBatch(log_probs, mu, torch.ones_like(mu), torch.ones(4, dtype=torch.bool), [4])
+    surrogate = policy_surrogate(named_method(PATH), batch)
+    assert (surrogate.values != 0).tolist() == [True, True, False, False]
+    assert surrogate.metrics["halfway/masked"] == 0.5
+    assert metric_named("halfway/masked").reduction == "mean"
+
+
+def test_a_comparison_draws_it_in_its_own_style(package):
+    axes = Figure().add_subplot()
+    curve = (torch.arange(20.0).numpy(), torch.rand(20).numpy())
+    for place, name in enumerate(("grpo", PATH)):
+        assert draw_seeds(axes, {}, name, [curve], place, name, band=False)
+    grpo, own = axes.lines
+    assert (own.get_label(), to_hex(own.get_color()), own.get_marker()) == ("HALFWAY", "#aa3377", "*")
+    assert own.get_linestyle() != grpo.get_linestyle()
+    assert "#AA3377 broken: Halfway" in key_to(["grpo", PATH])
+
+
+def test_a_replay_sweeps_its_settings(package):
+    found = choose(f"grpo,{PATH}", ["settings.band=[0.1,0.3]"])
+    assert [one.label for one in found] == ["grpo", f"{PATH} settings.band=0.1", f"{PATH} settings.band=0.3"]
+    assert [one.method.base.band for one in found[1:]] == [0.1, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ({"base": "my_package.nowhere"}, "my_package.nowhere cannot be imported .*: name a module that Python finds"),
+        ({"base": PATH, "settings": {"band": -1}}, "settings.band is -1: it must be greater than 0"),
+        ({"base": PATH, "settings": {"bund": 1}}, "settings.bund.*no setting of halfway, which has band"),
+        ({"base": "grpo", "settings": {"band": 1}}, "method.settings is for a base that is not ours"),
+        ({"base": "my_package"}, "method.base is 'my_package': it must be one of ppo"),
+    ],
+)
+def test_bad_settings_are_told(package, tmp_path, method, said):
+    with pytest.raises(ConfigError, match=said):
+        load_config(settings(tmp_path, **method))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("x = 1\n", "my_package.bad defines none"),
+        ("import nothing_at_all\n", "cannot be imported .*nothing_at_all"),
+        ("from my_package.halfway import Halfway\nclass A(Halfway): name = 'grpo'\n", "name of one of ours"),
+        ("from my_package.halfway import Halfway\nclass A(Halfway): place = 'suffix'\n", "stands beside a base"),
+    ],
+)
+def test_a_bad_module_is_told(package, tmp_path, code, said):
+    (package / "bad.py").write_text(code)
+    with pytest.raises(ConfigError, match=said):
+        load_config(settings(tmp_path, base="my_package.bad"))
