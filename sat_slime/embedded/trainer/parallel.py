@@ -63,7 +63,7 @@ def initialize(train: TrainConfig, rank: int, init_method: str, timeout_s: float
     warnings.filterwarnings("ignore", module="megatron")
     logging.getLogger("megatron").setLevel(logging.ERROR)
     torch.set_num_threads(train.threads_per_rank)
-    # All ranks are on this machine, and neither asks who it is that connects.
+    # All ranks are on this machine, and neither gloo nor NCCL asks who connects.
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = "lo"
     on_gpu = torch.cuda.is_available()
     if on_gpu:

@@ -96,7 +96,7 @@ class TrainerRank:
         size = len(samples) // count
         parts = [samples[i * size : (i + 1) * size] for i in range(count)]
         packed = [(part, self._microbatches(part)) for part in parts]
-        # Before the first step: with several, the denominator `trainer` is the policy at the start of the batch.
+        # Before the first step, since with several steps the denominator `trainer` is the policy as the batch begins.
         steps = [Step(*both, self._proximal(*both)) for both in packed]
         return [self._step(step, dump) for step in steps]
 
