@@ -110,5 +110,5 @@ def test_labels_are_the_papers(name, label):
 
 
 def test_a_fault_of_the_section_as_a_whole_is_told():
-    with pytest.raises(ConfigError, match="method.settings is for a base that is not ours: write those of grpo"):
+    with pytest.raises(ConfigError, match=r"method\.settings is for a base that is not ours: write those of grpo"):
         read_section(MethodConfig, {"base": "grpo", "settings": {"x": 1}}, "a place")
