@@ -48,27 +48,27 @@ class Method:
         """token: each token's own ratio; sequence: that of its response."""
         return self.base.ratio
 
-    @property
+    @cached_property
     def sat(self) -> SAT | None:
         """What contracts the clip interval."""
         return self._first(SAT)
 
-    @property
+    @cached_property
     def gates(self) -> tuple[Gate, ...]:
         """What keeps or drops tokens."""
         return self._all(Gate)
 
-    @property
+    @cached_property
     def weights(self) -> tuple[Weight, ...]:
         """What weights tokens."""
         return self._all(Weight)
 
-    @property
+    @cached_property
     def penalty(self) -> Penalty | None:
         """What stands in place of the clip."""
         return self._first(Penalty)
 
-    @property
+    @cached_property
     def step_constraint(self) -> StepConstraint | None:
         """What the weights may move by in one optimizer step."""
         return self._first(StepConstraint)
@@ -83,7 +83,7 @@ class Method:
         """The trainer's softmax is over the tokens that the rollout engine sampled from."""
         return self.has("topp")
 
-    @property
+    @cached_property
     def quantile_is_of_the_step(self) -> bool:
         """Whether SAT's quantile is over all tokens of the optimizer step, so that it is taken beforehand."""
         return self.sat is not None and self.sat.scope == "step"

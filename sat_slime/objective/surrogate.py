@@ -14,7 +14,7 @@ from .clip import Clipped, bounded_ratio, clipped_surrogate
 from .method import Method
 from .quantile import tail_quantile
 from .ratio import log_ratio
-from .stabilizers.ppo import Clip, clip_ends, dual_clip
+from .stabilizers.ppo import clip_ends, dual_clip
 from .stabilizers.sat import SAT, contract, sat_metrics, scope_is_too_small
 
 
@@ -65,9 +65,7 @@ def policy_surrogate(
         values, clipped, metrics = method.penalty.surrogate(bounded_ratio(d), view), torch.zeros_like(batch.mask), {}
     else:
         if method.sat and method.trust_region:
-            q, scope = _quantile(method, method.sat, batch, d, group) if quantile is None else (quantile, {})
-            held, metrics = _contracted(method.sat, method.trust_region, batch, view, d, q, factor)
-            metrics = scope | metrics
+            held, metrics = _contracted(method.sat, method, batch, view, d, quantile, factor)
         else:
             held = clipped_surrogate(d, advantages, *clip_ends(method.trust_region))
             metrics = batch.active_means(held.sums(advantages))
@@ -108,19 +106,24 @@ def _gates_and_weights(method: Method, batch: TokenBatch, view: BatchView) -> tu
     return factor, metrics
 
 
-def _quantile(
-    method: Method, sat: SAT, batch: TokenBatch, d: Tensor, group: dist.ProcessGroup | None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """q of the micro-batch (Eq. quantile), and whether its scope is large enough for the gate to open."""
-    q = tail_quantile(d.detach().abs(), sat.alpha, group, padding=len(d) - batch.n_active)
-    return q, {"sat/scope_too_small": scope_is_too_small(sat, method.ratio, batch, group)}
-
-
 def _contracted(
-    sat: SAT, clip: Clip, batch: TokenBatch, view: BatchView, d: Tensor, q: Tensor | float, factor: Tensor | None
+    sat: SAT,
+    method: Method,
+    batch: TokenBatch,
+    view: BatchView,
+    d: Tensor,
+    quantile: Tensor | float | None,
+    factor: Tensor | None,
 ) -> tuple[Clipped, dict[str, Tensor]]:
-    """The surrogate on SAT's interval (Eqs. satr-clip, satrloss), with sat/* and clip/*."""
-    interval = contract(sat, clip, view.d, torch.as_tensor(q, dtype=d.dtype, device=d.device))
+    """The surrogate on SAT's interval (Eqs. quantile, satr-clip, satrloss), with sat/* and clip/*."""
+    clip = method.trust_region
+    assert clip is not None, "there is an interval"
+    stale, metrics = view.d.abs(), {}
+    if quantile is None:
+        q = tail_quantile(stale, sat.alpha, view.group, padding=len(stale) - batch.n_active)
+        metrics["sat/scope_too_small"] = scope_is_too_small(sat, method.ratio, batch, view.group)
+    else:
+        q = torch.as_tensor(quantile, dtype=d.dtype, device=d.device)
+    interval = contract(sat, clip, stale, q)
     held = clipped_surrogate(d, view.advantages, interval.low, interval.high)
-    means = batch.active_means(held.sums(view.advantages))
-    return held, sat_metrics(interval, clip, batch, held, view.d, factor) | means
+    return held, metrics | sat_metrics(interval, clip, batch, view, held, factor)

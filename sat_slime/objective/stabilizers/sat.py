@@ -15,6 +15,7 @@ from annotated_types import Gt, Le
 from torch import Tensor
 
 from ..batch import TokenBatch
+from ..batch_view import BatchView
 from ..clip import Clipped, indicator
 from ..metric import Metric
 from ..quantile import quantile_rank
@@ -136,13 +137,13 @@ class Contraction:
     """(N,) ends of the interval."""
 
 
-def contract(sat: SAT, clip: Clip, d: Tensor, q: Tensor) -> Contraction:
-    """SAT's interval for the (N,) log-ratios d at the 0-dim quantile q (Eqs. kernel, gate, adaptive-eps).
+def contract(sat: SAT, clip: Clip, stale: Tensor, q: Tensor) -> Contraction:
+    """SAT's interval for the (N,) staleness |d| at the 0-dim quantile q (Eqs. kernel, gate, adaptive-eps).
 
     The ratio lies on the side of 1 that sign(d) names, so the end on the other side cannot bind: the factor of |d|
     stands at both ends, and only the mean radii have to tell the sides apart.
     """
-    c = contraction(d.detach().abs(), q, sat.exponent)
+    c = contraction(stale, q, sat.exponent)
     shrink = 1.0 - c
     return Contraction(q, c, shrink, *contracted_ends(clip, shrink))
 
@@ -171,31 +172,29 @@ def contracted_ends(clip: Clip, shrink: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def sat_metrics(
-    contraction: Contraction, clip: Clip, batch: TokenBatch, held: Clipped, d: Tensor, factor: Tensor | None
+    interval: Contraction, clip: Clip, batch: TokenBatch, view: BatchView, held: Clipped, factor: Tensor | None
 ) -> dict[str, Tensor]:
-    """0-dim sat/* of a micro-batch (Table runtime-metrics).
+    """0-dim sat/* and clip/* of a micro-batch (Table monitor).
 
     Args:
         held: the clipped surrogate on that interval.
-        d: (N,) log-ratios.
         factor: (N,) product of gates and weights: a token that a gate drops had no gradient to lose. None: 1.
     """
-    low, high = clip_ends(clip)
-    in_base = indicator(torch.eq, held.ratio.clamp(low, high), held.ratio)
+    in_base = indicator(torch.eq, held.ratio.clamp(*clip_ends(clip)), held.ratio)
     cut = held.cut if factor is None else held.cut * factor.sign()
-    shrink = contraction.shrink
-    either, difference = shrink.sum(), torch.dot(shrink, d.detach().sign())
+    either, difference = interval.shrink.sum(), torch.dot(interval.shrink, view.d.sign())
     means = batch.active_means(
         {
-            "sat/gate_rate": shrink.sign().sum(),
+            "sat/gate_rate": interval.shrink.sign().sum(),
             "sat/newly_clipped": torch.dot(cut, in_base),
             "sat/eps_low_mean": (either - difference) * (-clip.eps_low / 2),
             "sat/eps_high_mean": (either + difference) * (-clip.eps_high / 2),
         }
+        | held.sums(view.advantages)
     )
     means["sat/eps_low_mean"] += clip.eps_low
     means["sat/eps_high_mean"] += clip.eps_high
-    c, q = contraction.c, contraction.q
+    c, q = interval.c, interval.q
     return {"sat/q": q, "sat/c_min": c.amin() if len(c) else torch.ones_like(q)} | means
 
 
