@@ -271,6 +271,13 @@ def metric_named(name: str) -> Metric | None:
     return next((metric for metric in run_metrics() if metric.covers(name)), None)
 
 
+def axis_of(name: str) -> tuple[str, float]:
+    """How a figure shows a metric: the unit, and the factor of its values. Shares are percent of the tokens."""
+    metric = metric_named(name)
+    assert metric is not None, f"{name} is in the table"
+    return ("% of tokens", 100.0) if metric.unit == "share" else (metric.unit, 1.0)
+
+
 def slime_names(prefix: str = "") -> dict[str, str]:
     """slime's own names that begin with `prefix`, and ours."""
     return {own: metric.pattern for metric in run_metrics() for own in metric.slime if own.startswith(prefix)}

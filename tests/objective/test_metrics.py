@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
+import sat_slime
 from sat_slime.objective import MetricAccumulator
+from sat_slime.objective.metrics import metric_named, run_metrics, slime_names
 
 
 def test_metrics_reduce_by_their_name() -> None:
@@ -29,3 +34,37 @@ def test_differing_names_are_an_error() -> None:
     accumulator.add({"a": 1.0}, 1)
     with pytest.raises(ValueError, match="b not in all of them"):
         accumulator.reduce()
+
+
+def test_every_metric_that_a_report_or_the_live_view_reads_is_in_the_table() -> None:
+    package = Path(sat_slime.__file__).parent
+    groups = {name.partition("/")[0] for metric in run_metrics() for name in metric.names if "/" in name}
+    key = re.compile(rf'"((?:{"|".join(sorted(groups))})/[a-z0-9_]+)"')
+    found = {
+        name: path
+        for part in ("report", "runs", "grid")
+        for path in package.joinpath(part).rglob("*.py")
+        for name in key.findall(path.read_text(encoding="utf-8"))
+    }
+    assert len(found) > 40
+    found.pop("rollout/step")  # slime's own, of its exported logs
+    assert {name: path for name, path in found.items() if metric_named(name) is None} == {}
+
+
+def test_no_name_stands_twice_in_the_table() -> None:
+    names = [name for metric in run_metrics() for name in metric.names]
+    assert len(names) == len(set(names))
+
+
+def test_names_with_a_word_in_capitals_stand_for_any() -> None:
+    assert metric_named("rollout/rejected/too long").pattern == "rollout/rejected/REASON"
+    assert metric_named("rollout/finished/1-64").pattern == "rollout/{finished,dropped}/LOW-HIGH"
+    assert metric_named("rollout/rejected").pattern == "rollout/{rejected,lost,resent}"
+    assert metric_named("lag/median") is None and metric_named("xlag/mean") is None
+
+
+def test_slimes_names_are_those_of_one_metric_each() -> None:
+    names = slime_names()
+    assert names["train/pg_loss"] == "loss/policy" and slime_names("perf/")["perf/step_time"] == "time/step"
+    assert len(names) == sum(len(metric.slime) for metric in run_metrics())
+    assert all("{" not in ours for ours in names.values())

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sat_slime.objective.metrics import axis_of
 from sat_slime.report.comparison.collection import ComparedRun
 from sat_slime.report.comparison.contrasts import Comparison, score_curve
 from sat_slime.report.comparison.curves import draw_seeds, metric_curve, style_of
@@ -101,7 +102,11 @@ def _lines(comparison: Comparison, lag: int | None, family: str | None, key: str
         else:
             curves, scale = [metric_curve(run, key) for run in runs], 1.0
         drawn |= draw_seeds(axes, table, method, curves, place, column, band=family is not None, scale=scale)
-    names = {"accuracy": "held-out accuracy, %", "reward/mean": "mean reward", "mismatch/d_pi": "d_pi, nats"}
+    names = {
+        "accuracy": "held-out accuracy, %",
+        "reward/mean": "mean reward",
+        "mismatch/d_pi": f"d_pi, {axis_of('mismatch/d_pi')[0]}",
+    }
     axes.set_title(f"{lag_name(lag)}{'' if family is None else ', ' + family}")
     axes.set_ylabel(names[key])
     if key == "mismatch/d_pi" and drawn:
@@ -143,9 +148,9 @@ def draw_learning(comparison: Comparison, key: str) -> Drawing | None:
 
 def draw_departure(comparison: Comparison) -> Drawing | None:
     """d_pi and KL of every run; where one first left its low band it is marked and named."""
-    keys = (("mismatch/d_pi", "d_pi, nats"), ("mismatch/k3_kl", "K3 KL, nats"))
+    keys = (("mismatch/d_pi", "d_pi"), ("mismatch/k3_kl", "K3 KL"))
     panels = [
-        partial(_departure_panel, comparison, lag, key, label)
+        partial(_departure_panel, comparison, lag, key, f"{label}, {axis_of(key)[0]}")
         for lag in comparison.collection.lags
         for key, label in keys
     ]

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sat_slime.objective.metrics import axis_of
 from sat_slime.report.comparison.contrasts import Comparison, late_mean
 from sat_slime.report.comparison.curves import aligned, marks, metric_curve, seed_mean, style_of
 from sat_slime.report.comparison.figures import lag_name
@@ -17,12 +18,12 @@ from sat_slime.report.comparison.methods import has, label_of, method_called
 from sat_slime.report.drawing import BLACK, BLUE, NARROW_WIDTH, ORANGE, STYLE, VERMILION, Drawing, Table, column_of
 
 SAT_METRICS = (
-    ("sat/q", "q", "nats", 1.0),
-    ("sat/gate_rate", "gate open", "% of tokens", 100.0),
-    ("sat/newly_clipped", "newly clipped: tokens whose gradient SAT removed", "% of tokens", 100.0),
-    ("sat/eps_high_mean", "mean upper radius", "radius", 1.0),
-    ("sat/eps_low_mean", "mean lower radius", "radius", 1.0),
-    ("sat/c_min", "strongest contraction of a token in a step", "factor", 1.0),
+    ("sat/q", "q"),
+    ("sat/gate_rate", "gate open"),
+    ("sat/newly_clipped", "newly clipped: tokens whose gradient SAT removed"),
+    ("sat/eps_high_mean", "mean upper radius"),
+    ("sat/eps_low_mean", "mean lower radius"),
+    ("sat/c_min", "strongest contraction of a token in a step"),
 )
 PARTS = (
     ("mismatch/d_pi", "d_pi", {"marker": "|", "color": BLACK, "markersize": 12, "markeredgewidth": 2}),
@@ -33,13 +34,12 @@ PARTS = (
 
 def draw_sat(comparison: Comparison, lag: int | None) -> Drawing | None:
     """SAT's own quantities over training at a lag, a line per SAT method, with the range of the seeds."""
-    panels = [partial(_sat_panel, comparison, lag, *metric) for metric in SAT_METRICS]
+    panels = [partial(_sat_panel, comparison, lag, key, title) for key, title in SAT_METRICS]
     return column_of(panels, "optimizer step", height=2.1)
 
 
-def _sat_panel(
-    comparison: Comparison, lag: int | None, key: str, title: str, unit: str, scale: float, axes: Axes, table: Table
-) -> bool:
+def _sat_panel(comparison: Comparison, lag: int | None, key: str, title: str, axes: Axes, table: Table) -> bool:
+    unit, scale = axis_of(key)
     methods = [method for method in comparison.collection.methods if has(method, "sat")]
     drawn = False
     for place, method in enumerate(methods):

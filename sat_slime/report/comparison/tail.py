@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from sat_slime.objective.metrics import axis_of
 from sat_slime.report.comparison.collection import Collection, ComparedRun
 from sat_slime.report.comparison.methods import has, label_of
 from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, VERMILION, Drawing, Table, column_of
@@ -133,7 +134,7 @@ def lag_table(collection: Collection) -> Rows:
             for key, _ in MEASURES:
                 found = np.concatenate([metrics[key][at] for metrics, at in chosen if key in metrics] or [np.zeros(0)])
                 found = found[np.isfinite(found)]
-                percent = key in ("sat/gate_rate", "sat/newly_clipped")
+                percent = axis_of(key)[1] == 100
                 numbers.append("–" if not len(found) else f"{found.mean():.2%}" if percent else f"{found.mean():.4f}")
             steps = sum(int(at.sum()) for _, at in chosen)
             rows.append(

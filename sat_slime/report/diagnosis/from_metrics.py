@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 from matplotlib.axes import Axes
 
+from sat_slime.objective.metrics import axis_of
 from sat_slime.report.diagnosis.tables import percent
 from sat_slime.report.drawing import BLACK, BLUE, ORANGE, VERMILION, Drawing, Table, column_of
 from sat_slime.report.page import Figure, Sheet
@@ -73,7 +74,7 @@ def metrics_figure(metrics: Columns) -> Figure:
 def _draw(metrics: Columns) -> Drawing | None:
     looks = ((BLACK, "-", "o"), (BLUE, "--", "s"), (VERMILION, "-.", "^"))
     sizes, shares = list(zip(SIZES.items(), looks, strict=True)), list(zip(SHARES.items(), looks, strict=True))
-    panels = [partial(_panel, metrics, sizes, "nats", 1.0)]
+    panels = [partial(_panel, metrics, sizes, *axis_of("mismatch/policy"))]
     if any(key in metrics for key in SHARES):
         panels.append(partial(_panel, metrics, shares, "% of |d|", 100.0))
     return column_of(panels, "realized lag, updates")

@@ -97,7 +97,7 @@ def draw_learning(data: RunData) -> Drawing | None:
     reward = Series("reward/mean", "reward of the batch", BLUE)
     drawing = by_step(
         data,
-        line_panel(data, "training reward", "mean reward", reward, raw=True, zero=False),
+        line_panel(data, "training reward", reward, y_label="mean reward", raw=True, zero=False),
         partial(_eval_panel, data),
     )
     if drawing is not None and "step" in data.evals:
@@ -156,7 +156,6 @@ def draw_mismatch(data: RunData) -> Drawing | None:
         line_panel(
             data,
             "mean |log π − log μ| per token",
-            "nats",
             Series("mismatch/d_pi", "d_pi", BLUE),
             Series("mismatch/policy", "policy part", GREEN, "--"),
             Series("mismatch/implementation", "implementation part", VERMILION, "-."),
@@ -165,7 +164,6 @@ def draw_mismatch(data: RunData) -> Drawing | None:
         line_panel(
             data,
             "quantiles of |log π − log μ|",
-            "nats",
             Series("mismatch/q50", "median", SKY, ":"),
             Series("mismatch/q90", "90 %", BLUE),
             Series("mismatch/q99", "99 %", ORANGE, "--"),
@@ -201,19 +199,17 @@ def draw_trust_region(data: RunData) -> Drawing | None:
         line_panel(
             data,
             "effective radii",
-            "radius",
             Series("sat/eps_high_mean", "upper radius, mean", BLUE),
             Series("sat/eps_low_mean", "lower radius, mean", ORANGE, "--"),
             zero=False,
         ),
-        line_panel(data, "strongest contraction of a token", "factor", Series("sat/c_min", "smallest factor", GREEN)),
+        line_panel(data, "strongest contraction of a token", Series("sat/c_min", "smallest factor", GREEN)),
         line_panel(
             data,
             "share of the tokens",
-            "%",
             Series("sat/gate_rate", "gate open", BLUE),
             Series("sat/newly_clipped", "newly clipped (gradient changed by SAT)", VERMILION, "--"),
-            scale=100,
+            y_label="%",
         ),
     )
 
@@ -270,23 +266,20 @@ def draw_optimization(data: RunData) -> Drawing | None:
         line_panel(
             data,
             "clipped tokens",
-            "% of tokens",
             Series("clip/fraction", "all", BLACK),
             Series("clip/upper", "upper (advantage > 0)", BLUE, "--"),
             Series("clip/lower", "lower (advantage < 0)", ORANGE, "-."),
-            scale=100,
         ),
-        line_panel(data, "norm of the gradient before clipping", "norm", Series("grad_norm", "norm", BLUE), raw=True),
+        line_panel(data, "norm of the gradient before clipping", Series("grad_norm", "norm", BLUE), raw=True),
         line_panel(
             data,
             "loss terms",
-            "loss",
             Series("loss/total", "total", BLACK),
             Series("loss/policy", "policy part", BLUE, "--"),
             zero=False,
         ),
-        line_panel(data, "KL to the reference model, unweighted", "nats", Series("loss/kl", "KL", VERMILION)),
-        line_panel(data, "entropy of the policy", "nats", Series("loss/entropy", "entropy", GREEN)),
+        line_panel(data, "KL to the reference model, unweighted", Series("loss/kl", "KL", VERMILION)),
+        line_panel(data, "entropy of the policy", Series("loss/entropy", "entropy", GREEN)),
     )
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
+from sat_slime.objective.metrics import axis_of
 from sat_slime.report.drawing import WIDTH, Drawing, Panel, Table, column_of
 from sat_slime.report.smoothing import smooth, window_of
 from sat_slime.runs.reading import RunData
@@ -29,15 +30,21 @@ class Series(NamedTuple):
 def line_panel(
     data: RunData,
     title: str,
-    y_label: str,
     *series: Series,
+    y_label: str | None = None,
     raw: bool = False,
-    scale: float = 1.0,
     zero: bool = True,
     log: bool = False,
 ) -> Panel:
-    """A panel of smoothed metrics by step. raw: the first series also step by step, in a lighter tone. scale: 100
-    for percent. zero: the axis begins at 0 unless values lie below. log: logarithmic axis."""
+    """A panel of smoothed metrics by step, in the unit of the first one.
+
+    Args:
+        y_label: unset: that unit.
+        raw: draw the first series also step by step, in a lighter tone.
+        zero: the axis begins at 0 unless values lie below.
+        log: logarithmic axis.
+    """
+    unit, scale = axis_of(series[0].key)
 
     def panel(axes: Axes, table: Table) -> bool:
         if not has(data.metrics, series[0].key):
@@ -46,7 +53,7 @@ def line_panel(
             first = series[0]
             axes.plot(steps_of(data), scale * data.metrics[first.key], color=first.colour, alpha=0.3, linewidth=0.8)
         draw_lines(axes, table, data, series, scale)
-        return finish(axes, title, y_label, zero=zero, log=log)
+        return finish(axes, title, y_label or unit, zero=zero, log=log)
 
     return panel
 
