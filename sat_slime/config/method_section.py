@@ -162,6 +162,7 @@ def _fields() -> dict[str, Any]:
 
     def field(kind: type[Any], meaning: str) -> tuple[Any, Any]:
         section = section_of(kind)
+        globals()[section.__name__] = section  # where pickle looks for it
         return section, Field(section(), description=meaning)
 
     beside = {

@@ -182,7 +182,7 @@ class Method:
     @property
     def no_op_at_ratio_one(self) -> str:
         """Why it is pointless where its ratio is identically 1, in words; empty where it means something."""
-        return next((one.no_op_at_ratio_one for one in (self.sat, self.penalty) if one), "")
+        return next((one.no_op_at_ratio_one for one in self.stabilizers if one.no_op_at_ratio_one), "")
 
     def without(self, *names: str) -> Method:
         """The method without these stabilizers, and with the denominator that it needs then."""

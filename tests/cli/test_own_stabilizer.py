@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,9 +114,48 @@ def test_bad_settings_are_told(package, tmp_path, method, said):
         ("import nothing_at_all\n", "cannot be imported .*nothing_at_all"),
         ("from my_package.halfway import Halfway\nclass A(Halfway): name = 'grpo'\n", "name of one of ours"),
         ("from my_package.halfway import Halfway\nclass A(Halfway): place = 'suffix'\n", "stands beside a base"),
+        ("def (\n", r"cannot be imported \(SyntaxError"),
+        ("x = undefined\n", r"cannot be imported \(NameError: name 'undefined'"),
+        ("from my_package.halfway import Halfway\nclass A(Halfway): name = 'a'\n", r"write @dataclass\(frozen=True\)"),
     ],
 )
 def test_a_bad_module_is_told(package, tmp_path, code, said):
     (package / "bad.py").write_text(code)
     with pytest.raises(ConfigError, match=said):
         load_config(settings(tmp_path, base="my_package.bad"))
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "said"),
+    [
+        ("@dataclass(frozen=True)", "@dataclass", r"Halfway is no frozen dataclass: write @dataclass\(frozen=True\)"),
+        ('name = "halfway"', "", "Halfway.name is '': set it to the word"),
+        ('name = "halfway"', 'name = "half/way"', "Halfway.name is 'half/way'"),
+        ("    row =", "    its_row =", "Halfway has no row"),
+        ("    style =", "    its_style =", "Halfway has no style"),
+        ("PositiveFloat = 0.1", "PositiveFloat", "Halfway.band has no default"),
+        ("def factor", "def factors", "Halfway does not define `factor`"),
+        ("import BatchView, Gate,", "import BatchView, Stabilizer as Gate,", "computes nothing of the loss"),
+    ],
+)
+def test_what_a_class_lacks_is_told(package, tmp_path, written, instead, said):
+    code = (package / "halfway.py").read_text()
+    assert written in code
+    (package / "halfway.py").write_text(code.replace(written, instead, 1))
+    with pytest.raises(ConfigError, match=said):
+        load_config(settings(tmp_path, base=PATH))
+
+
+@pytest.mark.parametrize("name", [".halfway", "..", "my_package..halfway", "halfway."])
+def test_what_is_no_path_of_a_module_is_told(name):
+    with pytest.raises(ValueError, match="cannot be imported"):
+        named_method(name)
+
+
+def test_why_it_is_pointless_at_ratio_one_is_told(package):
+    code = (package / "halfway.py").read_text()
+    (package / "halfway.py").write_text(
+        code.replace("    style =", '    no_op_at_ratio_one = "no token leaves it"\n    style =')
+    )
+    with pytest.raises(ValueError, match="the ratio is identically 1 and no token leaves it"):
+        check_method(replace(named_method(PATH), denominator="trainer"))

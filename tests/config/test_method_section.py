@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 from sat_slime.config import build_method, load_config, method_label
@@ -112,3 +114,8 @@ def test_labels_are_the_papers(name, label):
 def test_a_fault_of_the_section_as_a_whole_is_told():
     with pytest.raises(ConfigError, match=r"method\.settings is for a base that is not ours: write those of grpo"):
         read_section(MethodConfig, {"base": "grpo", "settings": {"x": 1}}, "a place")
+
+
+def test_a_section_can_be_pickled():
+    section = MethodConfig(**method_switches("sat-dppo-kl-tis"))
+    assert pickle.loads(pickle.dumps(section)) == section

@@ -5,10 +5,12 @@ A new one is a module here and a line in MODULES. One that is not ours is a modu
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import re
 from types import ModuleType
 
-from ..stabilizer import Row, Stabilizer
+from ..stabilizer import Clipping, Gate, Penalty, Row, Stabilizer, StepConstraint, Weight
 
 MODULES = (
     # Bases, in the order of Table designspace.
@@ -66,17 +68,49 @@ def stabilizer_at(path: str) -> type[Stabilizer]:
         return _OUTSIDE[path]
     try:
         module = importlib.import_module(path)
-    except ImportError as error:
+    except Exception as error:  # whatever a module does as it is imported, such as a SyntaxError
+        what = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
         raise ValueError(
-            f"{path} cannot be imported ({error}): name a module that Python finds, on every machine of the run"
+            f"{path} cannot be imported ({what}): name a module that Python finds, on every machine of the run"
         ) from error
     kind = stabilizer_in(module)
-    if kind.place != "base":
-        raise ValueError(f"{path}: {kind.__name__} stands beside a base, and is none: leave `place` out")
-    if kind.name in STABILIZERS:
-        raise ValueError(f"{path}: {kind.__name__}.name is {kind.name!r}, the name of one of ours: choose another")
+    if fault := _fault(kind):
+        raise ValueError(f"{path}: {kind.__name__}{fault}")
     _OUTSIDE[path] = kind
     return kind
+
+
+_COMPUTED_BY: dict[type[Stabilizer], str] = {
+    Gate: "factor",
+    Weight: "factor",
+    Penalty: "surrogate",
+    StepConstraint: "stands",
+}
+"""The function that each kind of base has to define."""
+
+
+def _fault(kind: type[Stabilizer]) -> str:
+    """What keeps a class that is not ours from being a base, with the remedy; empty where nothing does."""
+    if kind.place != "base":
+        return " stands beside a base, and is none: leave `place` out"
+    name = getattr(kind, "name", "")
+    if not re.fullmatch(r"\w+", name):
+        return f".name is {name!r}: set it to the word that its metrics begin with, such as 'mine'"
+    if name in STABILIZERS:
+        return f".name is {name!r}, the name of one of ours: choose another"
+    if missing := [what for what in ("row", "style") if getattr(kind, what, None) is None]:
+        return f" has no {' and no '.join(missing)}: see docs/stabilizers.md"
+    parameters = vars(kind).get("__dataclass_params__")
+    if parameters is None or not parameters.frozen:
+        return " is no frozen dataclass: write @dataclass(frozen=True) above it"
+    if unset := [field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]:  # type: ignore[arg-type]
+        return f".{unset[0]} has no default: give every setting one"
+    computed = next((base for base in _COMPUTED_BY if issubclass(kind, base)), None)
+    if computed is None and not issubclass(kind, Clipping):
+        return " computes nothing of the loss: let it be a Gate, a Weight, a Penalty or a StepConstraint"
+    if computed and getattr(kind, _COMPUTED_BY[computed]) is getattr(computed, _COMPUTED_BY[computed]):
+        return f" does not define `{_COMPUTED_BY[computed]}`, which a {computed.__name__} computes with"
+    return ""
 
 
 def forget_those_outside() -> None:

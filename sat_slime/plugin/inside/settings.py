@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from argparse import Namespace
+from dataclasses import dataclass
 from typing import Any
 
 from sat_slime.config.loader import read_section
@@ -27,9 +28,24 @@ _NOT_UNDER_CUSTOM_LOSS = {
 """Flags that slime would silently ignore."""
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """What was read of slime's arguments, kept on them.
+
+    Megatron pickles its arguments into every checkpoint. This is pickled as None, so that a checkpoint names no class
+    of this package and can be loaded where its modules are others; whoever unpickles the arguments reads them again.
+    """
+
+    config: PluginConfig
+    method: Method
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return type(None), ()
+
+
 def plugin_config(args: Namespace) -> PluginConfig:
     """The checked value of `args.sat_slime`. Raises ConfigError with a line for every fault."""
-    return _settings(args)[0]
+    return _settings(args).config
 
 
 def plugin_method(args: Namespace) -> Method:
@@ -38,7 +54,7 @@ def plugin_method(args: Namespace) -> Method:
     Raises:
         ConfigError: faults of the section, and what it and slime's flags disagree on; a line each.
     """
-    return _settings(args)[1]
+    return _settings(args).method
 
 
 def steps_per_rollout(args: Namespace) -> int:
@@ -46,11 +62,11 @@ def steps_per_rollout(args: Namespace) -> int:
     return max(1, args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size)
 
 
-def _settings(args: Namespace) -> tuple[PluginConfig, Method]:
+def _settings(args: Namespace) -> _Settings:
     cached = getattr(args, _CACHE, None)
     if cached is None:
         config = _read(getattr(args, KEY, None))
-        cached = config, _method(args, config)
+        cached = _Settings(config, _method(args, config))
         setattr(args, _CACHE, cached)
     return cached
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -46,6 +47,15 @@ def test_hooks_are_on_by_default_and_can_be_switched_off() -> None:
 def test_settings_are_read_once() -> None:
     args = make_args("grpo")
     assert plugin_method(args) is plugin_method(args)
+
+
+def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() -> None:
+    """Megatron pickles them into every checkpoint."""
+    args = make_args("sat-grpo")
+    method = plugin_method(args)
+    pickled = pickle.dumps(args)
+    assert b"sat_slime.config" not in pickled and b"sat_slime.objective" not in pickled
+    assert plugin_method(pickle.loads(pickled)) == method
 
 
 def test_steps_per_rollout() -> None:
