@@ -1,5 +1,6 @@
 import importlib.util
 import os
+import re
 import secrets
 import signal
 
@@ -19,8 +20,14 @@ def pytest_addoption(parser):
     group.addoption("--megatron", metavar="DIR", help="Megatron-LM with slime's patches")
 
 
-def pytest_collection_modifyitems(items):
-    """Fast tests first: those that start engines take minutes."""
+def pytest_collection_modifyitems(config, items):
+    """Slow tests are left out unless -m names them, and fast tests come before those that start engines.
+
+    Here and not as `-m "not slow"` in addopts: an -m on the command line would replace that one.
+    """
+    if not re.search(r"\bslow\b", config.option.markexpr):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
 
 
