@@ -138,6 +138,39 @@ def test_examples_in_python_import_what_is_there(path):
                 assert {name.name for name in node.names} <= set(dir(module)), node.module
 
 
+ELSEWHERE = {
+    "HuggingFaceH4",
+    "SLIME_COMMIT",
+    "StalenessManager",
+    "aime_2024",
+    "is_expert",
+    "max_head_offpolicyness",
+    "max_off_policy_steps",
+    "optimizer_param_scheduler",
+    "staleness_threshold",
+    "update_weight_from_distributed",
+}
+"""Names of other projects."""
+MADE_OF_PARTS = {"own_routing", "verifier_verdicts"}
+
+
+@pytest.fixture(scope="module")
+def words_of_the_code():
+    """Every word in the code and its settings, and every file's name."""
+    files = [path for folder in ("sat_slime", "bench", "configs", "scripts") for path in (ROOT / folder).rglob("*.*")]
+    texts = [path.read_text() for path in files if path.suffix in (".py", ".yaml", ".sh", ".json")]
+    tests = {path.stem for path in (ROOT / "tests").rglob("*.py")}
+    return {word for text in texts for word in re.findall(r"\w+", text)} | {path.stem for path in files} | tests
+
+
+@documents
+def test_names_are_in_the_code(path, words_of_the_code):
+    """Words such as `snake_case` and `CamelCase`; what ends in a capital letter, `queue_N`, stands for many."""
+    for code in in_code(path.read_text()):
+        names = set(re.findall(r"(?<![\w.-])(?:[A-Za-z]\w*_\w*[a-z0-9]|[A-Z][a-z]+[A-Z]\w+)\b", code))
+        assert names <= words_of_the_code | ELSEWHERE | MADE_OF_PARTS, code
+
+
 # ------------------------------------------------------------------------------------------ the command line
 
 
