@@ -8,13 +8,14 @@ import pytest
 
 # A shell starts its background jobs with Ctrl-C ignored, and so would be whatever the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Ray reads at its first import, in whichever test that is, how its parts know each other; some tests start one here.
+# Some tests start a Ray, which reads at its first import, in whichever test that is, by what token its parts know each
+# other.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def pytest_addoption(parser):
-    """Of tests/slime_whole; here, since pytest asks for options before it looks into the folders below."""
+    """Adds the options of tests/slime_whole; here, since pytest reads options before it looks into folders below."""
     group = parser.getgroup("the real slime")
     group.addoption("--slime", metavar="DIR", help="a checkout of slime, as docs/slime-laptop.md names it")
     group.addoption("--megatron", metavar="DIR", help="Megatron-LM with slime's patches")
