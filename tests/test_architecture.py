@@ -108,6 +108,14 @@ def test_the_document_names_what_each_part_imports():
     assert names == {part: (below, ALSO_INSIDE_FUNCTIONS.get(part, set())) for part, below in MAY_IMPORT.items()}
 
 
+def test_the_readme_names_every_part_once():
+    listed = re.search(
+        r"^sat_slime/(.*?)^configs/", (PACKAGE.parent / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert listed
+    assert sorted(re.findall(r"^ *(\w+)/", listed[1], re.MULTILINE)) == sorted(MAY_IMPORT)
+
+
 def test_the_document_names_every_folder_of_the_package_once():
     folders = {str(path.parent.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")} - {"."}
     assert sorted(row[0].strip("` ") for row in rows("| folder |")) == sorted(folders)
