@@ -1,5 +1,11 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs all tests; arguments go to pytest: ./scripts/test.sh -m "not engine"
+# Sets up .venv and runs the tests; arguments go to pytest: ./scripts/test.sh -m "not engine"
+#
+# Left out:
+#   tests of the mark slow, unless -m names it:          ./scripts/test.sh -m slow
+#   those of the real slime, whole, without its source:  ./scripts/test.sh tests/slime_whole --slime DIR --megatron DIR
+#   those of slime's own functions, likewise:            PYTHONPATH=SLIME:MEGATRON ./scripts/test.sh tests/plugin
+# What is skipped for another reason is told with it by -rs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,6 @@
 import importlib.util
 import os
+import re
 import secrets
 import signal
 
@@ -7,20 +8,27 @@ import pytest
 
 # A shell starts its background jobs with Ctrl-C ignored, and so would be whatever the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Ray reads at its first import, in whichever test that is, how its parts know each other; some tests start one here.
+# Some tests start a Ray, which reads at its first import, in whichever test that is, by what token its parts know each
+# other.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def pytest_addoption(parser):
-    """Of tests/slime_whole; here, since pytest asks for options before it looks into the folders below."""
+    """Adds the options of tests/slime_whole; here, since pytest reads options before it looks into folders below."""
     group = parser.getgroup("the real slime")
     group.addoption("--slime", metavar="DIR", help="a checkout of slime, as docs/slime-laptop.md names it")
     group.addoption("--megatron", metavar="DIR", help="Megatron-LM with slime's patches")
 
 
-def pytest_collection_modifyitems(items):
-    """Fast tests first: those that start engines take minutes."""
+def pytest_collection_modifyitems(config, items):
+    """Slow tests are left out unless -m names them, and fast tests come before those that start engines.
+
+    Here and not as `-m "not slow"` in addopts: an -m on the command line would replace that one.
+    """
+    if not re.search(r"\bslow\b", config.option.markexpr):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
 
 

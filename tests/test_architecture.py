@@ -1,31 +1,33 @@
-"""The import rule of docs/architecture.md, held against every module."""
+"""The import rule of docs/architecture.md is held against every module, its picture and tables against the package."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "sat_slime"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "architecture.md"
 
 MAY_IMPORT = {
     "objective": set(),
     "reward": set(),
     "config": {"objective"},
-    "rollout": {"objective"},
+    "rollout": set(),
     "prompts": {"reward"},
     "evaluation": {"reward", "rollout"},
     "runs": {"config", "objective"},
     "grid": {"config", "runs"},
-    "report": {"config", "evaluation", "grid", "objective", "rollout", "runs"},
+    "report": {"config", "grid", "objective", "rollout", "runs"},
     "embedded": {"config", "evaluation", "objective", "reward", "rollout"},
     "plugin": {"config", "evaluation", "objective", "reward", "rollout"},
-    "cli": {"config", "evaluation", "grid", "objective", "prompts", "report", "reward", "rollout", "runs"},
+    "cli": {"config", "grid", "objective", "prompts", "reward", "rollout", "runs"},
 }
-ALSO_INSIDE_FUNCTIONS = {"cli": {"embedded", "plugin"}}
-"""What starts a run is imported when it starts."""
+ALSO_INSIDE_FUNCTIONS = {"cli": {"embedded", "evaluation", "plugin", "report"}}
+"""What starts a run, asks a server or draws is imported when it does."""
 ENGINES = {"megatron", "ray", "sglang", "transformers"}
 ENGINE_FREE = tuple(part for part in MAY_IMPORT if part not in ("embedded", "plugin"))
 
@@ -71,6 +73,52 @@ def test_parts_import_only_what_is_below_them(part):
     for path in modules(part):
         assert parts_of_ours(imports(path, module_level=True)) <= allowed, path
         assert parts_of_ours(imports(path, module_level=False)) <= inside, path
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_the_rule_allows_no_more_than_is_imported(part):
+    found = {name for path in modules(part) for name in parts_of_ours(imports(path, module_level=False))}
+    assert found - {part} == MAY_IMPORT[part] | ALSO_INSIDE_FUNCTIONS.get(part, set())
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the first table of the document after a line that begins with `heading`."""
+    _, _, text = DOCUMENT.read_text().partition(f"\n{heading}")
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert table, heading
+    return [line.strip("|\n ").split(" |") for line in table[0].splitlines()[1:]]
+
+
+def test_the_document_draws_every_part_above_what_it_imports():
+    picture = re.search(r"```\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert picture
+    lines = [re.split(r"\s{2,}", line.strip())[:-1] for line in picture[1].splitlines()]
+    level = {part: -number for number, line in enumerate(lines) for part in line}
+    assert sum(map(len, lines)) == len(level) and set(level) == set(MAY_IMPORT)
+    for part, below in MAY_IMPORT.items():
+        assert all(level[other] < level[part] for other in below | ALSO_INSIDE_FUNCTIONS.get(part, set())), part
+
+
+def test_the_document_names_what_each_part_imports():
+    table = {row[0].strip("` "): row[1].partition("when a command runs") for row in rows("| part |")}
+    names = {
+        part: (set(re.findall(r"`(\w+)`", early)), set(re.findall(r"`(\w+)`", late)))
+        for part, (early, _, late) in table.items()
+    }
+    assert names == {part: (below, ALSO_INSIDE_FUNCTIONS.get(part, set())) for part, below in MAY_IMPORT.items()}
+
+
+def test_the_readme_names_every_part_once():
+    listed = re.search(
+        r"^sat_slime/(.*?)^configs/", (PACKAGE.parent / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert listed
+    assert sorted(re.findall(r"^ *(\w+)/", listed[1], re.MULTILINE)) == sorted(MAY_IMPORT)
+
+
+def test_the_document_names_every_folder_of_the_package_once():
+    folders = {str(path.parent.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py")} - {"."}
+    assert sorted(row[0].strip("` ") for row in rows("| folder |")) == sorted(folders)
 
 
 def test_rooms_of_the_reports_do_not_import_each_other():
