@@ -1,10 +1,10 @@
-"""An iteration of the synchronous loop, of one batch ahead (lag 1) and of full asynchrony, side by side in one run.
+"""Times iterations of the synchronous loop, of one batch ahead (lag 1) and of full asynchrony, all in one run.
 
     python bench/asynchrony.py [--rounds 5] [--iterations 5] [--set KEY=VALUE ...]
 
 The three modes take turns on the same trainer and engines: each round runs a few iterations of each, after one that is
-not timed, every one with a broadcast. Seconds are those of an iteration; the ratio to the synchronous loop is formed in
-each round, where the machine was the same, and its median over rounds is told with its range.
+not timed, and every iteration has a broadcast. Seconds are per iteration. The ratio to the synchronous loop is formed
+within each round, where the machine was the same, and its median over rounds is printed with its range.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--iterations", type=int, default=5, help="timed iterations of each mode in a round")
     options = parser.parse_args()
-    # lr 0: the weights stay those of the warm-up, so that all modes generate responses of one length.
+    # With lr 0 the weights stay those of the warm-up, so that all modes generate responses of one length.
     config = load_config(options.config, ["train.lr=1e-12", "diagnose.split_every_n_steps=0", *options.set])
 
     seconds: dict[str, list[float]] = {name: [] for name in MODES}
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def iteration(pipeline: Pipeline) -> dict[str, Any]:
-    """One iteration as the loop does it, without records."""
+    """Runs one iteration as the loop does, without records; returns its metrics."""
     pipeline.seconds = dict.fromkeys(("wait", "train", "sync"), 0.0)
     batch = pipeline._next_batch()
     results = pipeline._train(batch, dump=False)
@@ -95,7 +95,7 @@ def iteration(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def finish(pipeline: Pipeline) -> None:
-    """Waits for what is in generation, so that the next mode has the engines alone."""
+    """Waits for the responses in generation, so that the next mode has the engines for itself."""
     pipeline._settle()
     if isinstance(pipeline, StreamingPipeline):
         pipeline.left = 0

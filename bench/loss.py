@@ -1,12 +1,13 @@
-"""What the plugin's loss costs inside slime's step: against slime's own policy loss, on the same tensors in one run.
+"""Measures what the plugin's loss costs in slime's step, against slime's own policy loss, on equal tensors in one run.
 
     PYTHONPATH=SLIME python bench/loss.py [--tokens 32768] [--vocabulary 151936] [--shards 4] [--rounds 5]
 
-Logits of one tensor-parallel rank, (tokens, vocabulary / shards) fp32: forward from them to the loss and back to their
-gradient, log-probs and entropy included. Candidates alternate; ratios are medians of the rounds' ratios. Peak memory is
-what the candidate adds to the logits. Without a GPU and at full size this takes 40 GB: scale --tokens down.
+A candidate goes forward from the logits of one tensor-parallel rank, (tokens, vocabulary / shards) fp32, to the loss,
+and back to their gradient, log-probs and entropy included. Candidates alternate; ratios are medians of the rounds'
+ratios. Peak memory is what the candidate adds to the logits. Without a GPU and at full size this takes 40 GB: scale
+--tokens down.
 
-On a GPU also: the elementwise part alone (the surrogate of 32,768 tokens), with the bytes that it must move.
+On a GPU the elementwise part (the surrogate of 32,768 tokens) is also timed alone, with the bytes that it must move.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def main() -> None:
     for round_ in range(options.rounds + 1):
         for name, (method, estimator) in CANDIDATES.items():
             seconds, peak = timed(lambda: loss_and_gradient(method, estimator, batch, logits), gpu)  # noqa: B023
-            if round_:  # the first warms up
+            if round_:  # the first round warms up
                 times[name].append(seconds)
                 peaks[name] = max(peaks[name], peak)
 
@@ -75,7 +76,7 @@ def main() -> None:
 
 
 def make_batch(tokens: int, response: int, width: int, device: torch.device) -> dict:
-    """Responses of equal length, without prompts but for the token before them, filling the row."""
+    """A batch of responses of equal length that fill the row; the prompt of each is the one token before it."""
     generator = torch.Generator().manual_seed(0)
     lengths = [response - 1] * (tokens // response)
     masks = [torch.ones(n, dtype=torch.int, device=device) for n in lengths]
@@ -120,7 +121,8 @@ def loss_and_gradient(method: str | None, estimator: str, batch: dict, logits: t
 
 
 def arguments(method: str | None, estimator: str) -> Namespace:
-    """Both clip against the rollout's log-probs, as the paper does."""
+    """slime's arguments for slime's loss (method None) or ours; both clip against the rollout's log-probs, as the paper
+    does."""
     return Namespace(
         loss_type="custom_loss" if method else "policy_loss",
         custom_loss_function_path="sat_slime.plugin.loss.policy_loss",
@@ -153,7 +155,7 @@ def arguments(method: str | None, estimator: str) -> Namespace:
 
 
 def timed(work: Callable[[], None], gpu: bool) -> tuple[float, float]:
-    """(seconds, GiB that it took at most)."""
+    """Runs the work, and returns its seconds and the GiB that it took at most."""
     if gpu:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -170,7 +172,7 @@ def timed(work: Callable[[], None], gpu: bool) -> tuple[float, float]:
 
 
 def reset_peak() -> int:
-    """Resets this process's high-water mark, where the kernel allows it; its resident bytes."""
+    """Resets this process's high-water mark of memory, where the kernel allows it. Returns its resident bytes."""
     try:
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
@@ -189,7 +191,7 @@ def peak_bytes() -> int:
 
 
 def elementwise(tokens: int, device: torch.device) -> None:
-    """The surrogate alone, forward and backward, beside the time that its reads and writes take at least."""
+    """Times the surrogate alone, forward and backward, and prints it beside the least time for its reads and writes."""
     from sat_slime.objective import TokenBatch, named_method, policy_surrogate
 
     log_probs = (torch.randn(tokens, device=device) - 2).requires_grad_()
@@ -203,7 +205,7 @@ def elementwise(tokens: int, device: torch.device) -> None:
     copied = torch.empty(2**28, device=device)
     seconds = min(timed(lambda: copied.copy_(copied.flip(0)), True)[0] for _ in range(3))
     bandwidth = 4 * copied.numel() * 4 / seconds
-    must_move = tokens * (3 * 4 + 4 + 1)  # log-probs, mu and advantages in, the gradient out, the mask
+    must_move = tokens * (3 * 4 + 4 + 1)  # log-probs, mu, advantages; gradient; mask
     print(f"\nelementwise part, {tokens:,} tokens: {must_move / 2**20:.2f} MiB must move, "
           f"{must_move / bandwidth * 1e6:.1f} us at {bandwidth / 1e12:.2f} TB/s measured")  # fmt: skip
     for name in ("grpo", "sat-grpo", "gspo", "sat-gspo"):

@@ -1,10 +1,10 @@
-"""What the objective costs on one CPU core: SAT against PPO's clip, and the tail quantile against a sort.
+"""Measures what the objective costs on one CPU core: SAT against PPO's clip, and the tail quantile against a sort.
 
     python bench/objective.py [--tokens 32768] [--repeats 300]
 
-Each repeat times every candidate once, in turn, so that whatever else the machine does falls on all of them alike;
-figures are medians, ratios are medians of the per-repeat ratios. One process is timed in CPU seconds of its thread,
-ranks by the wall clock.
+Each repeat times every candidate once, in turn, so that whatever else the machine does slows all of them alike; figures
+are medians, ratios are medians of the per-repeat ratios. One process is timed in CPU seconds of its thread, ranks by
+the wall clock.
 """
 
 from __future__ import annotations
@@ -51,31 +51,31 @@ def show(title: str, seconds: dict[str, list[float]], baseline: str, unit: str =
 
 
 def surrogate_candidates(n: int, masked: bool) -> dict[str, Callable[[], object]]:
-    """Forward and backward down to d loss / d log pi, of a plain sum over the tokens."""
+    """Surrogates to time, each forward and backward to d loss / d log pi, where the loss is a plain sum over tokens."""
     generator = torch.Generator().manual_seed(0)
     log_probs = (-torch.rand(n, generator=generator)).requires_grad_()
     rollout = log_probs.detach() - torch.randn(n, generator=generator) * 0.05
     advantages = torch.randn(n, generator=generator)
     lengths = [n // 64] * 64
     mask = torch.ones(n, dtype=torch.bool)
-    if masked:  # the last eighth of each response, as of tool output or truncation
+    if masked:  # the last eighth of each response, like tool output
         mask.view(64, -1)[:, -(n // 512) :] = False
 
     def ppo_autograd() -> None:
-        """PPO's elementwise part as slime writes it: no mask, no metrics."""
+        """PPO's elementwise part as slime writes it, without mask and metrics."""
         log_ratio = log_probs - rollout
         ratio = log_ratio.exp()
         values = -torch.maximum(-ratio * advantages, -ratio.clamp(1 - 0.2, 1 + 0.2) * advantages)
         step(values)
 
     def ppo_ours() -> None:
-        """Our clip alone: no mask, no metrics."""
+        """Our clip alone, without mask and metrics."""
         step(clipped_surrogate(log_probs - rollout, advantages, 1 - 0.2, 1 + 0.2).values)
 
     clip = named_method("sat-grpo").trust_region
 
     def sat_ours() -> None:
-        """SAT alone: quantile, factors, ends, clip; no mask, no metrics."""
+        """SAT alone (quantile, factors, ends, clip), without mask and metrics."""
         d = log_probs - rollout
         stale = d.detach().abs()
         shrink = 1 - contraction(stale, tail_quantile(stale, 0.9))

@@ -1,9 +1,9 @@
-"""How far the real engines are apart at equal weights: Megatron in fp32 against SGLang in fp32 and bf16.
+"""Measures how far the real engines are apart at equal weights: Megatron in fp32 against SGLang in fp32 and bf16.
 
     python bench/parity.py [--batches 8] [--json]
 
-The same responses are scored by the trainer with its own routing, with the engine's experts replayed (R3), and, as a
-proof that the replayed experts belong to the tokens they are given to, with those experts shifted by one token.
+The trainer scores the same responses with its own routing, with the engine's experts replayed (R3), and with those
+experts shifted by one token, to prove that the replayed experts belong to the tokens that they are given to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def measure(config: EmbeddedConfig, batches: int) -> dict[str, dict[str, float]]:
-    """|log pi - log mu| of response tokens by the trainer's routing."""
+    """Statistics of |log pi - log mu| over response tokens, for each way in which the trainer routes."""
     with running(config) as (trainer, engines):
         samples = [s for i in range(batches) for s in generate(config, engines, i).samples()]
         shifted = [shift_routes(s) for s in samples]

@@ -1,12 +1,13 @@
-"""What asynchrony gains on this machine: iteration time against its parts, in one run.
+"""Measures what asynchrony gains on this machine: iteration time against its parts, in one run.
 
     python bench/pipeline.py [--rounds 12] [--set KEY=VALUE ...]
 
 Each round times, one after the other: a batch generated alone, a batch trained alone, a synchronous iteration (first
-generate, then train) and two asynchronous ones (generate the next batch while training this one). Medians over rounds.
-Overlap saves rollout + train - asynchronous. Two figures say how much of it is had: against min(rollout, train), what
-a machine with cores to spare could save; and against what these cores can, where an iteration takes no less than the
-core-seconds of both parts divided by the cores. Core-seconds are those of all processes of the run.
+generate, then train) and two asynchronous ones (generate the next batch while training this one). Figures are medians
+over rounds. Overlap saves rollout + train - asynchronous. Two figures compare that saving with a bound: with
+min(rollout, train), which a machine with cores to spare could save; and with what these cores can save, on which an
+iteration takes at least the core-seconds of both parts divided by the cores. Core-seconds are those of all processes of
+the run.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting of the config")
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
-    # lr 0: the weights stay those of the warm-up, so that every batch of the measurement has the same length.
+    # With lr 0 the weights stay those of the warm-up, so that every batch of the measurement has the same length.
     config = load_config(options.config, ["train.lr=1e-12", "diagnose.split_every_n_steps=0", *options.set])
 
     times: dict[str, list[float]] = {"rollout": [], "train": [], "synchronous": [], "asynchronous": [], "engine": []}
@@ -89,7 +90,7 @@ def main() -> None:
 
 
 def used_core_seconds() -> float:
-    """CPU time of this process and all below it: Ray, trainer ranks, servers."""
+    """CPU seconds of this process and all of its descendants: Ray, trainer ranks, servers."""
     total = 0.0
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):

@@ -1,4 +1,4 @@
-"""The parts of the embedded pipeline, brought up for a measurement."""
+"""Brings up the parts of the embedded pipeline for a measurement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sat_slime.embedded.task import Problem
 
 @contextmanager
 def running(config: EmbeddedConfig) -> Iterator[tuple[TrainerGroup, EngineGroup]]:
-    """Trainer and engines at equal weights: the warmed-up initial model as version 0."""
+    """Brings up trainer and engines at equal weights: the warmed-up initial model is version 0."""
     with local_ray() as scratch:
         logs = scratch / "logs"
         initial = cached_model(config)
@@ -39,11 +39,11 @@ def running(config: EmbeddedConfig) -> Iterator[tuple[TrainerGroup, EngineGroup]
 
 
 def generate(config: EmbeddedConfig, engines: EngineGroup, iteration: int) -> RolloutBatch:
-    """One batch, waited for."""
+    """Generates one batch and waits for it."""
     problems, requests = training_requests(config, iteration)
     return collect(engines, engines.generate(requests, config.rollout.samples_per_prompt), iteration, problems)
 
 
 def collect(engines: EngineGroup, flight: list[Any], iteration: int, problems: list[Problem]) -> RolloutBatch:
-    """A batch in flight, waited for and graded by the task's own check."""
+    """Waits for a batch in flight and grades it by the task's own check."""
     return Grader(VerifierConfig()).grade(engines.collect(flight, iteration, problems))

@@ -1,12 +1,13 @@
-"""What an offline replay costs: time and memory against the tokens of the dump.
+"""Measures what an offline replay costs: time and memory against the tokens of the dump.
 
     python bench/replay.py [--tokens 1000000 10000000] [--repeats 3] [--kind slime run]
 
-Dumps of random tokens are written to a temporary folder and replayed with all methods, each time in a process of its
-own; page and figures are not drawn. `slime`: format 2, 1 M tokens a step in 1,024-token responses and micro-batches of
-32k tokens. `run`: an embedded run's, 3,500 tokens a step in 14-token responses. CPU time is of all threads together:
-on a busy machine the wall clock says little, and on idle cores it is at least the CPU time over the number of threads.
-Memory is the peak of resident pages, those of mapped files included; `above` is what lies above the imports alone.
+Dumps of random tokens are written to a temporary folder and replayed with all methods, each time in a new process; page
+and figures are not drawn. `slime` is format 2, with 1 M tokens a step in 1,024-token responses and micro-batches of 32k
+tokens. `run` is the format of an embedded run, with 3,500 tokens a step in 14-token responses. CPU time is that of all
+threads together: on a busy machine the wall clock says little, and on idle cores it is at least the CPU time over the
+number of threads. Memory is the peak of resident pages, including those of mapped files; `above` is the part above what
+the imports alone take.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ MICROBATCH_TOKENS = 32_768
 
 
 def columns(rng: np.random.Generator, tokens: int, mean: int) -> dict[str, list[np.ndarray]]:
-    """Responses of half to one and a half times the mean length: log-probs with a heavy tail, an advantage each."""
+    """Columns of responses of half to one and a half times the mean length: log-probs with heavy-tailed log-ratios, and
+    one advantage for each response."""
     lengths = rng.integers(mean // 2, mean * 3 // 2 + 1, tokens // mean)
     mu = [-rng.exponential(0.4, n).astype(np.float32) for n in lengths]
     drift = [0.02 * rng.standard_t(3, n) + 0.02 * rng.standard_normal() for n in lengths]
@@ -47,7 +49,7 @@ def columns(rng: np.random.Generator, tokens: int, mean: int) -> dict[str, list[
 
 
 def write_slime(folder: Path, number: int, data: dict[str, list[np.ndarray]]) -> None:
-    """As slime's --save-debug-train-data, with the token ids and masks that it also holds."""
+    """Writes a dump as slime's --save-debug-train-data does, with the token ids and masks that it holds, too."""
     lengths = [len(values) for values in data["log_probs"]]
     samples = [
         {"response_lengths": n, "rollout_position": i, "loss_masks": torch.ones(n, dtype=torch.int32)}
@@ -63,7 +65,7 @@ def write_slime(folder: Path, number: int, data: dict[str, list[np.ndarray]]) ->
 
 
 def write_run(folder: Path, number: int, data: dict[str, list[np.ndarray]]) -> None:
-    """As an embedded run with dump.every_n_iterations 1."""
+    """Writes a dump as an embedded run does with dump.every_n_iterations 1."""
     lengths = np.array([len(values) for values in data["log_probs"]])
     n = int(lengths.sum())
     rows = {key: np.concatenate(values) for key, values in data.items()}
@@ -81,7 +83,7 @@ def write(folder: Path, kind: str, tokens: int) -> None:
 
 
 def measure(folder: Path) -> dict[str, float]:
-    """In a process of its own: what a replay takes."""
+    """Runs one replay and returns counts, seconds and MiB; a new process calls it, whose peak is the replay's."""
     before, cpu = _peak(), time.process_time()
     result = replay([folder], choose("all"))
     return {
@@ -96,7 +98,7 @@ def measure(folder: Path) -> dict[str, float]:
 
 
 def _peak() -> float:
-    """MiB."""
+    """The peak of this process's resident memory in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

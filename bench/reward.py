@@ -1,13 +1,14 @@
-"""Verdicts a second: the pool of verifier processes beside math-verify called directly, on the same responses.
+"""Measures verdicts a second of the pool of verifier processes and of math-verify called directly, on equal responses.
 
     python bench/reward.py [--groups 64] [--samples 16] [--characters 2000] [--workers 2] [--rounds 5]
 
-A batch as a training step has it: groups of responses to one prompt, of which about half are right, the answers as
-models write them, numbers and LaTeX mixed, the label of each group in one of its forms. math-verify parses label and
-response and compares, in this process, with its own time limits. Both get each batch once, alternating, and a batch is
-never seen again; ratios are medians of the rounds' ratios. The start of the processes is left out.
+A batch is like that of a training step: it has groups of responses to one prompt, of which about half are right, with
+answers as models write them, numbers and LaTeX mixed, and the label of each group in one of its forms. math-verify
+parses label and response and compares them in this process, with its own time limits. Both get each batch once, in
+turn, and a batch is never seen again; ratios are medians of the rounds' ratios. The start of the processes is left out.
 
-Then the latency that the pool adds to a response: verdicts asked for one by one, and at half of the measured rate.
+After that the latency that the pool adds to a response is measured: with verdicts that are asked for one by one, and at
+half of the measured rate.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def make_batch(rng: random.Random, groups: int, samples: int, characters: int) -
 
 
 def make_group(rng: random.Random, samples: int, characters: int) -> list[Pair]:
-    """Responses to one prompt: a right answer or one of a few wrong ones, in any of its forms."""
+    """Responses to one prompt, each with the right answer or one of a few wrong ones, in any of its forms."""
     kind = rng.choices([integer, fraction, root, polynomial, point], [6, 2, 2, 1, 1])[0]
     right, *wrong = [kind(rng) for _ in range(4)]
     label = rng.choice(right)
@@ -118,7 +119,7 @@ def directly(batch: list[Pair]) -> list[float]:
 
 
 async def latencies(pool: VerifierPool, pairs: list[Pair], rate: float | None) -> list[float]:
-    """Seconds to each verdict: one after the other, or started at `rate` a second at random times."""
+    """Seconds to each verdict, when they are asked for one after the other, or at random times, `rate` a second."""
 
     async def timed(pair: Pair) -> float:
         started = time.perf_counter()

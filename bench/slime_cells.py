@@ -1,4 +1,4 @@
-"""The cells of a grid of the real slime on a laptop, beside the embedded runtime's: a table in Markdown.
+"""Prints the cells of a grid of the real slime on a laptop, beside the embedded runtime's, as a table in Markdown.
 
 sat-slime grid configs/grid/laptop.yaml --set cluster.slime_dir=DIR --set cluster.megatron_dir=DIR
 sat-slime grid configs/grid/laptop-embedded.yaml --seeds 1234
@@ -20,12 +20,12 @@ def rows_of(run: Path) -> list[dict[str, Any]]:
 
 
 def d_pi(rows: list[dict[str, Any]]) -> float:
-    """Mean over the steps that had a lag."""
+    """The mean d_pi over the steps that had a lag, which is all but the first."""
     return statistics.fmean(row["mismatch/d_pi"] for row in rows[1:])
 
 
 def cells(slime: Path, embedded: Path | None) -> list[list[str]]:
-    """A row of text for each run."""
+    """The table's rows, one for each run."""
     table = []
     for run in sorted((slime / "runs").iterdir()):
         method, lag, _ = run.name.rsplit("-", 2)

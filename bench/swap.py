@@ -1,11 +1,11 @@
-"""What new weights in the midst of a response do to the probabilities that the engine reports.
+"""Measures what new weights in the middle of a response do to the probabilities that the engine reports.
 
     python bench/swap.py RUN_FOLDER
 
-RUN_FOLDER: a run in mode streaming, whose `weights/` hold several versions. A real SGLang server in float32 decodes
-under the oldest; in the midst it is given the newest, in each of the three ways that SGLang has. Every token is scored
-with transformers under both. Told is |log mu - log pi| in nats, over the tokens before the change under the old
-weights, and over those after it under the new ones: 0 but for rounding, if mu is of one version of the weights.
+RUN_FOLDER is a run in mode streaming, whose `weights/` hold several versions. A real SGLang server in float32 decodes
+under the oldest version; in the middle it is given the newest, in each of the three ways that SGLang has. Every token
+is scored with transformers under both. The table has |log mu - log pi| in nats, over the tokens before the change under
+the old weights, and over those after it under the new ones: 0 but for rounding, if mu is of one version of the weights.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAYS = {
     "abort": "abort, and send again with the tokens so far: the same, and what this project does",
 }
 ROUNDING = 2e-5
-"""Nats: two float32 implementations of one model differ by less."""
+"""Nats by which two float32 implementations of one model differ at most."""
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 async def measure(config: EmbeddedConfig, old: Path, new: Path, after: float) -> dict[str, list[Any]]:
-    """For each way (prompt, tokens, log-probs) of every response."""
+    """(prompt, tokens, log-probs) of every response, by the way in which the weights were changed."""
     _, requests = training_requests(config, 0)
     requests = requests[::4]
     found: dict[str, list[Any]] = {}
@@ -78,7 +78,7 @@ async def measure(config: EmbeddedConfig, old: Path, new: Path, after: float) ->
 async def swapped(
     client: SGLangClient, way: str, requests: list[GenerationRequest], new: Path, after: float
 ) -> list[Any]:
-    """All responses, with a change of the weights after some seconds."""
+    """(prompt, tokens, log-probs) of all responses; the weights are changed after `after` seconds."""
     generating = asyncio.create_task(client.generate(requests, [f"{way}-{r.request_id}" for r in requests]))
     await asyncio.sleep(after)
     if way == "abort":
@@ -105,7 +105,7 @@ async def swapped(
 
 
 def part_of(request: GenerationRequest, answer: dict[str, Any]) -> Response:
-    """Tokens and log-probs alone."""
+    """A response that has only the tokens and log-probs of the answer."""
     log_probs = np.array([entry[0] for entry in answer["meta_info"]["output_token_logprobs"]], np.float32)
     tokens = tuple(answer["output_ids"])
     versions = np.zeros(len(tokens), np.int64)
@@ -113,8 +113,8 @@ def part_of(request: GenerationRequest, answer: dict[str, Any]) -> Response:
 
 
 def errors(answers: list[Any], old: Path, new: Path) -> tuple[np.ndarray, np.ndarray, int]:
-    """|log mu - log pi| of the tokens before the change under `old` and after it under `new`, and how many responses
-    have both. The change is at the first token that is not one of the old weights."""
+    """|log mu - log pi| of the tokens before the change under `old` and of those after it under `new`, and how many
+    responses have both. The change is at the first token that the old weights did not generate."""
     before, after, both = [], [], 0
     for (_, _, log_probs), under_old, under_new in zip(
         answers, scores(answers, old), scores(answers, new), strict=True
@@ -129,7 +129,7 @@ def errors(answers: list[Any], old: Path, new: Path) -> tuple[np.ndarray, np.nda
 
 @torch.no_grad()
 def scores(answers: list[Any], folder: Path) -> list[np.ndarray]:
-    """log pi of the response tokens."""
+    """log pi of the tokens of each response, under the weights in a folder."""
     stand_in_for("torchvision")
     from transformers import AutoModelForCausalLM
 

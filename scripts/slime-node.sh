@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a bare node of eight GPUs to a running job. On the node, then in the container, in a checkout of this project:
+# Takes a bare node of eight GPUs to a running job. On the node, then in the container, in a checkout of this project:
 #
 #   docker run --rm -it --gpus all --ipc=host --shm-size=16g --ulimit memlock=-1 --ulimit stack=67108864 \
 #       -v /data:/data slimerl/slime:v0.3.1 /bin/bash
@@ -7,8 +7,8 @@
 #   ./scripts/slime-node.sh --no-sat --name gspo                arguments go to `sat-slime launch`
 #   MODEL=Qwen/Qwen3-30B-A3B-Base FILE=configs/paper/qwen3-30b-a3b.yaml ./scripts/slime-node.sh --method sat-gspo-r3
 #
-# Which slime works, and in which image it is: docs/compatibility.md. `latest` is a slime that was only read so far.
-# Everything lands in ROOT (/data); what is there already is kept. WANDB_API_KEY and HF_TOKEN are used where they are
+# docs/compatibility.md says which slime works, and in which image it is. `latest` is a slime that was only read so far.
+# Everything is put into ROOT (/data); what is there already is kept. WANDB_API_KEY and HF_TOKEN are used where they are
 # exported. Other jobs on the node are left alone: a Ray is started for this run, and ends with it.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 """Everything that touches slime.
 
 The modules beside this one hold what slime calls by its dotted path, and `driver`, which runs slime's classes in our
-order. `inside` is what they stand on, in slime's processes; `launch` starts and follows a run; `cpu` lets slime run
-without a GPU.
+order. They stand on `inside`, which also runs in slime's processes; `launch` starts and follows a run; `cpu` lets slime
+run without a GPU.
 """

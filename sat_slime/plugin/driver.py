@@ -1,12 +1,13 @@
 """Our own order of a run over slime's classes: python3 -m sat_slime.plugin.driver FLAGS, slime's flags.
 
-In place of slime's training scripts, on every version of slime. The order is that of docs/architecture.md: with lag
-n > 0 one batch is generated ahead, and weights go to the engines every n rollouts, once the batch in flight is
+It takes the place of slime's training scripts, on every version of slime. The order is that of docs/architecture.md:
+with lag n > 0 one batch is generated ahead, and weights go to the engines every n rollouts, once the batch in flight is
 complete; with lag 0 everything waits for everything; in mode `streaming` the rollout function generates without pause,
-and a batch is what is complete. The order comes from `driver` in the plugin's section of --custom-config-path.
+and a batch is what is complete. The order is set by `driver` in the plugin's section of --custom-config-path.
 
 What a run leaves and how it goes on:
-- Weights are numbered by optimizer steps (inside/actor.py), so that lag and evaluations are told by what came back.
+- Weights are numbered by optimizer steps (inside/actor.py), so that the version that comes back with a response says
+  its lag, and which weights an evaluation measured.
 - The initial weights are evaluated before the first rollout and the final ones after the last, whatever the lag.
 - A checkpoint's data position is that of its weights: it is saved before the next batch takes its prompts. A batch that
   was in flight is not saved; a resumed run generates it anew from the same prompts, with the weights of the checkpoint.
@@ -33,13 +34,13 @@ NOT_HERE = {
     "use_critic": "the objective has no critic: leave it out",
     "colocate": "training and generation run side by side: give each GPUs of its own",
     "release_train": "the trainer is needed throughout: leave it out",
-    "keep_old_actor": "denominator checkpoint keeps the weights that it needs by itself: leave it out",
+    "keep_old_actor": "denominator checkpoint keeps the weights that it needs without it: leave it out",
 }
 """Flags of slime that mean another order than this one."""
 
 
 def take_over(args: Namespace) -> None:
-    """Marks slime's arguments as those of a run of this driver, once they fit.
+    """Checks slime's arguments, and marks them as those of a run of this driver.
 
     Raises:
         ConfigError: faults of the plugin's section, and flags that mean another order; a line each.
@@ -54,7 +55,7 @@ def take_over(args: Namespace) -> None:
 
 
 def train(host: Host, order: DriverConfig) -> None:
-    """The rollouts of a run from where its checkpoint ends."""
+    """Runs all rollouts of a run, from where its checkpoint ends."""
     args, manager, hooks = host.args, host.manager, plugin_config(host.args).hooks
     start, end = args.start_rollout_id, args.num_rollout
     evaluates = args.eval_interval is not None
@@ -93,7 +94,7 @@ def _is_due(host: Host, rollout_id: int, interval: int | None, end: int | None =
 
 
 def main() -> None:
-    """Parses slime's flags, runs, and ends what it started."""
+    """Parses slime's flags, runs all rollouts, and ends the processes that it started."""
     if problems := probe_slime():
         raise SystemExit("\n".join(problems))
     args, restore_plan = parse_arguments()

@@ -1,8 +1,8 @@
 """The policy loss that slime calls, with `--loss-type custom_loss --custom-loss-function-path` and its dotted path.
 
-The order of slime's own policy_loss_function, with the surrogate taken from sat_slime.objective. Log-probs, context
-parallelism, the sequence mean, the KL and all reductions are slime's functions, so that with SAT off and denominator
-`trainer` the loss and its gradient are slime's to the bit.
+It follows the order of slime's own policy_loss_function, with the surrogate taken from sat_slime.objective. Log-probs,
+context parallelism, the sequence mean, the KL and all reductions are slime's functions, so that with SAT off and
+denominator `trainer` the loss and its gradient are slime's to the bit.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss of one micro-batch, and the metrics that slime's own loss has.
 
-    All others go to step_metrics, which reduces each as its kind demands.
+    All other metrics go to step_metrics, which reduces each as its kind demands.
 
     Args:
         logits: (1, T, vocabulary / tensor-parallel ranks) fp32.
         sum_of_sample_mean: slime's reduction of (N,) values over this rank's response tokens to a scalar.
 
     Raises:
-        ConfigError: the settings mean nothing, at the first call.
+        ConfigError: the settings have faults; raised at the first call.
         ValueError: the batch lacks what the method needs.
     """
     method = plugin_method(args)
@@ -51,7 +51,7 @@ def policy_loss(
         **slime_loss.get_rollout_top_p_logprob_kwargs(args, batch),
     )
     log_probs: list[Tensor] = scored["log_probs"]
-    if capture := getattr(slime_loss, "_maybe_capture_log_probs", None):  # newer than v0.3.1
+    if capture := getattr(slime_loss, "_maybe_capture_log_probs", None):  # only slime after v0.3.1 has it
         capture(batch, log_probs)
 
     masks = local_masks(batch)
@@ -60,7 +60,7 @@ def policy_loss(
     now = torch.cat(log_probs)
     tokens = TokenBatch(
         log_probs=now,
-        # mu is not read where neither the method nor the engine has it.
+        # Where the batch has no mu, the method does not read it: the denominators only fill the column.
         rollout_log_probs=torch.cat(rollout or denominators),
         advantages=torch.cat(batch["advantages"]),
         mask=torch.cat(masks),

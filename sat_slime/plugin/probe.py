@@ -1,8 +1,8 @@
-"""Is this a slime that the plugin knows? Read from slime's source files, so that a launcher without a GPU can ask too.
+"""The probe says whether the plugin knows this slime.
 
-slime has no version to ask for: its package says nothing and setup.py lags behind. What is compared are the names that
-the plugin touches (plugin/slime_names.py): functions with their parameters, and places in slime that must call what is
-wrapped.
+It only reads slime's source files, so that a launcher without a GPU can ask too. slime has no version to ask for: its
+package says nothing and setup.py lags behind. So the probe compares the names that the plugin touches
+(plugin/slime_names.py): functions with their parameters, and places in slime that must call what is wrapped.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ KNOWN = "v0.3.1, main at 624b824a8, and main after pull request 2391 as far as i
 
 _TRAINER = "backends/megatron_utils/actor.py"
 _PUSH_BY_INTERVAL = "update_weights_interval"
-"""What slime's trainer no longer knows after pull request 2391."""
+"""A word that slime's trainer no longer has in it after pull request 2391."""
 
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def probe_slime(root: Path | None = None, *, own_script: bool = False) -> list[str]:
-    """What of this slime the plugin does not know, a line each; nothing if all is well.
+    """A line for every difference between this slime and those that the plugin knows; empty if all is well.
 
     Args:
-        root: folder of the package `slime`; the importable one if not given.
+        root: folder of the package `slime`. Unset: the one that can be imported.
         own_script: slime's own training script runs, with the plugin's hooks, and not the plugin's driver.
     """
     root = _package() if root is None else root
@@ -52,7 +52,7 @@ def probe_slime(root: Path | None = None, *, own_script: bool = False) -> list[s
 def _package() -> Path | None:
     try:
         spec = importlib.util.find_spec("slime")
-    except ValueError:  # in sys.modules without one
+    except ValueError:  # slime is in sys.modules without a spec
         return None
     places = list(spec.submodule_search_locations or []) if spec is not None else []
     return Path(places[0]) if places else None
@@ -66,10 +66,11 @@ def _differences(root: Path, own_script: bool) -> Iterator[str]:
 
 
 def differences(name: Name, read: Callable[[str], Mapping[str, Node]]) -> Iterator[str]:
-    """What keeps a slime from having that name in one of its forms, a line each.
+    """A line for every reason why a slime does not have that name in any of its forms.
 
     Args:
-        read: functions and classes of a file of slime's by name, methods with their class; none if it is missing.
+        read: gives the functions and classes in a file of slime, by name, methods with their class; empty if the file
+            is missing.
     """
     found = [(form, node) for form in name.forms if (node := read(form.file).get(form.name)) is not None]
     if not found:
@@ -90,7 +91,7 @@ def _faults(form: Form, node: Node) -> Iterator[str]:
 
 
 def _nodes(path: Path) -> dict[str, Node]:
-    """Functions, classes and methods of a module by name; none if it is missing."""
+    """Functions, classes and methods of a module by name; empty if the file is missing."""
     if not path.exists():
         return {}
     found: dict[str, Node] = {}
@@ -103,7 +104,7 @@ def _nodes(path: Path) -> dict[str, Node]:
 
 
 def _accepts(parameters: ast.arguments, expected: list[str]) -> bool:
-    """Whether a call with the expected parameters fits."""
+    """Whether a function with these parameters takes a call with the expected ones."""
     positional = parameters.posonlyargs + parameters.args
     optional = {one.arg for one in positional[len(positional) - len(parameters.defaults) :]}
     optional |= {

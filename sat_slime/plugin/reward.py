@@ -4,7 +4,8 @@ A key `sat_slime_verifier` of slime's --custom-config-path file sets the number 
 
     sat_slime_verifier: {workers: 8, cpu_s: 3.0, wall_s: 30.0, memory_mb: 1024}
 
-slime calls this in the event loop of a background thread, where signals cannot be had; the worker processes need none.
+slime calls these functions in the event loop of a background thread, where no signal handler can be set; the worker
+processes need none.
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ _pool: VerifierPool | None = None
 
 
 async def default(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """1.0 or 0.0; of a list of samples, as slime asks for with --group-rm, a list."""
+    """1.0 for a right response, else 0.0; a list of them for a list of samples, which slime sends with --group-rm."""
     return await _rewards(args, sample, "default")
 
 
 async def prime_math(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """As `default`, with PRIME's verdicts."""
+    """The same as `default`, with PRIME's verdicts."""
     return await _rewards(args, sample, "prime_math")
 
 
 async def math_dapo(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """As `default`, with DAPO's verdicts, 0.0 where those are -1."""
+    """The same as `default`, with DAPO's verdicts; it gives 0.0 where DAPO gives -1."""
     return await _rewards(args, sample, "math_dapo")
 
 
 async def strict_integer(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """As `default`, for labels that are integers: the answer has to be written as one."""
+    """The same as `default`, for labels that are integers: the answer has to be written as an integer, too."""
     return await _rewards(args, sample, "strict_integer")
 
 
 def drain_metrics(prefix: str = "rollout/verifier_") -> dict[str, float]:
-    """The pool's counts since the last call, their names after `prefix`; empty where nothing was verified."""
+    """The pool's counts since the last call, by names that begin with `prefix`; empty where nothing was verified."""
     counts = {} if _pool is None else _pool.drain_metrics()
     if not counts.get("verdicts"):
         return {}
@@ -79,7 +80,7 @@ async def _reward(pool: VerifierPool, sample: Any, mode: Mode) -> float:
 
 
 def _the_pool(args: Namespace) -> VerifierPool:
-    """The pool of this process, made by the first call."""
+    """The verifier pool of this process; the first call makes it."""
     global _pool
     with _lock:
         if _pool is None:
@@ -89,7 +90,7 @@ def _the_pool(args: Namespace) -> VerifierPool:
 
 
 def _new_pool(settings: dict[str, Any]) -> VerifierPool:
-    """Raises ValueError: an unknown setting, or a value that cannot be."""
+    """A pool with these settings. Raises ValueError for an unknown setting, or for a value that it cannot have."""
     known = ["workers", *(field.name for field in dataclasses.fields(Limits))]
     for name in settings:
         if name not in known:

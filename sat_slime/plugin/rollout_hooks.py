@@ -1,4 +1,4 @@
-"""Hooks in slime's rollout process: each sample as it arrives, each batch and evaluation as they are logged.
+"""Hooks in slime's rollout process: they see each sample as it arrives, each batch and evaluation when it is logged.
 
 slime takes them by --rollout-sample-hook-path (on_sample), --custom-rollout-log-function-path (log_rollout) and
 --custom-eval-rollout-log-function-path (log_eval). docs/slime-hooks.md says what each is for.
@@ -28,25 +28,25 @@ from sat_slime.rollout.staleness import STREAM_METRICS
 logger = logging.getLogger(__name__)
 
 FAULT = "sat_slime_fault"
-"""Key of a sample's metadata: why it is not trained on."""
+"""Key of a sample's metadata: the reason why it is not trained on."""
 KEPT_ROUTES = "sat_slime_routes"
 """Key of an interrupted sample's metadata: the routes that it has so far."""
 MAX_REJECTED = 0.01
-"""Share of a batch's samples that may be left out; more, of more than one, is no accident."""
+"""Share of a batch's samples that may be left out. If more are, and more than one, it is no accident."""
 
 _generated = -1
 """The newest rollout that was generated in this process."""
 
 
 def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, evaluation: bool = False) -> None:
-    """Checks and narrows the routed experts of one of slime's samples, in place. Those of an evaluation are dropped:
-    slime asks for them, and nothing reads them.
+    """Checks and narrows the routed experts of one of slime's samples, in place. A sample of an evaluation loses its
+    routes: slime asks for them, and nothing reads them.
 
     A sample with a fault stays in its batch, since slime counts on its size, but trains nothing: slime masks the loss
     of a `remove_sample`. Its reward still counts in its prompt's baseline.
 
-    Where a push cut the sample off, it is noted; its routes so far are those that it keeps, though the engine forwards
-    those tokens anew, under other weights, when it goes on.
+    Where a push cut the sample off, that is noted. Its tokens keep the routes that they have so far, though the engine
+    forwards them anew, under other weights, when it goes on with the sample.
     """
     aborted = sample.status == type(sample).Status.ABORTED
     replays = getattr(args, "use_rollout_routing_replay", False)
@@ -64,7 +64,7 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
     reason = _narrow(sample, args) if hooks.narrow_routed_experts else None
     if reason is None:
         _keep_first_routes(sample, aborted)
-    if aborted:  # goes on later
+    if aborted:  # the sample goes on later
         return
     if hooks.check_routed_experts and reason is None:
         _announce("check_routed_experts")
@@ -74,7 +74,7 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
 
 
 def _narrow(sample: Any, args: Namespace) -> str | None:
-    """Narrows in place; why that cannot be, or None."""
+    """Narrows the sample's routes in place. Returns the reason why that is impossible, or None."""
     _announce("narrow_routed_experts")
     if sample.rollout_routed_experts is not None:
         try:
@@ -85,7 +85,7 @@ def _narrow(sample: Any, args: Namespace) -> str | None:
 
 
 def _keep_first_routes(sample: Any, aborted: bool) -> None:
-    """Each row has the experts under which its next token was drawn (R3), however often it was forwarded since."""
+    """Keeps in each row the experts under which the next token was drawn (R3), however often it was forwarded since."""
     metadata = dict(sample.metadata or {})
     kept, routes = metadata.pop(KEPT_ROUTES, None), sample.rollout_routed_experts
     if kept is not None and routes is not None and len(kept) < len(routes):
@@ -117,8 +117,9 @@ def log_rollout(
     rollout_extra_metrics: dict[str, Any] | None,
     rollout_time: float,
 ) -> bool:
-    """What takes the whole batch: prompts that were routed unlike, samples left out, versions on their way to the
-    trainer; also what the verifier counted. slime's own logging goes on, so it returns False.
+    """Does what takes the whole batch: it leaves out samples whose prompt was routed unlike the others', counts samples
+    that are left out, sends versions to the trainer, and reports the verifier's counts. It returns False, so that
+    slime's own logging goes on.
 
     Raises:
         RuntimeError: too many samples are left out for an accident.
@@ -157,9 +158,9 @@ def _count_left_out(samples: Sequence[Any], rollout_id: int, metrics: dict[str, 
 def log_eval(
     rollout_id: int, args: Namespace, data: dict[str, dict[str, Any]], extra_metrics: dict[str, Any] | None
 ) -> bool:
-    """Tells of each evaluated data set what it measured, of which weights: a line of eval.jsonl, and in slime's
-    trackers `eval/DATASET/...`, `eval/DATASET-weights_step`, and `eval_at_weights/DATASET` over the weights' step.
-    slime's own logging goes on, so it returns False."""
+    """Records for each evaluated data set its scores and the weights that they are of: a line of eval.jsonl, and in
+    slime's trackers `eval/DATASET/...`, `eval/DATASET-weights_step`, and `eval_at_weights/DATASET` over the weights'
+    step. It returns False, so that slime's own logging goes on."""
     config = plugin_config(args)
     # slime evaluates after the training of a rollout; before the first, train.py evaluates too.
     trained = rollout_id + 1 if _generated >= rollout_id else rollout_id
@@ -186,7 +187,7 @@ def log_eval(
 
 
 def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, Any]:
-    """What one data set's responses say. slime has a problem's samples in a row."""
+    """The scores of one data set's responses. slime has the samples of a problem one after another."""
     scores, rewards = plugin_config(args).eval, result["rewards"]
     named = {one.name: one.n_samples_per_eval_prompt for one in getattr(args, "eval_datasets", None) or []}
     samples = named.get(dataset) or getattr(args, "n_samples_per_eval_prompt", None) or 1
@@ -214,7 +215,7 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
 
 
 def _is_tracked(key: str) -> bool:
-    """The mean of all, lengths and cuts slime has under names of its own."""
+    """Whether a score goes to slime's trackers: slime logs the mean, lengths and truncation under names of its own."""
     return key.startswith(("accuracy/", "avg@", "pass@", "reasons/"))
 
 
@@ -224,7 +225,7 @@ def _eval_file(run_dir: str) -> StepFile:
 
 
 def _weights_step(samples: Sequence[Any], dataset: str) -> int | None:
-    """The one step of the weights that made all samples, or None."""
+    """The optimizer step of the weights that generated all samples; None where they are of several, or unknown."""
     try:
         steps = {step for sample in samples for step in versions.steps_of(sample.weight_versions)}
     except ValueError:
@@ -237,12 +238,12 @@ def _weights_step(samples: Sequence[Any], dataset: str) -> int | None:
 
 
 def _track(args: Namespace, metrics: dict[str, Any]) -> None:
-    """To slime's TensorBoard and Weights & Biases, over the one key that ends in /step."""
+    """Sends metrics to slime's TensorBoard and Weights & Biases; the one key that ends in /step is their x axis."""
     step_key = next(key for key in metrics if key.endswith("/step"))
     slime_module("logging_utils").log(args, metrics, step_key=step_key)
 
 
 @functools.cache
 def _announce(hook: str) -> None:
-    """Once in a process."""
+    """Says in the log that a hook is on, once in a process."""
     logger.info("sat_slime: hook %s is on (rollout)", hook)

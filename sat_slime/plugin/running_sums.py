@@ -9,8 +9,8 @@ from sat_slime.reward.running_sum_answers import verdict
 
 
 async def reward(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """1.0 or 0.0, as the embedded runtime's `task.verdict`; of a list of samples, as slime asks for with --group-rm, a
-    list."""
+    """1.0 or 0.0, the same as the embedded runtime's `task.verdict`; a list of them for a list of samples, which slime
+    sends with --group-rm."""
     if isinstance(sample, list):
         return [_reward(one) for one in sample]
     return _reward(sample)

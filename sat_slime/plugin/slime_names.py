@@ -20,11 +20,11 @@ VERSIONS = {
 """What each version is."""
 
 TREE = "tree"
-"""Found in the whole tree of the version."""
+"""The name was found in the whole tree of the version."""
 FORK = "fork"
-"""Read in vllm-project/vime at 8c1c944b, slime's main with another engine, where slime's own file was not to be had."""
+"""The name was read in vllm-project/vime at 8c1c944b, slime's main with another engine, in lieu of slime's own file."""
 UNREAD = "not read"
-"""Taken to be there: neither the name nor a caller of it could be read."""
+"""The name is taken to be there: neither it nor a caller of it could be read."""
 
 Use = Literal["calls", "extends", "reads", "wraps", "is called by"]
 Needed = Literal["always", "where slime has it", "in launch scripts of one's own"]
@@ -35,12 +35,12 @@ class Form:
     """A name as one or several versions have it."""
 
     place: str
-    """`module:name(parameters)`, the module below `slime`. The parameters are those that the plugin gives or takes
-    over, in order; others must have defaults. Without parentheses they are of no account."""
+    """`module:name(parameters)`, where the module is one of the package `slime`. The parameters are those that the
+    plugin gives or takes over, in order; others must have defaults. Without parentheses any parameters will do."""
     seen: Mapping[str, str]
-    """Version: TREE, the commit of the file where it was read, `called in FILE COMMIT`, FORK or UNREAD."""
+    """How each version was seen: TREE, the commit of the file that was read, `called in FILE COMMIT`, FORK, UNREAD."""
     body: tuple[str, ...] = ()
-    """What its body must have in it, as ast.unparse writes it."""
+    """Texts that its body must have in it, as ast.unparse writes them."""
 
     @property
     def module(self) -> str:
@@ -48,12 +48,12 @@ class Form:
 
     @property
     def file(self) -> str:
-        """Below the package's folder."""
+        """The module's file, relative to the package's folder."""
         return self.module.replace(".", "/") + ".py"
 
     @property
     def name(self) -> str:
-        """Of a function, a class, or a method with its class."""
+        """Name of the function or the class; of a method with its class."""
         return self.place.partition(":")[2].partition("(")[0]
 
     @property
@@ -115,7 +115,7 @@ _REPLAY = "utils.routing_replay"
 _BACKUPS = "utils.tensor_backper"
 _STEP_METRICS = "reduce_train_step_metrics"
 _IN_TRAIN = "called in train.py"
-"""slime's own text of it, of an unknown commit; its calls fit 13b347f8."""
+"""train.py was read in slime's own text, of an unknown commit; its calls fit 13b347f8."""
 _IN_ACTOR, _IN_LOSS, _IN_MODEL = (
     "called in actor.py d0a9ecfd",
     "called in loss.py 00c2d6db",
@@ -212,7 +212,7 @@ _TRAINER = (
     ),
     _need(
         "extends",
-        "log-probs below the ratio",
+        "log-probs of the denominator",
         _all(f"{_ACTOR}.compute_log_prob(self data_iterator num_microbatches store_prefix)", "d0a9ecfd"),
     ),
     _need(
@@ -340,7 +340,7 @@ _ROUTES = (
     _need("calls", "a forward pass of our own", _all(f"{_REPLAY}:RoutingReplay.clear_all_forward()", "1eec71f8")),
     _need(
         "wraps",
-        "padding of narrow routes; the newest counts it wide by itself",
+        "padding of narrow routes; the newest already counts it in wide integers",
         _trees(f"{_CP}:_pad_routed_experts(experts pad num_experts)"),
         needed=_IF,
     ),

@@ -1,8 +1,8 @@
-"""Fully asynchronous rollouts on slime within a bound on staleness (docs/asynchrony.md).
+"""Fully asynchronous rollouts on slime, within a bound on staleness (docs/asynchrony.md).
 
-slime takes these by --rollout-function-path (generate_rollout) and --data-source-path (StreamingDataSource), and
-evaluates by the first as well. They are made for the order that `sat_slime.plugin.driver` keeps in mode streaming: a
-rollout is asked for when all before it are trained, saved if due, and pushed if due.
+slime takes these by --rollout-function-path (generate_rollout) and --data-source-path (StreamingDataSource), and calls
+the first for evaluations too. They are made for the order that `sat_slime.plugin.driver` keeps in mode streaming: it
+asks for a rollout when all rollouts before it are trained, and their checkpoint and push, where due, are done.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 def generate_rollout(
     args: Namespace, rollout_id: int, data_source: StreamingDataSource, evaluation: bool = False
 ) -> RolloutFnTrainOutput | RolloutFnEvalOutput:
-    """The groups of a rollout, waited for; generation goes on behind it. An evaluation is slime's own, on the same
-    event loop.
+    """Waits for the groups of a rollout and returns them; generation goes on meanwhile and afterwards. An evaluation is
+    slime's own, on the same event loop.
 
     Raises:
         RuntimeError: a prompt failed too often, or the engines do not tell the version of their weights.
@@ -59,10 +59,10 @@ def generate_rollout(
 
 
 class StreamingDataSource(RolloutDataSourceWithBuffer):
-    """slime's data source, and the stream that is filled from it: both are saved and loaded together."""
+    """slime's data source, with the stream that is filled from it: both are saved and loaded together."""
 
     def __init__(self, args: Namespace) -> None:
-        """Raises ConfigError: a line for everything that cannot be in mode streaming."""
+        """Raises ConfigError with a line for everything that cannot be in mode streaming."""
         if errors := streaming_errors(args, plugin_config(args)):
             raise ConfigError(errors)
         super().__init__(args)
@@ -75,11 +75,11 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         return next(iter(self.get_samples(1)), None)
 
     def save(self, rollout_id: int) -> None:
-        """Saves the position in the data, and the stream beside it. Prompts in generation are begun anew on a resume.
+        """Saves the position in the data, and the stream beside it. A resume begins prompts in generation anew.
 
         Raises:
             RuntimeError: a later rollout is handed out already.
-            TypeError: a sample holds what cannot be saved.
+            TypeError: a sample holds something that cannot be saved.
         """
         state = run(self.stream.freeze(rollout_id))
         try:
@@ -103,7 +103,7 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
 
 
 def streaming_errors(args: Namespace, config: PluginConfig) -> list[str]:
-    """A line for everything for which a run in mode streaming would fail or break its bound."""
+    """A line for every reason why a run in mode streaming would fail or break its bound."""
     driver, steps, errors = config.driver, steps_per_rollout(args), []
     if driver.mode != "streaming":
         errors.append(
@@ -148,7 +148,8 @@ class _Engines:
         )
 
     async def version(self) -> int | None:
-        """Asked of each engine: the versions of answers come late, and one that starts anew has none at first."""
+        """The oldest version that an engine says it holds; None while it is not known. Every engine is asked: the
+        versions of answers come late, and an engine that starts anew has none at first."""
         router = f"http://{self._args.sglang_router_ip}:{self._args.sglang_router_port}"
         try:
             workers = (await get(f"{router}/workers"))["workers"]

@@ -1,4 +1,4 @@
-"""Hooks in slime's trainer for launch scripts of one's own, in every rank's process.
+"""Hooks in slime's trainer, in the process of every rank, for users' own launch scripts.
 
 slime takes them by --custom-megatron-init-path (install) and --rollout-data-postprocess-path (postprocess). Under our
 own driver they have nothing to do: its trainer is inside/actor.py. docs/slime-hooks.md says what each is for.
@@ -30,7 +30,7 @@ from sat_slime.plugin.probe import probe_slime
 logger = logging.getLogger(__name__)
 
 TRAINER = "slime.backends.megatron_utils.actor"
-"""Module of slime's MegatronTrainRayActor."""
+"""The module that slime's MegatronTrainRayActor is in."""
 
 
 @dataclass
@@ -38,10 +38,10 @@ class _State:
     """What the hooks of this process know. A process has one trainer."""
 
     actor: Any = None
-    """slime's MegatronTrainRayActor, where hooks are installed in it."""
+    """slime's MegatronTrainRayActor; None as long as no hooks are installed in it."""
     facts: BatchFacts = field(default_factory=BatchFacts)
     pushed: int | None = None
-    """Optimizer steps of the weights that the engines were last sent, where versions are steps."""
+    """Optimizer steps of the weights of the last push; None where versions are not steps."""
     has_pushed: bool = False
     evaluates_last: bool = False
 
@@ -50,8 +50,8 @@ _state = _State()
 
 
 def install(args: Namespace) -> None:
-    """Installs the hooks that are on, each told in the log of rank 0. slime calls it on every rank, before the model is
-    built. Under our driver it does nothing.
+    """Installs the hooks that are on, and names each in the log of rank 0. slime calls it on every rank, before the
+    model is built. Under our driver it does nothing.
 
     Raises:
         RuntimeError: this slime is not known; a line for every difference.
@@ -82,8 +82,8 @@ def install(args: Namespace) -> None:
 
 
 def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any]) -> None:
-    """After slime's forward passes over a batch and before it is trained on: the verdict on its routes, the batch's
-    numbers for the metrics, the quantile of the step. Under our driver it does nothing.
+    """Judges the routes of a batch, and takes its numbers for the metrics and the quantile of the step. slime calls it
+    after its forward passes over the batch and before it trains on it. Under our driver it does nothing.
 
     Raises:
         RuntimeError: the replayed routes are not those of the tokens.
@@ -95,13 +95,13 @@ def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any]) 
 def rollout_facts() -> dict[str, float]:
     """Numbers of the rollout batch in training, the same on all ranks: reward/mean, response/length_mean,
     tokens/response_total; lag/mean, lag/min, lag/max, lag/generation_mean and lag/queue_mean over tokens at its first
-    optimizer step, where known; routing/agreement under R3. Empty before the first."""
+    optimizer step, where known; routing/agreement under R3. Empty before the first batch."""
     return dict(trainer_process.facts().numbers)
 
 
 def lags() -> list[int] | None:
     """Optimizer steps between the generating weights and those at the first step on this batch, for each sample of
-    this rank; None where unknown. A response of several weights counts from the oldest."""
+    this rank; None where unknown. Where several weights generated a response, the oldest count."""
     return trainer_process.facts().lags
 
 
@@ -162,7 +162,8 @@ def _note_in_flight() -> None:
 
 
 def _wrap_loading(args: Namespace, hooks: HooksConfig, tell: Callable[..., None]) -> None:
-    """Side models: reference, teacher, old actor. slime loads them into the model that it trains, and pushes that."""
+    """Wraps the loading of side models (reference, teacher, old actor). slime loads them into the model that it trains
+    and then pushes that, so the actor's weights return after each; and the copy of `old_actor` is deferred."""
     actor = _state.actor
     defers = (
         hooks.checkpoint_denominator and getattr(args, "keep_old_actor", False) and args.update_weights_interval > 1
@@ -186,7 +187,12 @@ def _wrap_loading(args: Namespace, hooks: HooksConfig, tell: Callable[..., None]
 
 
 def _follow_pushes(args: Namespace, names: dict[str, Any], numbers: bool, evaluates_first: bool) -> None:
-    """numbers: a push carries the steps of its weights; slime adds one to the version at its begin."""
+    """Numbers the pushes by optimizer steps, and evaluates inside the first one.
+
+    Args:
+        numbers: a push carries the steps of its weights; slime adds one to the version as the push begins.
+        evaluates_first: the initial weights are evaluated.
+    """
 
     def around(push: Callable[[Any], None]) -> Callable[[Any], None]:
         def update_weights(updater: Any) -> None:

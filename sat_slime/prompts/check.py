@@ -27,7 +27,7 @@ KINDS = {
     "duplicate": "the same problem as an earlier row",
     "two labels": "the same problem as an earlier row, with another label",
     "too long": "slime leaves prompts above --rollout-max-prompt-len out",
-    "label": "the verifier cannot do with it",
+    "label": "the verifier does not accept it",
     "in eval": "the same problem as one of the evaluation",
     "near eval": "holds half or more of a problem of the evaluation",
 }

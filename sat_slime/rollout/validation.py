@@ -62,7 +62,7 @@ def validate(
         assert distribution is not None, "a request with top_p below 1 asks for the distribution"
         sampled = np.arange(len(output_ids)), output_ids
         if (distribution[sampled] != log_probs).any():
-            raise RejectedResponse("token_mismatch", "a token has another log-prob in the distribution than by itself")
+            raise RejectedResponse("token_mismatch", "a token's log-prob is not the one that the distribution gives it")
         kept = nucleus(distribution, request.top_p)
         kept[sampled] = True  # whatever rounding says at the nucleus's edge, the engine did sample it
         distribution = truncate(distribution, kept)

@@ -98,7 +98,7 @@ def test_of_two_labels_that_of_most_rows_is_kept_and_told(gathered, pool):
     assert [doubt.kept for doubt in (*dapo.doubts, *dolci.doubts)] == [False, False]
 
 
-def test_labels_that_the_verifier_cannot_do_with_are_kept_or_dropped(gathered, pool):
+def test_labels_that_the_verifier_does_not_accept_are_kept_or_dropped(gathered, pool):
     rows = [("a", "34"), ("b", "x + y = 2"), ("c", r"\text{odd}"), ("d", r"\frac{1"), ("e", r"\sum_{k=1}^n k")]
     for bad_labels, mode, left in (
         ("keep", "prime_math", "abcde"),

@@ -1,21 +1,22 @@
 """What the unmodified slime, Megatron-LM and SGLang need to run where there is no GPU.
 
 A run with `cluster.device: cpu` puts the folder `site` onto its job's PYTHONPATH: every Python of the job then calls
-`processes.install`, which patches a module right after it is imported, and only then. Nothing else here knows of it:
-trainer, engines, rollout manager, hooks and driver run as on GPUs. A file for each that is patched:
+`processes.install`, which patches a module right after it is imported, and only then. Nothing else in the plugin knows
+of it: trainer, engines, rollout manager, hooks and driver run as on GPUs. There is a file for each thing that is
+patched:
 
 - `cuda`: the torch that Megatron and slime see, in which CUDA is the CPU; everyone else's is untouched
 - `slime`: the CPU as an accelerator of slime, and what a newer torch and NumPy ask of slime
 - `megatron`: what Megatron asks of CUDA, Transformer Engine and Apex beyond that
 - `layers`: Megatron's layers without Transformer Engine, for Megatron's own flag --spec
-- `loopback`: the store at which torch's process groups meet, which listens on every interface otherwise
+- `loopback`: the store at which torch's process groups meet, which without it listens on every interface
 - `sglang`: SGLang's server, by the patches that the embedded runtime has too
-- `router`: in place of sglang_router, which drops routed experts
+- `router`: a router in place of sglang_router, which drops routed experts
 
 Importing this package imports no torch.
 """
 
 VARIABLE = "SAT_SLIME_DEVICE"
-"""Environment variable: `cpu` in every process of such a run."""
+"""Environment variable that is `cpu` in every process of such a run."""
 DTYPE_VARIABLE = "SAT_SLIME_CPU_DTYPE"
-"""Environment variable: `float32` or `bfloat16`, the arithmetic of the trainer."""
+"""Environment variable with the arithmetic of the trainer: `float32` or `bfloat16`."""

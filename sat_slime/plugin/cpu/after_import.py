@@ -1,4 +1,4 @@
-"""Functions that are called on a module right after it was imported."""
+"""Calls functions on a module right after it was imported."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ Patch = Callable[[ModuleType], None]
 
 
 class AfterImport(MetaPathFinder):
-    """Finds modules as Python does, and patches them once they have been executed: some code only asks whether a
-    package is there, and a process that never imports a module never has it patched."""
+    """Finds modules as Python does, and patches them once they have been executed. It imports none itself: some code
+    only asks whether a package is there, and a process that never imports a module never has it patched."""
 
     def __init__(self, of_modules: Mapping[str, Patch], of_packages: Mapping[str, Patch]) -> None:
-        """of_modules: by full name; of_packages: for every module of a package, before the one of its own."""
+        """of_modules: patches by a module's full name; of_packages: patches for every module of a package, by the
+        package's name, which run before the patch of the module."""
         self.of_modules, self.of_packages = of_modules, of_packages
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
@@ -38,5 +39,5 @@ class AfterImport(MetaPathFinder):
 
 
 def patch_after_import(of_modules: Mapping[str, Patch], of_packages: Mapping[str, Patch]) -> None:
-    """From now on, in this process."""
+    """Patches these modules of this process from now on, each when it is imported."""
     sys.meta_path.insert(0, AfterImport(of_modules, of_packages))

@@ -1,8 +1,8 @@
 """The torch that Megatron and slime see on a CPU: one in which CUDA is the CPU.
 
-Their modules name it `torch`, and so get this one in its place after their import: `torch.zeros(1, device="cuda")` is
-on the CPU, streams and events do nothing, and memory is never short. torch itself, and with it SGLang, transformers and
-torch's own files, stay as they are; only `.cuda()`, a method of tensors and modules, is answered for everybody.
+After their import their modules get this one under the name `torch`: there `torch.zeros(1, device="cuda")` is on the
+CPU, streams and events do nothing, and memory is never short. torch itself, and with it SGLang, transformers and
+torch's own files, stay as they are; only `.cuda()`, a method of tensors and modules, is replaced for everybody.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FACTORIES = (
     "randint",
     "empty_like",
 )
-"""Functions that Megatron or slime call with a device."""
+"""Functions of torch that Megatron or slime call with a device."""
 MEMORY = 2**34
-"""Bytes that are told as a device's memory, all of them free; nothing is decided by it."""
+"""Bytes that are shown as a device's memory, all of them free; nothing depends on it."""
 
 
 class Stream:
@@ -59,7 +59,7 @@ class Stream:
 
 
 class Shown(ModuleType):
-    """A module as it is but for some of its names."""
+    """A module that is like another one but for some of its names."""
 
     def __init__(self, module: ModuleType, **others: Any) -> None:
         super().__init__(module.__name__)
@@ -70,24 +70,24 @@ class Shown(ModuleType):
         return getattr(self._module, name)
 
     def __reduce__(self) -> Any:
-        """Ray sends classes with the globals that they use."""
+        """Ray sends classes with the globals that they use, so this module has to be picklable: by its name."""
         return shown, (self.__name__,)
 
 
 def shown(name: str) -> ModuleType:
-    """torch, torch.cuda or torch.cuda.nvtx as it is shown."""
+    """The stand-in for torch, torch.cuda or torch.cuda.nvtx."""
     return functools.reduce(getattr, name.split(".")[1:], shown_torch())
 
 
 def show_cpu_as_cuda(module: ModuleType) -> None:
-    """Give a module of Megatron or slime, which has been imported, the torch in which CUDA is the CPU."""
+    """Gives an imported module of Megatron or slime the torch in which CUDA is the CPU."""
     if module.__dict__.get("torch") is torch:
         module.torch = shown_torch()  # type: ignore[attr-defined]
 
 
 @functools.cache
 def shown_torch() -> ModuleType:
-    """torch as Megatron and slime see it; one for all of them."""
+    """torch as Megatron and slime see it; all of them share it."""
     torch.Tensor.cuda = torch.nn.Module.cuda = _itself  # type: ignore[assignment,method-assign]
     factories = {name: on_cpu(getattr(torch, name)) for name in FACTORIES}
     return Shown(torch, cuda=_cuda(), **factories)
@@ -98,7 +98,7 @@ def _itself(tensor: Any, *_: Any, **__: Any) -> Any:
 
 
 def on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """A factory of tensors that takes a GPU for the CPU, and leaves pinning out."""
+    """A function that makes tensors like `factory`, but on the CPU where it is told a GPU, and never pinned."""
 
     @functools.wraps(factory)
     def make(*args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any) -> Any:
@@ -108,14 +108,14 @@ def on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_gpu(device: Any) -> bool:
-    """Whether torch would take `device` for one with CUDA: by number, by name, as an object."""
+    """Whether torch would take `device`, a number, a name or an object, for one with CUDA."""
     if isinstance(device, str):
         return device.startswith("cuda")
     return isinstance(device, int) or (isinstance(device, torch.device) and device.type == "cuda")
 
 
 def _cuda() -> ModuleType:
-    """torch.cuda of that torch."""
+    """The torch.cuda of the torch that is shown."""
     names = (
         "set_device synchronize empty_cache ipc_collect reset_peak_memory_stats manual_seed manual_seed_all set_stream"
     )
@@ -126,7 +126,7 @@ def _cuda() -> ModuleType:
     stream = Stream()
     return Shown(
         torch.cuda,
-        **{name: _returning(None) for name in names.split()},  # torch.manual_seed has seeded the CPU
+        **{name: _returning(None) for name in names.split()},  # torch.manual_seed has already seeded the CPU
         **{name: _returning(0) for name in amounts.split()},
         current_device=_returning(CPU),
         device_count=_returning(1),

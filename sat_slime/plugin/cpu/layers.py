@@ -41,7 +41,7 @@ def qwen3_moe(args: Any, config: Any, vp_stage: int | None) -> TransformerBlockS
 
 
 class RMSNorm(torch.nn.RMSNorm):
-    """torch's, with the mark by which Megatron sums its gradient over sequence-parallel ranks."""
+    """torch's RMSNorm, with the mark by which Megatron sums its gradient over sequence-parallel ranks."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
@@ -49,7 +49,8 @@ class RMSNorm(torch.nn.RMSNorm):
 
 
 class NormedColumnParallelLinear(ColumnParallelLinear):
-    """As TELayerNormColumnParallelLinear: the norm before the product, its `layer_norm_weight` beside `weight`."""
+    """Stands for TELayerNormColumnParallelLinear: a norm before the product, with `layer_norm_weight` beside
+    `weight`."""
 
     def __init__(self, input_size: int, output_size: int, *, config: Any, **kwargs: Any) -> None:
         super().__init__(input_size, output_size, config=config, **kwargs)
@@ -62,7 +63,7 @@ class NormedColumnParallelLinear(ColumnParallelLinear):
 
 
 class GroupedLinear(torch.nn.Module):
-    """As TEGroupedLinear: `weight0`, `weight1`, ... of this rank's experts."""
+    """Stands for TEGroupedLinear, with `weight0`, `weight1`, ... of this rank's experts."""
 
     cut = 0
     """The dimension that expert tensor parallelism cuts."""
@@ -94,7 +95,7 @@ class GroupedLinear(torch.nn.Module):
         return torch.cat([F.linear(part, getattr(self, f"weight{i}")) for i, part in enumerate(parts)]), None
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: tuple = (), metadata: Any = None) -> dict[str, Any]:
-        """For checkpoints, as TEGroupedLinear's: the experts of all ranks side by side."""
+        """The state for checkpoints, in TEGroupedLinear's form: the experts of all ranks side by side."""
         ep, sharded = self.groups.ep, {}
         for index in range(self.count):
             expert = (len(sharded_offsets), ep.rank() * self.count + index, ep.size() * self.count)
@@ -112,7 +113,7 @@ class GroupedLinear(torch.nn.Module):
 
 
 class GroupedRowLinear(GroupedLinear):
-    """As TERowParallelGroupedLinear."""
+    """Stands for TERowParallelGroupedLinear."""
 
     cut = 1
 
@@ -120,9 +121,9 @@ class GroupedRowLinear(GroupedLinear):
 class PackedAttention(torch.nn.Module):
     """Causal attention within each sequence of a packed row (`thd`), all sequences in one call of torch's SDPA.
 
-    The row is laid into a grid padded on the right, where the causal mask alone keeps padding out of every sum. With
-    context parallelism each rank has two pieces of every sequence, one from its first and one from its second half:
-    here every rank gathers all pieces, attends for all, and keeps its own rows.
+    The row is laid into a grid that is padded on the right, where the causal mask already keeps padding out of every
+    sum. With context parallelism each rank has two pieces of every sequence, one from its first and one from its second
+    half: here every rank gathers all pieces, computes attention for all, and keeps its own rows.
     """
 
     def __init__(
@@ -136,7 +137,8 @@ class PackedAttention(torch.nn.Module):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *, packed_seq_params: Any, **_: Any
     ) -> Tensor:
-        """(rows, heads, dim) each, key and value with heads of their own -> (rows, heads * dim)."""
+        """query, key and value of (rows, heads, dim), where key and value may have fewer heads -> (rows, heads * dim)
+        with the heads of the query."""
         ranks = self.group.size() if self.group is not None else 1
         rank = self.group.rank() if self.group is not None else 0
         edges = packed_seq_params.cu_seqlens_q
@@ -155,18 +157,19 @@ class PackedAttention(torch.nn.Module):
 
 
 def grid_of(edges: Tensor, ranks: int = 1, rank: int = 0) -> tuple[Tensor, Tensor, int, int]:
-    """Where the rows of packed sequences stand in a grid of (sequences x longest).
+    """The places of the rows of packed sequences in a grid of (sequences x longest).
 
-    edges: (sequences + 1,) cumulative lengths of whole sequences. ranks: of context parallelism, which cuts each
-    sequence into 2 x ranks pieces; rank r holds the pieces r and 2 x ranks - 1 - r, one sequence after another.
+    edges: (sequences + 1,) cumulative lengths of whole sequences. ranks: number of ranks of context parallelism, which
+    cuts each sequence into 2 x ranks pieces; rank r holds the pieces r and 2 x ranks - 1 - r of each sequence, one
+    sequence after another.
 
-    Returns (place, slot, sequences, longest): place, the slots of all ranks' rows, rank after rank; slot, those of
-    this rank.
+    Returns (place, slot, sequences, longest): place has the slots of all ranks' rows, rank after rank; slot has those
+    of this rank.
     """
     edges = edges.to(torch.long)
     lengths = edges[1:] - edges[:-1]
     count, longest = len(lengths), int(lengths.max())
-    own = lengths // ranks  # rows that each rank has of a sequence
+    own = lengths // ranks  # the number of rows that each rank has of each sequence
     sequence = torch.repeat_interleave(torch.arange(count), own)
     row = torch.arange(int(own.sum())) - (own.cumsum(0) - own)[sequence]
     slots = []

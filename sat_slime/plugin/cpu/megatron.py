@@ -1,4 +1,4 @@
-"""What Megatron-LM asks of CUDA, Transformer Engine and Apex, beyond the torch that it sees (`cuda`)."""
+"""Patches where Megatron-LM wants CUDA, Transformer Engine or Apex, beyond the torch that it sees (`cuda`)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import torch
 
 
 def compile_nothing(jit: Any) -> None:
-    """By Megatron's own switch: compiled functions would need a C++ compiler, and Dynamo's import takes seconds."""
+    """Turns compilation off by Megatron's own switch: it would need a C++ compiler, and Dynamo's import takes
+    seconds."""
     jit.disable_jit_fuser()
 
 
 def keep_the_cpus_random_state(random: Any) -> None:
-    """Megatron's random states are those of the device, by functions of its own around torch.cuda."""
+    """Has Megatron keep the CPU's random state: its own functions around torch.cuda keep that of the device."""
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
 
 
 @contextlib.contextmanager
 def types_named_cuda() -> Iterator[None]:
-    """Inside, the type of a tensor is called as on a GPU: `torch.cuda.FloatTensor`. Megatron's optimizer tells
+    """Inside, a tensor's type has the name that it has on a GPU: `torch.cuda.FloatTensor`. Megatron's optimizer tells
     parameters apart by that name."""
     real = torch.Tensor.type
 
@@ -39,7 +40,7 @@ def types_named_cuda() -> Iterator[None]:
 
 
 def with_types_named_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, run inside `types_named_cuda`."""
+    """`function`, which then runs inside `types_named_cuda`."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -50,23 +51,23 @@ def with_types_named_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def clip_gradients_on_cpu(clip_grads: Any) -> None:
-    """Clipping asserts gradients of the type `torch.cuda.FloatTensor`."""
+    """Gives Megatron's clipping types named as on a GPU: it asserts that gradients are `torch.cuda.FloatTensor`."""
     clip_grads.clip_grad_by_total_norm_fp32 = with_types_named_cuda(clip_grads.clip_grad_by_total_norm_fp32)
 
 
 def optimize_on_cpu(distrib_optimizer: Any) -> None:
-    """The distributed optimizer, which slime always uses, sorts its parameters by the names of their types; and it
-    resumes with torch's AdamW."""
+    """Makes the distributed optimizer, which slime always uses, work on a CPU: it sorts its parameters by the names of
+    their types, and it resumes with torch's AdamW."""
     optimizer = distrib_optimizer.DistributedOptimizer
     optimizer.__init__ = with_types_named_cuda(optimizer.__init__)
     resume_with_torch_adam(optimizer)
 
 
 def resume_with_torch_adam(optimizer_class: Any) -> None:
-    """Three faults at a resume. Where torch's AdamW stands in for Apex's, Megatron asks it for the step before a
-    checkpoint is loaded, when it has none; and slime's patch of Megatron takes the step out of a checkpoint's tensors,
-    since Apex has it in the parameter groups, but AdamW has it beside its moments. In fp32 the optimizer's parameters
-    are views of the model's, and Megatron copies into them as if no gradient were wanted."""
+    """Mends three faults that a resume meets where torch's AdamW stands in for Apex's. Megatron asks the optimizer for
+    its step before a checkpoint is loaded, when AdamW has none. slime's patch of Megatron takes the step out of a
+    checkpoint's tensors, since Apex has it in the parameter groups, but AdamW has it beside its moments. And in fp32
+    the optimizer's parameters are views of the model's, into which Megatron copies as if they wanted no gradient."""
     state_dict = optimizer_class.state_dict
     set_states = optimizer_class._set_main_param_and_optimizer_states
 
@@ -89,8 +90,9 @@ def resume_with_torch_adam(optimizer_class: Any) -> None:
 
 
 def dispatch_tokens_on_cpu(moe_utils: Any) -> None:
-    """The sizes of the dispatcher's all-to-all are made NumPy where they come from a GPU alone, and wanted as NumPy
-    everywhere. And `te_general_gemm` is bound only with Transformer Engine, but read without it too."""
+    """Mends two faults of the token dispatcher. It makes NumPy arrays of the sizes of its all-to-all only where they
+    come from a GPU, but wants them everywhere. And `te_general_gemm` is bound only with Transformer Engine, but is read
+    without it, too."""
 
     def as_numpy_where_asked(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
         return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor

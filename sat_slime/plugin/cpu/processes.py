@@ -1,4 +1,4 @@
-"""What a process of a run on a CPU patches, by the module that it is about."""
+"""The table of what a process of a run on a CPU patches, by the module that is patched."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPTIONAL = ("IPython", "wandb")
 
 
 def install() -> None:
-    """Arrange for every patch in this process; nothing is imported yet."""
+    """Arranges for every patch in this process, and imports nothing yet."""
     stand_in_for(*(name for name in OPTIONAL if importlib.util.find_spec(name) is None))
     patch_after_import(
         {
@@ -42,7 +42,8 @@ def install() -> None:
 
 
 def _patch(file: str, function: str) -> Patch:
-    """A function of a file beside this one, imported when it is called: most need torch."""
+    """A patch: a function of a file beside this one, which is only imported when the patch is called, since most files
+    need torch."""
 
     def call(module: ModuleType) -> None:
         getattr(importlib.import_module(f"sat_slime.plugin.cpu.{file}"), function)(module)
@@ -51,7 +52,8 @@ def _patch(file: str, function: str) -> Patch:
 
 
 def stand_in_for_cuda_packages(_: ModuleType) -> None:
-    """PyPI's torchvision is a CUDA build, which does not import beside a CPU torch, and Triton is 1 GB that a CPU does
-    not use. Not before torch is there, which asks for the real Triton and believes a stand-in."""
+    """Puts stand-ins for torchvision and Triton in place: PyPI's torchvision is a CUDA build, which does not import
+    beside a CPU torch, and Triton is 1 GB that a CPU does not use. It does so only after torch is imported, which asks
+    for the real Triton and would believe a stand-in."""
     importlib.import_module("torch.utils.flop_counter")
     stand_in_for("torchvision", *(["triton"] if importlib.util.find_spec("triton") is None else []))

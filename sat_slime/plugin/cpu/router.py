@@ -1,8 +1,8 @@
 """A router that hands requests on as they are, in place of sglang_router.
 
 PyPI's sglang-router 0.3.2 drops `return_routed_experts` from a request, without which there is nothing to replay;
-slime's image has a fork of it that is not on PyPI. What is missing here: balancing by cache and load (workers take
-turns), health checks, retries, metrics, prefill and decode apart.
+slime's image has a fork of it that is not on PyPI. This router lacks balancing by cache and load (workers take turns),
+health checks, retries, metrics, and separate workers for prefill and decode.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 LONGEST_BODY = 2**30
-"""Bytes of a request."""
+"""The most bytes that a request may have."""
 
 
 def replace_router(launch_router: Any) -> None:
-    """slime starts its router by this function, in a process of its own."""
+    """Puts `serve` in place of the function by which slime starts its router, in a process of its own."""
     launch_router.launch_router = serve
 
 
 def serve(args: Namespace | Any) -> None:
-    """Serve until the process ends. args: sglang_router's RouterArgs, of which host and port are used."""
+    """Serves until the process ends. args: sglang_router's RouterArgs, of which host and port are used."""
     from aiohttp import web
 
     web.run_app(application(), host=args.host, port=args.port, print=None, handle_signals=False, access_log=None)
@@ -67,7 +67,7 @@ def application() -> Any:
             return web.json_response({"error": f"{url}: {error}"}, status=502)
 
     async def client(app: Any) -> AsyncIterator[None]:
-        # SGLang's server closes a connection that was idle for 5 s; one that is kept longer here would break.
+        # SGLang's server closes a connection after 5 s without a request, so none may be kept that long here.
         unlimited = aiohttp.TCPConnector(limit=0, keepalive_timeout=2)
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(), connector=unlimited) as app[key]:
             yield

@@ -1,4 +1,4 @@
-"""SGLang's server in slime's engine actors: the embedded runtime's patches, each when its module is imported."""
+"""Gives SGLang's server in slime's engine actors the embedded runtime's patches, each when its module is imported."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ from sat_slime.rollout.sglang_on_cpu import patches
 
 
 def load_only_qwen3(_: Any) -> None:
-    """SGLang imports its 200 models to know their names; a run that needs others sets its variable itself."""
+    """Has SGLang import only its Qwen2 and Qwen3 models: it imports all 200 to know their names. A run that needs
+    others sets SGLang's variable on its own."""
     if "SGLANG_DISABLED_MODEL_ARCHS" not in os.environ:
         patches.load_only_qwen3()
 
 
 def serve_on_cpu(common: Any) -> None:
-    """SGLang's metrics, which slime always turns on, ask every route for its path; some of a newer FastAPI's have none.
-    And the group of a weight push is slime's (`slime.push_weights_by_gloo`)."""
+    """Mends SGLang's metrics and its part in a weight push. slime always turns the metrics on, which ask every route
+    for its path, and some routes of a newer FastAPI have none. The group of a push must be on Gloo, as slime's side of
+    it is (`slime.push_weights_by_gloo`)."""
     common._get_fastapi_request_path = lambda request: (request.url.path, True)
     common.init_custom_process_group = with_gloo(common.init_custom_process_group)
 
 
 def allocate_routed_experts_unpinned(_: Any) -> None:
-    """See there."""
+    """Calls the patch of the same name, which says what it does."""
     patches.allocate_routed_experts_unpinned()
 
 
 def hash_seeds_in_torch(_: Any) -> None:
-    """See there."""
+    """Calls the patch of the same name, which says what it does."""
     patches.hash_seeds_in_torch()
 
 
 def prepare_server_process(_: Any) -> None:
-    """The server itself is a process that slime's engine actor spawns: there its own processes are forked. The actor,
-    in which Ray has threads, must not fork."""
+    """Patches a process that imports SGLang's server. In the server itself, which slime's engine actor spawns, further
+    processes are forked; the actor must not fork, since Ray has threads in it."""
     patches.keep_torch_matmuls()
     patches.register_batched_attention()
     if is_spawned():
@@ -47,8 +49,8 @@ def prepare_server_process(_: Any) -> None:
 
 
 def leave_files_with_ray() -> None:
-    """SGLang leaves its sockets in the temporary folder and a file in shared memory. Where a Ray was started for the
-    run they go with that Ray's folder."""
+    """Moves what SGLang leaves behind, sockets in the temporary folder and a file in shared memory, to the folder of
+    the Ray that was started for the run, if one was: they go with that folder."""
     folder = Path(os.environ.get("RAY_TMPDIR", ""))
     if folder.name.startswith(scratch.PREFIX):
         tempfile.tempdir = str(folder)

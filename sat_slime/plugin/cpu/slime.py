@@ -1,4 +1,4 @@
-"""slime without a GPU: the CPU in its registry of accelerators, and faults that a newer torch and NumPy bring out."""
+"""Patches slime for a machine without a GPU: the CPU becomes an accelerator, and a newer torch and NumPy will do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEWER_COLLECTIVES = (
 
 
 def register_cpu(accelerator: Any) -> None:
-    """The CPU as an accelerator, by slime's own registry. v0.3.1 has none and asks torch.cuda."""
+    """Makes the CPU an accelerator, by slime's own registry. v0.3.1 has no registry and asks torch.cuda."""
     from slime.utils.accelerator.base import Accelerator
 
     class CPUAccelerator(Accelerator):
@@ -67,14 +67,14 @@ def register_cpu(accelerator: Any) -> None:
         def autocast(self, *args: Any, **kwargs: Any) -> Any:
             return shown_torch().autocast("cpu", *args, **kwargs)
 
-    # Not as the backend `gloo`: by these names slime knows the groups that it may have to end to free GPU memory.
+    # The backend is not just `gloo`: by these names slime knows the groups that it may have to end to free GPU memory.
     accelerator.register_accelerator("cpu", CPUAccelerator, priority=1000, communication_backends=("cpu:gloo",))
     accelerator.set_accelerator(CPUAccelerator())
 
 
 def choose_dtype(arguments: Any) -> None:
-    """slime sets `bf16 = not fp16` whatever the flags say. In fp32, which cluster.cpu_dtype asks for, Megatron's
-    parameters are fp32, as without its flag --bf16."""
+    """Makes Megatron's parameters fp32 where cluster.cpu_dtype asks for that, as without Megatron's flag --bf16: slime
+    sets `bf16 = not fp16` whatever the flags say."""
     if os.environ.get(DTYPE_VARIABLE) != "float32":
         return
     set_defaults = arguments._set_default_megatron_args
@@ -90,13 +90,13 @@ def choose_dtype(arguments: Any) -> None:
 
 
 def accept_numpy_2(initialize: Any) -> None:
-    """slime asserts NumPy 1 there, where it calls one function of it."""
+    """Lets slime start with NumPy 2: a module that uses one function of NumPy asserts version 1."""
     initialize.np = SimpleNamespace(__version__="1.", random=initialize.np.random)
 
 
 def forward_newer_collectives(groups: Any) -> None:
-    """slime's wrapper of process groups forwards collectives by their names, of which torch 2.13 has new ones. Without
-    them a second training rank fails: `No backend type associated with device type cpu`."""
+    """Has slime's wrapper of process groups forward the collectives that torch 2.13 calls by new names. Without them a
+    second training rank fails: `No backend type associated with device type cpu`."""
 
     def forwarding(name: str) -> Any:
         return lambda self, *args, **kwargs: self._fwd(name, *args, **kwargs)
@@ -107,12 +107,13 @@ def forward_newer_collectives(groups: Any) -> None:
 
 
 def push_weights_by_gloo(distributed_utils: Any) -> None:
-    """v0.3.1 makes the group of a push as `nccl`, whatever --distributed-backend says."""
+    """Has slime push weights by Gloo: v0.3.1 makes the group of a push with `nccl`, whatever --distributed-backend
+    says."""
     distributed_utils.init_process_group = with_gloo(distributed_utils.init_process_group)
 
 
 def with_gloo(make_group: Any) -> Any:
-    """A function that makes process groups, with Gloo where NCCL is asked for."""
+    """A function that makes process groups like `make_group`, but with Gloo where NCCL is asked for."""
 
     def make(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         return make_group("gloo" if backend == "nccl" else backend, *args, **kwargs)

@@ -1,1 +1,1 @@
-"""What the plugin does inside slime's processes, beneath the functions that slime calls by their dotted paths."""
+"""What runs inside slime's processes, and carries the functions that slime calls by their dotted paths."""

@@ -1,7 +1,7 @@
-"""slime's trainer with what asynchronous RL needs besides: a subclass that our driver gives to slime's training group.
+"""slime's trainer with what asynchronous RL adds to it: a subclass that our driver gives to slime's training group.
 
-What slime calls on its trainer is overridden here; nothing of slime is replaced. What cannot be a method, since slime
-calls a function of a module, is in docs/slime-hooks.md.
+It overrides methods that slime calls on its trainer, and replaces nothing of slime. Where slime calls a function of a
+module, so that a method cannot do, docs/slime-hooks.md says what is patched.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class SatTrainRayActor(MegatronTrainRayActor):
-    """One rank of the trainer. Versions of weights are the optimizer steps that they have had."""
+    """One rank of the trainer. The version of weights is the number of optimizer steps that they have had."""
 
     def init(self, args: Namespace, role: str, *positional: Any, **keywords: Any) -> Any:
-        """As slime's; returns the rollout to begin with.
+        """Does what slime's init does, and prepares ours; returns the rollout to begin with.
 
         Raises:
             ConfigError: `args.sat_slime` has faults.
@@ -71,8 +71,8 @@ class SatTrainRayActor(MegatronTrainRayActor):
     def compute_log_prob(
         self, data_iterator: Any, num_microbatches: list[int], store_prefix: str = "", **keywords: Any
     ) -> dict[str, Any]:
-        """Log-probs of a batch under the model's weights. Those without a prefix stand below the ratio: where the
-        denominator is `checkpoint` they are under the weights that generated the batch."""
+        """Log-probs of a batch under the model's weights. The pass without a prefix is for the denominator: where that
+        is `checkpoint`, it runs under the weights that generated the batch."""
         if self.generating is None or store_prefix:
             return super().compute_log_prob(data_iterator, num_microbatches, store_prefix=store_prefix, **keywords)
         with self.generating.loaded(self.facts.generated_by, self.facts.steps):

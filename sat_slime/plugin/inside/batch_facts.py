@@ -21,15 +21,15 @@ class BatchFacts:
 
     def __init__(self, steps: int = 0):
         self.steps = steps
-        """Optimizer steps that the weights have had, those before a resume included."""
+        """Optimizer steps that the weights have had, including the steps before a resume."""
         self.numbers: dict[str, float] = {}
-        """Of the batch in training, the same on all ranks; train_hooks.rollout_facts says which."""
+        """Numbers of the batch in training, the same on all ranks; train_hooks.rollout_facts lists them."""
         self.lags: list[int] | None = None
         self.token_lags: list[Tensor] | None = None
         self._routing: dict[str, float] = {}
-        """Verdict on the routes of this batch, if one was possible before the batch is trained on."""
+        """The verdict on the routes of this batch, if one was possible before the batch is trained on."""
         self._late_routing: dict[str, float] = {}
-        """Verdict on those of the batch before, where it was possible only after its training."""
+        """The verdict on the routes of the batch before, where it was possible only after that batch was trained on."""
 
     @property
     def generated_by(self) -> int | None:
@@ -39,7 +39,7 @@ class BatchFacts:
         return None if oldest is None or oldest != newest else self.steps - int(oldest)
 
     def begin(self, rollout_data: dict[str, Any]) -> None:
-        """Before a batch is scored: takes its versions out of it, and computes its numbers."""
+        """Takes the versions out of a batch and computes its numbers; called before the batch is scored."""
         routing_check.begin_rollout()
         made_by = versions.unload(rollout_data)
         lengths = rollout_data["response_lengths"]
@@ -53,14 +53,14 @@ class BatchFacts:
         self.numbers = self._late_routing | _reduced(lengths, self.token_lags)
         if made_by:
             self.numbers |= made_by[0].numbers
-        rewards = rollout_data.get("raw_reward")  # of the whole batch
+        rewards = rollout_data.get("raw_reward")  # every rank has those of the whole batch
         if rewards and all(isinstance(reward, (int, float)) for reward in rewards):
             self.numbers["reward/mean"] = sum(rewards) / len(rewards)
         self._late_routing = {}
 
     def scored(self, args: Namespace, rollout_id: int, rollout_data: dict[str, Any], actor: Any) -> None:
-        """After slime's forward passes over a batch and before it is trained on: the verdict on its routes, its numbers
-        for the metrics, the quantile of the step.
+        """Judges the routes of a batch, and hands over its numbers for the metrics and the quantile of the step. Called
+        after slime's forward passes over the batch and before it is trained on.
 
         Args:
             actor: slime's MegatronTrainRayActor; None where it is not known.
@@ -75,20 +75,21 @@ class BatchFacts:
         step_quantile.postprocess(args, rollout_id, rollout_data, actor=actor)
 
     def trained(self, args: Namespace, rollout_id: int, steps: int) -> None:
-        """After `steps` optimizer steps on a batch. Raises RuntimeError where R3 is on and nothing was replayed."""
+        """Counts `steps` optimizer steps, which the batch has had now. Raises RuntimeError where R3 is on and nothing
+        was replayed."""
         self.steps += steps
         if checks_routes(args) and "routing/agreement" not in self._routing:
-            # No forward pass before training replayed: the next batch reports what this one showed.
+            # No forward pass before the training replayed routes, so this verdict is reported with the next batch.
             self._late_routing = routing_check.verdict(rollout_id, must_have_replayed=True)
 
 
 def checks_routes(args: Namespace) -> bool:
-    """Whether replayed routes are held against the routers' own choice."""
+    """Whether replayed routes are compared with the routers' own choice."""
     return bool(getattr(args, "use_rollout_routing_replay", False) and plugin_config(args).hooks.check_routed_experts)
 
 
 def _token_versions(made_by: versions.Carried, length: int) -> Tensor:
-    """(T,) versions of a response's tokens."""
+    """(T,) version of each token of a response."""
     parts = made_by.parts or ((length, made_by.oldest),)
     return torch.repeat_interleave(
         torch.tensor([version for _, version in parts]), torch.tensor([tokens for tokens, _ in parts])
@@ -96,7 +97,8 @@ def _token_versions(made_by: versions.Carried, length: int) -> Tensor:
 
 
 def _reduced(lengths: list[int], lags: list[Tensor] | None) -> dict[str, float]:
-    """Over all ranks. Those of tensor, pipeline and context parallelism hold the same samples."""
+    """Means and extremes over all ranks, by metric name. lengths: response tokens of each sample of this rank. Ranks of
+    tensor, pipeline and context parallelism hold the same samples, so every sample counts equally often."""
     known = torch.cat(lags or [torch.zeros(0)]).double()
     last = torch.cat([lag[-1:].expand(len(lag)) for lag in lags or []] or [torch.zeros(0)]).double()
     sums = torch.tensor([len(lengths), sum(lengths), len(known), known.sum(), last.sum()], dtype=torch.float64)

@@ -1,8 +1,8 @@
-"""Evaluations that slime leaves out: of the initial weights under train_async.py, and of the final ones.
+"""Evaluations that slime leaves out: of the initial weights under train_async.py, and of the final weights.
 
-Both are asked for by the trainer, which can push weights and knows slime's rollout manager: the first inside the first
-push, when its driver waits and nothing generates; the last inside the last call of `train_actor`, when there is nothing
-to generate any more.
+The trainer asks for both, since it can push weights and knows slime's rollout manager. It asks for the first inside the
+first push, when its driver waits and nothing generates, and for the last inside the last call of `train_actor`, when
+there is nothing to generate any more.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ logger = logging.getLogger(__name__)
 
 
 def before_first(actor: Any, args: Namespace) -> None:
-    """Evaluates what the engines were just sent. On every rank. Raises what the evaluation raises: it would fail later,
-    too."""
+    """Evaluates the weights that the engines were just sent. Every rank calls it. Raises what the evaluation raises: it
+    would fail later, too."""
     if actor._rank == 0 and not getattr(args, "skip_eval_before_train", False):
         logger.info("sat_slime: evaluating the initial weights")
         _evaluate(actor, args.start_rollout_id or 0)
 
 
 def after_last(actor: Any, args: Namespace, rollout_id: int) -> None:
-    """Pushes the final weights and evaluates them, as far as slime's driver will not do it itself. On every rank."""
+    """Pushes the final weights and evaluates them, as far as slime's driver will not do so. Every rank calls it."""
     ended = rollout_id + 1
     pushed = ended % (getattr(args, "update_weights_interval", None) or 1) == 0
     evaluated = ended % args.eval_interval == 0
@@ -35,7 +35,7 @@ def after_last(actor: Any, args: Namespace, rollout_id: int) -> None:
     logger.info("sat_slime: evaluating the final weights")
     try:
         _evaluate(actor, rollout_id)
-    except Exception:  # the run's last checkpoint is worth more, and is still to be written
+    except Exception:  # slime still has to write the last checkpoint, which is worth more
         logger.exception("sat_slime: the final weights were not evaluated")
 
 

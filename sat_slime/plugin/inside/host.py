@@ -1,6 +1,6 @@
-"""slime's processes of a run, started and ended as each of its versions wants it (docs/compatibility.md).
+"""slime's processes of a run, started and ended as each version of slime wants it (docs/compatibility.md).
 
-Those after slime's pull request 2391 start their engines as a service of its own, which outlives a failed trainer.
+Versions after slime's pull request 2391 start the engines as a separate service, which outlives a failed trainer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sat_slime.plugin.inside.step_files import slime_module
 
 
 def parse_arguments() -> tuple[Namespace, Any]:
-    """slime's arguments from the command line, and what its newest versions need for a restart besides, else None."""
+    """slime's arguments from the command line, and the plan for a restart that its newest versions need; else None."""
     from slime.utils.arguments import parse_args
 
     if "return_restore_plan" in inspect.signature(parse_args).parameters:
@@ -31,16 +31,17 @@ class Host:
 
     args: Namespace
     manager: Any
-    """slime's RolloutManager, an actor of Ray that does one call at a time."""
+    """slime's RolloutManager, an actor of Ray that answers one call at a time."""
     trainers: Any
     """slime's RayTrainGroup."""
     rollouts_per_epoch: int | None
     startup: Any = None
-    """slime's RolloutStartup, in versions that have it."""
+    """slime's RolloutStartup; None in versions that have none."""
 
     @classmethod
     def start(cls, args: Namespace, restore_plan: Any, actor_cls: type) -> Host:
-        """Starts engines, manager and trainers; the trainers have loaded their checkpoint and know where to begin.
+        """Starts engines, manager and trainers. On return the trainers have loaded their checkpoint and know where to
+        begin.
 
         Args:
             actor_cls: class of a trainer rank.
@@ -80,12 +81,12 @@ class Host:
             ray.get(self.manager.check_weights.remote(action="compare"))
 
     def trained(self, rollout_id: int) -> None:
-        """Tells slime that a batch is trained on; the call may wait behind the generation of the next one."""
+        """Tells slime that a batch is trained on, without waiting: the manager may be generating the next batch."""
         if self.startup is not None:
             self.manager.training_completed.remote(rollout_id)
 
     def close(self, *, failed: bool) -> None:
-        """Ends engines and trackers, or after a failure what would outlive it."""
+        """Ends engines and trackers; after a failure only the processes that would outlive it."""
         if hasattr(self.startup, "close"):
             self.startup.close(failed=failed)
         elif not failed:

@@ -1,4 +1,4 @@
-"""The log-ratio of a method, out of slime's micro-batch and by slime's order of sums."""
+"""The log-ratio of a method, computed from slime's micro-batch in slime's own order of sums."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from torch import Tensor
 from sat_slime.objective import Method
 
 Batch = dict[str, Any]
-"""slime's micro-batch: lists of a tensor or number for each response; log-probs are this context-parallel rank's."""
+"""slime's micro-batch: lists with a tensor or a number for each response. The log-probs are of the tokens that this
+context-parallel rank holds."""
 
 
 def local_masks(batch: Batch) -> list[Tensor]:
-    """(tokens,) bool of each response: the active ones among those that this context-parallel rank holds."""
+    """For each response, (tokens,) bool: which of the tokens that this context-parallel rank holds are active."""
     return [
         slice_log_prob_with_cp(mask, total, response).bool()
         for mask, total, response in zip(
@@ -30,11 +31,14 @@ def denominator_log_probs(
 ) -> list[Tensor]:
     """Log-probs of the denominator, for each response.
 
-    slime's `log_probs` are the trainer's at the start of the step, or with --keep-old-actor those of the generating
-    weights. Without them `trainer` is the training forward itself.
+    Args:
+        log_probs: log pi of the training forward, for each response.
+        rollout: log mu.
+        proximal: slime's `log_probs`: of the trainer's weights at the start of the step, or of the generating weights
+            under denominator `checkpoint`. Without them denominator `trainer` is the training forward, detached.
 
     Raises:
-        ValueError: the batch has not what the method divides by, or weights with.
+        ValueError: the batch lacks the log-probs that the method divides by, or weights with.
     """
     weighs_by_engine = method.denominator == "rollout" or bool(method.weights or method.gates)
     if weighs_by_engine and not rollout:
@@ -55,8 +59,8 @@ def denominator_log_probs(
 def log_ratio(
     method: Method, batch: Batch, log_probs: list[Tensor], denominators: list[Tensor], masks: list[Tensor]
 ) -> Tensor:
-    """(N,) d of each token, by slime's order of sums: its own (Eq. ratio-def), or that of its response (Eq. gspo-ratio)
-    over all of its tokens on whatever context-parallel rank."""
+    """(N,) d of each token, in slime's order of sums: its own log-ratio (Eq. ratio-def), or that of its response (Eq.
+    gspo-ratio), whose tokens may be spread over the context-parallel ranks."""
     if method.ratio == "token":
         return torch.cat(log_probs) - torch.cat(denominators)
 

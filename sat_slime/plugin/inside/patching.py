@@ -1,4 +1,4 @@
-"""Replacing a function of slime by one around it, once."""
+"""A function of slime is replaced by one around it, and only once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Routed experts of a response as they arrive in slime's rollout process: checked, and kept in a narrow type.
+"""Routed experts of a response are checked as they arrive in slime's rollout process, and kept in a narrow type.
 
 R3 replays them in the trainer. Rows that do not belong to the response's tokens are replayed without an error, so a
-response is checked before it is trained on: rows, layers, top-k, range, no expert twice, and, within a prompt's
-responses, that the same prompt was routed alike.
+response is checked before it is trained on: the numbers of rows, layers and experts, their range, that no expert comes
+twice in a row, and that the engines routed the prompt alike in all responses to it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import torch
 from torch import Tensor
 
 NARROW = (torch.uint8, torch.int16)
-"""What routes are kept in: up to 256 experts, and above. Of uint16, torch has neither arange nor a promotion."""
+"""Types in which routes are kept: for up to 256 experts, and for more. torch has neither arange nor promotion for
+uint16."""
 
 MIN_PROMPT_AGREEMENT = 0.5
 """Share of experts that two engines must choose alike for the same prompt and weights. Flips by rounding cost a few
-percent; another text's routes agree by chance, top-k / experts, and a little more."""
+percent. Routes of another text agree by chance, which is top-k / experts, and a little more."""
 MAX_PROMPT_ROWS = 64
 """Rows of a prompt that are compared."""
 
 
 def narrow_type(experts: int) -> torch.dtype:
-    """Smallest type that holds 0 .. experts - 1, of those that torch computes with."""
+    """The smallest type with which torch computes and that holds 0 .. experts - 1."""
     return torch.uint8 if experts <= 256 else torch.int16
 
 
@@ -46,7 +47,7 @@ def narrow(routes: Tensor, experts: int) -> Tensor:
 
 
 def routed_layers(args: Namespace) -> list[int]:
-    """Layers with a router; in the others a row means nothing."""
+    """Numbers of the layers that have a router; what a row holds for other layers means nothing."""
     frequency = getattr(args, "moe_layer_freq", 1)
     if isinstance(frequency, int):
         return list(range(0, args.num_layers, frequency))
@@ -57,8 +58,8 @@ def fault(routes: Tensor | None, n_tokens: int, args: Namespace) -> str | None:
     """What is wrong with a response's routes, in a line, or None.
 
     Args:
-        routes: (rows, layers, top-k) integers; row t are the experts of token t, prompt included, and the last token
-            has none, since the engine never feeds it.
+        routes: (rows, layers, top-k) integers. Row t holds the experts of token t, counted from the prompt's first; the
+            last token has no row, since the engine never feeds it.
         n_tokens: tokens of prompt and response.
     """
     if routes is None:
@@ -88,8 +89,8 @@ def stand_in(n_tokens: int, args: Namespace) -> Tensor:
 
 
 def strangers(samples: Sequence[Any], layers: Sequence[int]) -> list[Any]:
-    """Those of slime's samples whose prompt was routed unlike in the other responses to it by the same weights: their
-    routes are of another text. Of two that differ, the later one."""
+    """Samples whose prompt was routed unlike the same prompt, by the same weights, in the other responses to it: their
+    routes are of another text. Where only two differ, the later one is taken for the stranger."""
     alike: dict[tuple[Any, ...], list[Any]] = {}
     for sample in samples:
         if sample.rollout_routed_experts is not None and not sample.remove_sample:
@@ -104,7 +105,7 @@ def _strangers_in(group: list[Any], layers: Sequence[int]) -> list[Any]:
         unlike = [sample for sample, other in zip(group, prompts, strict=True) if not _alike(one, other)]
         if 2 * len(unlike) <= len(group):
             return unlike
-    return group  # no two of a kind
+    return group  # no half of the group is alike
 
 
 def _prompt_length(sample: Any) -> int:
@@ -112,7 +113,7 @@ def _prompt_length(sample: Any) -> int:
 
 
 def _prompt_rows(sample: Any, layers: Sequence[int]) -> Tensor:
-    """(rows, layers, top-k) of tokens spread over the prompt."""
+    """(rows, layers, top-k) routes of tokens that are spread over the prompt."""
     n = min(_prompt_length(sample), len(sample.rollout_routed_experts))
     rows = torch.arange(0, n, max(1, n // MAX_PROMPT_ROWS))[:MAX_PROMPT_ROWS]
     return torch.as_tensor(sample.rollout_routed_experts)[rows][:, list(layers)]
@@ -121,7 +122,7 @@ def _prompt_rows(sample: Any, layers: Sequence[int]) -> Tensor:
 def _alike(one: Tensor, other: Tensor) -> bool:
     if not one.numel():
         return True
-    # The order of a token's experts may differ, so this alone is a bound from below; mostly it is enough, and cheap.
+    # The order of a token's experts may differ, so this is only a lower bound; mostly it is enough, and it is cheap.
     if (one == other).float().mean() >= MIN_PROMPT_AGREEMENT:
         return True
     return bool((one[..., :, None] == other[..., None, :]).any(-1).float().mean() >= MIN_PROMPT_AGREEMENT)

@@ -1,8 +1,9 @@
 """R3 in slime's trainer: narrow routes are replayed as slime replays its own, and shown to belong to the tokens.
 
-The router's own choice is compared with the replayed one, token by token, and with those of the tokens before and
-after. On their own tokens both agree but for rounding and the lag; a token off, they agree by chance. Other
-implementations shipped that shift, and nothing else tells of it: the loss stays finite and the run only learns less.
+For every token the router's own choice is compared with the replayed one, and with the ones replayed for the tokens
+before and after. Where the replay is right, both agree but for rounding and the lag; where it is off by one token, they
+agree by chance. Other implementations shipped that shift, and nothing else tells of it: the loss stays finite and the
+run only learns less.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from sat_slime.plugin.inside.routed_experts import NARROW
 logger = logging.getLogger(__name__)
 
 SHIFTS = (0, 1, -1)
-"""Row t of the router against row t + shift of the replay."""
+"""Row t of the router is compared with row t + shift of the replay."""
 MARGIN = 0.05
-"""Lead in agreement, as a share of experts, beyond which a shift fits better, or its absence does."""
+"""Lead in agreement, as a share of the experts, above which the replay fits better with a shift, or without one."""
 MIN_SLOTS = 256
-"""Experts compared, below which nothing is said."""
+"""With fewer compared experts than this there is no verdict."""
 
 
 def accept_narrow_routes() -> None:
-    """Lets slime's trainer take routes in narrow types, with what it replays in int32 equal to the bit.
+    """Lets slime's trainer take routes in narrow types; what it replays equals what it replays in int32, to the bit.
 
-    Its padding counts upwards in the type of the routes, which overflows there (and divides by zero for 256 experts),
-    and v0.3.1 indexes with that type, which torch refuses.
+    slime's padding counts upwards in the type of the routes, which overflows in a narrow one (and divides by zero for
+    256 experts), and v0.3.1 indexes with that type, which torch refuses.
     """
     from slime.backends.megatron_utils import cp_utils
     from slime.utils.routing_replay import RoutingReplay
 
-    if hasattr(cp_utils, "_pad_routed_experts"):  # slime's newest counts its padding in wide integers by itself
+    if hasattr(cp_utils, "_pad_routed_experts"):  # slime's newest already counts its padding in wide integers
         wrap_once(cp_utils, "_pad_routed_experts", _padding_counted_in_int32)
     for name in ("pop_forward", "pop_backward"):
         wrap_once(RoutingReplay, name, _widened)
@@ -65,7 +66,7 @@ def _widened(pop: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
 
 
 class Agreement:
-    """How far routers and replay agree, on the first micro-batch that each router of this rank replays in a rollout.
+    """How far routers and replay agree on the first micro-batch that each router of this rank replays in a rollout.
 
     Sums stay on the device until `counts`, so that no forward pass waits for the host.
     """
@@ -75,7 +76,7 @@ class Agreement:
         self._seen: set[int] = set()
 
     def wants(self, replay: Any) -> bool:
-        """Whether this router's comparison is still to be made; asked for once."""
+        """Whether this router's comparison is still to be made; True only the first time in a rollout."""
         is_new = id(replay) not in self._seen
         self._seen.add(id(replay))
         return is_new
@@ -84,7 +85,7 @@ class Agreement:
         """Compares a router's choice with the replayed one.
 
         Args:
-            own, replayed: (rows, top-k) experts, of the same tokens if all is well.
+            own, replayed: (rows, top-k) experts; row t of both is of the same token if all is well.
         """
         if len(own) < 3:
             return
@@ -94,7 +95,7 @@ class Agreement:
         self._sums = sums if self._sums is None else self._sums + sums
 
     def counts(self) -> list[int]:
-        """Experts that agree at each of SHIFTS, and experts compared, of all ranks. All of them must call."""
+        """How many experts agree at each of SHIFTS, and how many were compared, over all ranks. All ranks must call."""
         counts = torch.zeros(len(SHIFTS) + 1, dtype=torch.int64) if self._sums is None else self._sums.cpu().long()
         if dist.is_initialized():
             from slime.utils.distributed_utils import get_gloo_group
@@ -104,13 +105,13 @@ class Agreement:
 
 
 def _found(own: Tensor, replayed: Tensor) -> Tensor:
-    """(rows, top-k) bool: the expert is among the replayed ones of its row."""
+    """(rows, top-k) bool: whether the expert is among the replayed ones of its row."""
     return (own[:, :, None] == replayed[:, None, :]).any(-1)
 
 
 def _is_padding(replayed: Tensor, experts: int) -> Tensor:
-    """(rows,) bool: rows that slime put in where no token was routed. Their experts count upwards, as a router's hardly
-    ever do; with fewer than three of them a row says too little."""
+    """(rows,) bool: whether slime put the row in where no token was routed. The experts of such a row count upwards,
+    which those of a router hardly ever do; fewer than three of them say too little."""
     if replayed.shape[1] < 3:
         return torch.zeros(len(replayed), dtype=torch.bool, device=replayed.device)
     return (torch.diff(replayed, dim=1) % experts == 1).all(1)
@@ -127,7 +128,7 @@ def watch() -> None:
 
 
 def _watched(module: ModuleType, get_compute_topk: Callable[..., Any]) -> Callable[..., Any]:
-    """slime's patch of Megatron asks for the wrapped top-k in every routing."""
+    """get_compute_topk with a comparison inside: slime's patch of Megatron asks it for the top-k in every routing."""
 
     def get_routing_replay_compute_topk(old_compute_topk: Callable[..., Any]) -> Callable[..., Any]:
         compute_topk = get_compute_topk(old_compute_topk)
@@ -150,16 +151,16 @@ def _watched(module: ModuleType, get_compute_topk: Callable[..., Any]) -> Callab
 
 
 def begin_rollout() -> None:
-    """Comparisons start again."""
+    """Forgets the comparisons of the rollout before."""
     global _agreement
     _agreement = Agreement()
 
 
 def verdict(rollout_id: int, *, must_have_replayed: bool) -> dict[str, float]:
-    """What the comparison of this rollout says, the same on all ranks; all of them must call.
+    """The verdict of this rollout's comparisons, the same on all ranks; all ranks must call.
 
     Args:
-        must_have_replayed: the training forward has run.
+        must_have_replayed: the training forward has run, so that every router must have replayed.
 
     Returns:
         `routing/agreement`, the share of replayed experts that the routers would have chosen; nothing where no forward

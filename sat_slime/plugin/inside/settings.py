@@ -1,4 +1,4 @@
-"""What the plugin reads of slime's arguments: its own section, and the flags that it stands for."""
+"""The plugin's settings among slime's arguments: its own section, and the flags of slime that mean the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method
 
 KEY = "sat_slime"
-"""The key of slime's --custom-config-path file."""
+"""The key of the plugin's section in slime's --custom-config-path file."""
 DRIVEN = "sat_slime_driven"
 """The argument by which our driver marks a run as its own."""
 _CACHE = "_sat_slime_settings"
@@ -49,10 +49,10 @@ def plugin_config(args: Namespace) -> PluginConfig:
 
 
 def plugin_method(args: Namespace) -> Method:
-    """What the run optimizes: the method of `args.sat_slime`, its clip radii from slime's flags where it sets none.
+    """The method of `args.sat_slime`; where it sets no clip radii, slime's flags do.
 
     Raises:
-        ConfigError: faults of the section, and what it and slime's flags disagree on; a line each.
+        ConfigError: faults of the section, and disagreements between it and slime's flags; a line each.
     """
     return _settings(args).method
 

@@ -1,6 +1,6 @@
-"""What a run of slime leaves in its run folder, under the names of docs/run-folder.md: metrics.jsonl, eval.jsonl.
+"""metrics.jsonl and eval.jsonl, which a run of slime writes to its run folder under the names of docs/run-folder.md.
 
-slime's own numbers are taken where its trainer hands them to its trackers, on the one rank that does.
+slime's own numbers are taken where its trainer hands them to its trackers, on the one rank that does so.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sat_slime.plugin.inside.patching import wrap_once
 logger = logging.getLogger(__name__)
 
 _LOSSES = {own: ours for own, ours in slime_names("train/").items() if ours.startswith("loss/")}
-"""The rest of what slime measures in training the plugin measures itself, and exactly."""
+"""slime's losses and our names for them. The plugin measures all else in training anew, and exactly."""
 _TIMES = slime_names("perf/")
 
 
 def slime_module(name: str) -> Any:
-    """One of slime's modules of logging and metrics, which moved after v0.3.1."""
+    """One of slime's modules for logs and metrics, by its name; they moved to another package after v0.3.1."""
     try:
         return importlib.import_module(f"slime.observability.{name}")
     except ModuleNotFoundError as error:
@@ -33,15 +33,15 @@ def slime_module(name: str) -> Any:
 
 
 class StepFile:
-    """A file of rows by `step` that one process writes. Its first row replaces those of that step and later ones: what
-    a run wrote after the checkpoint that it was resumed from."""
+    """A file of rows by `step` that one process writes. The first row that is written replaces the rows of its step and
+    of later ones: a resumed run had written them after its checkpoint."""
 
     def __init__(self, path: Path):
         self._path = path
         self._begun = False
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Lines at the end. A full disk is an error in the log and does not end the run: the trackers have them too."""
+        """Adds rows at the end. A full disk does not end the run and is only logged: the trackers have the rows too."""
         try:
             if not self._begun and rows:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,14 +54,15 @@ class StepFile:
 
 
 class MetricsFile:
-    """metrics.jsonl: a line per optimizer step. A rollout's lines are written together, once its times are known."""
+    """metrics.jsonl, with a line per optimizer step. The lines of a rollout are written together, once its times are
+    known."""
 
     def __init__(self, run_dir: Path):
         self._file = StepFile(run_dir / "metrics.jsonl")
         self._rows: list[dict[str, Any]] = []
 
     def see(self, metrics: Mapping[str, Any], step_key: str) -> None:
-        """Takes what slime gives its trackers."""
+        """Takes metrics that slime gives its trackers."""
         if step_key == "train/step":
             own = {key: value for key, value in metrics.items() if key != step_key}
             named = {_LOSSES.get(key, key.removeprefix("train/")): value for key, value in own.items()}
@@ -73,7 +74,7 @@ class MetricsFile:
 
 
 def record_metrics(run_dir: str) -> None:
-    """Writes metrics.jsonl beside slime's trackers, from this process. Once; later calls do nothing."""
+    """Has this process write metrics.jsonl beside slime's trackers; later calls do nothing."""
     file = MetricsFile(Path(run_dir))
 
     def beside(track: Callable[..., None]) -> Callable[..., None]:

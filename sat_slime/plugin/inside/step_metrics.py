@@ -1,8 +1,8 @@
 """Metrics of one optimizer step, exact over its micro-batches and ranks.
 
 slime sums what a loss returns and divides by the batch, which makes a mean of everything. So the loss returns what
-slime's own returns, and all else is kept here until slime reduces the step: then each metric is reduced as its kind
-demands (a minimum stays one; the tail of |d| is that of all tokens) and joins slime's, as `train/NAME`.
+slime's own loss returns, and all other metrics are kept here until slime reduces the step. Then each is reduced as its
+kind demands (a minimum stays one; the tail of |d| is that of all tokens) and joins slime's metrics as `train/NAME`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _REDUCERS = (
     ("slime.observability.train_metric_utils", "reduce_train_step_metrics"),  # slime after v0.3.1
     ("slime.backends.megatron_utils.model", "reduce_train_step_metrics"),  # v0.3.1
 )
-"""Where slime looks its reduction up, newest first."""
+"""Modules and names under which slime looks up its reduction, the newest first."""
 _GROWING = ("lag/mean", "lag/min", "lag/max", "lag/queue_mean")
 _RECORDED = "sat_slime_recorded"
-"""Mark of a micro-batch that is recorded: with --recompute-loss-function the loss runs twice."""
+"""Mark of a micro-batch that is recorded already: with --recompute-loss-function its loss runs twice."""
 
 
 class _Step:
-    """What the micro-batches of the current step left, on the host."""
+    """Metrics and token columns of the current step's micro-batches, on the host."""
 
     def __init__(self) -> None:
         self.metrics = MetricAccumulator()
@@ -44,12 +44,12 @@ _facts: dict[str, float] = {}
 
 
 def record(batch: dict[str, Any], method: Method, tokens: TokenBatch, surrogate: Surrogate, has_rollout: bool) -> None:
-    """Keeps a micro-batch for the step's metrics; once, however often the loss is computed."""
+    """Keeps the metrics of a micro-batch for the step, only once, however often its loss is computed."""
     if batch.get(_RECORDED):
         return
     batch[_RECORDED] = True
     metrics = dict(surrogate.metrics)
-    if "sat/q" in metrics:  # its mean over micro-batches alone would hide how far they are apart
+    if "sat/q" in metrics:  # the mean over micro-batches would hide how far they are apart
         metrics |= {"sat/q_min": metrics["sat/q"], "sat/q_max": metrics["sat/q"]}
     _step.metrics.add(metrics, tokens.n_active)
     if has_rollout:
@@ -60,7 +60,8 @@ def record(batch: dict[str, Any], method: Method, tokens: TokenBatch, surrogate:
 
 
 def set_rollout_facts(facts: Mapping[str, float]) -> None:
-    """Numbers of the current rollout batch (lag, reward), the same on all ranks, that each of its steps reports."""
+    """Takes numbers of the current rollout batch (lag, reward), the same on all ranks, which each of its steps
+    reports."""
     _facts.clear()
     _facts.update(facts)
 
@@ -69,7 +70,7 @@ def drain(group: dist.ProcessGroup | None) -> dict[str, float]:
     """The step's metrics, the same on all ranks of `group`; the next step starts empty.
 
     Args:
-        group: gloo group of the data- and context-parallel ranks. All of them must call.
+        group: gloo group of the data- and context-parallel ranks, all of which must call; None: this process alone.
     """
     global _step
     step, _step = _step, _Step()
@@ -85,13 +86,13 @@ def drain(group: dist.ProcessGroup | None) -> dict[str, float]:
             group=group,
         )
     facts = dict(_facts)
-    # If the batch has more: its lag grows with each, in what follows generation.
+    # If the batch has another step, its lag is one more then: not the part from generation, but the part after it.
     _facts.update({key: value + 1 for key, value in _facts.items() if key in _GROWING})
     return metrics | facts
 
 
 def _all_names(names: set[str], group: dist.ProcessGroup | None) -> set[str]:
-    """Of all ranks: one without a response knows none."""
+    """The names that any rank has: a rank without a response knows none."""
     if group is None:
         return names
     parts: list[set[str]] = [set()] * dist.get_world_size(group)
@@ -100,7 +101,8 @@ def _all_names(names: set[str], group: dist.ProcessGroup | None) -> set[str]:
 
 
 def install() -> None:
-    """Lets slime's reduction of a step carry these metrics too. Once; later calls do nothing. Raises RuntimeError."""
+    """Makes slime's reduction of a step return these metrics too; later calls do nothing. Raises RuntimeError where
+    slime's reduction is not found."""
     wrap_once(*reducer_place(), _with_ours)
 
 
@@ -109,7 +111,7 @@ def reducer_place() -> tuple[ModuleType, str]:
     """Module and name under which slime's trainer looks its reduction up.
 
     Raises:
-        RuntimeError: slime has it nowhere that is known here.
+        RuntimeError: slime has it in none of the known places.
     """
     for module_name, name in _REDUCERS:
         try:

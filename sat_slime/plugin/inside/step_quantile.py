@@ -1,9 +1,9 @@
 """SAT's quantile over a whole optimizer step (scope `step`): all micro-batches, all data- and context-parallel ranks.
 
 It needs log pi of every token before the first micro-batch is trained. With denominator `rollout` slime makes that
-pass anyway, its recompute of `log_probs` under the current weights, unless --use-rollout-logprobs spares it; so that
-flag is left out, and scope `step` costs this one forward pass. With denominator `checkpoint` slime's pass is that of
-the generating weights, and one more is made here. Exact as far as a forward pass repeats itself.
+forward pass anyway, to recompute `log_probs` under the current weights, unless --use-rollout-logprobs spares it. So
+that flag is left out, and scope `step` costs this one forward pass. With denominator `checkpoint` slime's pass is under
+the generating weights, and one more is made here. The quantile is exact as far as a forward pass is repeatable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def current(method: Method) -> Tensor | None:
     """q of the current optimizer step under scope `step`, 0-dim; None where each micro-batch takes its own.
 
     Raises:
-        RuntimeError: the step has none, as the hook that takes it is not in place.
+        RuntimeError: no quantile was taken for the step, since the hook that takes it is not in place.
     """
     if not method.quantile_is_of_the_step:
         return None
@@ -38,18 +38,18 @@ def current(method: Method) -> Tensor | None:
 
 
 def forget() -> None:
-    """Ends the step: its quantile must not serve the next."""
+    """Forgets the quantile at the end of a step: it must not serve the next one."""
     global _quantile
     _quantile = None
 
 
 def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any], actor: Any = None) -> None:
-    """Takes the quantile of a rollout batch, where the scope wants one; from slime's rollout-data hook, when all of its
-    forward passes are done and the model holds the weights in training.
+    """Takes the quantile of a rollout batch, if the scope is `step`. It is called when all forward passes of slime are
+    done and the model holds the weights in training.
 
     Args:
-        rollout_data: this data-parallel rank's responses; log-probs are those of its context-parallel rank.
-        actor: slime's MegatronTrainRayActor, for a pass of our own where slime made none.
+        rollout_data: responses of this data-parallel rank, with the log-probs of its context-parallel rank.
+        actor: slime's MegatronTrainRayActor, for a forward pass of our own where slime made none.
     """
     global _quantile
     method = plugin_method(args)
@@ -79,7 +79,8 @@ def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any], 
 
 
 def _forward(args: Namespace, rollout_data: dict[str, Any], actor: Any) -> list[Tensor]:
-    """log pi of every response under the weights in training, by a forward pass of our own; [] on earlier stages."""
+    """log pi of every response under the weights in training, by a forward pass of our own; [] on all pipeline stages
+    but the last."""
     if actor is None:
         raise RuntimeError(
             "sat.scope is step, but slime made no forward pass under the weights in training: leave out "

@@ -1,10 +1,11 @@
-"""The stream of a fully asynchronous run on slime: which prompts begin when, and what is handed to the trainer.
+"""The stream of a fully asynchronous run on slime: when each prompt begins, and what the trainer is given.
 
 A *group* is all samples of one prompt. Groups begin while the engines have room and a new one can still be trained
 within the bound (rollout/staleness.py); they go on through pushes of weights, which abort what the engines decode. The
-oldest complete groups are handed out first. One that was overtaken and breaks the bound all the same is dropped.
+trainer is given the oldest complete groups first. A group that was overtaken and breaks the bound all the same is
+dropped.
 
-Everything here runs on one event loop, slime's own: only between two awaits does anything change.
+Everything here runs on one event loop, slime's own, so the state changes only while a coroutine awaits.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from sat_slime.rollout.staleness import StalenessBound, drop_metrics
 logger = logging.getLogger(__name__)
 
 POLL_S = 1.0
-"""Seconds between two looks at what nobody tells: samples done within a group, the engines' version."""
+"""Seconds between two looks at what changes without notice: finished samples of a group, the engines' version."""
 PATIENCE_S = 600.0
-"""Seconds without a version of the engines' weights before that is a failure."""
+"""Seconds without a version of the engines' weights after which the run fails."""
 TELL_S = 30.0
-"""Seconds between two lines in the log while a batch is waited for."""
+"""Seconds between two lines in the log while a batch is not complete."""
 MAX_ATTEMPTS = 3
-"""Times that a group is generated before its failure is the run's."""
+"""Attempts to generate a group; the run fails when the last one fails."""
 
 Samples = list[Any]
-"""A group's samples, or a list of them where a generate function makes several of one."""
+"""A group's samples; an element is a list where a generate function made several samples of one."""
 Untold = dict[str, list[int]]
-"""Lengths of the responses `finished`, and of those of them `dropped`, since the last batch."""
+"""Lengths of the responses that were `finished` since the last batch, and of the responses that were `dropped`."""
 
 
 class Engines(Protocol):
@@ -42,13 +43,13 @@ class Engines(Protocol):
 
     @property
     def slots(self) -> int:
-        """Samples that are decoded side by side."""
+        """How many samples the engines decode side by side."""
 
     async def generate(self, group: Samples) -> Samples:
         """Generates and rewards a group; samples that a push cut off come back aborted."""
 
     async def version(self) -> int | None:
-        """Oldest version of the weights that the engines hold, in optimizer steps; None while it is not known."""
+        """The oldest version of weights that an engine holds, in optimizer steps; None while it is not known."""
 
 
 @dataclass(eq=False)
@@ -56,7 +57,7 @@ class Begun:
     """A group in generation."""
 
     prompts: Samples
-    """As drawn, before generation."""
+    """The samples as they were drawn, before generation."""
     samples: Samples
     attempt: int
     task: asyncio.Task[None] | None = None
@@ -68,11 +69,11 @@ class Complete:
 
     samples: Samples
     oldest: int | None
-    """Version of the oldest weights that generated a token of it; None where that is not known."""
+    """Version of the oldest weights that generated a token of the group; None where that is not known."""
 
 
 class Stream:
-    """Groups in generation and waiting."""
+    """Begins groups, holds them in generation and while they wait, and hands them out as batches."""
 
     def __init__(
         self,
@@ -84,26 +85,26 @@ class Stream:
     ) -> None:
         """
         Args:
-            engines: called when the stream starts.
-            draw: the next prompt's samples; None while there is none.
-            rollouts: of the whole run; no more is generated than they take.
-            longest: response tokens at most.
+            engines: makes the engines; called when the stream starts.
+            draw: gives the samples of the next prompt; None while there is none.
+            rollouts: number of rollouts of the whole run; no more is generated than they take.
+            longest: the most tokens that a response may have.
         """
         self.bound, self.rollouts, self.longest = bound, rollouts, longest
         self._make_engines, self._draw = engines, draw
         self.waiting: list[Complete] = []
         self.begun: list[Begun] = []
         self.again: deque[tuple[Samples, int]] = deque()
-        """Prompts to begin before new ones, and which attempt it will be: those in generation at the checkpoint, those
-        that failed."""
+        """Prompts to begin before new ones, each with the number of its attempt: those that were in generation at the
+        checkpoint, and those that failed."""
         self.next_rollout = 0
         self.held = False
-        """Nothing begins: the state is being saved."""
+        """Whether nothing may begin, since the state is being saved."""
         self.failure: BaseException | None = None
         self._finished: list[int] = []
-        """Lengths of the responses completed since the last batch."""
+        """Lengths of the responses that were completed since the last batch."""
         self._dropped: list[int] = []
-        """Lengths of those of them that were dropped since."""
+        """Lengths of the responses that were dropped since the last batch."""
         self._version: int | None = None
         self._unknown_since: float | None = None
         self._news = asyncio.Event()
@@ -112,10 +113,11 @@ class Stream:
     # ------------------------------------------------------------------------------------------------- handing out
 
     async def next_batch(self, rollout: int) -> tuple[list[Samples], dict[str, float]]:
-        """The groups of a rollout, waited for, in the order of the prompts; queue/* and rollout/* of the run folder.
+        """Waits for the groups of a rollout. Returns them in the order of the prompts, with the metrics queue/* and
+        rollout/* of the run folder.
 
-        To be called when all rollouts before are trained and the push that was due is made: it counts on nothing else
-        to change while it waits.
+        It may be called when all rollouts before are trained and the push that was due is made, since it takes the
+        trainer's weights and those of the last push to stay the same while it waits.
 
         Raises:
             RuntimeError: a group failed too often, or the engines do not tell their version.
@@ -189,7 +191,7 @@ class Stream:
             begun.task = asyncio.create_task(self._generate(begun))
 
     async def _learn_version(self) -> bool:
-        """Asks the engines; whether they hold other weights than was known."""
+        """Asks the engines for their version. Returns whether it is another one than was known."""
         version, now = await self.engines.version(), asyncio.get_running_loop().time()
         if version is not None or self._unknown_since is None:
             self._unknown_since = now if version is None else None
@@ -204,7 +206,7 @@ class Stream:
         return changed
 
     async def _generate(self, begun: Begun) -> None:
-        """Generates a group, through any number of pushes."""
+        """Generates a group; any number of pushes may interrupt it."""
         try:
             while True:
                 length = sum(_lengths(begun.samples))
@@ -212,9 +214,9 @@ class Stream:
                 if not any(_is(sample, "aborted") for sample in flat(begun.samples)):
                     break
                 self._tell()
-                if any(isinstance(part, list) for part in begun.samples):  # slime cannot go on with these
+                if any(isinstance(part, list) for part in begun.samples):  # slime cannot go on with lists
                     begun.samples = copy.deepcopy(begun.prompts)
-                if sum(_lengths(begun.samples)) == length:  # so that an engine that aborts at once is not pressed
+                if sum(_lengths(begun.samples)) == length:  # the engine aborted at once: do not press it
                     await asyncio.sleep(POLL_S)
         except Exception as error:
             self._failed(begun, error)
@@ -239,7 +241,7 @@ class Stream:
         self.failure.__cause__ = error
 
     def _unfinished(self) -> int:
-        """Samples that engines decode, or will."""
+        """How many samples the engines decode now, or still will."""
         return sum(
             _is(sample, "pending") or _is(sample, "aborted") for begun in self.begun for sample in flat(begun.samples)
         )
@@ -247,11 +249,11 @@ class Stream:
     # ------------------------------------------------------------------------------------------------------- state
 
     async def freeze(self, rollout: int) -> tuple[list[Samples], list[Samples], Untold]:
-        """The samples of the groups that wait, the prompts of those in generation in the order in which they began, and
-        what no batch has told yet. Nothing begins until `thaw`.
+        """The samples of the groups that wait, the prompts of the groups in generation in the order in which they
+        began, and the lengths that no batch has reported yet. Nothing begins until `thaw`.
 
         Raises:
-            RuntimeError: a later rollout than this one is handed out, and would be lost.
+            RuntimeError: a later rollout than this one is handed out already, and would be lost.
         """
         if self.next_rollout > rollout + 1:
             raise RuntimeError(
@@ -268,7 +270,7 @@ class Stream:
         self._tell()
 
     def restore(self, waiting: list[Samples], prompts: list[Samples], untold: Untold) -> None:
-        """Takes what `freeze` returned, before the first batch."""
+        """Takes back what `freeze` returned; called before the first batch."""
         self._finished, self._dropped = list(untold["finished"]), list(untold["dropped"])
         self.waiting = [Complete(samples, _oldest(samples)) for samples in waiting]
         self.again = deque((group, 1) for group in prompts)
@@ -290,7 +292,7 @@ async def _wait(news: asyncio.Event, seconds: float) -> bool:
 
 
 def flat(group: Samples) -> Iterator[Any]:
-    """The samples of a group, whatever lists they stand in."""
+    """The samples of a group one by one, out of any nested lists."""
     for part in group:
         if isinstance(part, list):
             yield from flat(part)
@@ -307,12 +309,12 @@ def _lengths(group: Samples) -> list[int]:
 
 
 def _place(group: Samples) -> int:
-    """Number of a group's first sample among the run's."""
+    """The number, among all samples of the run, of a group's first sample."""
     return next((int(sample.index) for sample in flat(group) if sample.index is not None), 0)
 
 
 def _age(group: Complete) -> int:
-    assert group.oldest is not None  # what waits has a version
+    assert group.oldest is not None  # a group without a version is dropped and never waits
     return group.oldest
 
 

@@ -1,8 +1,8 @@
-"""A stream's groups in a checkpoint: the folder `queue_ROLLOUT` with queue.json, queue.safetensors and the checksums of
-both, there in full or not at all. Nothing in it is pickled.
+"""A stream's groups in a checkpoint are the folder `queue_ROLLOUT`, which is there in full or not at all.
 
-Long lists of numbers, such as tokens and log-probs, and tensors, such as routes, are in queue.safetensors; all else of
-slime's samples is in queue.json, under the names of its `Sample.to_dict`.
+It holds queue.json, queue.safetensors and the checksums of both; nothing in it is pickled. Long lists of numbers, such
+as tokens and log-probs, and tensors, such as routes, are in queue.safetensors; all else of slime's samples is in
+queue.json, under the names of its `Sample.to_dict`.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from sat_slime.config.checksums import NAME as CHECKSUMS
 from sat_slime.config.checksums import checksum_faults, in_words, sha256, written_whole
 
 SCHEMA, BEFORE = "sat_slime.queue/2", "sat_slime.queue/1"
-"""The kind that is written, and the one before: a checksum of the tensors alone, in queue.json."""
+"""The format that is written, and the format before, which has only a checksum of the tensors, in queue.json."""
 GROUPS = ("waiting", "prompts")
 MANY = 16
-"""Lists of so many numbers are kept as tensors."""
+"""Lists of at least so many numbers are kept as tensors."""
 
 
 def queue_folder(checkpoints: Path, rollout_id: int) -> Path:
-    """Where the stream of a checkpoint is: beside slime's own position in the data."""
+    """The folder of the stream in a checkpoint; it lies beside slime's own position in the data."""
     return checkpoints / "rollout" / f"queue_{rollout_id}"
 
 
 def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], untold: dict[str, list[int]]) -> None:
-    """Writes groups of slime's samples: those that wait, and the prompts of those in generation. untold: numbers that
-    go with them.
+    """Writes groups of slime's samples: the groups that wait, and the prompts of the groups in generation. untold:
+    response lengths that no batch has reported yet.
 
     Raises:
-        TypeError: a sample holds what the files cannot; the message says where.
-        OSError: they could not be written.
+        TypeError: a sample holds something that the files cannot hold; the message says where.
+        OSError: the files could not be written.
     """
     tensors: dict[str, Tensor] = {}
     groups = {
@@ -50,7 +50,7 @@ def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], untold: di
 
 
 def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], dict[str, list[int]]]:
-    """What `write_queue` wrote.
+    """Reads what `write_queue` wrote.
 
     Args:
         sample_class: slime's Sample.
@@ -62,9 +62,9 @@ def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], d
         meta = _verified(folder)
         tensors = load_file(folder / "queue.safetensors")
         waiting, prompts = ([_decode(group, tensors, sample_class) for group in meta[name]] for name in GROUPS)
-        told = meta.get("untold", {})  # folders of before it was kept have none
+        told = meta.get("untold", {})  # folders of earlier versions have none
         untold = {name: [int(length) for length in told.get(name, [])] for name in ("finished", "dropped")}
-    except Exception as error:  # whatever damage does to JSON, to tensors and to samples
+    except Exception as error:  # damage to JSON, tensors or samples may raise anything
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
             f"{folder} is damaged ({why}): go on from an earlier checkpoint (sat-slime launch RUN --resume-from "
@@ -74,7 +74,7 @@ def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], d
 
 
 def _verified(folder: Path) -> dict[str, Any]:
-    """queue.json, once the files are what was written. Raises ValueError, OSError or KeyError."""
+    """The content of queue.json, once the files are found to be as written. Raises ValueError, OSError or KeyError."""
     has_checksums = (folder / CHECKSUMS).exists()
     if has_checksums and (faults := checksum_faults(folder)):
         raise ValueError(in_words(faults))
@@ -89,7 +89,7 @@ def _verified(folder: Path) -> dict[str, Any]:
 
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """As JSON: what is no plain value stands in an object with one key, its kind."""
+    """The value as JSON. What JSON cannot hold becomes an object with one key, which says its kind."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in (bool, int, float, str):

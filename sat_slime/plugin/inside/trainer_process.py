@@ -1,6 +1,6 @@
-"""What a trainer's process needs besides its trainer: what slime calls as functions of its modules, not as methods.
+"""Sets up in a trainer's process what slime calls as functions of its modules, not as methods of its trainer.
 
-A process has one trainer; `facts` are those of the batches that it trains on.
+A process has one trainer; `facts` are about the batches that it trains on.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _facts = BatchFacts()
 
 
 def facts() -> BatchFacts:
-    """Those of this process's trainer; empty ones where it has none."""
+    """The facts of the trainer of this process; empty facts where it has no trainer."""
     return _facts
 
 
 def teller(tells: bool) -> Callable[..., None]:
-    """Says in the log which hook is on or off, and what it does; on the one rank that `tells`."""
+    """A function that says in the log whether a hook is on, and what it does. It speaks on the rank that `tells`."""
 
     def tell(hook: str, what: str, is_on: bool = True) -> None:
         if tells:
@@ -35,7 +35,8 @@ def teller(tells: bool) -> Callable[..., None]:
 
 
 def prepare(args: Namespace, of_trainer: BatchFacts, tell: Callable[..., None]) -> None:
-    """Once the trainer's facts are known. Installing twice does nothing more."""
+    """Installs the hooks on slime's functions that are on; called once the trainer's facts are known. A second call
+    installs nothing more."""
     global _facts
     _facts = of_trainer
     config = plugin_config(args)

@@ -1,12 +1,12 @@
-"""Weight versions: numbered by optimizer steps, and carried from each response to the trainer.
+"""Versions of weights are numbered by optimizer steps, and carried from each response to the trainer.
 
-slime numbers its pushes. With the hook `version_by_step` the number is that of the optimizer steps that the pushed
-weights have had, so what comes back with a response says exactly which weights made it. A sample's versions stay in
-slime's rollout process; the one number of a sample that reaches the trainer is `metadata["round_number"]`, meant for
-the turns of a conversation. Versions travel there as -1 - version: negative, so that they are told from turns.
+slime numbers its pushes. With the hook `version_by_step` the number of a push is that of the optimizer steps that its
+weights have had, so the version that comes back with a response says exactly which weights made it. A sample's versions
+stay in slime's rollout process; the one number of a sample that reaches the trainer is `metadata["round_number"]`, made
+for the turns of a conversation. Versions travel there as -1 - version: negative, so that they are told from turns.
 
-A response that a push cut off goes on under the new weights when slime asks for its rest. Where it was cut off is kept
-beside it, so that its tokens' versions are known too.
+A response that a push cut off goes on under the new weights when slime asks for its rest. Its length at the cut is kept
+with it, so that the version of each token is known too.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ logger = logging.getLogger(__name__)
 
 CARRIER = "round_number"
 CUTS = "sat_slime_cuts"
-"""Key of a sample's metadata: response tokens that it had at each interruption."""
+"""Key of a sample's metadata: the number of response tokens that it had at each interruption."""
 
 
 class Carried(int):
-    """The oldest version of a response's tokens as it travels, -1 - version, and those of its parts."""
+    """The oldest version of a response's tokens in the form in which it travels, -1 - version, with the versions of the
+    response's parts."""
 
     parts: tuple[tuple[int, int], ...] = ()
     """Tokens and version of each part of the response in order; empty where only the oldest is known."""
     numbers: Mapping[str, float] = MappingProxyType({})
-    """Of the whole rollout, for the metrics: the same with all of its samples."""
+    """Numbers of the whole rollout for the metrics; each of its samples carries the same."""
 
     @property
     def oldest(self) -> int:
@@ -40,27 +41,27 @@ class Carried(int):
 
 
 def are_steps(args: Namespace, hooks: HooksConfig) -> bool:
-    """Whether the versions of this run are optimizer steps. Not with a push by disk, full or delta: folders there are
-    named by version and must count up by one, and with --release-train the driver counts them."""
+    """Whether the versions of this run are optimizer steps. They are not where weights are pushed by disk, in full or
+    as deltas: folders are named by version and must count up by one, and with --release-train the driver counts."""
     return hooks.version_by_step and getattr(args, "update_weight_transport", "nccl") != "disk"
 
 
 def steps_of(versions: Iterable[Any]) -> list[int]:
-    """Versions as numbers. Raises ValueError for one that is none: of an engine that was never sent weights."""
+    """Versions as numbers. Raises ValueError for a version that is no number: its engine was never sent weights."""
     return [int(version) for version in versions]
 
 
 def note_interruption(sample: Any) -> None:
-    """Keeps where a sample was cut off; slime then calls its sample hook."""
+    """Keeps the length at which a push cut a sample off. The sample hook calls it, at each interruption."""
     metadata = sample.metadata or {}
     sample.metadata = {**metadata, CUTS: [*metadata.get(CUTS, []), sample.response_length]}
 
 
 def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
-    """Tokens and version of each part of a sample's response. Empty where an engine answered other than once, and once
-    more after each interruption: turns of a conversation, say."""
+    """Number of tokens and version of each part of a sample's response. Empty where the number of answers is not one,
+    and one more for each interruption: in a conversation with turns, say."""
     versions, ends = steps_of(sample.weight_versions), list((sample.metadata or {}).get(CUTS, []))
-    if len(ends) < len(versions):  # else it was cut off at its last possible token, and not sent again
+    if len(ends) < len(versions):  # otherwise it was cut off at its last possible token, and not sent again
         ends.append(sample.response_length)
     if len(ends) != len(versions):
         return ()
@@ -74,13 +75,13 @@ def oldest(sample: Any) -> int:
 
 
 def load(samples: Sequence[Any], numbers: Mapping[str, float] | None = None) -> str | None:
-    """Puts the versions of each of slime's samples where they reach the trainer: of all of them, or none.
+    """Puts the versions of slime's samples where they reach the trainer: those of all samples, or none.
 
     Args:
-        numbers: of the whole rollout, which travel with them.
+        numbers: numbers of the whole rollout, which travel with the versions.
 
     Returns:
-        Why the batch carries no versions, or None.
+        The reason why the batch carries no versions, or None.
     """
     if not samples:
         return "there are no samples"
@@ -102,8 +103,8 @@ def load(samples: Sequence[Any], numbers: Mapping[str, float] | None = None) -> 
 
 
 def unload(rollout_data: dict[str, Any]) -> list[Carried] | None:
-    """Takes this rank's versions out of a trainer's batch, in the order of its samples; None where it has none. A
-    user's own round numbers stay, and slime logs them."""
+    """Takes this rank's versions out of a trainer's batch, in the order of its samples; None where it has none. Round
+    numbers that a user put there stay, and slime logs them."""
     carried = rollout_data.get(CARRIER)
     if not carried or max(carried) >= 0:
         return None

@@ -1,8 +1,8 @@
-"""Columns of the logits that are no tokens.
+"""Takes columns of the logits that are no tokens out of the trainer's softmax.
 
 Megatron pads the vocabulary to a multiple of --make-vocab-size-divisible-by x TP. The padded rows of its output layer
-are zero, so that their logits are 0 and take part in slime's softmax; the engine, which has no such rows, leaves them
-out. What they cost is in docs/compatibility.md.
+are zero, so their logits are 0 and take part in slime's softmax, while the engine has no such rows.
+docs/compatibility.md says what that costs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 NO_TOKEN = -1e30
-"""A padded column's logit: its probability is exactly 0, and 0 times it is 0 in the entropy, which -inf would spoil."""
+"""The logit of a padded column: its probability is exactly 0, and so is its product with 0 in the entropy, which -inf
+would make NaN."""
 
 
 def padded_columns(width: int, vocabulary: int, rank: int) -> int:
-    """First padded column among the `width` columns of a tensor-parallel rank; `width` where it has none."""
+    """The first padded column among the `width` columns of a tensor-parallel rank; `width` where it has none."""
     return min(max(vocabulary - rank * width, 0), width)
 
 
@@ -27,8 +28,8 @@ def leave_out_padding(model: Iterable[torch.nn.Module], vocabulary: int, rank: i
 
     Args:
         model: slime's model chunks of this rank; only the last pipeline stage has an output layer.
-        vocabulary: tokens of the checkpoint, those that the engine samples from.
-        rank: that of tensor parallelism.
+        vocabulary: number of tokens of the checkpoint, from which the engine samples.
+        rank: this process's rank in tensor parallelism.
 
     Returns:
         Whether this rank holds padded columns.
@@ -47,7 +48,7 @@ def leave_out_padding(model: Iterable[torch.nn.Module], vocabulary: int, rank: i
 
 
 class _Filling:
-    """A forward hook of the output layer; Megatron's returns (logits, bias)."""
+    """A forward hook that fills the padded columns of the output layer's logits; Megatron's returns (logits, bias)."""
 
     def __init__(self, first: int):
         self.first = first

@@ -1,7 +1,7 @@
-"""Everything about a run of slime that can be checked before a GPU is touched, one line for each finding.
+"""Checks all of a run of slime that can be checked before a GPU is used, with one line for each finding.
 
-The same checks of files and memory run on this machine, or, once a cluster is there, in a small job on its head node;
-that job also asks every node whether it can import what the run calls.
+The same checks of files and memory run on this machine, or, once there is a cluster, in a small job on its head node.
+That job also asks every node whether it can import what the run calls.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from sat_slime.plugin.launch.secrets import secret_names
 from sat_slime.plugin.probe import probe_slime
 
 PROBE_TIMEOUT_S = 300.0
-"""For importing torch, Megatron and SGLang on every node of a cluster that has done nothing yet."""
+"""Seconds in which every node of a fresh cluster may import torch, Megatron and SGLang."""
 ANSWER = "SAT_SLIME_PROBE "
-"""What the probe's answer begins with in its job's log."""
+"""The beginning of the line with the probe's answer in the log of its job."""
 DOTTED_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
 
 
 def settings_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:
-    """Faults of the settings, each in one line. known: slime's flags; by itself the recorded ones."""
+    """Faults of the settings, each in one line. known: slime's flags; default: the recorded ones."""
     return [*slime_config_errors(config), *secret_errors(config), *flag_errors(config, known)]
 
 
 def flags_here(config: SlimeConfig) -> KnownFlags:
-    """Flags of the slime on this machine, whose parser takes some seconds to ask, else the recorded ones."""
+    """Flags of the slime on this machine, else the recorded ones. Asking its parser takes some seconds."""
     variables = environment(config, run_folder(config)) if config.cluster.device == "cpu" else None
     return known_flags(config.cluster.slime_dir, config.cluster.megatron_dir, variables)
 
 
 def secret_errors(config: SlimeConfig) -> list[str]:
-    """Secrets written into the settings: they would be shown, saved and kept by Ray."""
+    """A line for each secret that is written into the settings: Ray would show, save and keep it."""
     inner = config.cluster.runtime_env.get("env_vars")
     written = {
         "cluster.env": config.cluster.env,
@@ -64,7 +64,7 @@ def secret_errors(config: SlimeConfig) -> list[str]:
 
 
 def called_functions(command: Sequence[str]) -> list[str]:
-    """Dotted paths of the functions that slime is to call: the values of its flags that end in -path."""
+    """Dotted paths of the functions that slime will call: the values of its flags that end in -path."""
     return list(
         dict.fromkeys(
             value
@@ -78,10 +78,10 @@ def called_functions(command: Sequence[str]) -> list[str]:
 
 
 def here(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
-    """This machine, taken for one of those that the run uses."""
+    """Findings on this machine, as if it were one of those that the run uses."""
     yield from machine_findings(config, run_folder)
     package = Path(config.cluster.slime_dir) / "slime"
-    if package.is_dir():  # a checkout that is missing is among the findings already
+    if package.is_dir():  # the machine's findings already name a checkout that is missing
         yield from _slime_findings(probe_slime(package))
 
 
@@ -93,7 +93,7 @@ def _slime_findings(problems: Sequence[str]) -> Iterator[Finding]:
 
 # -------------------------------------------------------------------------------------------------- with a cluster
 
-# Runs where nothing of this package may be installed.
+# This program also runs on nodes where nothing of this package is installed.
 _PROBE = f"""
 import importlib, json, os, socket, sys
 import ray
@@ -139,7 +139,7 @@ print({ANSWER!r} + json.dumps(report), flush=True)
 
 
 def on_head_node(config_text: str, folder: str) -> dict[str, Any]:
-    """What the probe finds out on the node where slime's driver will run."""
+    """The part of the probe's answer that only the node knows on which slime's driver will run."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(config_text)
         file.flush()
@@ -161,7 +161,7 @@ def _has_wandb_key() -> bool:
 
 
 def cluster_findings(server: JobServer, config: SlimeConfig, run_folder: Path, sent: SlimeCommand) -> Iterator[Finding]:
-    """The cluster, asked by a job that uses no GPU. Raises JobError when Ray fails."""
+    """Findings on the cluster, asked by a job that uses no GPU. Raises JobError when Ray fails."""
     job = f"sat-slime-check-{uuid.uuid4().hex[:8]}"
     with _marker(run_folder) as marker:
         needed = called_functions(sent.command)
@@ -186,11 +186,12 @@ def cluster_findings(server: JobServer, config: SlimeConfig, run_folder: Path, s
 
 @contextlib.contextmanager
 def _marker(run_folder: Path) -> Iterator[str | None]:
-    """A file where the run folder will be, for nodes to see: the same path alone may be another disk."""
+    """Makes a file where the run folder will be, for nodes to see: the same path may be another disk there. None: it
+    could not be made."""
     try:
         with tempfile.NamedTemporaryFile(dir=existing_parent(run_folder), prefix=".sat_slime-") as file:
             yield file.name
-    except OSError:  # who cannot write there is told so by the check of the disk
+    except OSError:  # the check of the disk says that nothing can be written there
         yield None
 
 
@@ -229,7 +230,7 @@ def _nodes(config: SlimeConfig, nodes: Sequence[Mapping[str, Any]]) -> Iterator[
             yield fail("plugin", f"{name} could not be asked: {node['error']}")
             sound = False
             continue
-        # One cause is behind most failures of a node: the first is told.
+        # Most failures of a node have one cause, so only the first is told.
         for path, reason in list(node["failures"].items())[:1]:
             missing = re.search(r"No module named '([^'.]+)", reason)
             remedy = f"install {missing[1]} there" if missing else "mend it there"

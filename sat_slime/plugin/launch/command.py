@@ -1,4 +1,4 @@
-"""From a slime run's configuration to what is sent: slime's command, its environment, and the plugin's file."""
+"""Makes of a slime run's configuration what is sent: slime's command, its environment, and the plugin's file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sat_slime.plugin.launch.cpu import cpu_arguments, cpu_environment, cpu_pyth
 from sat_slime.plugin.launch.flags import KnownFlags, recorded_flags, unknown_flags
 
 DRIVER = "sat_slime.plugin.driver"
-"""The program of a run, in place of slime's training scripts."""
+"""The module that a run starts, in place of slime's training scripts."""
 
 PLUGIN_FLAGS = {
     "loss-type": "custom_loss",
@@ -30,7 +30,7 @@ PLUGIN_FLAGS = {
     "custom-rollout-log-function-path": "sat_slime.plugin.rollout_hooks.log_rollout",
     "custom-eval-rollout-log-function-path": "sat_slime.plugin.rollout_hooks.log_eval",
 }
-"""Where slime calls the plugin, besides --custom-config-path with the plugin's settings."""
+"""Flags by which slime calls the plugin, besides --custom-config-path with the plugin's settings."""
 
 GOVERNED = {
     "use-rollout-logprobs": "method.denominator",
@@ -55,24 +55,26 @@ GOVERNED = {
     "custom-rm-path": "data.reward",
     "sequence-parallel": "train.tensor_parallel",
 }
-"""Flags that only a setting may give, also where it leaves them out."""
+"""Flags that only the named setting may give; where it leaves them out, extra_args may not give them either."""
 
 MAY_BE_GONE = {"use-fault-tolerance": "slime after its pull request 2391 always replaces engines that died"}
-"""Flags that are left out where slime no longer has them, since it then does without a flag what they ask for."""
+"""Flags that are left out where slime no longer has them, since it then does without a flag what they ask for. The
+value says so."""
 
 STREAMING = {
     "rollout-function-path": "sat_slime.plugin.streaming.generate_rollout",
     "data-source-path": "sat_slime.plugin.streaming.StreamingDataSource",
 }
-"""In mode streaming, where rollouts come from. Evaluations too: slime takes that function where no other is named."""
+"""Flags that say where rollouts come from in mode streaming. Evaluations come from there, too: slime takes that
+function where no other is named."""
 
 FIXED = ""
-"""In place of a setting: the flag is in every command."""
+"""Stands in place of a setting where a flag is in every command."""
 
 
 @dataclass(frozen=True)
 class SlimeCommand:
-    """What is sent, exactly."""
+    """Exactly what is sent to start a run."""
 
     command: list[str]
     env: dict[str, str]
@@ -82,14 +84,14 @@ class SlimeCommand:
 
 @dataclass(frozen=True)
 class Argument:
-    """A flag of the command, without its dashes, and the setting that it comes from (FIXED: from none)."""
+    """A flag of the command, without its dashes, with the setting that it comes from; FIXED where there is none."""
 
     name: str
     value: FlagValue
     key: str
 
     def words(self) -> list[str]:
-        """As on the command line."""
+        """The words of the flag on the command line."""
         if self.value is True:
             return [f"--{self.name}"]
         values = self.value if isinstance(self.value, list) else [self.value]
@@ -97,11 +99,11 @@ class Argument:
 
 
 def slime_command(config: SlimeConfig, run_dir: Path | None = None, known: KnownFlags | None = None) -> SlimeCommand:
-    """The command of a run, to be started where slime is installed.
+    """The command of a run, which is started where slime is installed.
 
     Args:
-        run_dir: the run's folder; by itself `output_dir/name` below the working directory.
-        known: that slime's flags; by itself the recorded ones of all versions.
+        run_dir: the run's folder; default: `output_dir/name` in the working directory.
+        known: flags of the slime that runs; default: the recorded ones of all versions.
     """
     run_dir = run_dir or run_folder(config)
     words = [word for argument in slime_arguments(config, run_dir, known) for word in argument.words()]
@@ -118,17 +120,18 @@ def run_folder(config: SlimeConfig) -> Path:
 
 
 def plugin_file(run_dir: Path) -> Path:
-    """The file of --custom-config-path."""
+    """The file that --custom-config-path names."""
     return run_dir / "sat_slime.yaml"
 
 
 def checkpoint_folder(config: SlimeConfig, run_dir: Path) -> Path:
-    """Where the run saves, and goes on from."""
+    """The folder where the run saves checkpoints, and from which it goes on."""
     return Path(config.checkpoint.folder).expanduser() if config.checkpoint.folder else run_dir / "checkpoints"
 
 
 def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
-    """The plugin's settings as slime reads them, with yaml.safe_load: a float has a point, or it would be text."""
+    """The plugin's settings as YAML. slime reads them with yaml.safe_load, which takes a float without a point for
+    text."""
     scores = ScoresConfig(repeats=config.eval.repeats, k=config.eval.k)
     pipeline = config.pipeline
     driver = DriverConfig(mode=pipeline.mode, lag=pipeline.lag, max_staleness=pipeline.max_staleness)
@@ -140,14 +143,14 @@ def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
 
 
 def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
-    """Environment of the job and all its workers; no secrets, which are the cluster's own business."""
+    """Environment of the job and all its workers. It has no secrets: jobs find them in the cluster's environment."""
     cluster = config.cluster
     on_cpu = cluster.device == "cpu"
     folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir]
     env = {
         "PYTHONPATH": os.pathsep.join(cpu_python_path(folders) if on_cpu else folders),
         "PYTHONUNBUFFERED": "1",
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron's order of kernels with tensor parallelism rests on it
+        "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron's order of kernels with tensor parallelism relies on it
         "NCCL_NVLS_ENABLE": "1" if cluster.nvlink else "0",
     }
     if config.logging.tensorboard:
@@ -161,9 +164,9 @@ def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
 
 
 def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:
-    """A line for every flag of the run that slime would not take as it is meant, by the setting that it comes from.
+    """A line for every flag of the run that slime would not take as it is meant, with the setting that it comes from.
 
-    known: slime's flags; by itself the recorded ones.
+    known: slime's flags; default: the recorded ones.
     """
     known = known or recorded_flags()
     arguments = slime_arguments(config, run_folder(config), known)
@@ -183,10 +186,10 @@ def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[st
 
 
 def slime_arguments(config: SlimeConfig, run_dir: Path, known: KnownFlags | None = None) -> list[Argument]:
-    """Every flag of the run, in the order of slime's own scripts; those that are false or unset left out, and those of
-    MAY_BE_GONE that this slime lacks.
+    """Every flag of the run, in the order of slime's own scripts. Flags that are false or unset are left out, and those
+    of MAY_BE_GONE that this slime lacks.
 
-    known: that slime's flags; by itself the recorded ones of all versions.
+    known: flags of the slime that runs; default: the recorded ones of all versions.
     """
     known = known or recorded_flags()
     parts = (
@@ -205,7 +208,7 @@ def slime_arguments(config: SlimeConfig, run_dir: Path, known: KnownFlags | None
         ((name, value, _extra(name)) for name, value in config.extra_args.items()),
     )
     arguments = [Argument(*argument) for part in parts for argument in part]
-    # by identity: 0.0 equals False, and is a value to be sent
+    # `is` and not `==`: 0.0 equals False, but is a value to be sent
     arguments = [argument for argument in arguments if not (argument.value in (None, []) or argument.value is False)]
     return [one for one in arguments if one.name not in MAY_BE_GONE or f"--{one.name}" in known.by_name]
 
@@ -215,7 +218,7 @@ def _extra(name: str) -> str:
 
 
 Part = Iterator[tuple[str, Any, str]]
-"""Flag, value, and the setting it comes from."""
+"""Flags, each with its value and the setting that it comes from."""
 
 
 def _cluster(config: SlimeConfig) -> Part:
@@ -238,7 +241,7 @@ def _checkpoint(config: SlimeConfig, run_dir: Path) -> Part:
     checkpoint = config.checkpoint
     if not checkpoint.every_n_iterations:
         return
-    # slime starts from --ref-load while this folder has no checkpoint, and else goes on from its newest.
+    # slime starts from --ref-load while this folder has no checkpoint, and otherwise goes on from the newest one.
     folder = str(checkpoint_folder(config, run_dir))
     yield "load", folder, "checkpoint.folder"
     yield "save", folder, "checkpoint.folder"
@@ -325,7 +328,7 @@ def _optimizer(config: SlimeConfig) -> Part:
     yield "optimizer", "adam", FIXED
     yield "lr", train.lr, "train.lr"
     yield "lr-decay-style", "constant", FIXED
-    # Megatron otherwise refuses to go on with another number of iterations, which a constant rate does not depend on.
+    # Without it Megatron refuses to go on with another number of iterations, on which a constant rate does not depend.
     yield "override-opt_param-scheduler", True, FIXED
     yield "weight-decay", train.weight_decay, "train.weight_decay"
     yield "adam-beta1", train.adam_beta1, "train.adam_beta1"
@@ -355,8 +358,8 @@ def _objective(config: SlimeConfig) -> Part:
 def _spares_recompute(config: SlimeConfig, method: Method) -> bool:
     """Whether slime can leave out its forward pass that recomputes log-probs, which --use-rollout-logprobs makes it do.
 
-    With `trainer` and one optimizer step the training forward is that pass; the quantile of a whole step needs it made
-    beforehand.
+    With denominator `trainer` and one optimizer step the training forward is that pass; but the quantile of a whole
+    step needs the pass beforehand.
     """
     if method.denominator == "trainer":
         return config.pipeline.optimizer_steps_per_rollout == 1
@@ -372,7 +375,7 @@ def _plugin(run_dir: Path) -> Part:
 def _logging(config: SlimeConfig) -> Part:
     logging = config.logging
     if logging.tensorboard:
-        # The folder is TENSORBOARD_DIR's; slime wants a project besides.
+        # TENSORBOARD_DIR names the folder; slime wants a project, too.
         yield "use-tensorboard", True, "logging.tensorboard"
         yield "tb-project-name", "sat_slime", "logging.tensorboard"
         yield "tb-experiment-name", config.name, "name"

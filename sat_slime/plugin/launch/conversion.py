@@ -1,4 +1,4 @@
-"""The conversion of Hugging Face weights to Megatron's format, by slime's own tool."""
+"""Converts Hugging Face weights to Megatron's format, by slime's own tool."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 
 @dataclass(frozen=True)
 class Conversion:
-    """What is run, and where its result goes."""
+    """A conversion: the command that is run, and where its result goes."""
 
     command: list[str]
     env: dict[str, str]
     unfinished: Path
-    """Where the tool writes; renamed to `out` when it is whole, so that half a conversion is never taken for one."""
+    """The folder in which the tool writes; it is renamed to `out` when it is whole, so that half a conversion is never
+    taken for a whole one."""
     out: Path
 
 
 def plan_conversion(config: SlimeConfig, gpus: int) -> Conversion:
-    """Convert model.hf_checkpoint to model.megatron_checkpoint on this machine's first `gpus` GPUs.
+    """Plans to convert model.hf_checkpoint to model.megatron_checkpoint on this machine's first `gpus` GPUs.
 
-    The tool cuts the model into as many pipeline stages; training may cut it otherwise.
+    The tool cuts the model into as many pipeline stages; training may cut it in another way.
     """
     model, slime = config.model, config.cluster.slime_dir
     assert model.hf_checkpoint and model.megatron_checkpoint
@@ -62,7 +63,7 @@ def plan_conversion(config: SlimeConfig, gpus: int) -> Conversion:
 
 
 def conversion_findings(config: SlimeConfig, plan: Conversion, gpus: int) -> Iterator[Finding]:
-    """What stands in the way."""
+    """Findings on whether the conversion can run."""
     yield from source_findings(config, {"cluster.slime_dir": TOOL, "cluster.megatron_dir": "megatron/training"})
     yield from hf_findings(config)
     if newest_iteration(plan.out) is not None:
@@ -86,10 +87,10 @@ def conversion_findings(config: SlimeConfig, plan: Conversion, gpus: int) -> Ite
 
 
 def convert(plan: Conversion) -> int:
-    """Run the conversion; its exit code. The output is the tool's own."""
+    """Runs the conversion, which writes to this process's output, and returns the tool's exit code."""
     code = subprocess.run(plan.command, env={**own_python_first(), **plan.env}).returncode
     if code == 0 and newest_iteration(plan.unfinished) is not None:
         if plan.out.exists():
-            plan.out.rmdir()  # empty, as was checked
+            plan.out.rmdir()  # it is empty, as was checked
         plan.unfinished.rename(plan.out)
     return code

@@ -1,4 +1,4 @@
-"""What a run on a CPU is sent besides: flags, environment, the Ray that it is started on."""
+"""Adds what only a run on a CPU needs: flags, environment, and the settings of the Ray that it is started on."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ if TYPE_CHECKING:
 KEY = "cluster.device"
 PACKAGE = Path(__file__).parents[2]
 SITE = PACKAGE / "plugin" / "cpu" / "site"
-"""Folder of the sitecustomize.py by which every Python of the job begins."""
+"""Folder of the sitecustomize.py that every Python of the job runs as it starts."""
 
 RAY_ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # Ray's 15 would starve the run beside anything else
+    "RAY_worker_niceness": "0",  # with Ray's 15 any other program on the machine would starve the run
 }
 """Environment of the Ray that is started for such a run."""
 OBJECT_STORE_BYTES = 300 * 2**20
-"""Of that Ray; a batch of a tiny model is some megabytes."""
+"""Size of that Ray's object store; a batch of a tiny model is some megabytes."""
 
 
 def cpu_python_path(folders: Sequence[str]) -> list[str]:
-    """PYTHONPATH of the job. This package last: beside it may be a megatron-core, which must not be found before
-    Megatron-LM's checkout."""
+    """PYTHONPATH of the job. This package comes last: a megatron-core may be installed beside it, and must not be found
+    before Megatron-LM's checkout."""
     return [str(SITE), *folders, str(PACKAGE.parent)]
 
 
 def cpu_environment(cluster: ClusterConfig) -> dict[str, str]:
-    """Environment of the job and all its workers, besides the one that a run on GPUs has."""
+    """Environment of the job and all its workers, in addition to the one that a run on GPUs has."""
     return {
         VARIABLE: "cpu",
         DTYPE_VARIABLE: cluster.cpu_dtype,
         "OMP_NUM_THREADS": "1",  # several processes share the cores, and two threads each are far slower than one
         "TOKENIZERS_PARALLELISM": "false",
-        "TORCHDYNAMO_DISABLE": "1",  # what is compiled would need a C++ compiler
+        "TORCHDYNAMO_DISABLE": "1",  # compiled functions would need a C++ compiler
         "SGLANG_USE_CPU_ENGINE": "1",
         "HF_HUB_OFFLINE": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         "SLIME_HOST_IP": "127.0.0.1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "PYTHONWARNINGS": "ignore",  # of every package that finds no Apex
+        "PYTHONWARNINGS": "ignore",  # every package that finds no Apex would warn
     }
 
 
 def cpu_cores(config: SlimeConfig) -> int:
-    """CPUs that the Ray of such a run offers: slime asks for one with each GPU, and for some actors beside."""
+    """CPUs that the Ray of such a run offers: slime asks for one with each GPU, and for some more for other actors."""
     return 4 + 2 * config.cluster.gpus_per_node
 
 
 def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
-    """Flags, values and the setting that they come from."""
+    """Flags of a run on a CPU, with their values and the setting that they come from."""
     flags: dict[str, Any] = {
         # Megatron without Transformer Engine and Apex, and without fusions, which are CUDA's.
         "transformer-impl": "local",
         "spec": ["sat_slime.plugin.cpu.layers", "qwen3_moe"],
         "attention-backend": "auto",
         "distributed-backend": "gloo",
-        "cp-comm-type": "all_gather",  # what the attention of plugin/cpu/layers does, and all that Megatron allows it
+        "cp-comm-type": "all_gather",  # what the attention of plugin/cpu/layers does; Megatron allows no other
         "moe-token-dispatcher-type": "alltoall",
         "no-gradient-accumulation-fusion": True,
         "no-masked-softmax-fusion": True,
@@ -73,7 +73,7 @@ def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
         "no-rope-fusion": True,
         "no-persist-layer-norm": True,
         "data-pad-size-multiplier": 8,  # a GPU's memory wants 128; here each padded token is computed
-        # SGLang without its kernels. --sglang-sleep-on-idle: its idle scheduler otherwise takes most of a core.
+        # SGLang without its kernels. --sglang-sleep-on-idle: without it an idle scheduler takes most of a core.
         "sglang-device": "cpu",
         "sglang-dtype": config.cluster.cpu_dtype,
         "sglang-attention-backend": "torch_native",
@@ -84,7 +84,7 @@ def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
         "sglang-sleep-on-idle": True,
         "sglang-max-running-requests": config.rollout.concurrent_requests,
         "sglang-max-total-tokens": 2**15,
-        "sglang-log-level": "warning",  # else a line for every few tokens of a tiny model
+        "sglang-log-level": "warning",  # otherwise it writes a line for every few tokens of a tiny model
         "sglang-log-level-http": "warning",
     }
     own = config.model.architecture.keys() | config.extra_args.keys()
@@ -107,14 +107,14 @@ PACKAGES: Mapping[str, str | None] = {
     "aiohttp_cors": None,
     "tensorboard": None,
 }
-"""Packages that slime imports on its way, and the version with which it was run where another one is likely to fail."""
+"""Packages that slime imports, and the version with which it was run where another one is likely to fail."""
 INSTALL = "pip install --no-deps -r requirements/slime-cpu.txt"
 MEGATRON_PATCH = ("megatron/core/transformer/moe/router.py", "slime.utils.routing_replay")
-"""A file of Megatron-LM and a word in it that only slime's patch brings."""
+"""A file of Megatron-LM, and a text in it that only slime's patch brings."""
 
 
 def missing_packages() -> Iterator[tuple[str, str]]:
-    """(package, what is wrong with it and the remedy) of each that a run on this machine lacks."""
+    """Yields, for each package that a run on this machine lacks, its name and what is wrong, with the remedy."""
     for package, version in PACKAGES.items():
         try:
             found = importlib.metadata.version(package)

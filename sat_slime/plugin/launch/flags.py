@@ -1,9 +1,9 @@
-"""slime's flags: those of the slime that is installed, else a recorded list of them.
+"""The flags of the slime that is installed, or a recorded list of slime's flags.
 
 slime ignores an unknown flag without a word, and its SGLang parser takes an abbreviation for a flag; so every flag of a
-command is held against this list before it is sent. `slime_flags.json` has the flags of two versions of slime, and of
-the newest what the text of its parser says, under `built_with`. To record one anew, with slime and Megatron-LM on
-PYTHONPATH (inside slime's image they are):
+command is checked against this list before it is sent. `slime_flags.json` has the flags of two versions of slime, and
+those that the text of the newest version's parser shows; `built_with` says how each was read. To record a version anew,
+with slime and Megatron-LM on PYTHONPATH (inside slime's image they are):
 
     python -m sat_slime.plugin.launch.flags --record sat_slime/plugin/launch/slime_flags.json \
         --version main --commit 624b824a8...
@@ -27,23 +27,23 @@ from typing import Any
 
 RECORDED = Path(__file__).with_name("slime_flags.json")
 _TIMEOUT_S = 300
-"""slime's parser imports torch, SGLang and Megatron."""
+"""Seconds that asking slime's parser may take: it imports torch, SGLang and Megatron."""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """What slime's parser knows of a flag."""
+    """A flag as slime's parser knows it."""
 
     name: str
-    """Its first name, with the dashes."""
+    """The flag's first name, with the dashes."""
     values: int | str = 1
-    """Values after the flag: a number, or `?` (none or one), `*` (any number), `+` (one or more)."""
+    """How many values follow the flag: a number, or `?` (none or one), `*` (any number), `+` (one or more)."""
     type: str | None = None
-    """int or float; None where any text will do, or slime reads it in its own way."""
+    """Type of the values, int or float; None where any text will do, or slime reads it in its own way."""
     choices: tuple[str, ...] = ()
-    """The values that it takes; empty: any."""
+    """The values that the flag takes; empty: any."""
     repeatable: bool = False
-    """Given twice it has both values; any other flag has the last one."""
+    """Whether the flag keeps both values when it is given twice; any other flag keeps the last one."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class KnownFlags:
     """The flags of one slime, or of all recorded versions together."""
 
     source: str
-    """Which slime, for messages."""
+    """Which slime the flags are of, for messages."""
     by_name: Mapping[str, Flag]
-    """Every name of every flag."""
+    """The flags, each by every name that it has."""
 
 
 def known_flags(
@@ -61,8 +61,8 @@ def known_flags(
 ) -> KnownFlags:
     """The flags of the slime that is installed or lies in `slime_dir`, else the recorded ones.
 
-    Asking the real parser takes some seconds, in a process of its own. `source` says what was asked. variables: more
-    environment of that process, such as that of a run on a CPU, without which slime may not import there.
+    Asking the real parser takes some seconds, in a separate process. `source` of the result says what was asked.
+    variables: more environment of that process, such as that of a run on a CPU, without which slime may not import.
     """
     folders = [folder for folder in (megatron_dir, slime_dir) if folder and Path(folder).is_dir()]
     if not (slime_dir in folders or _slime_is_installed()):
@@ -89,7 +89,7 @@ def known_flags(
 
 @functools.cache
 def recorded_flags(version: str | None = None) -> KnownFlags:
-    """The flags of one recorded version of slime; of any of them where none is named."""
+    """The flags of one recorded version of slime, or those of all versions together where none is named."""
     data = json.loads(RECORDED.read_text())
     versions = data["versions"]
     flags = {
@@ -102,9 +102,10 @@ def recorded_flags(version: str | None = None) -> KnownFlags:
 
 
 def unknown_flags(args: Sequence[str], known: KnownFlags, keys: Mapping[str, str] | None = None) -> list[str]:
-    """A line for every fault of a command's flags: unknown, abbreviated, repeated, or with values that do not fit.
+    """A line for every fault of a command's flags: one that is unknown, abbreviated or repeated, or whose values do not
+    fit.
 
-    keys: the setting that each flag, with its dashes, came from.
+    keys: the setting that each flag came from, by the flag with its dashes.
     """
     errors: list[str] = []
     seen: set[str] = set()
@@ -173,7 +174,7 @@ def _nearest(name: str, known: KnownFlags) -> str:
 
 
 def _slime_is_installed() -> bool:
-    """PyPI has another slime, without this package."""
+    """Whether THUDM's slime can be imported: PyPI has another package slime, which lacks this module."""
     try:
         return importlib.util.find_spec("slime.backends") is not None
     except ImportError:
@@ -181,9 +182,9 @@ def _slime_is_installed() -> bool:
 
 
 def installed_flags() -> dict[str, dict[str, Any]]:
-    """Flags of the slime on the path, as they are recorded. Imports slime, SGLang and Megatron-LM.
+    """Flags of the slime on the path, in the form in which they are recorded. Imports slime, SGLang and Megatron-LM.
 
-    slime builds its parsers while it parses; each is caught when it is used.
+    slime builds its parsers while it parses, so each parser is caught when slime uses it.
     """
     from slime.utils.arguments import parse_args
 
@@ -199,7 +200,7 @@ def installed_flags() -> dict[str, dict[str, Any]]:
     try:
         sys.argv = ["train_async.py", "--rollout-batch-size", "1"]
         parse_args()
-    except (Exception, SystemExit):  # a command of one flag is no run; its parsers are what is wanted
+    except (Exception, SystemExit):  # a command with one flag is no run; only its parsers are wanted
         pass
     finally:
         sys.argv = argv
@@ -240,10 +241,10 @@ def _by_name(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Flag]:
 
 
 def record(file: Path, version: str, commit: str, built_with: str) -> None:
-    """Write the installed slime's flags into `file` as those of `version`; other versions in it stay."""
+    """Writes the installed slime's flags into `file` as those of `version`; other versions in it stay."""
     data = json.loads(file.read_text()) if file.exists() else {"versions": {}, "built_with": {}, "flags": {}}
     versions: dict[str, str] = data["versions"]
-    by_version: dict[str, dict[str, Any]] = {version: installed_flags()}  # first: where they differ, it holds
+    by_version: dict[str, dict[str, Any]] = {version: installed_flags()}  # first: it counts where others differ
     by_version |= {
         other: {
             name: {key: value for key, value in spec.items() if key != "only"}

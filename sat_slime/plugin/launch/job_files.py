@@ -1,4 +1,4 @@
-"""A run of slime as a job of Ray: sent, followed, asked after and stopped, by whoever has its run folder."""
+"""A run of slime as a job of Ray: whoever has its run folder can send, follow, ask after and stop it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
 from sat_slime.plugin.launch.secrets import redact
 
 RECONNECTIONS = 5
-"""Attempts in a row to go on following a log whose connection broke."""
+"""How often in a row following a log is tried again when the connection breaks."""
 RECONNECT_AFTER_S = 2.0
 HEAD = "--- job "
-"""What a job's part of log.txt begins with."""
+"""The beginning of the line that heads a job's part of log.txt."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class JobRecord:
     """job.json of a run folder: the run's newest job and where it is."""
 
     job: str
-    """Its submission id, unique among all clusters."""
+    """The job's submission id, unique among all clusters."""
     address: str
-    """http://HOST:PORT of the dashboard of its cluster."""
+    """http://HOST:PORT of the dashboard of the job's cluster."""
     ray: LocalRay | None = None
-    """The Ray that was started for it, if any."""
+    """The Ray that was started for the job, if one was."""
     earlier: list[str] = field(default_factory=list)
-    """The run's jobs before this one."""
+    """Submission ids of the run's jobs before this one."""
 
     def write(self, folder: Path) -> None:
         file, new = folder / "job.json", folder / ".job.json.tmp"
@@ -43,7 +43,7 @@ class JobRecord:
 
     @classmethod
     def read(cls, folder: Path) -> JobRecord | None:
-        """None where no job was ever sent. Raises JobError for a damaged file."""
+        """The record in a run folder; None where no job was ever sent. Raises JobError for a damaged file."""
         file = folder / "job.json"
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
@@ -55,12 +55,12 @@ class JobRecord:
 
 
 def new_job_id(name: str) -> str:
-    """An id that no cluster has seen."""
+    """A submission id that no cluster has seen, with the run's name in it."""
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
 
 
 def write_files(files: Mapping[str, str]) -> None:
-    """The files that the command names, path to text."""
+    """Writes the files that the command names. files: text by path."""
     for path, text in files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text, encoding="utf-8")
@@ -75,18 +75,18 @@ def submit(
     name: str,
     ray: LocalRay | None = None,
 ) -> JobRecord:
-    """Send the command as a job, and note it in the run folder. Raises JobError."""
+    """Sends the command as a job, and notes it in the run folder. Raises JobError."""
     before = JobRecord.read(folder)
     earlier = [*before.earlier, before.job] if before else []
     record = JobRecord(new_job_id(name), server.address, ray, earlier)
-    # Noted first: a job that nobody knows of could not be stopped.
+    # The note comes first: nobody could stop a job that nobody knows of.
     record.write(folder)
     server.submit(command, env, record.job, runtime_env, {"sat_slime_run": str(folder)})
     return record
 
 
 def job_state(record: JobRecord) -> JobState | None:
-    """None for a job that its cluster no longer knows. Raises JobError when no cluster answers."""
+    """State of the job; None where its cluster no longer knows it. Raises JobError when no cluster answers."""
     return JobServer(record.address).state(record.job)
 
 
@@ -103,10 +103,10 @@ class JobLog:
         keep: bool = True,
         on_break: Callable[[JobError], None] = lambda error: None,
     ) -> Iterator[str]:
-        """The job's lines, from its first one until it ends, without their line ends.
+        """Yields the job's lines without line ends, from the first one until the job ends.
 
-        keep: append those that log.txt lacks; for one process at a time. on_break is told when the connection broke
-        and is tried again. Raises JobError when that does not help.
+        keep: append lines that log.txt lacks; only one process at a time may do so. on_break is called when the
+        connection broke and is tried again. Raises JobError when that does not help.
         """
         seen = breaks = 0
         with self._writer(job) if keep else contextlib.nullcontext(lambda number, line: None) as write:
@@ -114,7 +114,7 @@ class JobLog:
                 try:
                     for number, line in enumerate(_lines(server.follow(job)), 1):
                         if number <= seen:
-                            continue  # told before the connection broke
+                            continue  # it was yielded before the connection broke
                         seen, breaks = number, 0
                         line = redact(line)
                         write(number, line)
@@ -128,13 +128,13 @@ class JobLog:
                     time.sleep(RECONNECT_AFTER_S * breaks)
 
     def catch_up(self, job: str, text: str) -> None:
-        """Append what log.txt lacks of the job's whole log."""
+        """Appends the lines of the job's whole log that log.txt lacks."""
         with self._writer(job) as write:
             for number, line in enumerate(_lines(iter([text])), 1):
                 write(number, redact(line))
 
     def lines(self, job: str | None = None) -> Iterator[str]:
-        """Its lines, of one job or of all."""
+        """The lines of log.txt, of one job or of all."""
         if not self.path.exists():
             return
         inside = job is None
@@ -147,7 +147,7 @@ class JobLog:
 
     @contextlib.contextmanager
     def _writer(self, job: str) -> Iterator[Callable[[int, str], None]]:
-        """Writes a job's line by its number, from 1, unless it is there already."""
+        """A function that takes a line of the job with its number, from 1, and writes it unless it is there already."""
         self._drop_torn_line()
         head = f"{HEAD}{job}"
         known = head in self.lines()
@@ -163,14 +163,14 @@ class JobLog:
             yield write
 
     def _drop_torn_line(self) -> None:
-        """A process that was killed leaves half a line."""
+        """Drops half a line at the end, which a process leaves that was killed."""
         if self.path.exists():
             with self.path.open("rb+") as file:
                 file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
 
 
 def _lines(pieces: Iterator[str]) -> Iterator[str]:
-    """Whole lines of a text in pieces."""
+    """Whole lines of a text that comes in pieces."""
     rest = ""
     for piece in pieces:
         *whole, rest = (rest + piece).split("\n")

@@ -1,4 +1,4 @@
-"""A Ray of a run's own on this machine, on the loopback interface; nothing else is ever ended here."""
+"""Starts and ends a Ray for one run on this machine, on the loopback interface; no other process is ever ended here."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 120.0
 KILL_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 20.0
-"""`ray start` looks every second whether Ray's processes live, and ends the others before itself."""
+"""Seconds in which `ray start` may end after one of Ray's processes died: it looks every second, and first ends the
+others."""
 POLL_S = 0.2
 PORTS = 6
-"""Those that a Ray is given."""
+"""Number of ports that a Ray is given."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ class LocalRay:
     """A Ray that was started here, as a run folder remembers it."""
 
     address: str
-    """http://127.0.0.1:PORT of its dashboard."""
+    """http://127.0.0.1:PORT of Ray's dashboard."""
     pid: int
-    """`ray start --block`, which ends all of Ray's processes when it ends."""
+    """Process number of `ray start --block`, which ends all of Ray's processes when it ends."""
     folder: str
-    """Ray's temporary folder with its logs; a part of its command line, by which the process is known again."""
+    """Ray's temporary folder with its logs. It is part of the command line, by which the process is recognized."""
 
 
 def start_ray(
@@ -49,11 +50,11 @@ def start_ray(
     variables: Mapping[str, str] | None = None,
     tell: Callable[[str], None] = print,
 ) -> LocalRay:
-    """Start a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
+    """Starts a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
 
-    gpus, cpus: what it offers, on paper; None: all there are. store_bytes: of its object store. variables: more
-    environment. One that does not come up is told to `tell` and started once more, from scratch; raises JobError when
-    that does not help, and then alone a folder stays, with the log that the error names.
+    gpus, cpus: the numbers that Ray offers, whatever the machine has; None: all there are. store_bytes: size of its
+    object store. variables: more environment. If Ray does not come up, `tell` is told and it is started once more, from
+    scratch. Raises JobError when that does not help; only then does a folder stay, with the log that the error names.
     """
     offered = {"--num-gpus": gpus, "--num-cpus": cpus, "--object-store-memory": store_bytes}
     flags = [f"{flag}={value}" for flag, value in offered.items() if value is not None]
@@ -71,7 +72,7 @@ def start_ray(
             if last:
                 raise JobError(f"{error}; more in {_log(folder)}{load_remark()}") from error
             tell(f"{error}; starting it once more")
-        except OSError:  # its log or its process could not be made
+        except OSError:  # Ray's log or its process could not be made
             shutil.rmtree(folder, ignore_errors=True)
             raise
     raise AssertionError
@@ -85,14 +86,15 @@ def _start_in(
     variables: Mapping[str, str] | None,
     keep_log: bool,
 ) -> LocalRay:
-    """keep_log: of one that does not come up; else its folder goes, as it does at Ctrl-C. Raises JobError."""
+    """Starts a Ray in a folder. keep_log: keep the folder of a Ray that does not come up, for its log; otherwise it is
+    removed, as it is at Ctrl-C. Raises JobError."""
     port, agent_port, client_port, metrics_port, env_port, export_port = ports
     command = [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
         *("--node-ip-address=127.0.0.1", "--port=0", f"--ray-client-server-port={client_port}"),
         *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
-        f"--dashboard-agent-listen-port={agent_port}",  # where a second Ray would lack it, no job could be sent
-        # Ports that are given are not waited for: Ray gives its agents 15 s to tell theirs, too few on a busy machine.
+        f"--dashboard-agent-listen-port={agent_port}",  # without a free port a second Ray could be sent no job
+        # Ray does not wait for ports that are given; it waits 15 s for others, which is too short on a busy machine.
         *(f"--dashboard-agent-grpc-port={metrics_port}", f"--runtime-env-agent-port={env_port}"),
         f"--metrics-export-port={export_port}",
         f"--temp-dir={folder}/ray",
@@ -102,12 +104,12 @@ def _start_in(
         **PATIENCE,
         **own_python_first(),
         **(variables or {}),
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # no cluster: all of Ray's servers then bind to 127.0.0.1
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # ends at SIGTERM, where newer Rays wait up to 30 s
-        "RAY_TMPDIR": folder,  # where Ray notes which one is this machine's; another Ray keeps its note
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # without a cluster all of Ray's servers bind to 127.0.0.1
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # newer Rays would wait up to 30 s after SIGTERM
+        "RAY_TMPDIR": folder,  # Ray notes there which one is this machine's; the note of another Ray stays
     }
     environment.pop("RAY_ADDRESS", None)
-    if token:  # who can talk to Ray can have it run anything
+    if token:  # whoever can talk to Ray can have it run anything
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     with _log(folder).open("wb") as output:
         process = subprocess.Popen(
@@ -116,25 +118,25 @@ def _start_in(
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
-            start_new_session=True,  # Ctrl-C here is not meant for it
+            start_new_session=True,  # Ctrl-C here is not meant for Ray
         )
     ray = LocalRay(f"http://127.0.0.1:{port}", process.pid, folder)
     try:
         _wait_until_ready(ray, process)
     except BaseException as error:
-        with contextlib.suppress(JobError):  # why it did not start is worth more than that it does not end
+        with contextlib.suppress(JobError):  # the reason why it did not start is worth more
             stop_ray(ray, keep_logs=keep_log and isinstance(error, JobError))
         raise
     return ray
 
 
 def _log(folder: str) -> Path:
-    """What `ray start` wrote."""
+    """The file with what `ray start` wrote."""
     return Path(folder) / "start.log"
 
 
 def own_python_first() -> dict[str, str]:
-    """This process's environment, in which `python3` is its own interpreter."""
+    """This process's environment, changed so that `python3` is this process's interpreter."""
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
@@ -155,9 +157,10 @@ def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:
 
 
 def stop_ray(ray: LocalRay, keep_logs: bool = False) -> bool:
-    """End it and what it started; whether it was still there. A process that is not the one started is left alone.
+    """Ends a Ray and what it started, and returns whether it was still there. A process that is not the one that was
+    started is left alone.
 
-    keep_logs: leave its folder, for its workers' logs.
+    keep_logs: leave Ray's folder, for its workers' logs.
     """
     was_there = _is_ours(ray)
     if was_there:
@@ -172,20 +175,21 @@ def stop_ray(ray: LocalRay, keep_logs: bool = False) -> bool:
 def _end(ray: LocalRay) -> None:
     os.kill(ray.pid, signal.SIGTERM)
     if not _ends_within(ray, STOP_TIMEOUT_S):
-        os.kill(ray.pid, signal.SIGKILL)  # upon which the kernel ends its other processes
+        os.kill(ray.pid, signal.SIGKILL)  # the kernel then ends Ray's other processes
         if not _ends_within(ray, KILL_TIMEOUT_S):
             raise JobError(f"the Ray of this run (process {ray.pid}) does not end: see {ray.folder}")
 
 
 def _end_what_is_left(ray: LocalRay) -> None:
-    """Its jobs: one that is not connected to Ray at that moment does not end with it. They have its folder, which no
-    other Ray has, in their environment.
+    """Ends jobs that Ray left: a job that is not connected to Ray at its end does not end with it. Jobs have Ray's
+    folder, which no other Ray has, in their environment.
 
-    Looked for until none is left: a process may be born while the others are ended, and takes a moment to end."""
+    They are looked for until none is left: a process may start while the others are ended, and takes a moment to
+    end."""
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while left := _processes_of(ray):
         for pid in left:
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
+            with contextlib.suppress(OSError):  # the process has ended, or is another user's
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
             raise JobError(f"processes {left} of the Ray of this run do not end: see {ray.folder}")
@@ -193,7 +197,7 @@ def _end_what_is_left(ray: LocalRay) -> None:
 
 
 def _processes_of(ray: LocalRay) -> list[int]:
-    """Those with its folder in their environment; a zombie's is empty."""
+    """Numbers of the processes with Ray's folder in their environment; a zombie's environment is empty."""
     mark, found = f"RAY_TMPDIR={ray.folder}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -210,9 +214,9 @@ def _ends_within(ray: LocalRay, timeout_s: float) -> bool:
 
 
 def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
-    """Why a Ray that was not told to end is not there, in a sentence; None while it is.
+    """The reason why a Ray that was not told to end is gone, in a sentence; None while it is there.
 
-    timeout_s: for `ray start` to notice.
+    timeout_s: seconds in which `ray start` may notice.
     """
     if not _ends_within(ray, timeout_s):
         return None
@@ -226,11 +230,11 @@ def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
 
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _EXITED = re.compile(r"(\w+) \[exit code=(-?\d+)")
-"""How `ray start --block` names a process that exited unexpectedly."""
+"""The form in which `ray start --block` names a process that exited unexpectedly."""
 
 
 def is_running(ray: LocalRay) -> bool:
-    """Whether it is still there."""
+    """Whether a Ray is still there."""
     return _is_ours(ray)
 
 

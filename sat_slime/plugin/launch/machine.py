@@ -1,4 +1,4 @@
-"""What a run of slime needs of the machine it runs on: files, data, memory, disk. Touches no GPU."""
+"""Checks what a run of slime needs of its machine: files, data, memory and disk. It uses no GPU."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from sat_slime.plugin.launch.command import checkpoint_folder
 
 GIB = 2**30
 SCRIPT = "train.py"
-"""What tells slime's checkout, in every version."""
+"""A file by which slime's checkout is recognized, in every version."""
 BF16, FP32 = 2, 4
 """Bytes of a number."""
 ROWS_READ = 3
-"""First rows of a data set whose keys are looked at."""
+"""Number of rows at the beginning of a data set whose keys are checked."""
 PROMPT_TOKENS = 1024
-"""Length that a prompt is taken to have where rollout.max_prompt_tokens is unset."""
+"""The length in tokens that a prompt is taken to have where rollout.max_prompt_tokens is unset."""
 ROUTE_COPIES_IN_FLIGHT = 3
-"""Routed experts of a batch, before the trainer's own: the batch in training and the one in flight in the rollout
-manager, and one of them in Ray's object store."""
+"""Copies of a batch's routed experts besides the trainer's: of the batch in training and of the one in flight in the
+rollout manager, and of one of them in Ray's object store."""
 
 CONFIG_KEYS = {
     "num-layers": ("num_hidden_layers",),
@@ -44,11 +44,11 @@ CONFIG_KEYS = {
     "moe-ffn-hidden-size": ("moe_intermediate_size",),
     "rotary-base": ("rope_theta",),
 }
-"""Flags of the architecture and what a Hugging Face config.json calls the same."""
+"""Flags of the architecture, each with its names in a Hugging Face config.json."""
 
 
 def machine_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
-    """Every check of this machine, one after another."""
+    """Findings of every check of this machine, one after another."""
     yield from source_findings(config, {"cluster.slime_dir": SCRIPT, "cluster.megatron_dir": "megatron/training"})
     if config.cluster.device == "cpu":
         yield from _cpu_findings(config)
@@ -63,7 +63,7 @@ def machine_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]
 
 
 def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether the checkouts are there. parts: what must be in the folder of each setting."""
+    """Findings on whether the checkouts are there. parts: the file or folder that each setting's folder must have."""
     for key, part in parts.items():
         name = key.removeprefix("cluster.")
         folder = getattr(config.cluster, name)
@@ -75,7 +75,7 @@ def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[F
 
 
 def _cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """What a run without a GPU needs of this machine's Python and of Megatron's checkout."""
+    """Findings on what a run without a GPU needs of this machine's Python and of Megatron's checkout."""
     missing = list(cpu.missing_packages())
     yield from (fail("package", f"{package} {problem}") for package, problem in missing)
     if not missing:
@@ -88,10 +88,10 @@ def _cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """The Hugging Face checkpoint: its files, and the model section against its config.json."""
+    """Findings on the Hugging Face checkpoint: its files, and whether the model section fits its config.json."""
     what, path = "checkpoint", config.model.hf_checkpoint
     if path is None:
-        return  # a setting that is missing is told among the settings
+        return  # the check of the settings says that it is missing
     folder = Path(path)
     if not folder.is_dir():
         yield fail(what, f"model.hf_checkpoint is {path}: there is no such folder; download the weights there")
@@ -116,7 +116,8 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def _weight_files(folder: Path) -> list[str]:
-    """Files of the weights by the checkpoint's own index; without one, any will do."""
+    """Weight files that must be there: those of the checkpoint's index. Without an index any file of weights will do,
+    and `model.safetensors` is asked for only where there is none."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
@@ -127,8 +128,8 @@ def _weight_files(folder: Path) -> list[str]:
 
 
 def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iterator[str]:
-    """Where the model section and a Hugging Face config.json contradict each other."""
-    inner = values.get("text_config")  # of a model that sees images
+    """A line for every contradiction between the model section and a Hugging Face config.json."""
+    inner = values.get("text_config")  # a model that sees images has its text model there
     values = inner if isinstance(inner, Mapping) else values
     rope = values.get("rope_parameters")
     rope = rope if isinstance(rope, Mapping) else {}
@@ -183,7 +184,7 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def newest_iteration(folder: Path) -> str | None:
-    """What Megatron's checkpoint folder calls its newest one: a number or `release`; None without any."""
+    """The name of the newest checkpoint in Megatron's folder: a number or `release`; None where there is none."""
     try:
         text = (folder / "latest_checkpointed_iteration.txt").read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -208,7 +209,7 @@ def _data(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def data_problem(file: str, input_key: str, label_key: str) -> str | None:
-    """Why slime could not read a set's first rows, or None."""
+    """The reason why slime could not read the first rows of a data set, or None."""
     path = Path(re.sub(r"@\[-?\d*:-?\d*\]$", "", file))  # slime takes FILE@[0:100] for a part of a file
     if not path.is_file():
         return "there is no such file; `sat-slime data prepare` makes the paper's"
@@ -234,7 +235,7 @@ def data_problem(file: str, input_key: str, label_key: str) -> str | None:
 
 
 def _first_rows(path: Path) -> list[Any] | None:
-    """None where nothing is installed that reads the format."""
+    """The first rows of a data set; None where nothing is installed that reads its format."""
     if path.suffix == ".jsonl":
         with path.open(encoding="utf-8") as lines:
             return [json.loads(line) for line in itertools.islice(filter(str.strip, lines), ROWS_READ)]
@@ -267,8 +268,8 @@ def host_memory() -> int | None:
 
 
 def weight_copies(config: SlimeConfig) -> int:
-    """Copies of the weights that slime keeps in pinned host memory: the actor, the KL's reference, and for denominator
-    `checkpoint` the weights that generated (a queue of two where they are replaced after every iteration)."""
+    """How many copies of the weights slime keeps in pinned host memory: the actor, the KL's reference, and for
+    denominator `checkpoint` the weights that generated (a queue of two where they are replaced every iteration)."""
     copies = 1 + (config.loss.kl_coef > 0)
     if build_method(config.method).denominator == "checkpoint":
         copies += 2 if config.pipeline.lag <= 1 else 1
@@ -276,8 +277,8 @@ def weight_copies(config: SlimeConfig) -> int:
 
 
 def weights_bytes(config: SlimeConfig) -> float:
-    """Bytes of one bf16 copy of the weights on one training node, all its ranks together. Ranks that differ only in
-    their data hold the same ones; experts are cut by their own parallelism."""
+    """Bytes of one bf16 copy of the weights on one training node, over all of its ranks. Ranks that differ only in
+    their data hold the same weights; experts are cut by their own parallelism."""
     model, train = config.model, config.train
     experts = 3 * model.layers * model.hidden_size * model.expert_ffn_size * model.experts
     dense_ranks = train.tensor_parallel * train.pipeline_parallel
@@ -288,13 +289,13 @@ def weights_bytes(config: SlimeConfig) -> float:
 
 def optimizer_bytes(config: SlimeConfig) -> float:
     """Bytes of the offloaded optimizer on one training node: master weights, gradients and two moments in fp32, which
-    data-parallel ranks share."""
+    data-parallel ranks divide among them."""
     return 4 * FP32 * config.model.parameters / config.train.nodes if config.train.optimizer_offload else 0.0
 
 
 def routes_bytes(config: SlimeConfig) -> float:
-    """Bytes of the routed experts of a batch in which every response has its full length, once. slime holds int32; the
-    hook keeps the smallest unsigned type that numbers the experts."""
+    """Bytes of one copy of a batch's routed experts when every response has its full length. slime holds int32; the
+    hook keeps the smallest type that numbers the experts."""
     model, rollout = config.model, config.rollout
     if not (config.method.r3 and model.is_moe):
         return 0.0
@@ -305,7 +306,7 @@ def routes_bytes(config: SlimeConfig) -> float:
 
 
 def memory_finding(config: SlimeConfig, available: int | None, node: str = "") -> Finding:
-    """Whether a training node with `available` bytes of host memory can hold the run."""
+    """The finding on whether a training node with `available` bytes of host memory can hold the run."""
     what = "memory"
     if not config.model.parameters:
         return warn(what, "model.architecture does not tell the model's size: host memory is not checked")
@@ -337,7 +338,7 @@ def _gib(count: float) -> str:
 
 
 def checkpoint_bytes(config: SlimeConfig) -> float:
-    """Bytes of one checkpoint: bf16 weights, and in fp32 master weights and two moments."""
+    """Bytes of one checkpoint: weights in bf16, and master weights and two moments in fp32."""
     return config.model.parameters * float(BF16 + (3 * FP32 if config.checkpoint.optimizer else 0))
 
 
@@ -365,7 +366,7 @@ def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
 
 
 def existing_parent(path: Path) -> Path:
-    """`path`, or the folder that it would have to be made in."""
+    """`path`, or the nearest folder above it that exists."""
     path = path.expanduser().absolute()
     while not path.exists():
         path = path.parent

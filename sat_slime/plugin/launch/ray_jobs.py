@@ -1,4 +1,4 @@
-"""Ray's job API: where it is, a job's submission, its log, its end."""
+"""Talks to Ray's job API: finds it, submits a job, reads its log and ends it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-"""Ray lets these win over the address that a client is given, even over the one of a job that runs elsewhere."""
+"""Environment variables that Ray prefers to the address that a client is given, even for a job that runs elsewhere."""
 THIS_MACHINE = "http://127.0.0.1:8265"
-"""Where a Ray on this machine has its dashboard by itself."""
+"""The default address of the dashboard of a Ray on this machine."""
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 CONNECT_TIMEOUT_S = 5.0
 STOP_TIMEOUT_S = 60.0
-"""Ray gives a job a few seconds after SIGTERM, then kills it."""
+"""Seconds in which a job that is stopped may end: Ray kills it a few seconds after SIGTERM."""
 SUBMISSIONS = 12
 POLL_S = 0.5
 
 
 class JobError(RuntimeError):
-    """What Ray's job API refused, in one line with the remedy."""
+    """Ray's job API refused something; the message is one line with the remedy."""
 
 
 class NoAnswer(JobError):
-    """Nothing listens at the address: its cluster is gone, and its jobs with it, or was never there."""
+    """Nothing listens at the address: the cluster was never there, or it is gone and its jobs with it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class JobServer:
     def __init__(self, address: str | None = None) -> None:
         """address: http://HOST:PORT of the dashboard, or what ray.init takes; None: THIS_MACHINE.
 
-        Raises JobError when none answers there.
+        Raises JobError when no Ray answers there.
         """
         self._client = _client(address)
         self.address: str = self._client.get_address()
@@ -70,7 +70,7 @@ class JobServer:
         runtime_env: Mapping[str, Any] | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        """Start `command` on the head node as `job`, an id not used before."""
+        """Starts `command` on the head node as `job`, an id that was not used before."""
         settings = dict(runtime_env or {})
         settings["env_vars"] = {**(settings.get("env_vars") or {}), **env}
         values = {"submission_id": job, "runtime_env": settings, "metadata": dict(metadata or {})}
@@ -84,7 +84,7 @@ class JobServer:
                     raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
 
     def state(self, job: str) -> JobState | None:
-        """None for a job that this cluster does not know, for instance since it was started again."""
+        """State of a job; None where this cluster does not know it, for instance since it was started again."""
         try:
             info = self._client.get_job_info(job)
         except RuntimeError as error:
@@ -98,19 +98,19 @@ class JobServer:
         )
 
     def wait(self, job: str, timeout_s: float) -> JobState | None:
-        """The job's state when it has ended, or after `timeout_s`."""
+        """Waits for the job to end, for at most `timeout_s` seconds, and returns its state then."""
         deadline = time.monotonic() + timeout_s
         while (state := self.state(job)) is not None and not state.ended and time.monotonic() < deadline:
             time.sleep(POLL_S)
         return state
 
     def log(self, job: str) -> str:
-        """All that the job wrote so far."""
+        """All that the job has written so far."""
         with _told(self.address):
             return str(self._client.get_job_logs(job))
 
     def follow(self, job: str) -> Iterator[str]:
-        """The job's log from its beginning, in pieces of whole or broken lines, until the job ends.
+        """Yields the job's log from its beginning until the job ends, in pieces that may end within a line.
 
         Raises JobError when the connection breaks; the job goes on.
         """
@@ -140,7 +140,7 @@ class JobServer:
             loop.close()
 
     def stop(self, job: str) -> JobState | None:
-        """End the job and wait for its end. A job that has ended is left as it is."""
+        """Ends the job and waits for its end. A job that has ended is left as it is."""
         with _told(self.address):
             self._client.stop_job(job)
         state = self.wait(job, STOP_TIMEOUT_S)
@@ -151,7 +151,7 @@ class JobServer:
         return state
 
     def delete(self, job: str) -> None:
-        """Forget a job that has ended."""
+        """Has Ray forget a job that has ended."""
         with _told(self.address):
             self._client.delete_job(job)
 
@@ -164,7 +164,7 @@ def given_address(option: str | None, configured: str | None) -> str | None:
 
 
 def is_this_machine(address: str | None) -> bool:
-    """Whether an address is on the loopback interface; None is."""
+    """Whether an address is on the loopback interface; None counts as one that is."""
     if address is None:
         return True
     host = urlsplit(address if "://" in address else f"//{address}").hostname or ""
@@ -172,14 +172,14 @@ def is_this_machine(address: str | None) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error that says anything."""
+    """The first line of an error's message that is not empty; the error's type where there is none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _client(address: str | None) -> Any:
     address, token = _url(address or THIS_MACHINE), _token()
     if token and not address.startswith("http"):
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # read at Ray's import: its own protocol takes no header
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray reads it at its import: its own protocol takes no header
     try:
         from ray.exceptions import AuthenticationError, RayError
         from ray.job_submission import JobSubmissionClient
@@ -199,7 +199,7 @@ def _client(address: str | None) -> Any:
 
 
 def _url(address: str) -> str:
-    """`address` with its scheme, if it is a dashboard's; raises JobError when nothing listens there."""
+    """The address, with its scheme if it is that of a dashboard. Raises JobError when nothing listens there."""
     parts = urlsplit(address if "://" in address else f"//{address}")
     try:
         host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -208,12 +208,12 @@ def _url(address: str) -> str:
     if not host or not port:
         raise JobError(f"the address {address!r} is not that of a Ray dashboard, such as http://10.0.0.1:8265")
     try:
-        # Ray's client would wait for minutes.
+        # Without this test Ray's client would wait for minutes.
         socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise _no_answer(address) from error
     if "://" not in address:
-        # RAY_ADDRESS names another port of the head node, but HOST:8265 is an easy thing to write.
+        # RAY_ADDRESS is meant to name another port of the head node, but many write HOST:8265, the dashboard's.
         with contextlib.suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection(host, port, timeout=CONNECT_TIMEOUT_S)
             connection.request("GET", "/api/version")
@@ -230,7 +230,8 @@ def _no_answer(address: str) -> NoAnswer:
 
 
 def _token() -> str | None:
-    """The token of Ray's authentication, which newer versions turn on by themselves, from where Ray looks for it."""
+    """The token for Ray's authentication, which is on by default in newer versions, from where Ray looks for it; None
+    where there is none."""
     if os.environ.get("RAY_AUTH_MODE") == "disabled":
         return None
     if token := os.environ.get("RAY_AUTH_TOKEN"):
@@ -246,8 +247,9 @@ def _token_file() -> Path:
 
 
 def token_for_own_ray() -> str | None:
-    """What a Ray that is started here shall ask for: this user's token, made where there is none, in a file that nobody
-    else may read. None where RAY_AUTH_MODE=disabled says that it shall ask for none. Raises JobError."""
+    """The token that a Ray which is started here shall ask for: the user's own. Where there is none, it is made, in a
+    file that nobody else may read. None where RAY_AUTH_MODE=disabled says that Ray shall ask for none. Raises
+    JobError."""
     if os.environ.get("RAY_AUTH_MODE") == "disabled":
         return None
     if token := _token():
@@ -258,7 +260,7 @@ def token_for_own_ray() -> str | None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as written:
             written.write(secrets.token_hex(32))
-        with contextlib.suppress(FileExistsError):  # another start was faster: its token is the one
+        with contextlib.suppress(FileExistsError):  # another start was faster: its token counts
             os.link(part, file)
         part.unlink()
     except OSError as error:

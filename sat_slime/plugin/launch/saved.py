@@ -1,5 +1,5 @@
-"""Checkpoints of a run of slime, as far as they can be told whole before a job is sent: Megatron's folders by their
-form, the stream's by their checksums.
+"""Checks whether checkpoints of a run of slime are whole, before a job is sent: Megatron's folders by their form, the
+stream's by their checksums.
 
 slime counts rollouts from 0, so the checkpoint after n iterations is Megatron's folder iter_{n - 1}.
 latest_checkpointed_iteration.txt names the one that a job goes on from.
@@ -27,30 +27,30 @@ _FORM = ("metadata.json", ".metadata")
 
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
-    """Megatron's folders by the iterations trained, oldest first."""
+    """Megatron's folders by the number of iterations that were trained, the oldest first."""
     found = checkpoints.iterdir() if checkpoints.is_dir() else ()
     named = ((_FOLDER.fullmatch(path.name), path) for path in found)
     return dict(sorted((int(match[1]) + 1, path) for match, path in named if match))
 
 
 def fault_of_newest(checkpoints: Path) -> str | None:
-    """What is wrong with the checkpoint that a job would go on from, in a line that names the file."""
+    """What is wrong with the checkpoint that a job would go on from, in a line that names the file; None if nothing."""
     newest = newest_iteration(checkpoints)
     if newest is not None:
         return fault(checkpoints, int(newest) + 1) if newest.isdigit() else None
-    # Without a whole one the job before ended in its first save, and to begin again is right.
+    # If there is no whole checkpoint, the job before ended in its first save, and it is right to begin again.
     if (checkpoints / TRACKER).exists() or newest_whole(checkpoints):
         return f"{checkpoints / TRACKER} is missing or holds no number, and slime would not go on from iter_NNNNNNN"
     return None
 
 
 def fault(checkpoints: Path, iteration: int) -> str | None:
-    """What is wrong with the checkpoint of an iteration, in a line that names the file."""
+    """What is wrong with the checkpoint of an iteration, in a line that names the file; None if nothing."""
     folder = checkpoints / f"iter_{iteration - 1:07d}"
     if not folder.is_dir() or not any(folder.iterdir()):
         return f"{folder} is missing or empty"
     shards = sorted(path.name for path in folder.glob("*.distcp"))
-    if shards or any((folder / name).exists() for name in _FORM):  # Megatron's older format has neither
+    if shards or any((folder / name).exists() for name in _FORM):  # Megatron's older format has none of these
         for name in [*_FORM, *(shards or ["*.distcp"])]:
             if not (folder / name).is_file() or not (folder / name).stat().st_size:
                 return f"{folder} is damaged: {name} is missing or empty"
@@ -65,7 +65,8 @@ def _queue_fault(queue: Path) -> str | None:
 
 
 def _is_of_earlier_version(queue: Path) -> bool:
-    """Which had a checksum of the tensors alone, in queue.json: the job holds them against it."""
+    """Whether an earlier version of this package wrote the queue: it has only a checksum of the tensors, in queue.json,
+    which the job checks."""
     try:
         return not (queue / CHECKSUMS).exists() and "sha256" in json.loads((queue / "queue.json").read_text())
     except (OSError, ValueError):
@@ -73,7 +74,7 @@ def _is_of_earlier_version(queue: Path) -> bool:
 
 
 def newest_whole(checkpoints: Path) -> int:
-    """Iterations of the newest checkpoint without a fault; 0 where there is none."""
+    """The iteration of the newest checkpoint without a fault; 0 where there is none."""
     return first_whole(checkpoints, reversed(numbered(checkpoints)))
 
 
@@ -83,8 +84,8 @@ def first_whole(checkpoints: Path, iterations: Iterable[int]) -> int:
 
 
 def go_back(checkpoints: Path, iteration: int) -> None:
-    """Makes the checkpoint of an iteration the one that a job goes on from, 0 for none, so that the run begins again;
-    newer ones are renamed to NAME.aside."""
+    """Makes the checkpoint of an iteration the one that a job goes on from; with 0 the run begins again. Newer
+    checkpoints are renamed to NAME.aside."""
     tracker = checkpoints / TRACKER
     if iteration:
         write_atomically(tracker, str(iteration - 1))

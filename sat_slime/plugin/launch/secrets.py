@@ -1,7 +1,7 @@
-"""Names that stand for secrets, and text without their values.
+"""Recognizes the names of secrets, and takes their values out of text.
 
-A job's command, environment and files are shown, saved and kept by Ray, so no secret may be among them: jobs find
-theirs in the environment of the cluster.
+Ray shows, saves and keeps a job's command, environment and files, so no secret may be among them: jobs find secrets in
+the environment of the cluster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ SECRET_NAME = re.compile(
     r"(?i)(api_?key|wandb_?key|access_?key(_?id)?|private_?key|token|secret|passw(or)?d|credentials?)$"
 )
 SHORTEST = 8
-"""Values of fewer characters, such as `none`, are too likely to be something else in a log."""
+"""The fewest characters of a value that is taken out: a shorter one, such as `none`, is too likely to be something else
+in a log."""
 
 
 def is_secret(name: str) -> bool:
@@ -23,7 +24,7 @@ def is_secret(name: str) -> bool:
 
 
 def secret_names(names: Iterable[str]) -> list[str]:
-    """Those of `names` that stand for secrets."""
+    """The names among `names` that are names of secrets."""
     return [name for name in names if is_secret(name)]
 
 

@@ -1,4 +1,4 @@
-"""What slime's log says of a run's progress."""
+"""Reads a run's progress from slime's log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 from sat_slime.objective.metrics import slime_names
 
 # slime logs Python dictionaries: `[2026-08-21 12:00:00] model.py:918 - step 3: {'train/loss': 0.1, 'train/x': nan}`.
-# Numbers are picked out one by one, since nan, inf and numpy's own notation are no Python literals.
+# Numbers are picked out one by one, since nan, inf and NumPy's own notation are no Python literals.
 _METRICS = re.compile(r"(?:^|\s)(?P<kind>step|rollout|eval|perf) (?P<number>\d+): \{(?P<values>.*)\}")
 _VALUE = re.compile(
     r"'(?P<key>[^']+)': (?:np\.\w+\()?(?P<value>[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))(?=[,)}\s]|$)", re.IGNORECASE
@@ -21,8 +21,8 @@ _TROUBLE = re.compile(r"\b(?:\w*Error|\w*Exception|Traceback|out of memory|SIGKI
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 _NAMES = {own.partition("/")[2]: ours for own, ours in slime_names().items()} | {"rewards": "reward/mean"}
-"""slime's own names without their prefix, and those of a run folder. `rewards` is what older slimes log, for want of
-`raw_reward`."""
+"""slime's own names without their prefix, each with the name in a run folder. Older versions of slime log `rewards` and
+not `raw_reward`."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class LogLine:
     """What one line of the log tells."""
 
     kind: str
-    """step, rollout, eval, perf: a line of metrics; phase; trouble; other."""
+    """The kind of line: step, rollout, eval or perf for a line of metrics; phase; trouble; other."""
     number: int = -1
-    """Of a step line: optimizer steps before this one; of other metrics: the rollout."""
+    """In a step line the number of optimizer steps before this one; in other lines of metrics the rollout."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """By slime's names: `train/loss`, `rollout/raw_reward`."""
+    """Metrics by slime's names: `train/loss`, `rollout/raw_reward`."""
     text: str = ""
-    """Of a phase its name, of trouble the line."""
+    """The name of a phase, or the line that tells of trouble."""
     time: float | None = None
-    """Seconds of the epoch that the line itself states."""
+    """Seconds since the epoch, as the line states them."""
 
 
 def read_line(line: str) -> LogLine:
@@ -56,7 +56,8 @@ def read_line(line: str) -> LogLine:
 
 
 def run_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics by the names of a run folder: without slime's prefix, and slime's own where ours are missing."""
+    """Metrics by the names of a run folder: slime's prefix is left out, and slime's own numbers fill in where ours are
+    missing."""
     plain = {key.partition("/")[2] if key.startswith(("train/", "rollout/")) else key: metrics[key] for key in metrics}
     for own, ours in _NAMES.items():
         if own in plain:

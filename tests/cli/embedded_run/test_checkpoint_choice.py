@@ -370,7 +370,7 @@ def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(
     damaged = command("grid", "grid.yaml", "--retry-failed")
     assert damaged.exit_code == 1
     (row,) = json.loads(Path("grids/small/state.json").read_text())["cells"]
-    assert (row["state"], row["attempts"]) == ("failed", 1), "it meets the same file: not started again by itself"
+    assert (row["state"], row["attempts"]) == ("failed", 1), "it meets the same file: not started again"
     assert "iteration-000004 is damaged: rank-0.safetensors does not match its checksum" in row["error"]
     assert row["error"] in damaged.stdout and "the engine broke" not in damaged.stdout
     words = told_command(row["error"])
