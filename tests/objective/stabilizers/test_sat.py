@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sat_slime.objective import SAT, Clip, contraction_factors, scope_too_small, tail_quantile
 from sat_slime.objective.clip import clipped_surrogate
 from sat_slime.objective.stabilizers.ppo import clip_ends
-from sat_slime.objective.stabilizers.sat import contract, contracted_ends, contraction, sat_surrogate
+from sat_slime.objective.stabilizers.sat import contract, contracted_ends, contraction, quantile, sat_surrogate
 
 
 def test_contraction_factors_known_values() -> None:
@@ -80,7 +80,8 @@ def test_the_form_that_the_loss_uses_is_the_equations(seed: int, spread: float, 
     q = tail_quantile(d.detach().abs(), alpha)
     interval = contract(sat, clip, d.detach().abs(), q)
     fast = clipped_surrogate(d, advantages, interval.low, interval.high)
-    plain = sat_surrogate(sat, clip, d, advantages, q)
+    plain = sat_surrogate(sat, clip, d, advantages)
+    assert torch.equal(q, quantile(d.detach().abs(), alpha))
     torch.testing.assert_close(fast.values, plain, rtol=1e-13, atol=1e-13)
     (slopes,), (expected,) = (torch.autograd.grad(values.sum(), d) for values in (fast.values, plain))
     torch.testing.assert_close(slopes, expected, rtol=1e-13, atol=1e-13)
