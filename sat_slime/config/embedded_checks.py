@@ -193,12 +193,7 @@ def _streaming(config: EmbeddedConfig) -> Iterator[str]:
     pipeline, rollout = config.pipeline, config.rollout
     if pipeline.mode != "streaming":
         return
-    if pipeline.lag == 0:
-        yield (
-            "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
-            "more, or pipeline.mode to batch"
-        )
-    yield from bound_too_tight(pipeline)
+    yield from faults_of_streaming(pipeline)
     if pipeline.queue_prompts < rollout.prompts_per_iteration:
         yield (
             f"pipeline.queue_prompts is {pipeline.queue_prompts}, less than the batch of rollout.prompts_per_iteration "
@@ -211,7 +206,17 @@ def _streaming(config: EmbeddedConfig) -> Iterator[str]:
         )
 
 
-def bound_too_tight(pipeline: PipelineConfig) -> Iterator[str]:
+def faults_of_streaming(pipeline: PipelineConfig) -> Iterator[str]:
+    """Faults of the order of mode streaming: no lag, or a bound on staleness that nothing could keep."""
+    if pipeline.lag == 0:
+        yield (
+            "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
+            "more, or pipeline.mode to batch"
+        )
+    yield from _bound_too_tight(pipeline)
+
+
+def _bound_too_tight(pipeline: PipelineConfig) -> Iterator[str]:
     """The fault of a bound on staleness that nothing could keep."""
     least = pipeline.least_staleness
     if pipeline.max_staleness < least:

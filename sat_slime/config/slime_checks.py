@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sat_slime.config.embedded_checks import (
-    bound_too_tight,
     divisors,
+    faults_of_streaming,
     idle_top_p_replay,
     too_many_responses,
     uneven_batch,
@@ -122,12 +122,7 @@ def _streaming(config: SlimeConfig) -> Iterator[str]:
     pipeline, method = config.pipeline, build_method(config.method)
     if pipeline.mode != "streaming":
         return
-    if pipeline.lag == 0:
-        yield (
-            "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "
-            "more, or pipeline.mode to batch"
-        )
-    yield from bound_too_tight(pipeline)
+    yield from faults_of_streaming(pipeline)
     if method.denominator == "checkpoint":
         yield (
             "pipeline.mode is streaming with denominator checkpoint: a response may be of several weights, and one "
