@@ -1,7 +1,7 @@
 """SAT: the staleness-adaptive trust region, in the order in which the paper builds it.
 
-d = log r is the staleness score (Eq. satr-d), and its quantile is `quantile.tail_quantile` (Eq. quantile). Below stand
-first the equations as they are, then the form that the loss computes with; a test holds the two equal.
+d = log r, detached, is the staleness score (Eq. satr-d). Below stand first the equations as they are, then the form
+that the loss computes with, whose quantile is `quantile.tail_quantile`; tests hold the two equal.
 """
 
 from __future__ import annotations
@@ -78,9 +78,15 @@ class SAT(TrustRegion):
 # ------------------------------------------------------------------------------------- the equations, as they stand
 
 
-def kernel(u: Tensor, exponent: float = 2.0) -> Tensor:
-    """1 / (1 + u^p), the Hill kernel of the relative staleness u = |d| / q (Eq. kernel)."""
-    return 1.0 / (1.0 + u**exponent)
+def quantile(d: Tensor, alpha: float) -> Tensor:
+    """0-dim q, the smallest x at which at least a fraction alpha of the (n,) |d| is at or below x (Eq. quantile); n is
+    at least 1."""
+    return d.abs().sort().values[quantile_rank(alpha, len(d)) - 1]
+
+
+def kernel(u: Tensor, q: Tensor | float, exponent: float = 2.0) -> Tensor:
+    """psi(u; q) = 1 / (1 + (u / q)^p), the Hill kernel of the staleness u on one side (Eq. kernel)."""
+    return 1.0 / (1.0 + (u / q) ** exponent)
 
 
 def gate(d: Tensor, q: Tensor | float) -> Tensor:
@@ -102,8 +108,8 @@ def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 
     """
     open_, one = gate(log_ratio, q), torch.ones_like(log_ratio)
     return (
-        torch.where(open_ & (log_ratio < 0), kernel(-log_ratio / q, exponent), one),
-        torch.where(open_ & (log_ratio > 0), kernel(log_ratio / q, exponent), one),
+        torch.where(open_ & (log_ratio < 0), kernel(-log_ratio, q, exponent), one),
+        torch.where(open_ & (log_ratio > 0), kernel(log_ratio, q, exponent), one),
     )
 
 
