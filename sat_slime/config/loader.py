@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.marks import Mark, marked
-from sat_slime.config.method_reading import expand_shorthands
+from sat_slime.config.method_reading import expand_shorthands, without_settings_of_another
 from sat_slime.config.schema import EmbeddedConfig, Section
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
@@ -96,6 +96,7 @@ def _laid(values: dict[str, Any], place: str, sources: Sequence[Source], overrid
             errors += error.errors
             faulty.append(("method",))
             source.values = {key: value for key, value in source.values.items() if key != "method"}
+        merged.values = without_settings_of_another(merged.values, source.values)
         merged.update(source)
     return _validate(merged, errors, faulty)
 

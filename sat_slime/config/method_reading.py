@@ -33,6 +33,17 @@ def expand_shorthands(source: Source) -> dict[str, Any]:
     return values
 
 
+def without_settings_of_another(values: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` as `over` is laid upon it: without method.settings, where they are of a base that is not ours and `over`
+    names another one, which could not read them."""
+    method, new = values.get("method"), over.get("method")
+    if not (isinstance(method, Mapping) and isinstance(new, Mapping) and "." in str(method.get("base"))):
+        return values
+    if new.get("base", method["base"]) == method["base"]:
+        return values
+    return {**values, "method": {key: value for key, value in method.items() if key != "settings"}}
+
+
 def method_switches(name: str) -> dict[str, Any]:
     """The section's values for the named method: its base with its variant, and what is switched on beside it; the
     radii and the rest keep their own settings. Raises ValueError."""

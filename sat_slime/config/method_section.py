@@ -112,15 +112,15 @@ class _Method(Section):
 
     @model_validator(mode="after")
     def _of_another(self) -> Any:
-        """method.settings is of a base that is not ours."""
+        """method.settings is of a base that is not ours. Those that are left out get their defaults here, so that the
+        run's config.yaml has them, as it has those of every other setting."""
         method = typing.cast("MethodConfig", self)
         if "." in method.base:
-            outside_settings(method)
+            method.settings.update(dataclasses.asdict(outside_settings(method)))  # type: ignore[call-overload]
         elif method.settings:
-            raise ValueError(
-                f"method.settings is for a base that is not ours: write those of {method.base} below "
-                f"method.{method.base}"
-            )
+            kind = find(method.base)
+            own = f", or write those of {method.base} below method.{method.base}" if kind and has_settings(kind) else ""
+            raise ValueError(f"method.settings is for a base that is not ours: leave it out{own}")
         return self
 
 

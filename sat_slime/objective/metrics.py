@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .metric import Metric, Reduction
 from .ranks import gather
-from .stabilizer import Gate, Stabilizer
+from .stabilizer import Gate, Stabilizer, Weight
 from .stabilizers import known
 
 _RUN = (
@@ -256,8 +256,12 @@ EVALUATION = (
 
 def metrics_of(kind: type[Stabilizer]) -> tuple[Metric, ...]:
     """What a stabilizer measures."""
-    masked = Metric(f"{kind.name}/masked", "share", f"Tokens that the gate of {kind.row.title} drops.")
-    return (*([masked] if issubclass(kind, Gate) else []), *kind.metrics)
+    own = list(kind.metrics)
+    if issubclass(kind, Gate):
+        own.insert(0, Metric(f"{kind.name}/masked", "share", f"Tokens that the gate of {kind.row.title} drops."))
+    if issubclass(kind, Weight) and kind.sums is Weight.sums:
+        own.insert(0, Metric(f"{kind.name}/weight", "ratio", f"Mean weight of {kind.row.title}."))
+    return tuple(own)
 
 
 def run_metrics() -> tuple[Metric, ...]:

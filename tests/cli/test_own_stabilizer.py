@@ -14,7 +14,8 @@ from command_line import TINY, sat_slime_command
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from sat_slime.config import build_method, load_config
+from sat_slime.config import build_method, dump_config, load_config
+from sat_slime.config.loader import vary
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import TokenBatch, check_method, named_method, policy_surrogate, stabilizers
 from sat_slime.objective.metrics import metric_named
@@ -63,6 +64,29 @@ def test_settings_reach_the_objective_and_a_dry_run_prints_them(package, tmp_pat
     assert result.exit_code == 0 and "SAT-HALFWAY" in result.stdout, result.output
     named = sat_slime_command("launch", TINY, "--method", f"{PATH}-tis", "--dry-run")
     assert named.exit_code == 0 and "HALFWAY w/ TIS" in named.stdout, named.output
+
+
+def test_a_run_keeps_its_defaults_too(package, tmp_path):
+    config = load_config(settings(tmp_path, base=PATH))
+    assert config.method.settings == {"band": 0.1}
+    assert yaml.safe_load(dump_config(config))["method"]["settings"] == {"band": 0.1}
+
+
+@pytest.mark.parametrize("method", ["gspo", "dppo-kl", "my_package.wide", f"sat-{PATH}-r3"])
+def test_its_settings_go_when_another_base_is_named(package, tmp_path, method):
+    code = (package / "halfway.py").read_text()
+    (package / "wide.py").write_text(code.replace("band", "width").replace('"halfway"', '"wide"'))
+    file = settings(tmp_path, base=PATH, settings={"band": 0.2})
+    changed = load_config(file, settings={"method": method}).method
+    expected = {"my_package.wide": {"width": 0.1}, f"sat-{PATH}-r3": {"band": 0.2}}
+    assert changed.settings == expected.get(method, {})
+    varied = vary(load_config(file), [("a place", {"method": method, "pipeline.lag": 1})]).method
+    assert varied == changed
+
+
+def test_its_settings_may_be_set_before_it_is_named(package):
+    config = load_config(TINY, ["method.settings.band=0.3", f"method.base={PATH}"])
+    assert build_method(config.method).base.band == 0.3
 
 
 def test_it_gates_and_its_metric_is_in_the_table(package):

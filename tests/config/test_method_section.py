@@ -112,8 +112,10 @@ def test_labels_are_the_papers(name, label):
 
 
 def test_a_fault_of_the_section_as_a_whole_is_told():
-    with pytest.raises(ConfigError, match=r"method\.settings is for a base that is not ours: write those of grpo"):
+    with pytest.raises(ConfigError, match=r"method\.settings is for a base that is not ours: leave it out$"):
         read_section(MethodConfig, {"base": "grpo", "settings": {"x": 1}}, "a place")
+    with pytest.raises(ConfigError, match=r"leave it out, or write those of dppo below method\.dppo"):
+        read_section(MethodConfig, {"base": "dppo", "settings": {"x": 1}}, "a place")
 
 
 def test_a_section_can_be_pickled():

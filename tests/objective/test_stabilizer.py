@@ -17,6 +17,7 @@ from sat_slime.objective import (
     Row,
     Style,
     TokenBatch,
+    Weight,
     base_names,
     compose,
     compose_method,
@@ -115,6 +116,25 @@ def test_a_gate_runs_without_gradient_whatever_it_reads() -> None:
     d = (log_probs - mu).detach()
     assert torch.allclose(gradient, d.exp() * (d.exp() ** 3 * mu.exp() * log_probs.detach().exp()))
     assert [metric.pattern for metric in metrics_of(Careless)] == ["careless/masked"]
+
+
+@dataclass(frozen=True)
+class Half(Weight):
+    """A weight whose author declares no metric."""
+
+    name = "half"
+    row = Row("Half", *["-"] * 9)
+
+    def factor(self, batch: BatchView) -> Tensor:
+        return torch.full_like(batch.d, 0.5)
+
+
+def test_the_mean_of_a_weight_is_in_the_table_of_metrics() -> None:
+    zeros = torch.zeros(2, requires_grad=True)
+    batch = TokenBatch(zeros, zeros.detach(), torch.ones(2), torch.ones(2, dtype=torch.bool), [2])
+    surrogate = policy_surrogate(compose(Half()), batch)
+    assert surrogate.values.tolist() == [0.5, 0.5] and surrogate.metrics["half/weight"] == 0.5
+    assert [metric.pattern for metric in metrics_of(Half)] == ["half/weight"]
 
 
 def test_a_view_has_nothing_to_write() -> None:

@@ -1,7 +1,7 @@
 """SAT: the staleness-adaptive trust region, in the order in which the paper builds it.
 
-d = log r is the staleness score (Eq. satr-d). Below stand first the equations as they are, then the form that the loss
-computes with; a test holds the two equal.
+d = log r, detached, is the staleness score (Eq. satr-d). Below stand first the equations as they are, then the form
+that the loss computes with, whose quantile is `quantile.tail_quantile`; tests hold the two equal.
 """
 
 from __future__ import annotations
@@ -78,17 +78,15 @@ class SAT(TrustRegion):
 # ------------------------------------------------------------------------------------- the equations, as they stand
 
 
-def quantile(stale: Tensor, alpha: float) -> Tensor:
-    """q, 0-dim: the smallest x with at least a fraction alpha of the (n,) staleness |d| at or below it (Eq. quantile).
-
-    The loss takes it by `tail_quantile`, which does not sort, and is exact over ranks.
-    """
-    return stale.sort().values[quantile_rank(alpha, len(stale)) - 1]
+def quantile(d: Tensor, alpha: float) -> Tensor:
+    """0-dim q, the smallest x at which at least a fraction alpha of the (n,) |d| is at or below x (Eq. quantile); n is
+    at least 1."""
+    return d.abs().sort().values[quantile_rank(alpha, len(d)) - 1]
 
 
-def kernel(u: Tensor, exponent: float = 2.0) -> Tensor:
-    """1 / (1 + u^p), the Hill kernel of the relative staleness u = |d| / q (Eq. kernel)."""
-    return 1.0 / (1.0 + u**exponent)
+def kernel(u: Tensor, q: Tensor | float, exponent: float = 2.0) -> Tensor:
+    """psi(u; q) = 1 / (1 + (u / q)^p), the Hill kernel of the staleness u on one side (Eq. kernel)."""
+    return 1.0 / (1.0 + (u / q) ** exponent)
 
 
 def gate(d: Tensor, q: Tensor | float) -> Tensor:
@@ -110,8 +108,8 @@ def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 
     """
     open_, one = gate(log_ratio, q), torch.ones_like(log_ratio)
     return (
-        torch.where(open_ & (log_ratio < 0), kernel(-log_ratio / q, exponent), one),
-        torch.where(open_ & (log_ratio > 0), kernel(log_ratio / q, exponent), one),
+        torch.where(open_ & (log_ratio < 0), kernel(-log_ratio, q, exponent), one),
+        torch.where(open_ & (log_ratio > 0), kernel(log_ratio, q, exponent), one),
     )
 
 
@@ -120,10 +118,8 @@ def radii(clip: Clip, c_low: Tensor, c_high: Tensor) -> tuple[Tensor, Tensor]:
     return clip.eps_low * c_low, clip.eps_high * c_high
 
 
-def sat_surrogate(sat: SAT, clip: Clip, d: Tensor, advantages: Tensor) -> Tensor:
-    """(N,) S = min(r A, clip(r, 1 - eps_low c_low, 1 + eps_high c_high) A), r = e^d (Eqs. satr-clip, satrloss), of the
-    N active tokens of the quantile's scope."""
-    q = quantile(d.detach().abs(), sat.alpha)
+def sat_surrogate(sat: SAT, clip: Clip, d: Tensor, advantages: Tensor, q: Tensor | float) -> Tensor:
+    """(N,) S = min(r A, clip(r, 1 - eps_low c_low, 1 + eps_high c_high) A), r = e^d (Eqs. satr-clip, satrloss)."""
     below, above = radii(clip, *contraction_factors(d.detach(), q, sat.exponent))
     ratio = d.exp()
     return torch.minimum(ratio * advantages, ratio.clamp(1 - below, 1 + above) * advantages)

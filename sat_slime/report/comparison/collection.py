@@ -242,6 +242,8 @@ def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]
             continue
         counts: dict[str, int] = {}
         for values in flat:
+            if key.startswith("method.settings.") and "." not in str(values.get("method.base")):
+                continue  # its base has its settings elsewhere
             text = str(values.get(key, "unset"))
             counts[text] = counts.get(text, 0) + 1
         if len(counts) > 1:

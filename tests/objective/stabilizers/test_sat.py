@@ -80,11 +80,20 @@ def test_the_form_that_the_loss_uses_is_the_equations(seed: int, spread: float, 
     q = tail_quantile(d.detach().abs(), alpha)
     interval = contract(sat, clip, d.detach().abs(), q)
     fast = clipped_surrogate(d, advantages, interval.low, interval.high)
-    plain = sat_surrogate(sat, clip, d, advantages)
-    assert torch.equal(q, quantile(d.detach().abs(), alpha))
+    plain = sat_surrogate(sat, clip, d, advantages, q)
     torch.testing.assert_close(fast.values, plain, rtol=1e-13, atol=1e-13)
     (slopes,), (expected,) = (torch.autograd.grad(values.sum(), d) for values in (fast.values, plain))
     torch.testing.assert_close(slopes, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.7, 0.9, 0.999, 1.0])
+@pytest.mark.parametrize("n", [1, 9, 10, 57])
+def test_the_quantiles_of_both_forms_are_the_same(n: int, alpha: float) -> None:
+    d = torch.randn(n, generator=torch.Generator().manual_seed(n)).mul(3).round()  # with ties
+    q = quantile(d, alpha)
+    assert torch.equal(q, tail_quantile(d.abs(), alpha))
+    below = [sum(abs(other) <= x for other in d.tolist()) for x in sorted(d.abs().tolist())]
+    assert q == next(x for x, count in zip(sorted(d.abs().tolist()), below, strict=True) if count >= alpha * n - 1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -12,7 +12,7 @@ from sat_slime.config.loader import vary
 from sat_slime.grid import runner
 from sat_slime.grid.plan import cell_config, plan_cells
 from sat_slime.grid.state import GridFolder
-from sat_slime.report.comparison.collection import collect, differing_settings, label_of, load_compared_run
+from sat_slime.report.comparison.collection import ComparedRun, collect, differing_settings, label_of, load_compared_run
 from sat_slime.report.comparison.contrasts import run_numbers, score_curve
 from sat_slime.report.comparison.page import write_grid_report
 from sat_slime.runs.folder import RunFolderError
@@ -170,6 +170,15 @@ def test_settings_that_differ_are_found(tmp_path):
     config = paths[0] / "config.yaml"
     config.write_text(config.read_text().replace("max_digit: 5", "max_digit: 6"))
     assert differing_settings(collect(paths).runs) == {"task.max_digit": {"6": 1, "5": 2}}
+
+
+def test_settings_of_a_base_that_is_not_ours_are_those_of_its_runs_alone():
+    def run(base, **settings):
+        return ComparedRun(base, 1, 0, Path(base), {"method": {"base": base, "settings": settings}})
+
+    runs = [run("grpo"), run("my.gate", band=0.1), run("my.gate", band=0.1)]
+    assert differing_settings(runs) == {}
+    assert differing_settings([*runs, run("my.gate", band=0.2)]) == {"method.settings.band": {"0.1": 2, "0.2": 1}}
 
 
 def test_a_setting_that_newer_runs_lack_is_no_difference(tmp_path):
