@@ -27,7 +27,7 @@ class Inner(Section):
 
 
 class Outer(Section):
-    """The whole."""
+    """The outermost section."""
 
     unset: int | None = None
     """Sums: `1    =`."""

@@ -1,4 +1,4 @@
-"""Checksums of a folder: every file has one, and whatever is not as it was is named with what is wrong."""
+"""Every file of a folder has a checksum, and whatever is not as it was is named with what is wrong."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def write(folder, text):
 
 def test_a_folder_is_written_whole_with_its_checksums_and_replaces_the_one_before(tmp_path):
     (tmp_path / "deep" / "new.part").mkdir(parents=True)
-    (tmp_path / "deep" / "new.part" / "old").touch()  # of a killed process
+    (tmp_path / "deep" / "new.part" / "old").touch()  # a killed process left it
     for text in ("one", "two"):
         write(tmp_path / "deep" / "new", text)
         assert [path.name for path in (tmp_path / "deep").iterdir()] == ["new"]

@@ -146,14 +146,14 @@ def test_streaming_mode_takes_the_tightest_bound_and_warns_of_a_queue_beyond_it(
     tight = [*STREAM, "pipeline.lag=4", "pipeline.max_staleness=3", "pipeline.queue_prompts=48"]
     assert config_errors(base(*tight)) == config_warnings(base(*tight)) == []
     deep = [*STREAM, "pipeline.queue_prompts=80"]
-    assert config_warnings(base(*deep)) == []  # pacing lets no prompt begin for that queue
+    assert config_warnings(base(*deep)) == []  # with pacing no prompt begins for so deep a queue
     (warning,) = config_warnings(base(*deep, "pipeline.pacing=false"))
     assert "5 optimizer steps ahead" in warning and "set pipeline.pacing to true" in warning
 
 
 def test_weights_are_kept_as_long_as_a_token_of_theirs_can_be_trained():
     assert base().pipeline.weights_in_use == 2
-    assert base(*STREAM).pipeline.weights_in_use == 6  # versions u - 4 to u, and one to spare
+    assert base(*STREAM).pipeline.weights_in_use == 6  # versions u - 4 to u, and one more
     assert base(*STREAM, "pipeline.lag=2").pipeline.weights_in_use == 4
 
 

@@ -176,7 +176,7 @@ def test_an_empty_section_does_not_undo_what_it_extends(tmp_path, text, key):
         ("model: {kv_heads: 3}", ["train.lr", "=1"], ["--set train.lr:", "--set =1:", "model.kv_heads is 3"]),
         ("model: {kv_heads: 3}", ["method=gspoo"], ["unknown method 'gspoo'", "model.kv_heads is 3"]),
         ("model: {kv_heads: 3}\npipeline:", [], ["pipeline is empty", "model.kv_heads is 3"]),
-        # what hangs on a faulty setting is not guessed from its default
+        # what depends on a faulty setting is not guessed from its default
         ("model: {kv_heads: x, attention_heads: 3}", [], ["model.kv_heads is 'x'"]),
         ("model: {kv_head: 3, attention_heads: 3}", [], ["unknown key 'model.kv_head'"]),
         ("model: {max_positions: 30}\ntask: {max_digits: x}", [], ["task.max_digits is 'x'"]),

@@ -36,7 +36,7 @@ def test_a_dense_run_can_start():
         ["rollout.gpus_per_engine=1"],
         ["rollout.gpus_per_engine=4"],
         ["train.expert_parallel=1", "train.expert_tensor_parallel=4"],
-        ["train.tensor_parallel=8", "train.gpus_per_node=8"],  # a multiple of the four key-value heads
+        ["train.tensor_parallel=8", "train.gpus_per_node=8"],  # 8 is a multiple of the four key-value heads
         ["train.pipeline_parallel=2", "train.tensor_parallel=2", "train.expert_parallel=2"],
         ["rollout.end_at_context=false", "rollout.max_response_tokens=30720", "eval.max_response_tokens=30720"],
         ["rollout.end_at_context=false", "rollout.context_tokens=34816"],

@@ -119,7 +119,7 @@ def test_sizes_are_read_from_the_architecture():
     assert (moe.layers, moe.hidden_size, moe.attention_heads, moe.kv_heads, moe.head_dim) == (48, 2048, 32, 4, 128)
     assert (moe.is_moe, moe.experts, moe.experts_per_token, moe.expert_ffn_size) == (True, 128, 8, 768)
     assert moe.max_positions == 32768
-    assert moe.parameters == pytest.approx(30.5e9, rel=0.01)  # its model card
+    assert moe.parameters == pytest.approx(30.5e9, rel=0.01)  # the model card says so
     dense = load_config(CONFIGS / "models" / "qwen3-4b.yaml").model
     assert (dense.is_moe, dense.layers, dense.ffn_size, dense.kv_heads) == (False, 36, 9728, 8)
     assert dense.parameters == pytest.approx(4.0e9, rel=0.02)
@@ -130,7 +130,7 @@ PAPER = CONFIGS / "paper" / "qwen3-30b-a3b.yaml"
 
 
 def test_the_papers_numbers():
-    """Sections "Setup" and "Experimental Details", typed from there."""
+    """The numbers are typed from the paper's sections "Setup" and "Experimental Details"."""
     config = load_config(PAPER)
     method, rollout, train, evaluation = config.method, config.rollout, config.train, config.eval
     assert (config.pipeline.iterations, config.pipeline.optimizer_steps_per_rollout) == (544, 1)

@@ -10,7 +10,7 @@ def write(folder, name, text):
 
 
 def read_source(path):
-    """All layers of a file, merged."""
+    """The settings of a file, with all of its layers merged."""
     merged = Source({})
     for layer in read_layers(path):
         merged.update(layer)

@@ -1,4 +1,4 @@
-"""The paper's equations, token by token in plain Python floats: what the tensors are held against."""
+"""The paper's equations, token by token in plain Python floats; the tests compare the tensors with them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Tokens:
 
     @property
     def responses(self) -> list[list[int]]:
-        """Active token positions of each response."""
+        """Positions of the active tokens of each response."""
         spans, start = [], 0
         for length in self.lengths:
             spans.append([t for t in range(start, start + length) if self.mask[t]])
@@ -51,7 +51,7 @@ class Tokens:
 
 @dataclass
 class Decision:
-    """What is detached, per token."""
+    """What is detached, of one token."""
 
     low: float
     high: float
@@ -92,7 +92,7 @@ def log_ratios(method: Method, tokens: Tokens, log_denominator: list[float], seq
 
 
 def quantile(magnitudes: list[float], alpha: float) -> float:
-    """Eq. quantile by its definition: the smallest value that a fraction alpha lies at or below."""
+    """Eq. quantile by its definition: the smallest value with at least a fraction alpha at or below it."""
     n = len(magnitudes)
     for x in sorted(magnitudes):
         if Fraction(sum(m <= x for m in magnitudes), n) >= Fraction(str(alpha)):
@@ -158,7 +158,7 @@ def bernoulli_kl(p: float, q: float) -> float:
 
 
 def surrogate(method: Method, tokens: Tokens, decisions: dict[int, Decision]) -> list[float]:
-    """S of every token, 0 on inactive ones, with the detached decisions given."""
+    """S of every token under the given detached decisions; 0 on inactive tokens."""
     d = log_ratios(method, tokens, denominator(method, tokens), method.ratio == "sequence")
     values = [0.0] * len(tokens.log_pi)
     for t in tokens.active:
@@ -177,7 +177,7 @@ def surrogate(method: Method, tokens: Tokens, decisions: dict[int, Decision]) ->
 
 
 def gradient(method: Method, tokens: Tokens, decisions: dict[int, Decision], weights: list[float]) -> list[float]:
-    """Central differences of sum_t w_t S_t in each log pi, the detached decisions held."""
+    """Central differences of sum_t w_t S_t in each log pi, with the detached decisions held fixed."""
     step = 1e-5
     gradient = []
     for t in range(len(tokens.log_pi)):

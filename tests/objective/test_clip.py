@@ -10,7 +10,7 @@ from sat_slime.objective.clip import clipped_surrogate
 
 
 def autograd_ppo(log_ratio: Tensor, advantages: Tensor, low: object, high: object) -> Tensor:
-    """PPO's clip as everyone writes it, here in the form of slime's compute_policy_loss."""
+    """PPO's clip as everyone writes it, in the form of slime's compute_policy_loss."""
     ratio = log_ratio.exp()
     return -torch.maximum(-ratio * advantages, -ratio.clamp(low, high) * advantages)
 
@@ -30,7 +30,7 @@ def test_value_and_gradient_are_autograds_to_the_bit(dtype: torch.dtype, tensor_
     d = torch.randn(n, generator=generator, dtype=dtype) * 0.4
     advantages = torch.randn(n, generator=generator, dtype=dtype).round(decimals=1)
     weights = torch.rand(n, generator=generator, dtype=dtype)
-    # Ratios within a few units in the last place of the ends, where r A and clip(r) A round to the same number.
+    # These ratios are within a few units in the last place of the ends: r A and clip(r) A round to the same number.
     near = torch.tensor([0.8, 1.2], dtype=dtype).log()
     for i, shift in enumerate(range(-8, 9)):
         d[2 * i : 2 * i + 2] = near * (1 + shift * torch.finfo(dtype).eps)

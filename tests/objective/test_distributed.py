@@ -1,4 +1,4 @@
-"""Several gloo processes against one. A single spawn runs every check; each test looks at its own results."""
+"""Several gloo processes give the same as one. A single spawn runs every check; each test looks at its own results."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ def quantile_cases() -> dict[str, torch.Tensor]:
 
 
 def parts_of(values: torch.Tensor) -> list[torch.Tensor]:
-    """Unequal parts, the last of them empty."""
+    """The values in unequal parts, of which the last is empty."""
     cut = len(values) // 3
     return [values[:cut], values[cut:], values[:0]]
 
 
 def context_parallel_part(tokens: paper.Tokens, rank: int) -> tuple[paper.Tokens, list[int]]:
-    """The tokens that a rank holds of every response: contiguous thirds, empty for short ones."""
+    """The tokens that a rank holds of every response, and their positions: a contiguous third, empty where the response
+    is short."""
     positions, lengths, start = [], [], 0
     for length in tokens.lengths:
         ends = [start + length * r // WORLD for r in range(WORLD + 1)]
@@ -72,7 +73,7 @@ def context_parallel_part(tokens: paper.Tokens, rank: int) -> tuple[paper.Tokens
 
 
 def step_metrics(rank: int | None) -> MetricAccumulator:
-    """Micro-batches of one rank, or of all; the last rank has none."""
+    """Metrics of the micro-batches of one rank, or of all ranks; the last rank has none."""
     rows = [
         ({"loss/total": 0.5, "sat/q": 0.1, "sat/c_min": 0.4, "lag/max": 3.0}, 100),
         ({"loss/total": 0.25, "sat/q": 0.3, "sat/c_min": 0.2, "lag/max": 1.0}, 50),

@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.mark.parametrize("name", TABLES)
 def test_the_tables_of_the_documents_are_those_of_the_code(name: str) -> None:
-    """`./scripts/generate.sh` writes them."""
+    """`./scripts/generate.sh` writes these tables."""
     text = (DOCS / name).read_text(encoding="utf-8")
     assert with_tables(text, TABLES[name]) == text
 

@@ -25,7 +25,7 @@ def test_mismatch_of_known_tokens() -> None:
             "mismatch/ess": sum(w) ** 2 / (4 * sum(x * x for x in w)),
             "mismatch/policy": (0.1 + 0.0 + 0.3 + 0.3) / 4,
             "mismatch/implementation": 0.1,
-            "mismatch/policy_of_mean": (0.0 + 0.3 + 0.3) / 0.7,  # of the second token the policy part is nothing
+            "mismatch/policy_of_mean": (0.0 + 0.3 + 0.3) / 0.7,  # the second token has no policy part
         }
     )
 

@@ -1,4 +1,4 @@
-"""The parts of d against scores made by hand, in float64."""
+"""The parts of d are found again in scores that were made out of known parts, in float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MADE_OF = ("policy_weights", "policy_routes", "routing", "precision", "rest")
 
 
 def made_up(replayed: bool) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """(scores of tokens, the parts that they were made of), multiples of 2^-12 so that fp32 holds them exactly."""
+    """Scores of tokens, and the parts of which they were made: multiples of 2^-12, so that fp32 holds them exactly."""
     generator = torch.Generator().manual_seed(1)
 
     def some(scale: int) -> torch.Tensor:

@@ -32,7 +32,7 @@ from sat_slime.objective.stabilizers import STABILIZERS, rows
 
 
 def forms(kind: type[Stabilizer]) -> list[Stabilizer]:
-    """A stabilizer in each of its forms: of one with a choice, one for every value of it."""
+    """A stabilizer in each of its forms: where a setting is a choice, one for each of its values."""
     choices = {
         field.name: typing.get_args(annotation)
         for field in dataclasses.fields(kind)
@@ -69,7 +69,7 @@ def test_every_denominator_is_described() -> None:
 
 
 def test_the_papers_columns() -> None:
-    """Table designspace, as far as its cells are words."""
+    """The rows are those of Table designspace, as far as its cells are words."""
     paper = {
         "ppo": ("token", "asymmetric"),
         "trpo": ("state", "asymmetric"),
@@ -96,7 +96,7 @@ def test_no_two_bases_are_drawn_alike() -> None:
 
 @dataclass(frozen=True)
 class Careless(Gate):
-    """A gate whose author thinks of no gradient, and writes into nothing."""
+    """A gate whose author gives no thought to gradients."""
 
     name = "careless"
     row = Row("Careless", *["-"] * 9)

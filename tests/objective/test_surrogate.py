@@ -193,7 +193,7 @@ def test_no_mismatch_leaves_the_gate_shut_and_the_ratio_one() -> None:
 
 
 def test_known_values() -> None:
-    # Ten tokens, one of them in the tail: q is the ninth |d| = 0.05, c = 1 / (1 + (0.1 / 0.05)^2) = 0.2.
+    # One of ten tokens is in the tail: q is the ninth |d| = 0.05, c = 1 / (1 + (0.1 / 0.05)^2) = 0.2.
     d = torch.tensor([0.0, 0.01, 0.02, -0.03, 0.04, -0.01, 0.02, 0.03, 0.05, 0.1], dtype=torch.float64)
     log_probs = (d - 2.0).requires_grad_()
     batch = TokenBatch(

@@ -1,4 +1,4 @@
-"""Marks for tests that need the real slime: they skip, with the reason, where it is not on the path.
+"""Marks for tests that need the real slime: such tests skip, with the reason, where it is not on the path.
 
     PYTHONPATH=SLIME pytest tests/plugin                the loss, the hooks, the rollout: `needs_slime`
     PYTHONPATH=SLIME:MEGATRON pytest tests/plugin       its argument parser too: `needs_slime_arguments`
@@ -27,6 +27,6 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(autouse=True)
 def nothing_of_another_test(monkeypatch):
-    """What the trainer knows of a step it keeps in its process, and the tests share one."""
+    """Clears what the trainer keeps of a step in its process: all tests share one process."""
     monkeypatch.setattr(step_metrics, "_facts", {})
     monkeypatch.setattr(step_metrics, "_step", step_metrics._Step())

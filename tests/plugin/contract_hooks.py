@@ -1,5 +1,5 @@
-"""Our hooks for slime's plugin contract tests, which give them bare arguments and look for marks that only their own
-examples leave: the arguments of a run are filled in, and the marks left, around each."""
+"""Wraps our hooks for slime's plugin contract tests. Those give hooks bare arguments and look for marks that only their
+own examples leave; so each wrapper fills in the arguments of a run, and leaves the marks."""
 
 from __future__ import annotations
 

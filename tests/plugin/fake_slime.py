@@ -1,4 +1,4 @@
-"""A stand-in for the few functions of slime around a loss, for machines without slime: no tensor or context parallel.
+"""Stands in for the few functions of slime around a loss, on machines without slime, without parallelism.
 
 test_fake_slime.py holds every signature against the real slime where that is installed.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def is_real() -> bool:
-    """Whether the real slime serves: it can be imported with all that it needs, else the stand-in does."""
+    """Whether the real slime can be imported with all that it needs; otherwise the stand-in serves."""
     module = sys.modules.get("slime.backends.megatron_utils.loss")
     if module is not None:
         return not getattr(module, "is_fake", False)
@@ -25,7 +25,7 @@ def is_real() -> bool:
 
 
 def install_where_missing() -> None:
-    """Puts the stand-in into sys.modules, unless the real slime can be imported; makes that importable here."""
+    """Puts the stand-in into sys.modules, or makes the real slime importable on this machine where it is installed."""
     if is_real() and importlib.util.find_spec("slime.observability") is None:
         import without_gpu
 
@@ -42,7 +42,7 @@ def install_where_missing() -> None:
 
 
 def remove() -> None:
-    """Takes the stand-in out again, with what was imported on top of it."""
+    """Takes the stand-in out of sys.modules again, with the modules that were imported on top of it."""
     from sat_slime.plugin.inside import step_metrics
 
     if not is_real():

@@ -1,4 +1,4 @@
-"""The tables of docs/compatibility.md that follow from plugin/slime_names.py.
+"""Makes the tables of docs/compatibility.md out of plugin/slime_names.py.
 
 python tests/plugin/names_table.py      writes them into the page, between its two marks
 """

@@ -1,7 +1,8 @@
-"""slime after its pull request 2391, as far as single files of it could be read: newest_slime.json has what they say.
+"""Writes the signatures of slime after its pull request 2391, as far as single files could be read, as a package.
 
-No such slime runs here. A package is written of its signatures, for the probe to look at. What no file showed is
-written as plugin/slime_names.py takes it to be: it shows nothing of slime, only that the rest is no reason to refuse.
+newest_slime.json has what those files say. No such slime runs here: the package is only for the probe to look at. What
+no file showed is written as plugin/slime_names.py takes it to be: that part shows nothing of slime, only that the probe
+has no other reason to refuse.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ READ: list[dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read
 
 
 def recorded(file: str, name: str) -> dict[str, Any] | None:
-    """What was read of a function: `takes`, `does`, and its file's `commit` and `repository`."""
+    """What was read of a function: what it `takes` and `does`, and its file's `commit` and `repository`."""
     for one in READ:
         if one["file"] == file and name in one["functions"]:
             return {"does": [], **one["functions"][name], "commit": one["commit"], "repository": one["repository"]}
@@ -24,7 +25,8 @@ def recorded(file: str, name: str) -> dict[str, Any] | None:
 
 
 def write_newest_slime(root: Path) -> Path:
-    """The package's folder: every recorded function, and those of the table that nothing is recorded of."""
+    """Writes the package, and returns its folder. It has every recorded function, and those of the table of which
+    nothing is recorded."""
     functions = {
         (one["file"], name): (it["takes"], it.get("does", [])) for one in READ for name, it in one["functions"].items()
     }

@@ -1,4 +1,4 @@
-"""An output layer with padded rows, as slime's model has one; also for tests in several processes."""
+"""Makes an output layer with padded rows, as slime's model has one; tests in several processes can use it, too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REAL, WIDTH, HIDDEN = 11, 16, 8
 
 
 class OutputLayer(torch.nn.Module):
-    """As Megatron's: (logits, bias), its weight a part of the padded vocabulary's rows."""
+    """Returns (logits, bias) like Megatron's output layer; its weight is this rank's part of the padded vocabulary."""
 
     def __init__(self, weight):
         super().__init__()
@@ -37,7 +37,7 @@ class Chunk(torch.nn.Module):
 
 
 def weights(dtype=torch.float64):
-    """(WIDTH, HIDDEN), whose padded rows are zero as slime's are."""
+    """(WIDTH, HIDDEN) weights, whose padded rows are zero as slime's are."""
     weight = torch.randn(WIDTH, HIDDEN, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weight[REAL:] = 0
     return weight.to(dtype)
@@ -48,7 +48,7 @@ def hidden_states(dtype=torch.float64):
 
 
 def slimes_log_probs(layout):
-    """(log-probs and entropy with the hook, without padding at all) on this tensor-parallel rank."""
+    """Log-probs and entropy on this tensor-parallel rank: first with the hook, then without any padding."""
     from megatron.core import mpu
     from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
 

@@ -1,4 +1,4 @@
-"""Whether the real slime can be imported, with all that its modules import in turn."""
+"""Says whether the real slime can be imported, with all that its modules import in turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NEEDS = {
     "needs_slime": ("slime.backends.megatron_utils", "megatron.core", "ray", "httpx", "wandb"),
     "needs_slime_arguments": ("slime.backends.megatron_utils", "megatron.training", "sglang", "transformers"),
 }
-"""What must be importable for a test with that mark. PyPI has another slime, without `backends`."""
+"""Modules that a test with that mark must be able to import. PyPI has another slime, which lacks `backends`."""
 
 
 def missing_modules(mark: str) -> list[str]:
@@ -18,9 +18,9 @@ def missing_modules(mark: str) -> list[str]:
 def _importable(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):  # of a parent package; in sys.modules without a spec
+    except (ImportError, ValueError):  # a parent package is missing, or a module has no spec
         return False
 
 
 MISSING = {mark: missing_modules(mark) for mark in NEEDS}
-"""Looked up before any test puts a stand-in for slime in place."""
+"""The modules that are missing, by mark. They are looked up before any test puts a stand-in for slime in place."""

@@ -1,8 +1,8 @@
-"""slime's asynchronous loop on a model that is one number: how many optimizer steps its weights have had.
+"""Runs slime's asynchronous loop on a model that is one number: how many optimizer steps its weights have had.
 
 The real train_async.train drives the real MegatronTrainRayActor: its init, train_actor, update_weights, model switches
 and weight backups. What needs a GPU or another process is replaced: the engine keeps the number that was pushed, a
-forward pass notes the number, a step adds one. Without slime, a stand-in of the same methods runs the same order.
+forward pass notes the number, a step adds one. Without slime, a stand-in with the same methods runs the same order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REFERENCE = -1.0
 
 @dataclass
 class Recorder:
-    """What happened, in weights: `engine` is what the engine generates with."""
+    """What happened in a run, with the weights as numbers; `engine` are the weights that the engine generates with."""
 
     args: Namespace
     model: torch.Tensor
@@ -40,7 +40,7 @@ class Recorder:
     pushes: list[tuple[str, float]] = field(default_factory=list)
     evaluations: list[tuple[int, str]] = field(default_factory=list)
     saved: list[tuple[str, int, int]] = field(default_factory=list)
-    """What was saved, after which rollout, and how many batches had taken their prompts by then."""
+    """What was saved, after which rollout, and how many batches had taken their prompts by that time."""
 
     def note(self, what: str, rollout_id: int) -> None:
         self.saved.append((what, rollout_id, len(self.batches)))
@@ -59,12 +59,12 @@ class Recorder:
             metadata={}, weight_versions=[self.version], response_length=3, rollout_routed_experts=None
         )
         rollout_hooks.log_rollout(rollout_id, self.args, [sample], {}, 0.0)
-        if "round_number" in sample.metadata:  # slime's _convert_samples_to_train_data
+        if "round_number" in sample.metadata:  # as in slime's _convert_samples_to_train_data
             data["round_number"] = [sample.metadata["round_number"]]
         return data
 
     def evaluate(self, rollout_id: int) -> None:
-        """What slime's rollout manager does, up to the version that each response has."""
+        """Evaluates as slime's rollout manager does, as far as the version that each response has."""
         self.evaluations.append((rollout_id, self.version))
 
     def score(self, prefix: str, data: dict[str, Any]) -> None:
@@ -76,7 +76,7 @@ class Recorder:
 
 
 def make_args(n: int, rollouts: int, start: int, *, reference: bool, hooks: dict[str, bool], **other: Any) -> Namespace:
-    """slime's arguments of a run with --keep-old-actor and a push every n rollouts. start > 0 is a resume."""
+    """slime's arguments of a run with --keep-old-actor and a push every n rollouts; start > 0 makes it a resume."""
 
     class Args(Namespace):
         def __getattr__(self, name: str) -> Any:
@@ -121,7 +121,7 @@ def make_args(n: int, rollouts: int, start: int, *, reference: bool, hooks: dict
 
 
 def run(monkeypatch: Any, args: Namespace, start: int, real: bool, script: str = "train_async") -> Recorder:
-    """A whole run, with every hook that `args` asks for, in the order of slime's script."""
+    """Runs a whole run, with every hook that `args` asks for, in the order of slime's script."""
     monkeypatch.setattr(train_hooks, "_state", train_hooks._State())
     monkeypatch.setattr(
         evaluations, "_evaluate", lambda actor, rollout_id: actor.rollout_manager.eval.remote(rollout_id)
@@ -146,7 +146,7 @@ def run(monkeypatch: Any, args: Namespace, start: int, real: bool, script: str =
 
 
 def run_driver(monkeypatch: Any, args: Namespace, start: int, order: DriverConfig) -> Recorder:
-    """A whole run of our driver on slime's real trainer, as inside/actor.py extends it."""
+    """Runs a whole run of our driver on slime's real trainer, as inside/actor.py extends it."""
     steps = args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size
     recorder = Recorder(args, torch.tensor(float(start * steps)))
     (ours,) = import_slime("sat_slime.plugin.inside.actor")
@@ -173,7 +173,8 @@ def run_driver(monkeypatch: Any, args: Namespace, start: int, order: DriverConfi
 
 
 def import_slime(*names: str) -> list[types.ModuleType]:
-    """Modules of the real slime that a CPU machine lacks something for, with stand-ins for that, which do not stay."""
+    """Imports modules of the real slime that need something which a CPU machine lacks. Stand-ins for that are removed
+    afterwards."""
     import torch._inductor.select_algorithm
     import torch.utils.flop_counter  # noqa: F401  both ask Triton for classes
 
@@ -192,7 +193,7 @@ def import_slime(*names: str) -> list[types.ModuleType]:
 
 
 class _MegatronTraining:
-    """megatron.training is not part of the megatron-core on PyPI."""
+    """Stands for megatron.training, which is not part of the megatron-core on PyPI."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         from importlib.machinery import ModuleSpec
@@ -209,7 +210,7 @@ class _MegatronTraining:
 
 
 local_ray = types.SimpleNamespace(get=lambda result: result, wait=lambda results: (results, []))
-"""Calls have returned before they are waited for."""
+"""Stands for ray: calls have returned before they are waited for."""
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -223,7 +224,7 @@ def _remote(function: Any) -> Any:
 def _real_actor(
     monkeypatch: Any, args: Namespace, recorder: Recorder, start: int, saved: float, cls: type | None = None
 ) -> Any:
-    """slime's MegatronTrainRayActor, or `cls`, on the number; not yet initialized."""
+    """slime's MegatronTrainRayActor, or `cls`, on a model that is one number; it is not initialized yet."""
     trainer, updaters, backuper = import_slime(
         "slime.backends.megatron_utils.actor",
         "slime.backends.megatron_utils.update_weight.update_weight_from_distributed",
@@ -250,7 +251,7 @@ def _real_actor(
     def base_init(self: Any, args: Namespace, role: str, *_: Any) -> None:
         self.args, self.role = args, role
 
-    def slime_init(args: Namespace) -> None:  # as slime.backends.megatron_utils.initialize.init ends
+    def slime_init(args: Namespace) -> None:  # as slime.backends.megatron_utils.initialize.init does at its end
         from slime.utils.misc import load_function
 
         load_function(args.custom_megatron_init_path)(args)
@@ -305,11 +306,11 @@ def _real_actor(
 
     monkeypatch.setattr(updater, "connect_rollout_engines", connect)
     monkeypatch.setattr(updater, "_send_weights", lambda self, bar: recorder.push(self.weight_version))
-    monkeypatch.setattr(updater, "update_weights", updater.update_weights)  # restored when the test ends
+    monkeypatch.setattr(updater, "update_weights", updater.update_weights)  # it is restored when the test ends
     from_tensor = trainer.UpdateWeightFromTensor
     monkeypatch.setattr(from_tensor, "update_weights", from_tensor.update_weights)
 
-    trainer.Timer().start_time.clear()  # one of a process, which has had an actor before
+    trainer.Timer().start_time.clear()  # all actors of this process share the timer
     actor = object.__new__(cls or trainer.MegatronTrainRayActor)
     actor._rank = 0
     actor._get_rollout_data = lambda data: data
@@ -322,13 +323,13 @@ def _real_actor(
 
 
 def _real_loop(monkeypatch: Any, args: Namespace, recorder: Recorder, actor: Any, steps: int, script: str) -> Any:
-    """The train() of slime's script around that actor. As Ray does, it calls the methods of the class."""
+    """The train() of slime's script around that actor. It calls the methods of the class, as Ray does."""
     path = Path(sys.modules["slime"].__path__[0]).parent / f"{script}.py"
     spec = importlib.util.spec_from_file_location(f"slime_{script}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     import_slime("slime.ray.placement_group")
-    with monkeypatch.context() as patch:  # its parser needs more of slime than the loop does
+    with monkeypatch.context() as patch:  # the script's parser needs more of slime than its loop does
         patch.setitem(sys.modules, "slime.utils.arguments", types.SimpleNamespace(parse_args=None))
         spec.loader.exec_module(module)
     cls = type(actor)
@@ -361,7 +362,7 @@ def _real_loop(monkeypatch: Any, args: Namespace, recorder: Recorder, actor: Any
 
 
 def facts_of_rank(layout: Any) -> tuple[dict[str, float], dict[str, float]]:
-    """The facts of a batch on this rank, and of one in which data-parallel rank 0 knows no versions."""
+    """The facts of a batch on this rank, and of another batch, of which data-parallel rank 0 knows no versions."""
     from megatron.core import mpu
     from slime.utils import distributed_utils
 

@@ -1,4 +1,4 @@
-"""A small MoE model on slime's patched Megatron, whose routers replay what an engine is said to have chosen."""
+"""Runs a small MoE model on slime's patched Megatron, whose routers replay what an engine is said to have chosen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sat_slime.plugin.inside.routed_experts import narrow
 
 
 def without_pinned_memory(put: Any) -> None:
-    """slime's RoutingReplay on a machine without CUDA. `put` is pytest's monkeypatch.setattr, or setattr."""
+    """Makes slime's RoutingReplay work without CUDA. `put` is pytest's monkeypatch.setattr, or setattr."""
     from slime.utils import routing_replay
 
     class Torch:
@@ -27,12 +27,12 @@ def without_pinned_memory(put: Any) -> None:
 
     put(routing_replay, "torch", Torch())
     accelerator = SimpleNamespace(current_device=lambda: "cpu")
-    if hasattr(routing_replay, "accelerator"):  # newer than v0.3.1
+    if hasattr(routing_replay, "accelerator"):  # only slime after v0.3.1 has it
         put(routing_replay, "accelerator", accelerator)
 
 
 def run(_rank: int, folder: str) -> None:
-    """Writes what the check says of each kind of routes, and the logits, to folder/said.pt."""
+    """Writes the verdict of the check on each kind of routes, and the logits, to folder/said.pt."""
     os.environ |= {"ENABLE_ROUTING_REPLAY": "1", "ROUTING_REPLAY_STAGE": "record"}
     from sat_slime.config.schema import EmbeddedConfig
     from sat_slime.embedded.trainer import parallel
@@ -76,7 +76,7 @@ def run(_rank: int, folder: str) -> None:
     engine = torch.stack([router.top_indices_list[0] for router in routers], 1).int()
     RoutingReplay.clear_all()
     samples = list(engine[: sum(lengths)].split(lengths))
-    for parameter in model.parameters():  # some steps later
+    for parameter in model.parameters():  # as if some steps later
         parameter.data += 0.002 * torch.randn_like(parameter)
 
     def replay(routes: list[torch.Tensor]) -> dict:
@@ -100,7 +100,7 @@ def run(_rank: int, folder: str) -> None:
         return said
 
     own = [routes[:-1] for routes in samples]
-    said = {"slime": replay(own)}  # nothing is watched yet
+    said = {"slime": replay(own)}  # no hook is installed yet
     routing_check.accept_narrow_routes()
     routing_check.watch()
     said["own"] = replay(own)

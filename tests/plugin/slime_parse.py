@@ -2,9 +2,9 @@
 
     PYTHONPATH=SLIME:MEGATRON python tests/plugin/slime_parse.py < COMMANDS > RESULTS
 
-COMMANDS is a JSON list of argument lists. RESULTS ends with a line of JSON: for each, `args` (what slime reads from
-it, as far as JSON can say it), or `error`; `left_over`, its flags that no parser took; and `not_in_full`, those that
-stand in no parser as they are written.
+COMMANDS is a JSON list of argument lists. RESULTS ends with a line of JSON, which has for each list: `args` (what slime
+reads from it, as far as JSON can say it), or `error`; `left_over`, the flags that no parser took; and `not_in_full`,
+the flags that no parser has as they are written.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def parse(words: list[str]) -> dict[str, Any]:
     try:
         values = vars(parse_args())
         result: dict[str, Any] = {"args": {key: value for key, value in values.items() if _is_plain(value)}}
-    except (Exception, SystemExit) as error:  # argparse has told its own on stderr
+    except (Exception, SystemExit) as error:  # argparse has written its error to stderr
         result = {"error": repr(error)}
     finally:
         argparse.ArgumentParser.parse_known_args = parse_known_args

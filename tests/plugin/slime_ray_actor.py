@@ -1,4 +1,4 @@
-"""The stand-in for slime's trainer as an actor of Ray, in a worker process."""
+"""Runs the stand-in for slime's trainer as an actor of Ray, in a worker process."""
 
 from __future__ import annotations
 

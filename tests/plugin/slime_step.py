@@ -1,7 +1,8 @@
-"""One optimizer step as slime's trainer makes it, around a model that is a table: logits of a token are a row of it.
+"""Makes one optimizer step as slime's trainer does, around a model that is a table: a token's logits are a row of it.
 
-Everything between the logits and the reported metrics is slime's: its loss_function, its layouts of tensor and context
-parallel ranks, its reduction of the metrics. The table's gradient and the metrics can be compared across layouts.
+Everything between the logits and the reported metrics is slime's: its loss_function, its layouts of tensor- and
+context-parallel ranks, its reduction of the metrics. The table's gradient and the metrics can be compared across
+layouts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PATH = "sat_slime.plugin.loss.policy_loss"
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks, and how their tokens are laid out."""
+    """The number of ranks of each parallelism, and how their tokens are laid out."""
 
     tp: int = 1
     cp: int = 1
@@ -38,7 +39,7 @@ class Layout:
 
 @dataclass
 class Problem:
-    """A global batch; every list has an entry for each response, all of it of whole responses."""
+    """A global batch; every list has an entry for each response, which is about the whole response."""
 
     tokens: list[Tensor]
     response_lengths: list[int]
@@ -49,9 +50,9 @@ class Problem:
     advantages: list[Tensor]
     table: Tensor
     nuclei: list[Tensor] | None = None
-    """(response tokens, VOCAB) bool of each response: the tokens that a top-p below 1 left to sample from."""
+    """For each response, (response tokens, VOCAB) bool: the tokens that a top-p below 1 left to sample from."""
     n_microbatches: int = 2
-    """Micro-batches of each data-parallel rank."""
+    """Number of micro-batches of each data-parallel rank."""
 
     @property
     def total_lengths(self) -> list[int]:
@@ -65,7 +66,7 @@ def make_problem(
     partial_masks: bool = True,
     log_probs: bool = True,
 ) -> Problem:
-    """(prompt tokens, response tokens) of each response."""
+    """A random global batch. responses: (prompt tokens, response tokens) of each."""
     g = torch.Generator().manual_seed(seed)
     table = torch.randn(VOCAB, VOCAB, generator=g)
     tokens = [torch.randint(0, VOCAB, (p + r,), generator=g) for p, r in responses]
@@ -91,7 +92,7 @@ def make_problem(
 
 
 def make_args(sat_slime: Any = "grpo", **changes: Any) -> Namespace:
-    """What slime's loss and the plugin read of slime's arguments."""
+    """slime's arguments, as far as slime's loss and the plugin read them."""
     values: dict[str, Any] = {
         "loss_type": "custom_loss",
         "custom_loss_function_path": PATH,
@@ -132,17 +133,17 @@ def make_args(sat_slime: Any = "grpo", **changes: Any) -> Namespace:
 
 @dataclass
 class Step:
-    """What a step left on one rank."""
+    """The results of a step on one rank."""
 
     metrics: dict[str, float]
     gradient: Tensor
-    """(VOCAB, VOCAB) of the table, over all ranks."""
+    """(VOCAB, VOCAB) gradient of the table, over all ranks."""
     losses: list[Tensor] = field(default_factory=list)
     """slime's scaled loss of each micro-batch."""
 
 
 def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
-    """One step on a rank; `take_step_quantile` in the plugin's section calls its hook before."""
+    """One step on a rank; with `take_step_quantile` in the plugin's section its hook is called before."""
     before = None
     if isinstance(args.sat_slime, dict) and args.sat_slime.pop("take_step_quantile", False):
         from sat_slime.plugin.inside.step_quantile import postprocess
@@ -154,7 +155,7 @@ def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
 
 
 def steps(layout: Layout, jobs: list[tuple[Namespace, Problem]]) -> list[Step]:
-    """One step for each (arguments, problem): starting ranks takes longer than they work."""
+    """One step for each (arguments, problem), all in one call, since it takes longer to start ranks than to step."""
     return [step(layout, args, problem) for args, problem in jobs]
 
 
@@ -233,7 +234,7 @@ def _rollout_data(problem: Problem, rank: int, dp: int, cut: Callable[..., Tenso
 
 
 def _nuclei_as_slime_has_them(nuclei: list[Tensor]) -> dict[str, list[Tensor]]:
-    """Of each response, token ids one after another and where those of each position begin."""
+    """The nuclei in slime's form: for each response all token ids in a row, and where those of each position begin."""
     return {
         "rollout_top_p_token_ids": [kept.nonzero()[:, 1].int() for kept in nuclei],
         "rollout_top_p_token_offsets": [
@@ -264,7 +265,8 @@ def _reducer() -> Callable[..., dict[str, float]]:
 
 
 def _whole_gradient(gradient: Tensor, args: Namespace, problem: Problem, layout: Layout) -> Tensor:
-    """As Megatron's data-parallel reduction: mean over data- and context-parallel ranks; per token, sum over tokens."""
+    """The gradient over all ranks, reduced as Megatron does: the mean over data- and context-parallel ranks, or with a
+    loss per token the sum over tokens."""
     from megatron.core import mpu
 
     group = mpu.get_data_parallel_group(with_context_parallel=True)
@@ -281,7 +283,7 @@ def _whole_gradient(gradient: Tensor, args: Namespace, problem: Problem, layout:
 
 
 def start_ranks(layout: Layout, rank: int, meeting_point: str) -> None:
-    """Process groups of Megatron on gloo, and slime's compiled functions in eager."""
+    """Sets up Megatron's process groups on gloo, and has slime's compiled functions run in eager mode."""
     from megatron.core import mpu
 
     torch.compiler.set_stance("force_eager")
@@ -305,7 +307,7 @@ def stop_ranks() -> None:
 
 
 def on_ranks(layout: Layout, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What `work(layout, *arguments)` returns on each rank, in rank order."""
+    """Starts the ranks, and returns what `work(layout, *arguments)` returns on each, in rank order."""
     with tempfile.TemporaryDirectory() as folder:
         if layout.world == 1:
             start_ranks(layout, 0, os.path.join(folder, "meet"))

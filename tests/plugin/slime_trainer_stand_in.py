@@ -1,6 +1,7 @@
-"""What the hooks meet of slime's MegatronTrainRayActor, train_async.py and train.py, for machines without slime.
+"""Stands in for what the hooks meet of slime's MegatronTrainRayActor, train_async.py and train.py, without slime.
 
-The same methods in the same order on a model that is one number; test_train_hooks.py holds them against the real ones.
+It calls the same methods in the same order on a model that is one number; test_train_hooks.py compares them with the
+real ones.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from sat_slime.plugin import train_hooks
 
 
 def serve_as_slime(monkeypatch: Any, problems: tuple[str, ...] = ()) -> None:
-    """Until the test ends, the hooks take this module for slime's; the probe finds `problems`."""
+    """Has the hooks take this module for slime's until the test ends, and the probe find `problems`."""
     monkeypatch.setattr(train_hooks, "TRAINER", __name__)
     monkeypatch.setattr(train_hooks, "probe_slime", lambda **_: list(problems))
     monkeypatch.setattr(train_hooks, "_state", train_hooks._State())

@@ -1,4 +1,4 @@
-"""Our order of a run: on slime's real trainer where slime is, and the order of its calls everywhere."""
+"""Our order of a run, on slime's real trainer where slime is installed, and the order of its calls everywhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STARTS = pytest.mark.parametrize("start", [0, 1, 5, 8])
 
 
 def arguments(n, rollouts, start=0, *, reference=False, **other):
-    """Of a run with denominator checkpoint, or trainer where everything is synchronous."""
+    """slime's arguments of a run with denominator checkpoint, or trainer where everything is synchronous."""
     method = {"denominator": "checkpoint" if n else "trainer"}
     other = {"keep_old_actor": None, "sat_slime": {"method": method}} | other
     return make_args(n, rollouts, start, reference=reference, hooks={}, **other)

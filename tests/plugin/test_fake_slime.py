@@ -1,4 +1,4 @@
-"""The stand-in for slime against the real one."""
+"""The stand-in for slime has the signatures of the real one."""
 
 from __future__ import annotations
 

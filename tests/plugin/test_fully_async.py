@@ -1,7 +1,7 @@
-"""Full asynchrony on slime: its real worker, `generate` and sample, with the hooks, on made-up answers of SGLang.
+"""Full asynchrony on slime: slime's real worker, `generate` and sample, with the hooks, on made-up answers of SGLang.
 
 A push of slime aborts what the engines decode (its pause is SGLang's `abort`). Here the first answers to some samples
-come aborted, and the rest of each under later weights.
+come back aborted, and the rest of each is generated under later weights.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ pytestmark = pytest.mark.needs_slime
 
 PROMPT, RESPONSE, SAMPLES = [7, 8, 9], 6, 2
 CUTS = {0: [(2, "1"), (1, "3")], 3: [(0, "1")], 4: [(5, "2"), (0, "3")]}
-"""Tokens and version of the answers that were cut off, by the sample's index; the last answer is of version 4."""
+"""Number of tokens and version of each answer that was cut off, by the sample's index; the last answer of each sample
+is of version 4."""
 
 
 class Server:
-    """SGLang behind slime's `post`."""
+    """Stands for SGLang behind slime's `post`."""
 
     def __init__(self) -> None:
         self.answers = {index: deque(cuts) for index, cuts in CUTS.items()}
@@ -52,7 +53,7 @@ class Server:
 
 
 class Prompts:
-    """slime's data source with a buffer, in small."""
+    """Stands for slime's data source with a buffer."""
 
     def __init__(self, groups) -> None:
         self.groups = deque(groups)
@@ -65,7 +66,7 @@ class Prompts:
 
 
 def test_interrupted_samples_carry_versions_and_routes_of_their_tokens(monkeypatch):
-    # Rewards are given below, and slime's rules want packages of their own.
+    # The test gives the rewards itself, since slime's rules want further packages.
     rules = types.ModuleType("slime.rollout.rm_hub")
     rules.async_rm = rules.batched_async_rm = None
     monkeypatch.setitem(sys.modules, rules.__name__, rules)
@@ -142,7 +143,7 @@ def test_interrupted_samples_carry_versions_and_routes_of_their_tokens(monkeypat
     assert [one.parts for one in carried] == [expected.get(i, ((6, 4),)) for i in range(8)]
     for sample, one in zip(samples, carried, strict=True):
         assert sample.response_length == len(sample.rollout_log_probs) == RESPONSE and not sample.remove_sample
-        # Rows by the version under which the next token was drawn; the prompt's by that of the first token.
+        # A row has the version under which the next token was drawn; the prompt's rows have that of the first token.
         rows = [(len(PROMPT), one.parts[0][1]), *one.parts]
         by_row = [version for count, version in rows for _ in range(count)]
         routes = torch.stack([make_routes(40, seed=version)[row] for row, version in enumerate(by_row)])

@@ -1,4 +1,4 @@
-"""The loss under slime's own loss_function: against slime's policy loss to the bit, and the same under every layout."""
+"""The loss in slime's own loss_function equals slime's policy loss to the bit, and is the same under every layout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ needs_slime = pytest.mark.needs_slime
 
 @pytest.fixture(scope="module", autouse=True)
 def slime():
-    """The real slime, or a stand-in for the few functions of it that a loss needs."""
+    """Puts the real slime in place, or a stand-in for the few functions of it that a loss needs."""
     pytest.importorskip("megatron.core", reason="slime's loss reads Megatron's parallel state")
     fake_slime.install_where_missing()
     yield
@@ -62,7 +62,7 @@ EXPECTED = {
     "kpop": compose(KPop(0.01)),
     "sat-gspo-checkpoint": compose_method("gspo", sat=True, denominator="checkpoint"),
 }
-"""What is not told by the name."""
+"""Methods with settings that their names do not tell."""
 
 
 def args_of(name: str, **changes):
@@ -74,7 +74,7 @@ def args_of(name: str, **changes):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_is_the_objective(name: str) -> None:
-    """Loss and gradient against sat_slime.objective, whose values the equations' brute force holds."""
+    """Loss and gradient are those of sat_slime.objective, whose tests compute the equations by brute force."""
     problem = make_problem()
     (result,) = on_ranks(Layout(), step, args_of(name), problem)
     loss, gradient = by_the_objective(EXPECTED.get(name) or named_method(name), problem)
@@ -109,7 +109,7 @@ def by_the_objective(method: Method, problem) -> tuple[float, torch.Tensor]:
 
 @pytest.mark.parametrize("layout", [Layout(), Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2)], ids=str)
 def test_top_p_replay_is_the_equation(layout: Layout) -> None:
-    """slime's masks, of whatever rank, against log-probs normalized over the nucleus."""
+    """With slime's masks every rank's log-probs are normalized over the nucleus."""
     needs_real(layout)
     problem = with_nuclei(make_problem())
     names = ("grpo-topp", "sat-gspo-topp", "dppo-topp")
@@ -124,7 +124,7 @@ def test_top_p_replay_is_the_equation(layout: Layout) -> None:
 
 
 def with_nuclei(problem):
-    """The problem as if half of the vocabulary had been cut off at every position, never the sampled token."""
+    """The problem as if half of the vocabulary had been cut off at every position, but never the sampled token."""
     generator, nuclei = torch.Generator().manual_seed(1), []
     for tokens, n in zip(problem.tokens, problem.response_lengths, strict=True):
         kept = torch.rand(n, VOCAB, generator=generator) < 0.5
@@ -149,7 +149,7 @@ def test_off_is_slimes_own_loss_to_the_bit(estimator: str, extras: str, per_toke
         "entropy_coef": 0.01 if everything or extras == "entropy" else 0.0,
         "eps_clip_high": 0.28,
         "eps_clip_c": 1.5 if everything or extras == "dual" else None,
-        "global_batch_size": 4,  # two optimizer steps a rollout, so that the ratio means something
+        "global_batch_size": 4,  # two optimizer steps a rollout: the ratio is not always 1
     }
     tis = everything or extras == "tis"
     if changes["eps_clip_c"] and not slime_has_dual_clip():
@@ -193,8 +193,8 @@ LAYOUTS = [Layout(dp=2), Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(t
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_every_layout_gives_the_same(layout: Layout) -> None:
-    """Loss, gradient and every metric. Data-parallel ranks each hold one of the single rank's two micro-batches, so
-    that the scope of the micro-batch's quantile is the same, too."""
+    """Loss, gradient and every metric are compared. Each data-parallel rank holds one of the single rank's two
+    micro-batches, so that the scope of the micro-batch's quantile is the same, too."""
     needs_real(layout)
     names = ("sat-grpo", "sat-gspo", "gspo-tis", "dppo")
     problem = make_problem()
@@ -211,7 +211,8 @@ def needs_real(layout: Layout) -> None:
 
 
 def one_rank(name: str, problem, dp: int) -> Step:
-    """The reference: data-parallel rank r holds responses r, r + dp, ...; so does micro-batch r here."""
+    """The step of a single rank, for reference: data-parallel rank r would hold responses r, r + dp, ...; here
+    micro-batch r does."""
     order = [i for rank in range(dp) for i in range(rank, len(problem.tokens), dp)]
     return on_ranks(Layout(), step, args_of(name, use_kl_loss=True), reorder(problem, order))[0]
 
@@ -238,14 +239,14 @@ def assert_same_step(step: Step, expected: Step) -> None:
 
 @pytest.mark.parametrize("layout", [Layout(), *LAYOUTS], ids=str)
 def test_the_step_quantile_is_that_of_all_tokens(layout: Layout) -> None:
-    """However the step is cut into micro-batches and ranks: as one micro-batch with all of them."""
+    """However the step is cut into micro-batches and ranks, it is as if one micro-batch had all of them."""
     needs_real(layout)
     problem = make_problem()
     jobs, expected = [], []
     for base in ("grpo", "gspo"):
         whole = make_args({"method": {"base": base, "sat": True}})
         (one,) = on_ranks(Layout(), step, whole, replace(problem, n_microbatches=1, log_probs=None))
-        del one.metrics["sat/scope_too_small"]  # not judged where the quantile is given
+        del one.metrics["sat/scope_too_small"]  # it is not judged where the quantile is given
         section = {"method": {"base": base, "sat": {"enabled": True, "scope": "step"}}, "take_step_quantile": True}
         for n_microbatches in (1, 2):
             jobs.append((make_args(dict(section)), replace(problem, n_microbatches=n_microbatches)))
@@ -280,7 +281,7 @@ def test_recomputing_the_loss_counts_once() -> None:
 
 @pytest.mark.parametrize("name", ["sat-grpo", "sat-gspo", "dppo"])
 def test_empty_and_masked_responses(name: str) -> None:
-    """A response without a token, one without an active token, a micro-batch without either."""
+    """The step has a response without a token, one without an active token, and a micro-batch without either."""
     problem = make_problem(responses=((3, 0), (4, 0), (3, 5), (2, 4)))
     problem.loss_masks[3] = torch.zeros(4, dtype=torch.int)
     problem.rollout_log_probs[3][1] = float("nan")

@@ -1,4 +1,4 @@
-"""The probe: knows slime where it is, and what it says of one that is not known."""
+"""The probe knows slime where it is installed, and says what differs in a slime that is not known."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_the_newest_slime_with_a_signature_changed_is_refused(tmp_path):
 
 
 def old_slime(root: Path) -> Path:
-    """What v0.3.0 has: another batch key, no sample hooks."""
+    """Changes the files to what v0.3.0 has: another batch key, and no sample hooks."""
     for file, text in {
         "backends/megatron_utils/actor.py": "class MegatronTrainRayActor: ...\n",
         "ray/rollout.py": 'train_data["group_mask_sums"] = []\n',

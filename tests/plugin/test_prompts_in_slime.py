@@ -1,4 +1,4 @@
-"""slime's own Dataset on what is prepared."""
+"""slime's own Dataset reads the prompts that are prepared."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tokenizer_folder(tmp_path_factory):
 
 
 def samples(path, tokenizer_folder, chat_template, max_length=None):
-    """As slime's RolloutDataSource reads --prompt-data."""
+    """The samples that slime's RolloutDataSource reads from --prompt-data."""
     (module,) = import_slime("slime.utils.data")
     from transformers import AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""The verifier as slime calls it: through its own dispatch where slime is, with the same arguments else."""
+"""The verifier as slime calls it: by slime's dispatch where that is installed, elsewhere with the same arguments."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_wrong_settings_are_told(fresh_pool, settings, message):
 def test_settings_reach_the_pool_and_counts_reach_the_metrics(fresh_pool):
     assert reward.drain_metrics() == {}
     args = Namespace(sat_slime_verifier={"workers": 1, "cpu_s": 0.3})
-    costly = "|" + "+".join(f"|x-{k}|" for k in range(12)) + "|<9"  # seconds, only to be parsed
+    costly = "|" + "+".join(f"|x-{k}|" for k in range(12)) + "|<9"  # it takes seconds only to parse
     assert asyncio.run(reward.default(args, sample(f"\\boxed{{{costly}}}", "x^2<5"))) == 0.0
     assert asyncio.run(reward.default(args, sample("Answer: 5", "5"))) == 1.0
     assert (len(reward._pool._threads), reward._pool.limits.cpu_s) == (1, 0.3)
@@ -119,7 +119,7 @@ def test_slime_finds_and_calls_it():
 
 @pytest.mark.needs_slime
 def test_slimes_rules_agree_where_they_are_the_same():
-    """slime's `dapo` is -1 where this is 0."""
+    """slime's `dapo` gives -1 where ours gives 0."""
     pytest.importorskip("pylatexenc", reason="slime's rules import it")
     from slime.rollout.rm_hub.math_dapo_utils import compute_score
 

@@ -1,4 +1,4 @@
-"""Hooks in slime's rollout process, on its Sample and RolloutManager where slime is, on a stand-in else."""
+"""Hooks in slime's rollout process, on slime's Sample and RolloutManager where it is installed, else on a stand-in."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def make_args(hooks: dict[str, bool] | None = None, **other: Any) -> Namespace:
 
 
 def make_sample(sample_class, index: int = 0, response: int = 10, version: str = "3", **other: Any):
-    """A response to prompt `index // 4` of 10 tokens, with good routes."""
+    """A response to prompt `index // 4`, which has 10 tokens, with good routes."""
     group = index // 4
     routes = torch.cat([make_routes(11, seed=group), make_routes(response, seed=1000 + index)])
     fields = {
@@ -138,7 +138,7 @@ def test_without_routing_replay_nothing_happens(sample_class):
 @pytest.mark.parametrize(
     ("hooks", "dtype", "left_out"),
     [
-        ({"narrow_routed_experts": False}, torch.uint8, True),  # what stands in is narrow
+        ({"narrow_routed_experts": False}, torch.uint8, True),  # the stand-in routes are narrow
         ({"check_routed_experts": False}, torch.uint8, False),
         ({"narrow_routed_experts": False, "check_routed_experts": False}, torch.int32, False),
     ],
@@ -243,8 +243,8 @@ def test_versions_are_carried_to_the_trainer(sample_class):
 
 
 def interrupted(sample_class, args, cuts: list[int], versions_: list[str], length: int, index: int = 0):
-    """A sample that pushes cut off after so many tokens, as the hook sees it each time; its last routes are those of
-    all its tokens, forwarded anew."""
+    """A sample that pushes cut off after the numbers of tokens in `cuts`, which the hook has seen each time. Its last
+    routes are those of all its tokens, which were forwarded anew."""
     empty = {"tokens": [index // 4] * 10, "response_length": 0, "rollout_log_probs": [], "weight_versions": []}
     sample = make_sample(sample_class, index, **empty, rollout_routed_experts=None)
     for end, version in zip([*cuts, length], versions_, strict=True):
@@ -262,9 +262,9 @@ def test_the_version_of_each_token_is_carried(sample_class):
     args = make_args(use_rollout_routing_replay=False, sat_slime={"method": {}})
     samples = [
         interrupted(sample_class, args, [4, 7], ["2", "3", "5"], 10),
-        interrupted(sample_class, args, [0, 4], ["1", "3", "4"], 6),  # cut off before its first token
+        interrupted(sample_class, args, [0, 4], ["1", "3", "4"], 6),  # it was cut off before its first token
         make_sample(sample_class, 2, response=8, version="5"),
-        make_sample(sample_class, 3, response=8, weight_versions=["3", "4"]),  # a conversation: nobody was cut off
+        make_sample(sample_class, 3, response=8, weight_versions=["3", "4"]),  # a conversation that was not cut off
     ]
     log_rollout(5, args, samples, {}, 1.0)
     data = pickle.loads(pickle.dumps({"round_number": [sample.metadata["round_number"] for sample in samples]}))
@@ -279,7 +279,7 @@ def test_rows_forwarded_anew_keep_the_routes_of_their_time(sample_class):
     assert not sample.remove_sample and sample.rollout_routed_experts.dtype == torch.uint8
     assert sample.rollout_routed_experts.shape[0] == 19
     first, second, third = (make_routes(40, seed=1000 + version) for version in (2, 3, 5))
-    expected = torch.cat([first[:13], second[13:16], third[16:19]])  # 9 rows of the prompt that predict nothing
+    expected = torch.cat([first[:13], second[13:16], third[16:19]])  # 9 of the prompt's rows predict nothing
     assert torch.equal(sample.rollout_routed_experts.int(), expected)
     assert set(sample.metadata) == {"sat_slime_cuts"}
 
@@ -336,7 +336,7 @@ def test_routes_that_went_to_another_response_are_found_by_the_prompt(sample_cla
 
 
 def rollout_manager():
-    """slime's RolloutManager, without what Ray makes of it."""
+    """slime's RolloutManager as the plain class, not as the actor that Ray makes of it."""
     (module,) = import_slime("slime.ray.rollout")
     return module.RolloutManager.__ray_metadata__.modified_class
 
@@ -384,7 +384,7 @@ def test_through_slimes_conversion_to_the_trainers_batch(monkeypatch):
 
 @pytest.fixture
 def tracked(monkeypatch):
-    """What goes to slime's trackers, by the key that is its x axis."""
+    """The metrics that go to slime's trackers, each call with the key that is its x axis."""
     seen = []
     fake = SimpleNamespace(
         log=lambda args, metrics, step_key: seen.append((step_key, metrics)),
@@ -400,7 +400,7 @@ def evaluated(sample_class, version: str, rewards=(1.0, 0.0, 0.0, 0.0)) -> dict[
 
 
 def test_an_evaluation_is_that_of_the_weights_it_measured(sample_class, tmp_path, tracked):
-    """Push every 8 rollouts, evaluation every 5."""
+    """Weights are pushed every 8 rollouts and evaluated every 5."""
     args = make_args(sat_slime={"run_dir": str(tmp_path / "run")}, use_rollout_routing_replay=False)
     for rollout_id, version in [(4, "0"), (9, "8"), (14, "8"), (19, "16")]:
         log_rollout(rollout_id + 1, args, [], {}, 1.0)

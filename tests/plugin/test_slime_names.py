@@ -1,4 +1,4 @@
-"""The table of slime's names: against slime's trees, against what was read of the newest, and against our own code."""
+"""The table of slime's names fits slime's trees, what was read of the newest version, and our own code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_each_name_of_the_newest_is_as_it_was_read(form):
         assert list(calls(form, *evidence.split()[2:])), f"no recorded call of {form.name}"
         return
     found = recorded(form.file, form.name)
-    if found is None:  # a class, of which methods were read
+    if found is None:  # a class of which only methods were read
         assert any(
             name.startswith(f"{form.name}.") for one in READ if one["file"] == form.file for name in one["functions"]
         )
@@ -58,7 +58,7 @@ def test_each_name_of_the_newest_is_as_it_was_read(form):
 
 
 def calls(form: Form, file: str, commit: str = "") -> Iterator[ast.Call]:
-    """Recorded calls of that name in a file of the newest, which must fit the table's parameters."""
+    """Recorded calls of that name in a file of the newest version; they must fit the table's parameters."""
     signature = form.parameters and inspect.Signature(
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in form.parameters]
     )
@@ -85,8 +85,8 @@ def test_no_name_is_there_twice_for_one_use():
 
 
 def test_the_plugin_touches_no_other_name_of_slime():
-    """By imports, by dotted paths in strings, and by attributes of imported modules. plugin/cpu stands in for a GPU and
-    says its own."""
+    """It may touch one by an import, by a dotted path in a string, or by an attribute of an imported module. plugin/cpu
+    stands in for a GPU and names what it patches itself."""
     modules = {form.module for form in FORMS}
     places = {f"{form.module}.{form.name.partition('.')[0]}" for form in FORMS}
     known = {"", *modules, *places, *(f"{module.rpartition('.')[0]}" for module in modules), "backends"}
@@ -100,7 +100,7 @@ def test_the_plugin_touches_no_other_name_of_slime():
 
 
 def touched(tree: ast.Module) -> Iterator[str]:
-    """Dotted paths below `slime`."""
+    """Dotted paths within the package `slime` that the code of a module names."""
     aliases: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "slime":

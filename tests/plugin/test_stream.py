@@ -1,4 +1,4 @@
-"""The stream on slime with engines and a trainer that take virtual time: pace, bound, pushes, failures, state."""
+"""The stream on slime, with engines and a trainer that take virtual time: pace, bound, pushes, failures and state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Status(enum.Enum):
 
 @dataclass
 class Sample:
-    """As much of slime's as the stream reads."""
+    """Stands for slime's sample, as far as the stream reads it."""
 
     index: int
     status: Status = Status.PENDING
@@ -35,7 +35,7 @@ class Sample:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its clock jumps to whatever is due next."""
+    """An event loop whose clock jumps to whatever is due next."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,8 @@ def simulate(coroutine):
 
 
 class Engines:
-    """A token of a sample takes a second. A push cuts off what is decoded and holds requests until it is over."""
+    """Engines that take a second for a token of a sample. A push cuts off what they decode, and holds requests until it
+    is over."""
 
     def __init__(self, slots=12, length=lambda index: 8) -> None:
         self.slots, self.length = slots, length
@@ -124,7 +125,7 @@ class Prompts:
 
 
 class Run:
-    """A driver: asks, trains, pushes."""
+    """A driver, which asks for rollouts, trains and pushes."""
 
     def __init__(
         self, engines, lag=1, steps=1, max_staleness=1, rollouts=ROLLOUTS, train=lambda: 10.0, prompts=None
@@ -160,7 +161,7 @@ class Run:
         gone = self.dropped() + len(self.stream._dropped)
         assert self.prompts.drawn * SAMPLES == len(self.handed) + gone + inside  # nothing is lost
         by_length = sum(count for one in self.metrics for key, count in one.items() if "/finished/" in key)
-        assert by_length + len(self.stream._finished) == len(self.handed) + gone + waiting  # or counted twice
+        assert by_length + len(self.stream._finished) == len(self.handed) + gone + waiting  # or is counted twice
 
     def dropped(self) -> int:
         return int(sum(metrics["rollout/dropped"] for metrics in self.metrics))
@@ -179,7 +180,7 @@ def test_whatever_engines_and_trainer_take_the_bound_holds_and_nothing_is_lost(s
             engines,
             lag,
             steps,
-            max_staleness=lag * steps - 1 + rng.randint(0, 4),  # the least that is accepted, and more
+            max_staleness=lag * steps - 1 + rng.randint(0, 4),  # the least that is accepted, or more
             train=lambda: rng.choice([0.1, 3.0, 40.0]),
         )
         await run.go()
@@ -188,7 +189,7 @@ def test_whatever_engines_and_trainer_take_the_bound_holds_and_nothing_is_lost(s
     run = simulate(whole())
     assert len({sample.index for sample in run.handed}) == ROLLOUTS * PROMPTS * SAMPLES
     assert run.engines.most < run.engines.slots + SAMPLES
-    assert not run.stream.begun and not run.stream.waiting  # nothing is generated that the run cannot train
+    assert not run.stream.begun and not run.stream.waiting  # no group is generated that the run cannot train
 
 
 @pytest.mark.parametrize("lag, steps, slack", [(1, 1, 0), (1, 1, 1), (2, 1, 0), (3, 2, 3), (1, 4, 2)])
@@ -229,7 +230,7 @@ def test_a_slow_trainer_finds_the_queue_full_and_the_engines_at_rest():
     run = simulate(whole())
     # 5 rollouts are trained and pushed: rollouts 5, 6 and 7 may be of these weights.
     assert len(run.stream.waiting) == 3 * PROMPTS and not run.stream.begun
-    assert run.metrics[-1]["queue/length"] == PROMPTS  # of version 3, while rollout 4 is trained: rollout 5 alone
+    assert run.metrics[-1]["queue/length"] == PROMPTS  # while rollout 4 trains, version 3 may only fill rollout 5
 
 
 def test_a_group_that_fails_is_generated_anew():
@@ -294,7 +295,7 @@ def test_engines_that_tell_no_version_are_waited_for_and_then_told():
 
 
 def test_samples_made_of_one_begin_anew_after_a_push():
-    """slime cannot go on with a part of a group that is a list."""
+    """slime cannot go on with a group in which one element is a list."""
     seen = []
 
     async def whole():
@@ -328,7 +329,7 @@ def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(se
         state = await run.stream.freeze(6)
         drawn = prompts.drawn
         await asyncio.sleep(100)
-        assert prompts.drawn == drawn  # nothing begins meanwhile
+        assert prompts.drawn == drawn  # nothing began meanwhile
         return run, state
 
     before, (waiting, unfinished, untold) = simulate(until_the_checkpoint())

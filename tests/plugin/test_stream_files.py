@@ -1,4 +1,4 @@
-"""A stream's groups in a checkpoint: they come back as they were, whole or not at all, and damage is told in a line."""
+"""A stream's groups come back from a checkpoint as they were, whole or not at all, and damage is told in a line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNTOLD, NOTHING = {"finished": [3, 9, 9], "dropped": [9]}, {"finished": [], "dro
 
 @dataclass
 class Sample:
-    """With slime's two methods of a sample that the files stand on."""
+    """Stands for slime's sample, with the two methods that the files need."""
 
     index: int
     tokens: list[int] = field(default_factory=list)
@@ -42,7 +42,7 @@ def make_groups():
         3,
         list(range(150_000, 150_040)),
         [-0.1 * i - 1e-12 for i in range(40)],
-        torch.randint(0, 128, (39, 2, 8), generator=generator).to(torch.uint8)[:, :1],  # shares memory with more
+        torch.randint(0, 128, (39, 2, 8), generator=generator).to(torch.uint8)[:, :1],  # a view into a larger tensor
         {"score": 1.0, "parts": [True, False]},
         metadata,
     )
@@ -134,7 +134,7 @@ def change_a_reward(folder):
 
 
 def edit(change):
-    """Of a file that was written so, with its checksum."""
+    """A damage that changes queue.json and its checksum with it, as if the file had been written so."""
 
     def damage(folder):
         meta = json.loads((folder / "queue.json").read_text())
@@ -175,7 +175,7 @@ def test_damage_is_told_in_a_line_with_the_remedy(tmp_path, damage):
 
 
 def as_before(folder):
-    """A queue of the kind before: the tensors' checksum is in queue.json."""
+    """A queue in the format before: the tensors' checksum is in queue.json."""
     meta = json.loads((folder / "queue.json").read_text())
     meta |= {"schema": "sat_slime.queue/1", "sha256": sha256(folder / "queue.safetensors")}
     (folder / "queue.json").write_text(json.dumps(meta))

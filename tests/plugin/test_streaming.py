@@ -1,7 +1,7 @@
 """Mode streaming on slime's own functions: its sample, its generation of a group, its data source, its event loop.
 
-SGLang and its router answer from here. A push aborts what is decoded, as slime's does, and what is asked for meanwhile
-waits.
+This module answers for SGLang and its router. A push aborts what is decoded, as slime's does, and requests that come
+meanwhile wait.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.needs_slime
 
 PROMPTS, SAMPLES, RESPONSE, ROLLOUTS = 4, 2, 20, 8
 LONG = 3
-"""Of so many prompts one has answers that the next push cuts off."""
+"""One in this many prompts has answers that the next push cuts off."""
 
 
 class Sglang:
-    """Two engines behind a router, as slime's `post` and `get` see them."""
+    """Stands for two engines behind a router, as slime's `post` and `get` see them."""
 
     def __init__(self, held: int = 0) -> None:
         self.held = held
@@ -71,7 +71,7 @@ class Tokenizer:
 
 
 class Problems:
-    """slime's data set, in small: rewarded beforehand."""
+    """Stands for slime's data set; its samples are rewarded beforehand."""
 
     def __init__(self, sample_class) -> None:
         self.samples = [sample_class(prompt=str(i), label=f"label {i}", reward=1.0) for i in range(500)]
@@ -82,7 +82,7 @@ class Problems:
 
 @pytest.fixture
 def slime(monkeypatch):
-    """slime's modules, with ours for mode streaming, and no servers behind them."""
+    """slime's modules, with ours for mode streaming, without servers behind them."""
     rollout = importlib.import_module("slime.rollout.sglang_rollout")
     streaming = importlib.import_module("sat_slime.plugin.streaming")
     misc = importlib.import_module("slime.utils.misc")
@@ -164,7 +164,7 @@ def make_args(tmp_path, **changes):
 
 
 def go(slime, source, server, first, last):
-    """A driver: asks, trains, pushes. Returns each rollout's samples and metrics."""
+    """Drives a run: asks for rollouts, trains, pushes. Returns each rollout's samples and metrics."""
     rollouts = []
     for rollout in range(first, last):
         output = slime.call(slime.streaming.generate_rollout, source.args, rollout, source, evaluation=False)
@@ -178,7 +178,7 @@ def go(slime, source, server, first, last):
 
 
 def check(sample, args, rollout):
-    """Whole, of the versions that it says, and within the bound."""
+    """Checks that a sample is whole, of the versions that it says, and within the bound."""
     parts = versions.parts_of(sample)
     assert sum(tokens for tokens, _ in parts) == len(sample.rollout_log_probs) == sample.response_length
     assert sample.rollout_log_probs == [-0.25 - version for tokens, version in parts for _ in range(tokens)]
@@ -205,7 +205,7 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
         return frozen[0]
 
     source.stream.freeze = noted
-    source.save(3)  # as the driver does: before rollout 3 is trained
+    source.save(3)  # the driver does so, too, before rollout 3 is trained
     ((waiting, unfinished, untold),) = frozen
     assert waiting and unfinished and set(untold) == {"finished", "dropped"}
 
@@ -223,7 +223,7 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
     dropped = sum(one["rollout/dropped"] for one in metrics)
     assert max(indices) + 1 - len(indices) <= dropped  # no prompt is skipped
     finished = sum(count for one in metrics for key, count in one.items() if key.startswith("rollout/finished/"))
-    assert finished >= len(samples) + dropped  # what waited at the checkpoint is counted too
+    assert finished >= len(samples) + dropped  # groups that waited at the checkpoint are counted too
     assert any(len(versions.parts_of(sample)) == 2 for sample in samples)
 
 
@@ -286,7 +286,7 @@ def test_a_resume_without_a_queue_goes_on_and_says_what_is_skipped(slime, tmp_pa
 
 
 def test_slimes_event_loop_is_the_only_one(slime, tmp_path):
-    """Its semaphore, and the pool of its connections, are bound to one loop; evaluations use that one."""
+    """slime's semaphore and the pool of its connections are bound to one loop, which evaluations use, too."""
     server, args = Sglang(), make_args(tmp_path)
     seen, post = set(), server.post
 

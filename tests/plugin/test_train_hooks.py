@@ -1,4 +1,5 @@
-"""The trainer's hooks in slime's own order of a run: its real loop and trainer where slime is, a stand-in else."""
+"""The trainer's hooks in slime's own order of a run, on its real loop and trainer where it is installed, else on a
+stand-in."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ ALL_OFF = dict.fromkeys(HOOKS, False)
 
 
 def follow(steps):
-    """The facts of this process's trainer, whose weights have had that many steps."""
+    """Gives this process's trainer facts whose weights have had that many steps."""
     trainer_process._facts = BatchFacts(steps)
     return trainer_process._facts
 
@@ -52,11 +53,11 @@ def wrongly_scored(recorder):
 @pytest.mark.parametrize(
     ("n", "every", "rollouts", "start", "expected"),
     [
-        (8, 5, 20, 0, [(0, 0), (4, 0), (9, 8), (14, 8), (19, 20)]),  # due at the last, with weights pushed for it
+        (8, 5, 20, 0, [(0, 0), (4, 0), (9, 8), (14, 8), (19, 20)]),  # it is due at the last: weights are pushed
         (8, 5, 18, 0, [(0, 0), (4, 0), (9, 8), (14, 8), (17, 18)]),
         (1, 5, 12, 0, [(0, 0), (4, 5), (9, 10), (11, 12)]),
-        (4, 4, 8, 0, [(0, 0), (3, 4), (7, 8)]),  # slime's own last one is of the final weights
-        (8, 5, 18, 8, [(9, 8), (14, 8), (17, 18)]),  # a resumed run had its first
+        (4, 4, 8, 0, [(0, 0), (3, 4), (7, 8)]),  # slime's own last one already has the final weights
+        (8, 5, 18, 8, [(9, 8), (14, 8), (17, 18)]),  # a resumed run has had its first
     ],
 )
 def test_the_initial_and_the_final_weights_are_evaluated(monkeypatch, n, every, rollouts, start, expected, real):
@@ -171,7 +172,7 @@ def test_versions_are_the_steps_of_the_pushed_weights_and_give_the_lag(monkeypat
 def test_a_push_by_disk_keeps_its_own_versions(monkeypatch, real):
     args = make_args(2, 6, 3, reference=False, hooks={})
     args.update_weight_transport = "disk"
-    if real:  # the class that pushes by NCCL stands for the one by disk, whose files have no place here
+    if real:  # the class that pushes by NCCL stands for the one that pushes by disk, whose files have no place here
         trainer, updaters = import_slime(
             train_hooks.TRAINER, "slime.backends.megatron_utils.update_weight.update_weight_from_distributed"
         )
@@ -261,7 +262,7 @@ def test_without_a_trainer_there_is_nothing_to_hook_into(monkeypatch, caplog):
 def test_a_critic_gets_no_hooks(monkeypatch):
     stand_in.serve_as_slime(monkeypatch)
     critic = stand_in.Trainer(None, {})
-    with pytest.raises(TypeError):  # it goes on to build a model, and has none
+    with pytest.raises(TypeError):  # slime's init goes on to build a model, and has none
         critic.init(make_args(2, 3, 0, reference=False, hooks={}), "critic")
     assert train_hooks._state.actor is None
     assert "train_actor" not in vars(critic)
@@ -376,7 +377,7 @@ def test_facts_are_those_of_all_ranks_and_the_same_on_each():
 
 @pytest.mark.engine
 def test_hooks_take_effect_in_a_ray_actor(monkeypatch):
-    """Ray calls copies of a class's methods, made when the worker loads it: what is patched in the class is not run."""
+    """Ray calls copies of a class's methods, made when the worker loads it, so a patch of the class would not run."""
     ray = pytest.importorskip("ray")
     here = Path(__file__).parent
     search = [str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]

@@ -1,4 +1,5 @@
-"""Runs a module that imports slime's argument parser on a machine without a GPU, and without what only a GPU needs.
+"""Runs a module that imports slime's argument parser, on a machine without a GPU and without packages that only a GPU
+needs.
 
 PYTHONPATH=SLIME:MEGATRON python tests/plugin/without_gpu.py sat_slime.plugin.launch.flags --record FILE ...
 """
@@ -13,10 +14,10 @@ import warnings
 
 
 def prepare() -> None:
-    """From now on slime.utils.arguments can be imported, and its parser works."""
-    warnings.simplefilter("ignore")  # what is missing here
+    """Makes slime.utils.arguments importable, and its parser work, from now on."""
+    warnings.simplefilter("ignore")  # about packages that are missing here
     import torch
-    import torch.utils.flop_counter  # before the stand-in for Triton: it asks Triton for a class
+    import torch.utils.flop_counter  # it asks the real Triton for a class
 
     from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 

@@ -1,4 +1,4 @@
-"""The real slime, whole, on a CPU: `pytest tests/slime_whole --slime DIR --megatron DIR` (docs/slime-laptop.md)."""
+"""Tests run the whole slime on a CPU: `pytest tests/slime_whole --slime DIR --megatron DIR` (docs/slime-laptop.md)."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ from whole_run import COMMAND, Slime, environment
 
 @pytest.fixture(scope="session")
 def slime(request, tmp_path_factory):
-    """The checkouts that the command line names, with a model and prompts made for these tests."""
+    """The checkouts that the command line names, with a model and prompts that are made for these tests."""
     folders = {name: request.config.getoption(f"--{name}") for name in ("slime", "megatron")}
     if missing := [f"--{name} DIR" for name, folder in folders.items() if not folder]:
         pytest.skip(f"needs the real slime and its Megatron-LM: {' '.join(missing)}")

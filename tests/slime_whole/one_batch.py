@@ -1,7 +1,7 @@
-"""One rollout batch, and how both runtimes train on it: the embedded one, and slime without engines and without Ray.
+"""Trains on one rollout batch with both runtimes: the embedded one, and slime without engines and without Ray.
 
-The batch is that of a stale policy: other weights than those that are trained say its log-probs and its routes, so that
-ratios leave their intervals, gates close, and replayed routes are not the trainer's own.
+The batch is that of a stale policy: its log-probs and routes come from other weights than those that are trained, so
+that ratios leave their intervals, gates close, and replayed routes are not the trainer's own.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ SCRIPT = Path(__file__).with_name("slime_trainer.py")
 TIMEOUT_S = 900.0
 PROMPTS, SAMPLES = 8, 8
 STEPS = 2
-"""Optimizer steps on the same batch: at the second the lag is 1, and Adam has moments."""
+"""Number of optimizer steps on the same batch: at the second the lag is 1, and Adam has moments."""
 STALENESS = 0.05
-"""Noise of the weights that generate, in standard deviations of each weight's."""
+"""Noise in the weights that generate, in standard deviations of each weight tensor."""
 
 # Adam's first step is the learning rate times the gradient's sign wherever the gradient is far above epsilon: with the
-# default of 1e-8, rounding in a gradient that vanishes would be a step of its own.
+# default of 1e-8, rounding in a gradient that vanishes would make a step.
 EPSILON = "train.adam_eps=1e-5"
 
 
@@ -51,13 +51,13 @@ class Batch:
     """A rollout batch, and the two models."""
 
     model: Path
-    """Hugging Face folder of the weights in training."""
+    """The Hugging Face folder of the weights in training."""
     generating: Path
-    """Of those that generated, and that are the reference model."""
+    """The Hugging Face folder of the weights that generated, which are also the reference model."""
     rollout: RolloutBatch
 
     def write_for_slime(self, file: Path) -> None:
-        """What slime's rollout function leaves of each response, as JSON."""
+        """Writes as JSON what slime's rollout function leaves of each response."""
         rows = [
             {
                 "group_index": index // SAMPLES,
@@ -76,21 +76,21 @@ class Batch:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a trainer made of the batch, STEPS times."""
+    """The results of training on the batch for STEPS steps."""
 
     metrics: list[dict[str, float]]
-    """Of each optimizer step, by the names of metrics.jsonl."""
+    """Metrics of each optimizer step, by the names of metrics.jsonl."""
     weights: dict[str, torch.Tensor]
-    """Afterwards, by Hugging Face's names."""
+    """The weights afterwards, by Hugging Face's names."""
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    """Of a Hugging Face folder of one file or several."""
+    """The weights in a Hugging Face folder, which has one file or several."""
     return {name: weight for file in folder.glob("*.safetensors") for name, weight in load_file(file).items()}
 
 
 def assert_same_metrics(one: list[dict], other: list[dict], apart: Collection[str] = ()) -> None:
-    """Every metric that both have of each step is equal but for rounding; those named in `apart` are left out."""
+    """Asserts that at each step every metric that both have is equal but for rounding, except those in `apart`."""
     for mine, theirs in zip(one, other, strict=True):
         for name in mine.keys() & theirs.keys():
             if name not in apart and not name.startswith("time/"):
@@ -99,7 +99,7 @@ def assert_same_metrics(one: list[dict], other: list[dict], apart: Collection[st
 
 
 def worst_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """Largest one of two models' weights; the learning rate is 5e-4."""
+    """The largest difference between two models' weights; the learning rate is 5e-4."""
     assert one.keys() == other.keys()
     return max(float((weight - other[name]).abs().max()) for name, weight in one.items())
 
@@ -108,7 +108,8 @@ def worst_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor
 
 
 def make_batch(model: Path, folder: Path) -> Batch:
-    """Answers of 1 to 24 tokens, right and wrong ones, scored and routed by other weights than those in `model`."""
+    """Makes a batch of answers of 1 to 24 tokens, right and wrong ones, with the log-probs and routes of other weights
+    than those in `model`."""
     generating = folder / "generating"
     shutil.copytree(model, generating)
     rng = np.random.default_rng(5)
@@ -146,7 +147,7 @@ def response_of(request_id: str, problem: Problem, output_ids: tuple[int, ...]) 
 
 
 def _score(trainer, model: Path, generating: Path, responses: list[Response]) -> list[Response]:
-    """The responses as shaken weights, which are left in `generating`, score and route them."""
+    """The responses with the log-probs and routes of shaken weights, which are left in `generating`."""
     from sat_slime.embedded.trainer import routing
 
     trainer.load_initial(model)
@@ -170,7 +171,7 @@ def _score(trainer, model: Path, generating: Path, responses: list[Response]) ->
 
 
 def train_embedded(batch: Batch, configs: Mapping[str, EmbeddedConfig]) -> dict[str, Trained]:
-    """STEPS optimizer steps of the embedded trainer for each configuration, each in a process of its own."""
+    """Makes STEPS optimizer steps of the embedded trainer for each configuration, each in a new process."""
     return {name: _embedded(_train, config, batch) for name, config in configs.items()}
 
 
@@ -178,18 +179,18 @@ def _train(trainer, batch: Batch) -> Trained:
     trainer.load_initial(batch.model)
     trainer.load_reference(batch.generating)
     with tempfile.TemporaryDirectory() as scratch:
-        trainer.export_weights(Path(scratch) / "before")  # what generated, to denominator `checkpoint`
+        trainer.export_weights(Path(scratch) / "before")  # denominator `checkpoint` takes these for what generated
         metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.samples())[0].metrics for _ in range(STEPS)]
         trainer.export_weights(Path(scratch) / "after")
         return Trained(metrics, weights_of(Path(scratch) / "after"))
 
 
 def _embedded(worker, config: EmbeddedConfig, *arguments):
-    """worker(TrainerRank, *arguments) in a process that forks from one that has imported Megatron."""
+    """Runs worker(TrainerRank, *arguments) in a process that forks from one that has imported Megatron."""
     multiprocessing.set_forkserver_preload(["sat_slime.embedded.trainer.rank"])
     with tempfile.TemporaryDirectory() as folder:
         start_processes(_enter, (worker, config, folder, arguments), nprocs=1, start_method="forkserver")
-        return torch.load(f"{folder}/result.pt", weights_only=False)  # this test's own file
+        return torch.load(f"{folder}/result.pt", weights_only=False)  # this test wrote the file
 
 
 def _enter(rank: int, worker, config: EmbeddedConfig, folder: str, arguments) -> None:
@@ -203,10 +204,10 @@ def _enter(rank: int, worker, config: EmbeddedConfig, folder: str, arguments) ->
 
 
 def train_on_slime(slime: Slime, batch: Batch, cases: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Trained]:
-    """STEPS optimizer steps of slime's trainer for each case: settings over those of the laptop's run.
+    """Makes STEPS optimizer steps of slime's trainer for each case, which is settings over those of the laptop's run.
 
-    The flags are those of `sat-slime launch`, parsed by slime. slime is imported once; each case is trained by ranks
-    that fork from there.
+    The flags are those of `sat-slime launch`, parsed by slime. slime is imported once; the ranks of each case fork from
+    that process.
     """
     folder.mkdir()
     batch.write_for_slime(folder / "batch.json")

@@ -1,4 +1,4 @@
-"""As if an engine reported each token's experts one row late: a hook of slime's rollout."""
+"""A hook of slime's rollout that acts as if an engine reported each token's experts one row late."""
 
 from __future__ import annotations
 

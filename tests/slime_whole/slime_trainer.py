@@ -1,8 +1,8 @@
-"""slime's trainer on a rollout batch, without Ray: `python slime_trainer.py FOLDER`, in the environment of a CPU run.
+"""Runs slime's trainer on a rollout batch, without Ray: `python slime_trainer.py FOLDER`, with a CPU run's environment.
 
-FOLDER/cases.json has a folder, numbers of ranks and steps and slime's flags for each case, FOLDER/batch.json the
-samples. Each case leaves metrics.jsonl, as a run does, and its weights in `trained`. The arguments, the conversion of
-samples, the trainer, its optimizer and its loss are those of a run; what Ray would answer is answered here.
+FOLDER/cases.json has for each case a folder, the numbers of ranks and steps, and slime's flags; FOLDER/batch.json has
+the samples. Each case leaves metrics.jsonl, as a run does, and its weights in `trained`. The arguments, the conversion
+of samples, the trainer, its optimizer and its loss are those of a run; this module answers for Ray.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from sat_slime.plugin.inside.actor import SatTrainRayActor
 from sat_slime.plugin.inside.host import parse_arguments
 
 SIDE_BY_SIDE = 2
-"""Ranks at work at a time; a case of more has them all."""
+"""Number of ranks that work at a time; a case with more ranks works alone."""
 
 
 def main(folder: Path) -> None:
-    """All cases, some side by side; the first that fails ends all."""
+    """Trains all cases, some side by side; the first one that fails ends all."""
     context = multiprocessing.get_context("fork")
     ranks: list[Any] = []
     for case in json.loads((folder / "cases.json").read_text()):
@@ -46,9 +46,10 @@ def main(folder: Path) -> None:
 
 
 def wait_for_one_of(ranks: list[Any]) -> None:
-    """Takes those that have ended out of the ranks, processes named after the folder of their case.
+    """Waits until a rank has ended, and takes the ranks that have out of the list. Ranks are processes that are named
+    after the folder of their case.
 
-    Raises SystemExit with what a rank said last if it failed; the others are ended."""
+    If a rank failed, ends the others and raises SystemExit with what it said last."""
     wait([rank.sentinel for rank in ranks])
     for rank in [rank for rank in ranks if rank.exitcode is not None]:
         ranks.remove(rank)
@@ -66,7 +67,7 @@ def free_port() -> int:
 
 
 def train(case: dict, rank: int, port: int, batch: Path) -> None:
-    """One rank of a case."""
+    """Trains as one rank of a case."""
     log = os.open(Path(case["folder"]) / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -77,17 +78,17 @@ def train(case: dict, rank: int, port: int, batch: Path) -> None:
     args, _ = parse_arguments()
     driver.take_over(args)
     if args.use_routing_replay:
-        os.environ["ENABLE_ROUTING_REPLAY"] = "1"  # as slime gives its trainers' processes
+        os.environ["ENABLE_ROUTING_REPLAY"] = "1"  # slime sets it for its trainers' processes
 
     trainer = SatTrainRayActor(case["ranks"], rank, "127.0.0.1", port)
     trainer.init(args, "actor", with_ref=args.use_kl_loss)
     if trainer.generating is not None:
-        trainer.generating.pushed(0)  # as a push does, to engines
+        trainer.generating.pushed(0)  # a push to engines does so
     for step in range(case["steps"]):
         trainer.train(step, as_generated(args, trainer.train_parallel_config, json.loads(batch.read_text())))
     save(args, trainer, Path(case["folder"]) / "trained")
     torch.distributed.barrier()
-    os._exit(0)  # groups and threads of slime's would only be waited for
+    os._exit(0)  # a normal exit would only wait for slime's groups and threads
 
 
 def as_generated(args, parallel_config: dict, rows: list[dict]) -> list:
@@ -105,7 +106,7 @@ def as_generated(args, parallel_config: dict, rows: list[dict]) -> list:
 
 
 def save(args, trainer: SatTrainRayActor, folder: Path) -> None:
-    """The weights under Hugging Face's names."""
+    """Saves the weights under Hugging Face's names."""
     from slime.backends.megatron_utils.hf_checkpoint_saver import save_hf_model_to_path
 
     save_hf_model_to_path(args, folder, trainer.model)

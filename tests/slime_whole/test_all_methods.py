@@ -22,11 +22,12 @@ PLAN = yaml.safe_load(GRID.read_text())
 CELLS = pytest.mark.parametrize("lag", PLAN["lags"])
 METHODS = pytest.mark.parametrize("method", PLAN["methods"])
 MAX_RATIO = 2.0
-"""d_pi of the two runtimes: the same settings, other prompts' order in a batch and other sampling."""
+"""The factor by which d_pi of the two runtimes may differ: settings are the same, but not the order of prompts in a
+batch and the sampling."""
 
 
 def run_grid(file: Path, folder: Path, *options: str) -> Path:
-    """`sat-slime grid` to its end, going on where it was; the folder of its runs."""
+    """Runs `sat-slime grid` to its end, from where it was, and returns the folder of its runs."""
     command = [*COMMAND, "grid", str(file), "--no-live", *options]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -35,7 +36,7 @@ def run_grid(file: Path, folder: Path, *options: str) -> Path:
 
 @pytest.fixture(scope="module")
 def slime_cells(slime):
-    """SAT_SLIME_CELLS names a folder in which the grid has run already, or is to run."""
+    """The folder of the grid's runs. SAT_SLIME_CELLS names a folder in which it has run already, or is to run."""
     folder = Path(os.environ.get("SAT_SLIME_CELLS") or slime.runs)
     return run_grid(GRID, folder, *slime.places)
 

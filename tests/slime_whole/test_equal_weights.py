@@ -1,4 +1,4 @@
-"""What the trainer and the engine of the real slime say of the same tokens under the same weights."""
+"""The trainer and the engine of the real slime agree on the same tokens under the same weights."""
 
 import subprocess
 
@@ -11,7 +11,7 @@ SMALL = ("--set", "rollout.prompts_per_iteration=4", "--set", "rollout.samples_p
 QUIET = ("--set", "eval.every_n_iterations=0", "--set", "checkpoint.every_n_iterations=0")
 FP32 = 1e-5
 MAX_RATIO = 1.5
-"""d_pi of the two runtimes in bf16: the same weights and prompts, other samples."""
+"""The factor by which d_pi of the two runtimes may differ in bf16: weights and prompts are equal, but not samples."""
 
 
 @pytest.mark.parametrize("lag", [1, 2, 8])
@@ -27,7 +27,7 @@ def test_under_denominator_checkpoint_every_batch_is_scored_by_the_weights_that_
 
 def test_routes_of_the_token_before_are_refused(slime):
     options = ("--method", "grpo-r3", "--lag", "1", "--set", "pipeline.iterations=2", *SMALL, *QUIET)
-    hook = "extra_args.rollout-sample-hook-path=shifted_routes.shift"  # slime calls it beside ours
+    hook = "extra_args.rollout-sample-hook-path=shifted_routes.shift"  # slime calls this hook and ours
     where = f"cluster.python_path=[{ROOT / 'tests' / 'slime_whole'}]"
     run = slime.launch("shifted", *options, "--set", hook, "--set", where)
     assert run.code == 1

@@ -1,4 +1,4 @@
-"""Kill -9 in the middle of a run of the real slime: it ends clearly, and its resume goes on where the checkpoint is."""
+"""After kill -9 in its middle a run of the real slime ends clearly, and its resume goes on where the checkpoint is."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ KILLED = {
     "engine actor": "ray::SGLangEngine",
     "scheduler": "sglang::scheduler",
 }
-"""What dies, and a word of its command line."""
+"""The processes that are killed, each with a word of its command line."""
 SETTINGS = (
     *("--set", "pipeline.iterations=7", "--set", "eval.every_n_iterations=3"),
     *("--set", "checkpoint.every_n_iterations=2", "--set", "rollout.prompts_per_iteration=4"),
@@ -28,7 +28,7 @@ PATIENCE_S = 600
 
 
 def processes(folder, word):
-    """Those of the run's own Ray, whose command line has the word."""
+    """Processes of the Ray of this run whose command line has the word."""
     ray = json.loads((folder / "job.json").read_text())["ray"]
     for process in psutil.Process(ray["pid"]).children(recursive=True):
         try:
@@ -43,7 +43,7 @@ def rows(file):
 
 
 def wait_for_step(folder, step, launch):
-    """Until the run has trained that many steps."""
+    """Waits until the run has trained that many steps."""
     deadline = time.monotonic() + PATIENCE_S
     while len(rows(folder / "metrics.jsonl")) < step:
         assert launch.poll() is None and time.monotonic() < deadline, "the run did not get so far"
@@ -75,7 +75,7 @@ def test_a_killed_run_ends_clearly_and_goes_on_from_its_checkpoint(slime, what):
     assert steps == list(range(1, 8)), "no row twice and none missing"
     saved = int(next(line for line in resumed.log.splitlines() if "load metadata from" in line).split("_")[-1][:-3])
     first = saved + 1
-    # The first batch after a resume is of the weights that it starts with; pushes are due where they were.
+    # The weights with which the resume starts generate its first batch; pushes are due where they were.
     expected = [lag_of(rollout, pushes_from=first if rollout >= first else 0) for rollout in range(7)]
     assert resumed.column("lag/max") == expected
     # With a KL loss the reference model is loaded last; the engines must not have it (slime issue 1695).
@@ -87,7 +87,7 @@ def test_a_killed_run_ends_clearly_and_goes_on_from_its_checkpoint(slime, what):
 
 
 def lag_of(rollout, pushes_from):
-    """Lag of a rollout's batch, in a run whose first push was before rollout `pushes_from`."""
+    """The lag of a rollout's batch in a run whose first push was before rollout `pushes_from`."""
     if rollout == pushes_from:
         return 0
     # A batch is generated while the one before is trained, before a push that follows that one.
@@ -96,7 +96,7 @@ def lag_of(rollout, pushes_from):
 
 
 def prompts(folder):
-    """Data position at each checkpoint, by rollout; None where there is none."""
+    """The data position at each checkpoint, by rollout; None where there is none."""
     import torch
 
     files = sorted(folder.glob("checkpoints/rollout/global_dataset_state_dict_*.pt"))

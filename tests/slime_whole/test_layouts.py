@@ -1,4 +1,4 @@
-"""slime's trainer makes of a batch the same on two ranks and on one: tensor, expert, data and context parallelism."""
+"""slime's trainer does the same with a batch on one rank and on two: tensor, expert, data and context parallelism."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from one_batch import EPSILON, assert_same_metrics, make_batch, train_on_slime, 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 LAYOUTS = {
-    "tensor": ("train.tensor_parallel=2", "train.expert_tensor_parallel=2"),  # and with it sequence parallelism
+    "tensor": ("train.tensor_parallel=2", "train.expert_tensor_parallel=2"),  # sequence parallelism comes with it
     "tensor-expert": ("train.tensor_parallel=2", "train.expert_parallel=2"),
     "data": (),
     "data-expert": ("train.expert_parallel=2",),
@@ -21,19 +21,20 @@ METHODS = {
     "sat-gspo-r3-step": ("method=sat-gspo-r3", "method.sat.scope=step"),
     "sat-gspo-tis": ("method=sat-gspo-tis",),
 }
-"""The last with the quantile of a micro-batch, which data-parallel ranks take of their own responses alone."""
+"""Methods, by name. The last has the quantile of a micro-batch, which data-parallel ranks take only of their own
+responses."""
 CELLS = [
     (method, layout)
     for method, layout in itertools.product(METHODS, LAYOUTS)
     if method != "sat-gspo-tis" or layout in ("tensor", "context")
 ]
 UNCUT = ("train.gpus_per_node=2", "train.tensor_parallel=2", "train.expert_tensor_parallel=1")
-"""Each rank has every expert whole, which the launcher refuses."""
+"""A layout in which each rank has every expert whole; the launcher refuses it."""
 
 
 @pytest.fixture(scope="module")
 def trained(slime, tmp_path_factory):
-    """What one rank made of each method, and two ranks of each cell."""
+    """What one rank made of each method, and what two ranks made of each layout and method."""
     folder = tmp_path_factory.mktemp("layouts")
     batch = make_batch(slime.laptop / "model", folder)
     cases = {method: (*settings, EPSILON) for method, settings in METHODS.items()}
@@ -57,7 +58,7 @@ def test_two_ranks_have_the_weights_of_one(method, layout, trained):
 
 
 def test_megatron_leaves_copies_of_experts_apart(trained):
-    """Why the launcher refuses this layout. Once Megatron sums their gradients, it need not."""
+    """This is why the launcher refuses the layout. If Megatron ever sums the gradients of copies, it need not."""
     one, two = trained["grpo"].metrics[0], trained["uncut"].metrics[0]
     assert two["loss/policy"] == pytest.approx(one["loss/policy"], abs=1e-6)
     assert abs(two["grad_norm"] - one["grad_norm"]) > 0.01

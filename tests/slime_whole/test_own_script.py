@@ -1,4 +1,4 @@
-"""slime's own train_async.py with the lines of docs/slime.md and no driver, in versions that have it."""
+"""slime's own train_async.py runs with the flags of docs/slime.md and no driver, in versions that have it."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ LINES = (
     *("--custom-megatron-init-path", "sat_slime.plugin.train_hooks.install"),
     *("--rollout-data-postprocess-path", "sat_slime.plugin.train_hooks.postprocess"),
 )
-"""The hooks of the trainer, which the command of the driver leaves out."""
+"""The flags of the trainer's hooks, which the driver's command leaves out."""
 SHORT = (
     *("--set", "pipeline.iterations=5", "--set", "eval.every_n_iterations=2"),
     *("--set", "rollout.prompts_per_iteration=4", "--set", "rollout.samples_per_prompt=4"),

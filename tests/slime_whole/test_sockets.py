@@ -1,4 +1,4 @@
-"""A run of the real slime on a CPU: every socket on loopback, and nothing left once it is stopped."""
+"""A run of the real slime on a CPU has every socket on loopback, and leaves nothing once it is stopped."""
 
 import ipaddress
 import json
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 
 def listening(folder):
-    """(address, port, name) of every socket of the run that takes what others send."""
+    """(address, port, name) of every socket of the run to which others can send."""
     for process in processes(folder, ""):
         for connection in process.net_connections("inet"):
             if not connection.raddr:

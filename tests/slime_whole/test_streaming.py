@@ -1,4 +1,4 @@
-"""Mode streaming on the real slime: the bound on staleness holds over 30 iterations, through kill -9 and a resume."""
+"""In mode streaming on the real slime the bound on staleness holds for 30 iterations, through kill -9 and a resume."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""slime trains: engines, pushes, replayed routes, our loss, evaluation, a checkpoint."""
+"""slime trains, with engines, pushes, replayed routes, our loss, evaluation and a checkpoint."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_every_iteration_is_trained_at_the_lag_that_was_asked_for(run):
 
 
 def test_every_column_of_ours_is_in_the_table_of_metrics(run):
-    """slime's own that we do not name have no group before their name."""
+    """slime's own columns for which we have no name have no group before their name."""
     ours = {key for row in run.rows() for key in row if "/" in key}
     assert {key for key in ours if (metric := metric_named(key)) is None or metric.runtime == "embedded"} == set()
     of_evaluations = {key for row in run.rows("eval.jsonl") for key in row}

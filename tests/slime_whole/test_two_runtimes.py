@@ -17,9 +17,9 @@ CASES = METHODS | {
     "several-microbatches": ("method=sat-gspo-r3", "method.sat.scope=step"),
 }
 TOKENS = {"several-microbatches": 300}
-"""Bound on the tokens of a micro-batch, where it is not all of them."""
+"""The most tokens of a micro-batch, in cases where it does not hold all of them."""
 EMBEDDED_ALONE = {"response/length_max", "response/truncated", "reward/flat_groups", "routing/flip_rate"}
-"""Metrics that a run of slime has elsewhere, or not."""
+"""Metrics that a run of slime has in another place, or not at all."""
 
 
 @pytest.fixture(scope="module")

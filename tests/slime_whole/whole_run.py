@@ -1,4 +1,4 @@
-"""Runs of the real slime on a CPU, started and read as a user does: by the command, and from the run folder."""
+"""Starts runs of the real slime on a CPU by the command, and reads them from the run folder, as a user does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-c", "from sat_slime.cli import main; main()"]
-"""sat-slime, of this checkout, in the Python of the tests."""
+"""The command sat-slime of this checkout, in the Python of the tests."""
 FILE = ROOT / "configs" / "slime" / "laptop.yaml"
 TIMEOUT_S = 900.0
 
@@ -26,7 +26,7 @@ class WholeRun:
     output: str
 
     def rows(self, name: str = "metrics.jsonl") -> list[dict]:
-        """metrics.jsonl, or eval.jsonl."""
+        """The rows of metrics.jsonl or eval.jsonl."""
         return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
 
     def column(self, key: str) -> list[float]:
@@ -40,17 +40,17 @@ class WholeRun:
 
 @dataclass(frozen=True)
 class Slime:
-    """The real slime, and where its runs go."""
+    """The real slime, and the folder for its runs."""
 
     slime_dir: Path
     megatron_dir: Path
     laptop: Path
-    """Model and prompts, of `sat-slime prepare laptop`."""
+    """The folder with the model and the prompts of `sat-slime prepare laptop`."""
     runs: Path
 
     @property
     def places(self) -> list[str]:
-        """`--set` of where slime and what it reads is."""
+        """`--set` options that say where slime is, and what it reads."""
         settings = {
             "cluster.slime_dir": self.slime_dir,
             "cluster.megatron_dir": self.megatron_dir,
@@ -62,16 +62,16 @@ class Slime:
         return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
     def command(self, name: str, *options: str, file: Path = FILE) -> list[str]:
-        """`sat-slime launch` of the laptop's run; options: more of its own, which win."""
+        """The command `sat-slime launch` for the laptop's run. options: more of its options, which win."""
         where = ["--set", f"output_dir={self.runs}", *self.places]
         return [*COMMAND, "launch", str(file), "--name", name, "--no-live", *where, *options]
 
     def launch(self, name: str, *options: str, timeout_s: float = TIMEOUT_S) -> WholeRun:
-        """Run to the end, whatever that is. A run that takes too long is stopped, and its test fails."""
+        """Runs to the end, whatever that is. A run that takes too long is stopped, and its test fails."""
         return self._run(self.command(name, *options), name, timeout_s)
 
     def resume(self, name: str, *options: str, timeout_s: float = TIMEOUT_S) -> WholeRun:
-        """Go on with a run of `launch`."""
+        """Goes on with a run of `launch`."""
         words = ["launch", str(self.runs / name), "--resume", "--no-live", *options]
         return self._run([*COMMAND, *words], name, timeout_s)
 
@@ -84,11 +84,11 @@ class Slime:
         return WholeRun(self.runs / name, done.returncode, done.stdout + done.stderr)
 
     def stop(self, name: str) -> None:
-        """End a run's job and the Ray that was started for it."""
+        """Ends a run's job and the Ray that was started for it."""
         subprocess.run([*COMMAND, "stop", str(self.runs / name)], capture_output=True, env=environment(), timeout=120)
 
 
 def environment() -> dict[str, str]:
-    """This process's, with this checkout before an installed package."""
+    """This process's environment, in which this checkout comes before an installed package."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

@@ -41,7 +41,7 @@ def test_dppo_by_the_binary_kl() -> None:
         advantages=[1, -1, 1, -1, 1, 1, 0],
         lengths=[7],
     )
-    # KL(mu || pi): 0.0204 of 0.5 against 0.6 or 0.4, 0.0162 of 0.001 against 0.02, 0.0009 against 0.003.
+    # KL(mu || pi) is 0.0204 for 0.5 and 0.6 or 0.4, 0.0162 for 0.001 and 0.02, 0.0009 for 0.001 and 0.003.
     assert factors(DPPO("kl", delta_kl=0.02), batch).tolist() == [0, 1, 1, 0, 1, 1, 1]
     assert factors(DPPO("kl", delta_kl=0.021), batch).tolist() == [1] * 7
     assert factors(DPPO("kl", delta_kl=0.01), batch).tolist() == [0, 1, 1, 0, 0, 1, 1]

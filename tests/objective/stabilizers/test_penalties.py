@@ -7,7 +7,7 @@ from sat_slime.objective import DRPO, SPO, TIS, BatchView, TokenBatch
 
 
 def view_of(pi: torch.Tensor, mu: torch.Tensor, advantages: torch.Tensor) -> BatchView:
-    """One response; d is 0, which no penalty reads."""
+    """The view of one response. d is 0 in it, since no penalty reads d."""
     mask = torch.ones(len(mu), dtype=torch.bool)
     batch = TokenBatch(pi.log(), mu.log(), advantages, mask, [len(mu)])
     return BatchView(batch, "rollout", torch.zeros_like(mu), advantages)

@@ -72,7 +72,7 @@ def test_scope_too_small() -> None:
     exponent=st.sampled_from([1.0, 2.0, 3.5]),
 )
 def test_the_form_that_the_loss_uses_is_the_equations(seed: int, spread: float, alpha: float, exponent: float) -> None:
-    """Value and gradient; both float64, so that no end of an interval rounds to the other side of a ratio."""
+    """Value and gradient are compared in float64, so that no end of an interval rounds to the other side of a ratio."""
     generator = torch.Generator().manual_seed(seed)
     d = (spread * torch.randn(60, generator=generator, dtype=torch.float64)).requires_grad_()
     advantages = torch.randn(60, generator=generator, dtype=torch.float64)

@@ -50,6 +50,6 @@ def test_a_full_mask_changes_nothing_and_a_single_token_is_certain() -> None:
 
 
 def test_a_part_of_the_vocabulary_may_have_nothing_kept() -> None:
-    # As on a tensor-parallel rank: the softmax over all parts is the caller's.
+    # This is as on a tensor-parallel rank, where the caller takes the softmax over all parts.
     parts = on_support(torch.randn(2, 3, requires_grad=True), torch.tensor([[False] * 3, [True, False, True]]))
     assert (parts[0] == -math.inf).all() and parts[1].isfinite().sum() == 2

@@ -1,4 +1,4 @@
-"""TRPO's constraint by brute force, on a model small enough to enumerate."""
+"""TRPO's constraint is checked by brute force, on a model that is small enough to enumerate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_total_variation_is_the_equation() -> None:
     expected = [paper.total_variation(m, p) for m, p in zip(mu.exp().tolist(), pi.exp().tolist(), strict=True)]
     assert total_variation(mu, pi).tolist() == pytest.approx(expected, abs=1e-14)
     assert not total_variation(mu, mu).any()
-    # Lemma tv-ratio: half the mean of |r - 1| under mu.
+    # By Lemma tv-ratio D_TV is half the mean of |r - 1| under mu.
     ratio = (pi - mu).exp()
     assert (mu.exp() * (ratio - 1).abs()).sum(-1).tolist() == pytest.approx([2 * tv for tv in expected])
 
@@ -40,7 +40,7 @@ def test_total_variation_of_truncated_distributions() -> None:
     [
         ("state", [0.0, 0.0], [0.1, 0.05], True),
         ("state", [0.0, 0.0], [0.1, 0.11], False),
-        ("state", [0.0, 0.3], [0.1, 0.3], True),  # outside the region already, and no further
+        ("state", [0.0, 0.3], [0.1, 0.3], True),  # it is outside the region already, and goes no further
         ("state", [0.0, 0.3], [0.1, 0.2], True),
         ("state", [0.0, 0.3], [0.1, 0.31], False),
         ("mean", [0.0, 0.0], [0.0, 0.2], True),
@@ -58,7 +58,7 @@ def test_a_step_stands_inside_the_region_or_where_it_leads_back(over, before, af
 
 
 class Table:
-    """A policy of one table of logits, and a step of it."""
+    """A policy that is one table of logits, and a step of it."""
 
     def __init__(self, seed: int, size: float) -> None:
         self.mu = distribution(seed)

@@ -1,4 +1,4 @@
-"""The layers without Transformer Engine, against attention written out and Megatron's own blocks."""
+"""The layers without Transformer Engine equal attention that is written out, and Megatron's own blocks."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ def edges(lengths=LENGTHS):
 
 
 def rows_of(rank, ranks):
-    """Rows of the packed whole that a rank of context parallelism holds, as slime cuts them."""
+    """The rows of the packed whole that a rank of context parallelism holds, as slime cuts them."""
     rows, start = [], 0
     for length in LENGTHS:
         piece = length // (2 * ranks)
@@ -27,7 +27,7 @@ def rows_of(rank, ranks):
 
 
 def attention_of_each(query, key, value):
-    """Causal attention of each sequence for itself, heads of the query shared out over those of the key."""
+    """Causal attention within each sequence, where several heads of the query share a head of the key."""
     out = []
     for q, k, v in zip(*(x.split(LENGTHS) for x in (query, key, value)), strict=True):
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))

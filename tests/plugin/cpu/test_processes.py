@@ -1,4 +1,4 @@
-"""Which processes are patched, and what they patch: each test in a Python of its own."""
+"""Which processes are patched, and what they patch; each test starts a new Python."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def python(program, tmp_path, **variables):
-    """Standard output of a program in a process of such a run, in which folders of tmp_path can be imported."""
+    """Standard output of a program in a process of a run on a CPU, which can import from tmp_path."""
     path = os.pathsep.join([str(SITE), str(tmp_path), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "SAT_SLIME_DEVICE": "cpu", **variables}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
@@ -22,7 +22,7 @@ def python(program, tmp_path, **variables):
 
 
 def package(tmp_path, name, text):
-    """A package of one module."""
+    """Writes a package of one module."""
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").write_text(text)
 

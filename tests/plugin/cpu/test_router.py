@@ -1,4 +1,4 @@
-"""The router that hands requests on, over real HTTP."""
+"""The router hands requests on, over real HTTP."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from sat_slime.plugin.cpu.router import application  # noqa: E402
 
 @contextlib.asynccontextmanager
 async def served(app):
-    """URL of an application on a free port."""
+    """Serves an application on a free port, and yields its URL."""
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -25,7 +25,7 @@ async def served(app):
 
 
 def worker(name):
-    """A server that answers with its name and what it was asked."""
+    """A server that answers with its name and the request."""
 
     async def answer(request):
         asked = await request.json() if request.can_read_body else None

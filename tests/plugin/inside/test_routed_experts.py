@@ -1,4 +1,4 @@
-"""Routes as they arrive: checked, narrowed, and compared within a prompt's responses."""
+"""Routes are checked and narrowed as they arrive, and compared within the responses to a prompt."""
 
 from __future__ import annotations
 

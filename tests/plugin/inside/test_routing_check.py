@@ -87,7 +87,7 @@ def test_a_replay_that_did_not_happen_is_refused(monkeypatch):
 
 
 def test_the_first_microbatch_of_each_router_is_compared_and_nothing_else(monkeypatch):
-    """Through the function that slime's patch wraps around Megatron's top-k, at each call."""
+    """The comparison is made in the function that slime's patch wraps around Megatron's top-k, at each call."""
     own, replayed = choices(300), choices(300, seed=1)
     calls = []
 
@@ -188,7 +188,7 @@ def test_narrow_routes_replay_to_the_bit_as_slimes_own(monkeypatch, slime_unchan
     tokens = [torch.tensor(sample.tokens) for sample in samples]
 
     def replayed(routes):
-        """What the routers get, for the forward and the backward pass, and the bytes that are kept for it."""
+        """The routes that routers get in the forward and the backward pass, and the bytes that are kept for them."""
         prepared = cp_utils.prepare_routed_experts_for_routing_replay(
             routes,
             tokens,
@@ -217,7 +217,7 @@ def test_narrow_routes_replay_to_the_bit_as_slimes_own(monkeypatch, slime_unchan
 
 @pytest.mark.needs_slime
 def test_slime_alone_pads_narrow_routes_wrongly(slime_unchanged):
-    """If slime ever does, the hook can go."""
+    """If slime ever pads them rightly, the hook can go."""
     from slime.backends.megatron_utils import cp_utils
 
     def padding(dtype, experts):
@@ -257,7 +257,7 @@ def _megatron_has_slimes_patch() -> bool:
 
 @pytest.fixture(scope="module")
 def on_megatron():
-    """What the check says of a small MoE model on slime's patched Megatron, in a process of its own."""
+    """The verdicts of the check on a small MoE model on slime's patched Megatron, from a new process."""
     if not _megatron_has_slimes_patch():
         pytest.skip("needs slime's patched Megatron-LM on PYTHONPATH")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What the plugin reads of slime's arguments, and what it refuses."""
+"""The plugin's settings among slime's arguments, and those that it refuses."""
 
 from __future__ import annotations
 

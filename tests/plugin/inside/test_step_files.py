@@ -1,4 +1,4 @@
-"""metrics.jsonl and eval.jsonl of a run of slime: torn lines, resumed runs, lost lines, slime's numbers."""
+"""metrics.jsonl and eval.jsonl of a run of slime, with torn lines, resumed runs, lost lines and slime's numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the quantile of a step comes from, besides slime's own recompute pass (which test_loss.py covers)."""
+"""The quantile of a step where it does not come from slime's own recompute pass (which test_loss.py covers)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def slime():
 
 
 class Actor:
-    """slime's trainer, as far as a pass of our own needs it."""
+    """Stands for slime's trainer, as far as a forward pass of our own needs it."""
 
     def __init__(self, log_probs: list[torch.Tensor]):
         self.log_probs = log_probs
@@ -40,7 +40,7 @@ def take(layout, args, data, actor):
 @pytest.mark.parametrize("denominator", ["checkpoint", "rollout"])
 def test_a_pass_of_our_own_where_slime_makes_none(denominator: str) -> None:
     """Under `checkpoint` slime's log_probs are those of the generating weights; under `rollout` with
-    --use-rollout-logprobs there are none."""
+    --use-rollout-logprobs slime has none."""
     problem = make_problem()
     now = [values + 0.1 * torch.randn(len(values)) for values in problem.log_probs]
     spared = denominator == "rollout"
@@ -56,9 +56,9 @@ def test_a_pass_of_our_own_where_slime_makes_none(denominator: str) -> None:
         "micro_batch_indices": [[0, 1, 2, 3], [4, 5, 6, 7]],
     }
     (q,) = on_ranks(Layout(), take, args, data, Actor(now))
-    below = problem.rollout_log_probs if spared else problem.log_probs
+    denominators = problem.rollout_log_probs if spared else problem.log_probs
     mask = torch.cat(problem.loss_masks).bool()
-    assert q == tail_quantile((torch.cat(now) - torch.cat(below))[mask], 0.9)
+    assert q == tail_quantile((torch.cat(now) - torch.cat(denominators))[mask], 0.9)
 
     with pytest.raises(RuntimeError, match=r"train_hooks\.install"):
         on_ranks(Layout(), take, args, data, None)

@@ -48,7 +48,7 @@ def test_without_padding_or_output_layer_nothing_is_hooked():
 
 
 def test_what_padding_costs_where_it_counts():
-    """A padded logit is 0, so that each log-prob is lower by log(1 + columns / sum of exp(real logits))."""
+    """A padded logit is 0, so each log-prob is lower by log(1 + columns / sum of exp(real logits))."""
     padded = Chunk(weights())(hidden_states()).log_softmax(-1)[:, :REAL]
     real = hidden_states() @ weights()[:REAL].T
     cost = torch.log1p((WIDTH - REAL) * torch.exp(-torch.logsumexp(real, -1, keepdim=True)))

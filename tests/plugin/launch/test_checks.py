@@ -41,8 +41,8 @@ def failed(findings):
 
 
 def test_host_memory_of_the_papers_run():
-    """The figures of slime at 30.5 G parameters without data parallelism: 61 GB a copy, 16 bytes a parameter offloaded,
-    206 GB of int32 routes at 32k tokens."""
+    """The figures are those of slime at 30.5 G parameters without data parallelism: 61 GB a copy, 16 bytes a parameter
+    offloaded, 206 GB of int32 routes at 32k tokens."""
     config = paper("method.r3=true", "rollout.max_prompt_tokens=1", "rollout.max_response_tokens=32767")
     assert weights_bytes(config) / GB == pytest.approx(61, abs=0.5)
     assert optimizer_bytes(config) / GB == pytest.approx(488, abs=4)
@@ -151,7 +151,7 @@ def write_hf(folder, **changes):
 
 @pytest.fixture
 def ready(tmp_path):
-    """Overrides for a run whose files are all there."""
+    """Makes all files of a run, and returns the overrides that name them."""
     write_hf(tmp_path / "hf")
     release = tmp_path / "megatron" / "release"
     release.mkdir(parents=True)
@@ -172,7 +172,7 @@ def ready(tmp_path):
 
 @pytest.fixture(autouse=True)
 def large_machine(monkeypatch):
-    """Memory and disk are this machine's own business, in tests of their own."""
+    """Makes memory and disk large: other tests are about them, and these are not to depend on the machine."""
     monkeypatch.setattr(machine, "host_memory", lambda: 2048 * GIB)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1024 * GIB}))
 

@@ -33,7 +33,7 @@ def paper(tmp_path, *overrides, method="gspo", lag=8):
 
 
 def values(config, tmp_path):
-    """Flag to value, of a command in which no flag comes twice."""
+    """The values of a command's flags, by flag; no flag comes twice in it."""
     arguments = slime_arguments(config, tmp_path)
     names = [argument.name for argument in arguments]
     assert len(names) == len(set(names))
@@ -105,7 +105,7 @@ def test_every_command_calls_the_plugin(tmp_path):
 @pytest.mark.parametrize("path", [value for value in PLUGIN_FLAGS.values() if value.startswith("sat_slime.")])
 def test_what_slime_is_to_call_is_there(path):
     module, _, function = path.rpartition(".")
-    file = ROOT / f"{module.replace('.', '/')}.py"  # read, not imported: some import slime
+    file = ROOT / f"{module.replace('.', '/')}.py"  # it is read and not imported: some import slime
     assert function in {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
 
 
@@ -250,7 +250,7 @@ def test_other_flags_of_slime_pass_through_in_their_form(tmp_path):
         "extra_args.log-passrate=true",
         "extra_args.partial-rollout=false",
         "extra_args.sglang-max-running-requests=256",
-        "extra_args.rollout-sample-hook-path=my.hook",  # may be given several times
+        "extra_args.rollout-sample-hook-path=my.hook",  # this flag may be given several times
     )
     words = " ".join(slime_command(config).command)
     assert words.endswith(
@@ -311,7 +311,7 @@ CONFIG_JSON = {
         "tie_word_embeddings": True,
     },
 }
-"""What slime compares with the architecture's flags; the rest of a checkpoint is not read."""
+"""Values that slime compares with the architecture's flags; the rest of a checkpoint is not read."""
 EVERY_KIND = {
     "lag 0": ["pipeline.lag=0"],
     "streaming": ["pipeline.mode=streaming", "pipeline.lag=1"],
@@ -331,7 +331,7 @@ DENSE = "qwen3-4b"
 
 
 def checkpoint(folder, model):
-    """A folder that slime takes for a converted checkpoint and for the Hugging Face one."""
+    """Makes a folder that slime takes for a converted checkpoint and for the Hugging Face one."""
     folder.mkdir()
     (folder / "latest_checkpointed_iteration.txt").write_text("release")
     config = {"rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "head_dim": 128, "vocab_size": 151936}
@@ -341,7 +341,7 @@ def checkpoint(folder, model):
 
 @pytest.fixture(scope="module")
 def parsed(tmp_path_factory):
-    """What slime's parser makes of every command, in one process."""
+    """What slime's parser makes of every command; one process parses all."""
     root = tmp_path_factory.mktemp("parsed")
     moe = checkpoint(root / "moe", "qwen3-30b-a3b")
     configs = {(method, lag): paper(root, *moe, method=method, lag=lag) for method, lag in GRID}
@@ -354,7 +354,7 @@ def parsed(tmp_path_factory):
         for path, text in command.files.items():
             Path(path).parent.mkdir(parents=True)
             Path(path).write_text(text)
-    # Megatron refuses to start without one of these variables; the Python path is the test's.
+    # Megatron refuses to start without one of these variables; the test sets the Python path itself.
     env = {**os.environ, **sent[DENSE].env, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])}
     result = subprocess.run(
         [sys.executable, str(Path(__file__).parents[1] / "slime_parse.py")],
@@ -444,7 +444,7 @@ def test_values_arrive_as_intended(parsed):
 
 @pytest.mark.needs_slime_arguments
 def test_slime_itself_says_nothing_of_a_misspelt_flag(parsed):
-    """Why flags are checked here: the run would start, with one flag lost and one taken for another."""
+    """This is why the launcher checks flags: the run would start, with one flag lost and one taken for another."""
     answer = parsed[0]["unknown"]
     assert "error" not in answer
     assert answer["left_over"] == ["--use-tiss"]

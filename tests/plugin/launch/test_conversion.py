@@ -56,7 +56,7 @@ def test_a_dry_run_prints_what_a_shell_can_run(hf, tmp_path):
 @pytest.mark.engine
 def test_a_conversion_appears_when_it_is_whole(hf, tmp_path, capfd):
     out = tmp_path / "out"
-    out.mkdir()  # empty is as good as missing
+    out.mkdir()  # an empty folder is as good as a missing one
     result = prepare_model(hf, out, "--gpus", 2)
     assert result.exit_code == 0, result.output
     assert {"rank 0 of 2", "rank 1 of 2"} <= set(capfd.readouterr().out.splitlines())

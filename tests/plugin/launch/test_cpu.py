@@ -1,4 +1,4 @@
-"""What a run on a CPU is sent, and what is said of a machine that cannot have it."""
+"""What is sent for a run on a CPU, and what is said of a machine on which it cannot run."""
 
 import os
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_every_python_of_the_job_begins_with_our_sitecustomize():
     config = laptop("cluster.slime_dir=/slime", "cluster.megatron_dir=/megatron", "cluster.python_path=[/more]")
     first, *others = slime_command(config).env["PYTHONPATH"].split(os.pathsep)
     assert (Path(first) / "sitecustomize.py").is_file()
-    # Beside this package may be another megatron-core, which must not win.
+    # Another megatron-core may be installed beside this package, and must not win.
     assert others == ["/more", "/megatron", "/slime", str(cpu.PACKAGE.parent)]
 
 
@@ -79,7 +79,7 @@ def test_what_has_no_stand_in_is_an_error(overrides, key):
 
 
 def findings(tmp_path):
-    """Details of what fails with checkouts in tmp_path."""
+    """Details of the checks that fail with checkouts in tmp_path."""
     config = laptop(f"cluster.slime_dir={tmp_path}/slime", f"cluster.megatron_dir={tmp_path}/megatron")
     return [f.detail for f in machine_findings(config, tmp_path / "run") if f.mark == "FAIL"]
 

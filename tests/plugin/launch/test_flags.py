@@ -158,7 +158,7 @@ def test_the_slime_that_is_there_is_asked(tmp_path):
 
 @pytest.mark.needs_slime_arguments
 def test_the_recorded_list_is_that_of_the_slime_on_the_path(tmp_path):
-    """Its own flags and Megatron's; SGLang's and its router's are those of slime's image."""
+    """slime's own flags and Megatron's are compared; those of SGLang and its router depend on slime's image."""
     file, root = tmp_path / "flags.json", Path(__file__).parents[3]
     result = subprocess.run(
         [sys.executable, str(Path(__file__).parents[1] / "without_gpu.py"), flags.__name__, "--record", str(file)],

@@ -9,7 +9,7 @@ from sat_slime.plugin.launch.ray_jobs import JobError
 
 
 class FakeServer:
-    """A job server whose log comes in given pieces; an exception among them breaks the connection there."""
+    """A job server whose log comes in given pieces; an exception among them breaks the connection at that place."""
 
     address = "http://10.0.0.1:8265"
 

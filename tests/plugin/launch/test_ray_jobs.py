@@ -53,7 +53,7 @@ def test_this_machine():
 @pytest.fixture
 def closed_port():
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else gets it, and it answers nobody
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: nobody else gets the port, and it answers nobody
         yield taken.getsockname()[1]
 
 
@@ -103,12 +103,12 @@ def test_only_the_process_that_was_started_is_ended(tmp_path):
 
 
 NOWHERE = 2**22 + 1
-"""The number of no process."""
+"""A process number that no process has."""
 
 
 @pytest.fixture
 def starts(monkeypatch, tmp_path):
-    """Starts of a Ray that ends at once, whose folders are below `starts.folder`; `starts.ends`: how each comes up."""
+    """Starts of a Ray that ends at once. Their folders are in `starts.folder`; `starts.ends` says how each comes up."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -205,7 +205,7 @@ def test_a_ray_that_does_not_start_says_why(monkeypatch):
 
 @pytest.mark.engine
 def test_a_job_from_start_to_end(ray_server, monkeypatch):
-    # Ray's client would prefer these.
+    # Ray's client would prefer these variables.
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:1")
     server = JobServer(ray_server.address)
@@ -217,7 +217,7 @@ def test_a_job_from_start_to_end(ray_server, monkeypatch):
     state = server.state("test-job-a")
     assert (state.status, state.exit_code, state.ended) == ("FAILED", 3, True)
     assert server.log("test-job-a") == text
-    assert server.stop("test-job-a") == state  # it has ended: left as it is
+    assert server.stop("test-job-a") == state  # it has ended and is left as it is
     server.delete("test-job-a")
     assert server.state("test-job-a") is None
 
@@ -256,7 +256,7 @@ def test_a_connection_that_breaks_is_told(ray_server):
 def test_the_death_of_a_process_of_ray_is_told_by_name(name, word):
     ray = start_ray(gpus=0, cpus=1)
     try:
-        while "block forever" not in (Path(ray.folder) / "start.log").read_text():  # from here on it watches
+        while "block forever" not in (Path(ray.folder) / "start.log").read_text():  # from then on it watches
             assert is_running(ray)
         children = Path(f"/proc/{ray.pid}/task/{ray.pid}/children").read_text().split()
         (victim,) = (pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))

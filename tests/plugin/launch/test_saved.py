@@ -1,4 +1,4 @@
-"""Checkpoints of a run of slime, as the launcher sees them: what is damaged, and going back to an older one."""
+"""The launcher sees which checkpoints of a run of slime are damaged, and goes back to an older one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sat_slime.plugin.launch.saved import fault_of_newest, go_back, newest_whole
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    """After two and four iterations, as Megatron and the stream lay them down."""
+    """Checkpoints after two and four iterations, as Megatron and the stream write them."""
     for iteration in (2, 4):
         folder = tmp_path / f"iter_{iteration - 1:07d}"
         folder.mkdir()
@@ -28,7 +28,7 @@ def test_whole_ones_have_no_fault(checkpoints, tmp_path_factory):
     assert fault_of_newest(checkpoints) is None and newest_whole(checkpoints) == 4
     nothing = tmp_path_factory.mktemp("nothing")
     assert fault_of_newest(nothing) is None and newest_whole(nothing) == 0
-    shutil.rmtree(queue_folder(checkpoints, 3))  # of mode batch, or deleted as its error says
+    shutil.rmtree(queue_folder(checkpoints, 3))  # as in mode batch, or as when the user deletes it
     assert fault_of_newest(checkpoints) is None
 
 
@@ -83,7 +83,7 @@ def test_megatrons_older_format_has_other_files(checkpoints):
 
 
 def test_going_back_puts_the_newer_ones_aside(checkpoints):
-    (checkpoints / "iter_0000003.aside").mkdir()  # of an earlier time
+    (checkpoints / "iter_0000003.aside").mkdir()  # as if from an earlier time
     go_back(checkpoints, 2)
     assert newest_iteration(checkpoints) == "1" and list(numbered(checkpoints)) == [2]
     assert (checkpoints / "iter_0000003.aside" / "common.pt").exists()

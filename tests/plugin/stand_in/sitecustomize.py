@@ -1,4 +1,4 @@
-"""Read by a Python that starts with this folder on its path: train.py stands for our driver, which needs slime."""
+"""Has a Python that starts with this folder on its path run train.py in place of our driver, which needs slime."""
 
 import os
 import sys
@@ -15,4 +15,4 @@ if sys.orig_argv[1:3] == ["-m", "sat_slime.plugin.driver"]:
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
-    os._exit(code)  # an exit from here would count as a fault of Python's start
+    os._exit(code)  # a normal exit here would count as a fault of Python's start

@@ -1,4 +1,4 @@
-"""Stands for our driver over slime, which needs GPUs: the same flags, checkpoints and log lines, and no training.
+"""Stands for our driver over slime, which needs GPUs, with the same flags, checkpoints and log lines and no training.
 
 Ray shows the lines of slime's actors behind the actor's name and pid; metrics are Python dictionaries. The rollout of
 number WAIT_BEFORE is not begun before the file WAIT_FOR exists; FAIL_AT ends with an exception.
