@@ -6,7 +6,7 @@ complete; with lag 0 everything waits for everything; in mode `streaming` the ro
 and a batch is what is complete. The order is set by `driver` in the plugin's section of --custom-config-path.
 
 What a run leaves and how it goes on:
-- Weights are numbered by optimizer steps (inside/actor.py), so that the version that comes back with a response says
+- Weights are numbered by optimizer steps (inside/actor.py), so that the version that comes back with a response tells
   its lag, and which weights an evaluation measured.
 - The initial weights are evaluated before the first rollout and the final ones after the last, whatever the lag.
 - A checkpoint's data position is that of its weights: it is saved before the next batch takes its prompts. A batch that

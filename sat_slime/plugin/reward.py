@@ -22,7 +22,7 @@ from typing import Any
 
 from sat_slime.reward import Limits, Mode, VerifierPool
 
-# The workers import these; a launcher that tries this import on every node wants to know beforehand.
+# Only the workers import these. The launcher imports this module on every node, and so learns where they are missing.
 for _name in ("math_verify", "latex2sympy2_extended"):
     if importlib.util.find_spec(_name) is None:
         raise ModuleNotFoundError(f"No module named '{_name}': pip install 'sat-slime[reward]'", name=_name)

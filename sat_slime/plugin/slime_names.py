@@ -1,8 +1,8 @@
 """Every name of slime that the plugin touches, once: the probe, the tests and docs/compatibility.md read this table.
 
 The fewer there are, the longer the plugin lives. A row says what the plugin needs, and in which form each version of
-slime has it. Versions of which the whole tree was at hand are held against this table by the tests. Of the newest only
-single files could be read, so its column says for each name what was read; nothing of it was run.
+slime has it. The tests compare the table with the versions of which the whole tree was at hand. Of the newest version
+only single files could be read, so its column says for each name what was read; nothing of it was run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSIONS = {
     MAIN: "main of 2026-08-21, commit 624b824a8",
     NEWEST: "main after pull request 2391, of which single files of commits up to 0b0c277d were read",
 }
-"""What each version is."""
+"""The versions, each with what it stands for."""
 
 TREE = "tree"
 """The name was found in the whole tree of the version."""
@@ -64,7 +64,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Name:
-    """What the plugin needs of slime, in one of its forms, the newest first."""
+    """A name that the plugin needs of slime, in one of its forms, the newest first."""
 
     use: Use
     why: str

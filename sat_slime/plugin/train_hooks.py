@@ -212,7 +212,7 @@ def _follow_pushes(args: Namespace, names: dict[str, Any], numbers: bool, evalua
 
 
 def _evaluates(args: Namespace, hooks: HooksConfig, tell: Callable[..., None]) -> tuple[bool, bool]:
-    """Whether the initial weights are to be evaluated, and the final ones."""
+    """Whether the hooks evaluate the initial weights, and whether they evaluate the final ones."""
     if getattr(args, "eval_interval", None) is None:
         return False, False
     wanted = {"evaluate_first": hooks.evaluate_first, "evaluate_last": hooks.evaluate_last}

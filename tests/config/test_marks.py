@@ -30,9 +30,9 @@ class Outer(Section):
     """Sections with marks and without."""
 
     bare: Inner = Inner()
-    """Without a mark."""
+    """A section without a mark."""
     whole: Annotated[Inner, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = Inner()
-    """With marks, which are of all in it."""
+    """A section with marks, which hold for all in it."""
 
 
 def test_marks_are_found_on_fields_and_on_sections():

@@ -51,7 +51,7 @@ class Tokens:
 
 @dataclass
 class Decision:
-    """What is detached, of one token."""
+    """The detached quantities of one token."""
 
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""What the unmodified slime, Megatron-LM and SGLang need to run where there is no GPU.
+"""Lets the unmodified slime, Megatron-LM and SGLang run where there is no GPU.
 
 A run with `cluster.device: cpu` puts the folder `site` onto its job's PYTHONPATH: every Python of the job then calls
 `processes.install`, which patches a module right after it is imported, and only then. Nothing else in the plugin knows

@@ -26,7 +26,7 @@ class AfterImport(MetaPathFinder):
         wanted = [patch for patch in patches if patch is not None]
         spec = importlib.machinery.PathFinder.find_spec(fullname, path) if wanted else None
         if spec is None or spec.loader is None:
-            return None  # not there, a package of several folders, or of no interest
+            return None  # it is not there, or a package of several folders, or has no patch
         execute = spec.loader.exec_module
 
         def execute_and_patch(module: ModuleType) -> None:

@@ -63,7 +63,7 @@ def application() -> Any:
             ) as answer:
                 whole = await answer.read()
             return web.Response(body=whole, status=answer.status, content_type=answer.content_type)
-        except aiohttp.ClientError as error:  # a worker that died: slime asks again
+        except aiohttp.ClientError as error:  # the worker died: slime asks again
             return web.json_response({"error": f"{url}: {error}"}, status=502)
 
     async def client(app: Any) -> AsyncIterator[None]:

@@ -1,1 +1,1 @@
-"""What runs inside slime's processes, and carries the functions that slime calls by their dotted paths."""
+"""This package runs inside slime's processes, and the functions that slime calls by their dotted paths stand on it."""

@@ -28,7 +28,7 @@ class OldActorBackuper:
         return getattr(self._backuper, name)
 
     def backup(self, tag: str) -> None:
-        """Stores the model's weights as `tag`. Slime asks for `old_actor` at a push: that copy is deferred."""
+        """Stores the model's weights as `tag`. The copy of `old_actor`, which slime wants at a push, is deferred."""
         if tag == "old_actor":
             self._due, self._scored = True, False
         else:

@@ -30,10 +30,10 @@ _NOT_UNDER_CUSTOM_LOSS = {
 
 @dataclass(frozen=True)
 class _Settings:
-    """What was read of slime's arguments, kept on them.
+    """The settings that were read from slime's arguments; they are kept on the arguments.
 
     Megatron pickles its arguments into every checkpoint. This is pickled as None, so that a checkpoint names no class
-    of this package and can be loaded where its modules are others; whoever unpickles the arguments reads them again.
+    of this package and can be loaded by a version with other modules; whoever unpickles the arguments reads them again.
     """
 
     config: PluginConfig

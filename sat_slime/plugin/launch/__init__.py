@@ -1,1 +1,1 @@
-"""From the settings of a slime run to a job of Ray, and back to it: command, flags, checks, job, log."""
+"""Makes a job of Ray out of the settings of a slime run, and follows it: command, flags, checks, job, log."""

@@ -59,7 +59,7 @@ def cpu_cores(config: SlimeConfig) -> int:
 def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
     """Flags of a run on a CPU, with their values and the setting that they come from."""
     flags: dict[str, Any] = {
-        # Megatron without Transformer Engine and Apex, and without fusions, which are CUDA's.
+        # Megatron does without Transformer Engine and Apex, and without fusions, which are CUDA's.
         "transformer-impl": "local",
         "spec": ["sat_slime.plugin.cpu.layers", "qwen3_moe"],
         "attention-backend": "auto",
@@ -73,7 +73,7 @@ def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
         "no-rope-fusion": True,
         "no-persist-layer-norm": True,
         "data-pad-size-multiplier": 8,  # a GPU's memory wants 128; here each padded token is computed
-        # SGLang without its kernels. --sglang-sleep-on-idle: without it an idle scheduler takes most of a core.
+        # SGLang does without its kernels. Without --sglang-sleep-on-idle an idle scheduler takes most of a core.
         "sglang-device": "cpu",
         "sglang-dtype": config.cluster.cpu_dtype,
         "sglang-attention-backend": "torch_native",

@@ -79,7 +79,7 @@ class JobServer:
                 self._client.submit_job(entrypoint=shlex.join(command), **values)
                 return
             except (RuntimeError, OSError, ValueError, TypeError) as error:
-                # Of a cluster that has just come up: Ray itself waits some seconds each time.
+                # A cluster that has just come up has no agent yet: Ray itself waits some seconds for it each time.
                 if "No available agent" not in str(error) or attempt == SUBMISSIONS - 1:
                     raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
 
@@ -213,7 +213,7 @@ def _url(address: str) -> str:
     except OSError as error:
         raise _no_answer(address) from error
     if "://" not in address:
-        # RAY_ADDRESS is meant to name another port of the head node, but many write HOST:8265, the dashboard's.
+        # RAY_ADDRESS is meant to name another port of the head node, but it is easy to write HOST:8265 instead.
         with contextlib.suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection(host, port, timeout=CONNECT_TIMEOUT_S)
             connection.request("GET", "/api/version")
