@@ -203,7 +203,7 @@ def _fields() -> dict[str, Any]:
 if TYPE_CHECKING:
 
     class MethodConfig(_Method):
-        """As below; a type checker cannot see what is made there."""
+        """The section for type checkers, which cannot see the class that is made below."""
 
         base: str = "gspo"
         denominator: Denominator | None = None

@@ -40,11 +40,11 @@ class DriverConfig(Section):
     """The order that `sat_slime.plugin.driver` keeps. slime's own training scripts read none of it."""
 
     mode: Literal["batch", "streaming"] = "batch"
-    """As pipeline.mode of a run."""
+    """The same as pipeline.mode of a run."""
     lag: NonNegativeInt = 1
-    """As pipeline.lag of a run: rollouts per push of the weights; 0: synchronous."""
+    """The same as pipeline.lag of a run: rollouts per push of the weights; 0: synchronous."""
     max_staleness: NonNegativeInt = 8
-    """As pipeline.max_staleness of a run: bound on the lag of every token in mode streaming, in optimizer steps."""
+    """The same as pipeline.max_staleness of a run: bound on the lag of every token in mode streaming, in optimizer steps."""
 
 
 class PluginConfig(Section):

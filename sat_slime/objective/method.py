@@ -26,9 +26,9 @@ class Method:
     """
 
     stabilizers: tuple[Stabilizer, ...]
-    """What it is made of, its base first."""
+    """The stabilizers that it is made of, its base first."""
     denominator: Denominator = "rollout"
-    """Of the ratio: `rollout` is mu, `checkpoint` the trainer under the generating weights, `trainer` the trainer at
+    """The denominator of the ratio: `rollout` is mu, `checkpoint` the trainer under the generating weights, `trainer` the trainer at
     the start of the step. The last two are read from `TokenBatch.proximal_log_probs`."""
     trust_region: Clip | None = Clip()
     """The clip interval. None: the unclipped surrogate r A, or what a penalty has in its place."""
@@ -130,7 +130,7 @@ class Method:
 
     @property
     def label(self) -> str:
-        """As the paper writes it, such as `SAT-GSPO w/ TIS + R3`."""
+        """The name as the paper writes it, such as `SAT-GSPO w/ TIS + R3`."""
         name = "-".join([*(one.in_words for one in self._beside("prefix")), self.called.upper() or self.base.in_words])
         suffixes = [one.in_words for one in self._beside("suffix")]
         return f"{name} w/ {' + '.join(suffixes)}" if suffixes else name

@@ -24,7 +24,7 @@ class Row:
     advantage, pi the policy in training, mu the rollout engine's, both on the sampled token."""
 
     title: str
-    """As the paper writes it."""
+    """The name as the paper writes it."""
     unit: str
     """What is judged together."""
     discriminator: str
@@ -38,7 +38,7 @@ class Row:
     source: str
     """Labels of the equations in the paper, and where our defaults come from if not from there."""
     needs: str
-    """From the runtime."""
+    """What the runtime has to give it."""
     excludes: str
     """What it cannot be combined with, and why."""
 
@@ -50,9 +50,9 @@ class Style:
     colour: str
     """A colour of report.drawing by its name, such as `blue`, or any that matplotlib knows."""
     dash: Any
-    """As matplotlib has it: `-`, `--`, or (0, (6, 1))."""
+    """The dash of lines in matplotlib's notation: `-`, `--`, or (0, (6, 1))."""
     marker: str = ""
-    """Of a base; empty for what stands beside one, which leaves it the base's marker."""
+    """The marker of a base; empty for what stands beside one, since the base's marker stays."""
     filled: bool = False
     """Whether the marker is filled."""
 
@@ -74,7 +74,7 @@ class Stabilizer:
     """
 
     name: ClassVar[str]
-    """Of the base, or of the part of a method's name; of its YAML section and its metrics."""
+    """The name of the base, or the part of a method's name; its YAML section and its metrics bear it too."""
     place: ClassVar[Place] = "base"
     """base: a method is built on it. prefix, suffix: where its name goes when it is switched on beside a base."""
     label: ClassVar[str] = ""
@@ -88,13 +88,13 @@ class Stabilizer:
     family: ClassVar[str] = ""
     """The kind of stabilizer, in a word."""
     ratio: ClassVar[Ratio] = "token"
-    """Of a method that is built on it."""
+    """The ratio of a method that is built on it."""
     key: ClassVar[str] = ""
     """Its key in the YAML section `method`. Unset: its name."""
     help: ClassVar[str] = ""
-    """Of that key, where it is not a base."""
+    """The help of that key, where it is not a base."""
     switch_help: ClassVar[str] = ""
-    """Of the setting `enabled` in its section, where it is not a base."""
+    """The help of the setting `enabled` in its section, where it is not a base."""
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """What it measures."""
     no_op_at_ratio_one: ClassVar[str] = ""

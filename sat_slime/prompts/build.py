@@ -39,7 +39,7 @@ class DataSet:
 
     name: str
     default: str
-    """Where it is; with a revision where the one of the paper's time is known."""
+    """Its place on the hub or on disk; with a revision where the one of the paper's time is known."""
     counted: Count
     """What the paper counted."""
     expected: int

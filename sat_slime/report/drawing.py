@@ -25,7 +25,7 @@ Panel = Callable[[Axes, Table], bool]
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#CCCCCC"
 COLOURS = {"black": BLACK, "orange": ORANGE, "sky": SKY, "green": GREEN, "blue": BLUE, "vermilion": VERMILION}
-"""By the names that stabilizers have for them."""
+"""The colours, by the names that stabilizers have for them."""
 STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,

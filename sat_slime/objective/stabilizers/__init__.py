@@ -51,11 +51,11 @@ def stabilizer_in(module: ModuleType) -> type[Stabilizer]:
 STABILIZERS: dict[str, type[Stabilizer]] = {
     name: stabilizer_in(importlib.import_module(f"{__name__}.{name}")) for name in MODULES
 }
-"""By name."""
+"""The stabilizers of this package, by name."""
 
 
 _OUTSIDE: dict[str, type[Stabilizer]] = {}
-"""Those that are not ours and were asked for, by their dotted path."""
+"""Stabilizers outside this package that were asked for, by their dotted path."""
 
 
 def stabilizer_at(path: str) -> type[Stabilizer]:
@@ -114,12 +114,12 @@ def _fault(kind: type[Stabilizer]) -> str:
 
 
 def forget_those_outside() -> None:
-    """As if none of them had been asked for."""
+    """Forget all stabilizers outside this package; the next one that is asked for is imported anew."""
     _OUTSIDE.clear()
 
 
 def known() -> tuple[type[Stabilizer], ...]:
-    """Ours, and those that are not and were asked for."""
+    """The stabilizers of this package, and those outside it that were asked for."""
     return (*STABILIZERS.values(), *_OUTSIDE.values())
 
 
@@ -129,12 +129,12 @@ def find(name: str) -> type[Stabilizer] | None:
 
 
 def bases() -> list[type[Stabilizer]]:
-    """Those that a method can be built on."""
+    """The stabilizers that a method can be built on."""
     return [kind for kind in STABILIZERS.values() if kind.place == "base"]
 
 
 def switches() -> list[type[Stabilizer]]:
-    """Those that are switched on beside a base."""
+    """The stabilizers that are switched on beside a base."""
     return [kind for kind in STABILIZERS.values() if kind.place != "base"]
 
 

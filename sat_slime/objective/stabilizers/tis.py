@@ -51,5 +51,5 @@ class TIS(Weight):
         return batch.engine_ratio.clamp(max=self.cap)
 
     def sums(self, weights: Tensor) -> dict[str, Tensor]:
-        """Those of the weights, and of the tokens at the cap."""
+        """The sum of the weights, and the number of tokens at the cap."""
         return {"tis/weight": weights.sum(), "tis/capped": indicator(torch.eq, weights, self.cap).sum()}
