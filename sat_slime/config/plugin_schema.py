@@ -44,7 +44,8 @@ class DriverConfig(Section):
     lag: NonNegativeInt = 1
     """The same as pipeline.lag of a run: rollouts per push of the weights; 0: synchronous."""
     max_staleness: NonNegativeInt = 8
-    """The same as pipeline.max_staleness of a run: bound on the lag of every token in mode streaming, in optimizer steps."""
+    """The same as pipeline.max_staleness of a run: bound on the lag of every token in mode streaming, in optimizer
+    steps."""
 
 
 class PluginConfig(Section):

@@ -28,8 +28,8 @@ class Method:
     stabilizers: tuple[Stabilizer, ...]
     """The stabilizers that it is made of, its base first."""
     denominator: Denominator = "rollout"
-    """The denominator of the ratio: `rollout` is mu, `checkpoint` the trainer under the generating weights, `trainer` the trainer at
-    the start of the step. The last two are read from `TokenBatch.proximal_log_probs`."""
+    """The denominator of the ratio: `rollout` is mu, `checkpoint` the trainer under the generating weights, `trainer`
+    the trainer at the start of the step. The last two are read from `TokenBatch.proximal_log_probs`."""
     trust_region: Clip | None = Clip()
     """The clip interval. None: the unclipped surrogate r A, or what a penalty has in its place."""
     called: str = ""
