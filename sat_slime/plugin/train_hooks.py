@@ -23,6 +23,7 @@ from sat_slime.config.plugin_schema import HooksConfig
 from sat_slime.plugin.inside import evaluations, trainer_process, versions
 from sat_slime.plugin.inside.batch_facts import BatchFacts
 from sat_slime.plugin.inside.old_actor import OldActorBackuper
+from sat_slime.plugin.inside.old_checkpoints import make_loadable
 from sat_slime.plugin.inside.patching import wrap_once
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, steps_per_rollout
 from sat_slime.plugin.probe import probe_slime
@@ -61,6 +62,7 @@ def install(args: Namespace) -> None:
     config = plugin_config(args)
     if getattr(args, DRIVEN, False):
         return
+    make_loadable()
     found = _calling_trainer()
     if found is None:
         logger.info("sat_slime: no trainer calls, so there is nothing to hook into")
