@@ -34,6 +34,7 @@ class BatchView:
         """log r of the method: the token's or its response's, over the method's denominator."""
         self.advantages = advantages
         """A."""
+        self._versions = self._read_versions()
 
     @property
     def mask(self) -> Tensor:
@@ -74,6 +75,30 @@ class BatchView:
     def engine_ratio(self) -> Tensor:
         """pi_proximal / mu."""
         return (self.log_proximal - self.log_mu).exp()
+
+    def check_unwritten(self, reader: str) -> None:
+        """Raises ValueError where `reader` has written into a tensor: others read the same ones."""
+        if self._versions != self._read_versions():
+            raise ValueError(
+                f"{reader} writes into the batch, which others read too: let it write into tensors of its own"
+            )
+
+    def _read_versions(self) -> tuple[int, ...]:
+        """How often the tensors were written to in place; those that are computed from others never should be."""
+        batch = self._batch
+        given = (
+            self.d,
+            self.advantages,
+            batch.log_probs,
+            batch.rollout_log_probs,
+            batch.proximal_log_probs,
+            batch.mask,
+        )
+        computed = ["ratio", "mu", "engine_ratio"]
+        if batch.n_active < len(batch.mask):  # else they are the batch's own
+            computed += ["log_pi", "log_mu", "log_proximal"]
+        written = sum(self.__dict__[name]._version for name in computed if name in self.__dict__)
+        return (*(column._version for column in given if column is not None), written)
 
     def sequence_mean(self, values: Tensor) -> Tensor:
         """Mean of the values over the active tokens of each response, on whatever ranks, at each of them."""

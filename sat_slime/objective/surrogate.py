@@ -96,11 +96,13 @@ def _gates_and_weights(method: Method, batch: TokenBatch, view: BatchView) -> tu
     metrics: dict[str, Tensor] = {}
     for gate in method.gates:
         kept = batch.active_or_zero(gate.factor(view))
+        view.check_unwritten(gate.name)
         masked = batch.mask & (kept == 0)
         metrics |= batch.active_means({f"{gate.name}/masked": masked.sum()})
         factor = kept if factor is None else factor * kept
     for weight in method.weights:
         weights = batch.active_or_zero(weight.factor(view))
+        view.check_unwritten(weight.name)
         metrics |= batch.active_means(weight.sums(weights))
         factor = weights if factor is None else factor * weights
     return factor, metrics

@@ -20,6 +20,7 @@ from sat_slime.config.source import ConfigError
 from sat_slime.objective import TokenBatch, check_method, named_method, policy_surrogate, stabilizers
 from sat_slime.objective.metrics import metric_named
 from sat_slime.report.comparison.curves import draw_seeds, key_to
+from sat_slime.report.comparison.methods import label_of
 from sat_slime.report.replay.selection import choose
 
 ROOT = Path(__file__).parents[2]
@@ -102,12 +103,21 @@ def test_it_gates_and_its_metric_is_in_the_table(package):
 def test_a_comparison_draws_it_in_its_own_style(package):
     axes = Figure().add_subplot()
     curve = (torch.arange(20.0).numpy(), torch.rand(20).numpy())
+    named_method(PATH)  # as the settings of a run name it
     for place, name in enumerate(("grpo", PATH)):
         assert draw_seeds(axes, {}, name, [curve], place, name, band=False)
     grpo, own = axes.lines
     assert (own.get_label(), to_hex(own.get_color()), own.get_marker()) == ("HALFWAY", "#aa3377", "*")
     assert own.get_linestyle() != grpo.get_linestyle()
     assert "#AA3377 broken: Halfway" in key_to(["grpo", PATH])
+
+
+def test_a_name_alone_imports_nothing(package):
+    (package / "loud.py").write_text("raise SystemExit('it was imported')")
+    assert label_of("my_package.loud") == "my_package.loud"
+    assert label_of(PATH) == PATH
+    named_method(PATH)
+    assert label_of(PATH) == "HALFWAY"
 
 
 def test_a_replay_sweeps_its_settings(package):

@@ -137,6 +137,27 @@ def test_the_mean_of_a_weight_is_in_the_table_of_metrics() -> None:
     assert [metric.pattern for metric in metrics_of(Half)] == ["half/weight"]
 
 
+@dataclass(frozen=True)
+class Writing(Careless):
+    column: str = "d"
+    name = "writing"
+
+    def factor(self, batch: BatchView) -> Tensor:
+        return getattr(batch, self.column).abs_()
+
+
+@pytest.mark.parametrize("active", [True, False])
+@pytest.mark.parametrize(
+    "column", ["d", "ratio", "log_pi", "log_mu", "log_proximal", "mu", "engine_ratio", "advantages"]
+)
+def test_a_gate_that_writes_into_the_batch_is_told(column: str, active: bool) -> None:
+    mu = torch.full((4,), -1.0)
+    mask = torch.tensor([True, True, True, active])
+    batch = TokenBatch((mu - 0.1).requires_grad_(), mu, torch.ones(4), mask, [4])
+    with pytest.raises(ValueError, match="writing writes into the batch"):
+        policy_surrogate(compose(Writing(column)), batch)
+
+
 def test_a_view_has_nothing_to_write() -> None:
     mu = torch.zeros(2)
     view = BatchView(TokenBatch(mu, mu, mu, mu == 0, [2]), "rollout", mu.requires_grad_(), mu)

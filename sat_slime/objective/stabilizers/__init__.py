@@ -113,6 +113,11 @@ def _fault(kind: type[Stabilizer]) -> str:
     return ""
 
 
+def imported() -> tuple[str, ...]:
+    """Dotted paths of the stabilizers outside this package that were asked for."""
+    return tuple(_OUTSIDE)
+
+
 def forget_those_outside() -> None:
     """Forget all stabilizers outside this package; the next one that is asked for is imported anew."""
     _OUTSIDE.clear()

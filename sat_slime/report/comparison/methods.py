@@ -5,13 +5,21 @@ from __future__ import annotations
 import functools
 
 from sat_slime.objective import PAPER_METHODS, Method, named_method
+from sat_slime.objective.stabilizers import imported
 
 PAPER_ORDER = [method.name for method in PAPER_METHODS]
 
 
-@functools.cache
 def method_called(name: str) -> Method | None:
-    """The method of that name. None: there is none, or its base, which is not ours, cannot be imported here."""
+    """The method of that name. None: there is none, or its base is outside this package and no run's settings named it,
+    or could not be imported here. A name, which may be a folder's, has nothing imported."""
+    if "." in name and not any(path in name for path in imported()):
+        return None
+    return _named(name)
+
+
+@functools.cache
+def _named(name: str) -> Method | None:
     try:
         return named_method(name)
     except ValueError:
