@@ -27,6 +27,8 @@ STOP_TIMEOUT_S = 60.0
 """Seconds in which a job that is stopped may end: Ray kills it a few seconds after SIGTERM."""
 SUBMISSIONS = 12
 POLL_S = 0.5
+DELETIONS = 5
+"""How often Ray is asked to forget a job, at the most."""
 
 
 class JobError(RuntimeError):
@@ -151,9 +153,14 @@ class JobServer:
         return state
 
     def delete(self, job: str) -> None:
-        """Has Ray forget a job that has ended."""
-        with _told(self.address):
-            self._client.delete_job(job)
+        """Has Ray forget a job that has ended. Ray's own watch of the job may note its end after that, which makes it
+        known again: so Ray is asked until it does not know the job any more."""
+        for _ in range(DELETIONS):
+            with _told(self.address):
+                self._client.delete_job(job)
+            time.sleep(POLL_S)
+            if self.state(job) is None:
+                return
 
 
 def given_address(option: str | None, configured: str | None) -> str | None:

@@ -14,11 +14,12 @@ from unittest import mock
 
 import pytest
 
-from sat_slime.plugin.launch import local_ray
+from sat_slime.plugin.launch import local_ray, ray_jobs
 from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, start_ray, stop_ray
 from sat_slime.plugin.launch.ray_jobs import (
     JobError,
     JobServer,
+    JobState,
     NoAnswer,
     given_address,
     is_this_machine,
@@ -276,3 +277,12 @@ def test_a_ray_of_ones_own_ends_alone(ray_server):
     assert is_running(ray_server)
     with pytest.raises(NoAnswer):
         JobServer(mine.address)
+
+
+def test_a_job_that_ray_notes_once_more_is_forgotten_all_the_same(monkeypatch):
+    server, known = mock.create_autospec(JobServer, instance=True), [True, True, False]
+    server.address, server._client = "http://127.0.0.1:1", mock.Mock()
+    server.state.side_effect = lambda job: JobState("SUCCEEDED", 0, "") if known.pop(0) else None
+    monkeypatch.setattr(ray_jobs, "POLL_S", 0.0)
+    JobServer.delete(server, "a-job")
+    assert server._client.delete_job.call_args_list == [mock.call("a-job")] * 3
