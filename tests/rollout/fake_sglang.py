@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import random
+import signal
 import struct
 import sys
 import threading
@@ -147,6 +148,10 @@ class Handler(BaseHTTPRequestHandler):
         fault = self.server.next_fault()
         if fault == "die":
             os._exit(1)
+        if fault == "die_slowly":  # its connections are gone before it is, as with a process that is killed
+            self.server.file.unlink()
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            return self.connection.close()
         if fault == "hang":
             self.server.released.wait()
             return None

@@ -18,6 +18,8 @@ from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.rollout.validation import Expectations, RejectedResponse, validate
 
 POSTS_IN_FLIGHT = 4
+ENDING_S = 1.0
+"""Seconds that a server's process may take to end after its connections broke, before it counts as alive."""
 INTERRUPT_EVERY_S = 0.2
 """Seconds until an interruption is repeated, for requests that had not reached SGLang's scheduler."""
 
@@ -230,7 +232,7 @@ class RolloutEngine:
         """Notes how the server failed, and ends it. A server that `stop` has ended did not fail."""
         if self._stopping:
             return
-        if self._server.alive:
+        if not self._server.ended_within(ENDING_S):
             self._ended = self._server.dead_part() or f"SGLang's server of engine {self.index} {why} and was ended"
         else:
             self._ended = self._server.how_it_ended()

@@ -113,6 +113,15 @@ def test_a_dead_server_is_restarted_with_its_last_weights(with_fake, tmp_path):
     assert (status["state"], status["restarts"], status["in_flight"], status["weight_version"]) == ("ready", 1, 0, 5)
 
 
+def test_a_server_whose_connections_broke_first_is_told_by_how_it_ended(with_fake):
+    async def scenario(engine):
+        return engine._server.pid, await engine.generate(some_requests(2)), await engine.new_deaths()
+
+    pid, result, deaths = with_fake(scenario, ["die_slowly"])
+    assert result.stats["lost"] > 0
+    assert deaths == [f"SGLang's HTTP server (process {pid}) of engine 0 was killed by SIGKILL"]
+
+
 def test_a_request_without_an_answer_in_time_is_sent_again(with_fake):
     async def scenario(engine):
         return await engine.generate(some_requests(4)), await engine.status()
