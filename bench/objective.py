@@ -25,7 +25,7 @@ from torch import Tensor
 
 from sat_slime.objective import TokenBatch, named_method, policy_surrogate, tail_quantile
 from sat_slime.objective.clip import clipped_surrogate
-from sat_slime.objective.stabilizers.sat import contracted_ends, contraction
+from sat_slime.objective.stabilizers.clips.sat import contracted_ends, contraction
 
 
 def alternate(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:

@@ -17,7 +17,7 @@ from sat_slime.config.section import Section
 from sat_slime.objective.ratio import Denominator
 from sat_slime.objective.stabilizer import Stabilizer
 from sat_slime.objective.stabilizers import STABILIZERS, bases, find, switches
-from sat_slime.objective.stabilizers.ppo import Clip
+from sat_slime.objective.stabilizers.clips.ppo import Clip
 
 
 def _base_or_path(value: Any, check: Any) -> Any:

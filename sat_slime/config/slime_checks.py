@@ -104,7 +104,7 @@ def _method(config: SlimeConfig) -> Iterator[str]:
         check_method(method, steps)
     except ValueError as error:
         yield f"method: {error}"
-    if method.quantile_is_of_the_step and steps > 1:
+    if method.threshold_is_of_the_step and steps > 1:
         yield (
             f"method.sat.scope is step with pipeline.optimizer_steps_per_rollout {steps}: the quantile is taken before "
             "the first step and would be stale for the others; set pipeline.optimizer_steps_per_rollout to 1 or "

@@ -1,6 +1,6 @@
 """The mathematics: what each token adds to the objective, in torch alone."""
 
-from .batch import TokenBatch
+from .batch import Need, TokenBatch
 from .batch_view import BatchView
 from .loss import PolicyLoss, low_variance_kl, policy_loss, response_mean_weights, token_mean_weights
 from .method import (
@@ -19,19 +19,34 @@ from .mismatch import mismatch_histogram, mismatch_metrics
 from .mismatch_parts import mismatch_parts
 from .quantile import tail_quantile
 from .ratio import DENOMINATORS
-from .stabilizer import Gate, Penalty, Row, Stabilizer, StepConstraint, Style, Variant, Weight
-from .stabilizers.dppo import DPPO
-from .stabilizers.drpo import DRPO
-from .stabilizers.icepop import IcePop
-from .stabilizers.kpop import KPop
-from .stabilizers.ppo import Clip
-from .stabilizers.sat import SAT, contraction_factors, scope_too_small
-from .stabilizers.seqclip import SeqClip
-from .stabilizers.spo import SPO
-from .stabilizers.tis import TIS
-from .stabilizers.topp import log_probs_on_support, on_support
-from .stabilizers.trpo import TRPO, backtrack, divergence_metrics, total_variation
-from .surrogate import Surrogate, policy_surrogate, staleness_score
+from .stabilizer import (
+    Gate,
+    Judge,
+    Penalty,
+    PolicyTerms,
+    ProximalPolicy,
+    Replacement,
+    Row,
+    Score,
+    Stabilizer,
+    StepConstraint,
+    StepScale,
+    Style,
+    Variant,
+    Weight,
+)
+from .stabilizers.clips.ppo import Clip
+from .stabilizers.clips.sat import SAT, contraction_factors, scope_too_small
+from .stabilizers.gates.dppo import DPPO
+from .stabilizers.gates.icepop import IcePop
+from .stabilizers.gates.kpop import KPop
+from .stabilizers.gates.seqclip import SeqClip
+from .stabilizers.penalties.drpo import DRPO
+from .stabilizers.penalties.spo import SPO
+from .stabilizers.runtime.topp import log_probs_on_support, on_support
+from .stabilizers.runtime.trpo import TRPO, backtrack, divergence_metrics, total_variation
+from .stabilizers.weights.tis import TIS
+from .surrogate import Surrogate, policy_surrogate, supply_proximal, threshold_scores
 
 __all__ = [
     "DENOMINATORS",
@@ -46,16 +61,23 @@ __all__ = [
     "Clip",
     "Gate",
     "IcePop",
+    "Judge",
     "KPop",
     "Method",
     "Metric",
     "MetricAccumulator",
+    "Need",
     "Penalty",
     "PolicyLoss",
+    "PolicyTerms",
+    "ProximalPolicy",
+    "Replacement",
     "Row",
+    "Score",
     "SeqClip",
     "Stabilizer",
     "StepConstraint",
+    "StepScale",
     "Style",
     "Surrogate",
     "TokenBatch",
@@ -80,8 +102,9 @@ __all__ = [
     "policy_surrogate",
     "response_mean_weights",
     "scope_too_small",
-    "staleness_score",
+    "supply_proximal",
     "tail_quantile",
+    "threshold_scores",
     "token_mean_weights",
     "total_variation",
 ]

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+Need = Literal["lags", "rewards", "heads"]
+"""What only some methods read of a batch: the lag of each token, its response's reward, the two heads."""
+
+
+_COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "proximal_log_probs", "lags", "rewards")
+"""The columns of floats with a number for each token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,13 +41,22 @@ class TokenBatch:
     """Tokens per response, in order; sum N. Zero is a response of which this rank holds nothing."""
     proximal_log_probs: Tensor | None = None
     """(N,) the denominator where it is not mu: the trainer at the start of the step or under the generating weights."""
+    lags: Tensor | None = None
+    """(N,) optimizer updates between the weights that generated each token and those in training."""
+    rewards: Tensor | None = None
+    """(N,) reward of the token's response, before any baseline."""
+    rollout_head: Tensor | None = None
+    """(N, k) log-probs of the k tokens that the rollout engine found likeliest in each state, or of all of the
+    vocabulary; -inf where it would not sample."""
+    policy_head: Tensor | None = None
+    """(N, k) log-probs of the same tokens under the policy in training, over the whole vocabulary; requires grad."""
 
     def __post_init__(self) -> None:
         if self.log_probs.dim() != 1:
             raise ValueError(
                 f"log_probs has shape {tuple(self.log_probs.shape)}: pass the N tokens in a row, shape (N,)"
             )
-        for name in ("log_probs", "rollout_log_probs", "advantages", "mask", "proximal_log_probs"):
+        for name in (*_COLUMNS, "mask"):
             tensor = getattr(self, name)
             if tensor is None:
                 continue
@@ -52,12 +69,30 @@ class TokenBatch:
                 raise ValueError(f"mask has dtype {tensor.dtype}: pass mask.bool()")
             if name != "mask" and not tensor.dtype.is_floating_point:
                 raise ValueError(f"{name} has dtype {tensor.dtype}: pass a floating-point tensor")
+        heads = [head for head in (self.rollout_head, self.policy_head) if head is not None]
+        if heads and [head.shape for head in heads] != [(len(self.log_probs), heads[0].shape[-1])] * 2:
+            raise ValueError(
+                f"rollout_head and policy_head have shapes {' and '.join(str(tuple(head.shape)) for head in heads)}: "
+                f"pass both, with a row for each of the {len(self.log_probs)} tokens and the same k columns"
+            )
         if (total := int(sum(self.lengths) if not isinstance(self.lengths, Tensor) else self.lengths.sum())) != len(
             self.log_probs
         ):
             raise ValueError(
                 f"lengths add up to {total} for {len(self.log_probs)} tokens: one length per response, sum N"
             )
+
+    def has(self, need: Need) -> bool:
+        """Whether it holds what some methods read."""
+        return (self.rollout_head if need == "heads" else getattr(self, need)) is not None
+
+    def needed(self, need: Need) -> Tensor:
+        """That column, or the engine's head. Raises ValueError where the batch has none."""
+        column = self.rollout_head if need == "heads" else getattr(self, need)
+        if column is None:
+            fields = "rollout_head and policy_head" if need == "heads" else need
+            raise ValueError(f"the batch has no {fields}: pass {fields} to TokenBatch")
+        return column
 
     @cached_property
     def n_active(self) -> int:
@@ -89,7 +124,7 @@ class TokenBatch:
 
     def promoted(self) -> TokenBatch:
         """The batch in the dtype it is computed with: float64 where a log-prob is float64, else float32."""
-        names = ("log_probs", "rollout_log_probs", "advantages", "proximal_log_probs")
+        names = (*_COLUMNS, "rollout_head", "policy_head")
         tensors = {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
         dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors.values()) else torch.float32
         if all(tensor.dtype == dtype for tensor in tensors.values()):

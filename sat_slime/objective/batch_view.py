@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import torch.distributed as dist
@@ -9,7 +10,15 @@ from torch import Tensor
 
 from .batch import TokenBatch
 from .clip import bounded_ratio
-from .ratio import Denominator, proximal_log_probs, sequence_mean
+from .ratio import (
+    Denominator,
+    Ratio,
+    denominator_log_probs,
+    proximal_log_probs,
+    sequence_max,
+    sequence_mean,
+    sequence_sum,
+)
 
 
 class BatchView:
@@ -27,9 +36,16 @@ class BatchView:
         d: Tensor,
         advantages: Tensor,
         group: dist.ProcessGroup | None = None,
+        unit: Ratio = "token",
     ) -> None:
-        """batch: promoted. d: the method's log-ratio. group: context-parallel ranks that share the responses."""
+        """batch: promoted. d: the method's log-ratio. group: context-parallel ranks that share the responses. unit:
+        what d is the log-ratio of."""
+        self.unit = unit
+        """token: d is of the token itself; sequence: of its response."""
         self._batch, self._denominator, self.group = batch, denominator, group
+        self.threshold: Tensor | None = None
+        """0-dim threshold of the method's Judge, where it has one."""
+        self._once: dict[Callable[[BatchView], Tensor], Tensor] = {}
         self.d = d.detach()
         """log r of the method: the token's or its response's, over the method's denominator."""
         self.advantages = advantages
@@ -40,6 +56,11 @@ class BatchView:
     def mask(self) -> Tensor:
         """Bool: the active tokens."""
         return self._batch.mask
+
+    @property
+    def n_active(self) -> int:
+        """Active tokens."""
+        return self._batch.n_active
 
     @property
     def lengths(self) -> Tensor:
@@ -67,6 +88,27 @@ class BatchView:
         return self._batch.active_or_zero(proximal_log_probs(self._denominator, self._batch))
 
     @cached_property
+    def log_denominator(self) -> Tensor:
+        """log-probs of the denominator."""
+        return self._batch.active_or_zero(denominator_log_probs(self._denominator, self._batch))
+
+    @property
+    def lags(self) -> Tensor:
+        """Optimizer updates between the weights that generated each token and those in training. Raises ValueError
+        where the batch has none."""
+        return self._batch.active_or_zero(self._batch.needed("lags"))
+
+    @property
+    def rewards(self) -> Tensor:
+        """Reward of each token's response. Raises ValueError where the batch has none."""
+        return self._batch.active_or_zero(self._batch.needed("rewards"))
+
+    @property
+    def rollout_head(self) -> Tensor:
+        """(N, k) log-probs of the engine's likeliest tokens. Raises ValueError where the batch has none."""
+        return self._batch.needed("heads")
+
+    @cached_property
     def mu(self) -> Tensor:
         """mu, a probability."""
         return self.log_mu.exp()
@@ -74,7 +116,12 @@ class BatchView:
     @cached_property
     def engine_ratio(self) -> Tensor:
         """pi_proximal / mu."""
-        return (self.log_proximal - self.log_mu).exp()
+        return self.engine_log_ratio.exp()
+
+    @cached_property
+    def engine_log_ratio(self) -> Tensor:
+        """log pi_proximal - log mu."""
+        return self.log_proximal - self.log_mu
 
     def check_unwritten(self, reader: str) -> None:
         """Raises ValueError where `reader` has written into a tensor: others read the same ones."""
@@ -94,12 +141,28 @@ class BatchView:
             batch.proximal_log_probs,
             batch.mask,
         )
-        computed = ["ratio", "mu", "engine_ratio"]
+        computed = ["ratio", "mu", "engine_ratio", "engine_log_ratio"]
         if batch.n_active < len(batch.mask):  # else they are the batch's own
-            computed += ["log_pi", "log_mu", "log_proximal"]
+            computed += ["log_pi", "log_mu", "log_proximal", "log_denominator"]
         written = sum(self.__dict__[name]._version for name in computed if name in self.__dict__)
         return (*(column._version for column in given if column is not None), written)
 
     def sequence_mean(self, values: Tensor) -> Tensor:
         """Mean of the values over the active tokens of each response, on whatever ranks, at each of them."""
         return sequence_mean(values, self._batch, self.group)
+
+    def sequence_sum(self, values: Tensor) -> Tensor:
+        """Sum of the values over the active tokens of each response, on whatever ranks, at each of them, without
+        gradient."""
+        return sequence_sum(values, self._batch, self.group)
+
+    def sequence_max(self, values: Tensor) -> Tensor:
+        """Largest of the values at the active tokens of each response, on whatever ranks, at each of them. No
+        gradient."""
+        return sequence_max(values, self._batch, self.group)
+
+    def once(self, compute: Callable[[BatchView], Tensor]) -> Tensor:
+        """What a function makes of this view, computed at the first call."""
+        if compute not in self._once:
+            self._once[compute] = compute(self)
+        return self._once[compute]

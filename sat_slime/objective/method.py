@@ -8,11 +8,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
+from .batch import Need
 from .ratio import Denominator, Ratio
-from .stabilizer import Clipping, Gate, Penalty, Row, Stabilizer, StepConstraint, Style, Weight
+from .stabilizer import (
+    Clipping,
+    Gate,
+    Judge,
+    Place,
+    ProximalPolicy,
+    Replacement,
+    Row,
+    Stabilizer,
+    StepConstraint,
+    StepScale,
+    Style,
+    Weight,
+)
 from .stabilizers import STABILIZERS, bases, find, switches
-from .stabilizers.ppo import Clip
-from .stabilizers.sat import SAT
+from .stabilizers.clips.ppo import Clip
+from .stabilizers.clips.sat import SAT
 
 Kind = TypeVar("Kind", bound=Stabilizer)
 
@@ -64,9 +78,34 @@ class Method:
         return self._all(Weight)
 
     @cached_property
-    def penalty(self) -> Penalty | None:
+    def replacement(self) -> Replacement | None:
         """What stands in place of the clip."""
-        return self._first(Penalty)
+        return self._first(Replacement)
+
+    @cached_property
+    def judge(self) -> Judge | None:
+        """What judges each token by a threshold over all tokens of its scope."""
+        return self._first(Judge)
+
+    @cached_property
+    def proximal_policy(self) -> ProximalPolicy | None:
+        """What makes up the denominator of the ratio."""
+        return self._first(ProximalPolicy)
+
+    @cached_property
+    def step_scale(self) -> StepScale | None:
+        """What scales the learning rate of each step."""
+        return self._first(StepScale)
+
+    @property
+    def no_interval(self) -> str:
+        """Why it has no clip interval, in words; empty where it has one."""
+        return self.base.no_interval
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        """The columns of TokenBatch that it reads besides log-probs, advantages and mask."""
+        return tuple(dict.fromkeys(need for one in self.stabilizers for need in one.needs))
 
     @cached_property
     def step_constraint(self) -> StepConstraint | None:
@@ -84,9 +123,9 @@ class Method:
         return self.has("topp")
 
     @cached_property
-    def quantile_is_of_the_step(self) -> bool:
-        """Whether SAT's quantile is over all tokens of the optimizer step, so that it is taken beforehand."""
-        return self.sat is not None and self.sat.scope == "step"
+    def threshold_is_of_the_step(self) -> bool:
+        """Whether its judge's threshold is over all tokens of the optimizer step, so that it is taken beforehand."""
+        return self.judge is not None and self.judge.scope == "step"
 
     def has(self, name: str) -> bool:
         """Whether a stabilizer of that name is among its own."""
@@ -138,8 +177,7 @@ class Method:
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of its rows of the design space, that of its ratio, or of what stands in place of the clip, first."""
-        region = self.penalty or self.step_constraint
-        first = region.part if region else "gspo" if self.ratio == "sequence" else "ppo"
+        first = self.base.part if self.no_interval else "gspo" if self.ratio == "sequence" else "ppo"
         beside = (*self._beside("prefix"), *self.gates, *self.weights, *self._beside("suffix"))
         return tuple(dict.fromkeys((first, *(one.part for one in beside))))
 
@@ -214,11 +252,16 @@ def compose(
     """
     order = list(STABILIZERS)
     others = sorted(beside, key=lambda one: order.index(one.name) if one.name in order else len(order))
-    replaced = any(isinstance(one, (Penalty, StepConstraint)) for one in (base, *others))
-    method = Method((base, *others), trust_region=None if replaced else trust_region)
-    if denominator is None:
-        denominator = ("checkpoint" if method.sat else "trainer") if method.engine_weights else "rollout"
-    return replace(method, denominator=denominator)
+    method = Method((base, *others), trust_region=None if base.no_interval else trust_region)
+    return replace(method, denominator=denominator or _usual_denominator(method))
+
+
+def _usual_denominator(method: Method) -> Denominator:
+    if method.proximal_policy:
+        return method.proximal_policy.denominator
+    if method.engine_weights:
+        return "checkpoint" if method.sat else "trainer"
+    return "rollout"
 
 
 def compose_method(base: str, *, denominator: Denominator | None = None, **switched: bool) -> Method:
@@ -228,7 +271,7 @@ def compose_method(base: str, *, denominator: Denominator | None = None, **switc
     Raises:
         ValueError: `base` is unknown, or a switch.
     """
-    known = {kind.name: kind for kind in switches()}
+    known = {kind.prefix(): kind for kind in switches()}
     if unknown := switched.keys() - known.keys():
         raise ValueError(f"unknown switches {', '.join(sorted(unknown))}; switches: {', '.join(known)}")
     beside = [kind() for name, kind in known.items() if switched.get(name)]
@@ -237,7 +280,7 @@ def compose_method(base: str, *, denominator: Denominator | None = None, **switc
 
 def _base(name: str) -> Stabilizer:
     """A base with its default settings, those of its variant in `NAME-VARIANT` set."""
-    stem, _, variant = name.partition("-")
+    stem, variant = (name, "") if "-" not in name or name in STABILIZERS else name.rsplit("-", 1)
     kind = find(stem)
     variants = {one.name: one.settings for one in kind.variants} if kind else {}
     if kind is None or kind.place != "base" or variant not in ("", *variants):
@@ -270,47 +313,67 @@ PAPER_METHODS: tuple[Method, ...] = (
 )
 """The thirteen methods of Table main-combined, in its order."""
 
-_OTHERS = (*map(compose_method, base_names()), compose_method("grpo", topp=True), compose_method("gspo", topp=True))
+_OTHERS = (
+    *map(compose_method, base_names()),
+    *(
+        compose_method("grpo", **{kind.prefix(): True})  # type: ignore[arg-type]
+        for kind in switches()
+        if kind.place == "suffix"
+    ),
+    compose_method("grpo", decoupled=True, a3po=True),
+    compose_method("gspo", topp=True),
+)
 _METHODS = {method.name: method for method in (*PAPER_METHODS, *_OTHERS)}
 
 
 def method_names() -> list[str]:
-    """The paper's thirteen in its order, the other bases, and top-p mask replay. named_method knows any composition."""
+    """The paper's thirteen in its order, the other bases, each suffix on grpo. named_method knows any composition."""
     return list(_METHODS)
 
 
 def named_method(name: str) -> Method:
     """The method of that name, such as `sat-gspo-r3`, with the paper's settings: one of method_names, or any base, ours
-    or a dotted path, with `sat-` before it and `-tis`, `-r3`, `-topp` behind it, in that order.
+    or a dotted path, with `sat-` before it and the suffixes behind it in their order, such as `-tis-r3`. Suffixes
+    without a base stand beside grpo: `mis-geo` is `grpo-mis-geo`.
 
     Raises:
         ValueError: the name is unknown; names the nearest known one.
     """
     if name in _METHODS:
         return _METHODS[name]
-    base, beside = name, []
-    for kind in switches():
-        if kind.place == "prefix" and base.startswith(f"{kind.name}-"):
-            base = base.removeprefix(f"{kind.name}-")
+    rest = name
+    beside: list[Stabilizer] = []
+    for kind in _beside_a_base("prefix"):
+        if rest.startswith(f"{kind.name}-"):
+            rest = rest.removeprefix(f"{kind.name}-")
             beside.append(kind())
-    for kind in reversed(switches()):
-        if kind.place == "suffix" and base.endswith(f"-{kind.name}"):
-            base = base.removesuffix(f"-{kind.name}")
-            beside.append(kind())
-    if "." not in base and base not in base_names():
-        raise ValueError(
-            f"unknown method {name!r}{_nearest(name, list(_METHODS))}; methods: {', '.join(_METHODS)}, or any other "
-            f"{ANY_NAME}"
-        )
-    return compose(_base(base), beside)
+    for whole in (rest, f"grpo-{rest}"):
+        base, suffixes = _split(whole)
+        if "." in base or base in base_names():
+            return compose(_base(base), [*beside, *suffixes])
+    raise ValueError(
+        f"unknown method {name!r}{_nearest(name, list(_METHODS))}; methods: {', '.join(_METHODS)}, or any other "
+        f"{ANY_NAME}"
+    )
 
 
-ANY_NAME = "-".join(
-    [
-        *(kind.name for kind in switches() if kind.place == "prefix"),
-        "BASE",
-        *(kind.name for kind in switches() if kind.place == "suffix"),
-    ]
+def _split(name: str) -> tuple[str, list[Stabilizer]]:
+    """(base, what its suffixes switch on)."""
+    found: list[Stabilizer] = []
+    for kind in reversed(_beside_a_base("suffix")):
+        if name.endswith(f"-{kind.name}"):
+            name = name.removesuffix(f"-{kind.name}")
+            found.append(kind())
+    return name, found
+
+
+def _beside_a_base(place: Place) -> list[type[Stabilizer]]:
+    return [kind for kind in switches() if kind.place == place]
+
+
+ANY_NAME = (
+    f"{'-'.join(kind.name for kind in _beside_a_base('prefix'))}-BASE-MORE, MORE of "
+    f"{', '.join(kind.name for kind in _beside_a_base('suffix'))}, in this order"
 )
 """How any composition is written."""
 
@@ -350,16 +413,10 @@ def _check_stabilizers(method: Method) -> None:
 
 
 def _check_trust_region(method: Method) -> None:
-    clip, penalty, constraint = method.trust_region, method.penalty, method.step_constraint
-    if constraint is not None and (clip is not None or method.sat or penalty is not None):
+    clip = method.trust_region
+    if method.no_interval and (clip is not None or method.sat):
         raise ValueError(
-            f"{method.name}: {constraint.row.title}'s constraint replaces the clip, so there is no interval for "
-            f"{'SAT to contract: turn sat off' if method.sat else 'a clip or a penalty: leave both out'}, or choose a "
-            "clipping base such as grpo"
-        )
-    if penalty is not None and (clip is not None or method.sat):
-        raise ValueError(
-            f"{method.name}: {penalty.row.title} replaces the clip, so there is no interval for "
+            f"{method.name}: {method.base.row.title} has no clip interval ({method.no_interval}) for "
             f"{'SAT to contract: turn sat off' if method.sat else 'a clip: set trust_region to None'}, or choose a "
             "clipping base such as grpo"
         )
@@ -373,6 +430,20 @@ def _check_trust_region(method: Method) -> None:
 
 
 def _check_denominator(method: Method, optimizer_steps_per_rollout: int) -> None:
+    made_up = method.proximal_policy
+    if made_up and method.denominator != made_up.denominator:
+        raise ValueError(
+            f"{method.name}: {made_up.row.title} makes up the denominator of the ratio, and method.denominator is "
+            f"{method.denominator}: leave that out, or turn method.{made_up.name} off"
+        )
+    if made_up is None and method.denominator == "a3po":
+        raise ValueError(f"{method.name}: A-3PO makes up the denominator a3po, and it is off: turn method.a3po on")
+    for one in method.stabilizers:
+        if one.denominators and method.denominator not in one.denominators:
+            raise ValueError(
+                f"{method.name}: {one.row.title} is defined over denominator {' or '.join(one.denominators)}, and here "
+                f"it is {method.denominator}: leave method.denominator out{_weights_away(method)}"
+            )
     no_op, weights = method.no_op_at_ratio_one, method.engine_weights
     split = "checkpoint, so that the ratio is pi / pi_l, the staleness of the policy, and the weight carries pi_l / mu"
     if no_op and method.denominator == "trainer" and optimizer_steps_per_rollout == 1:
@@ -385,3 +456,9 @@ def _check_denominator(method: Method, optimizer_steps_per_rollout: int) -> None
             f"{method.name}: with denominator rollout the ratio already divides by mu, and the weight pi / mu would "
             f"count it twice: set method.denominator to {split if no_op else 'trainer (or checkpoint)'}"
         )
+
+
+def _weights_away(method: Method) -> str:
+    """What else moves the denominator away from what the base needs, as the end of a remedy."""
+    others = [*method.engine_weights, *([method.proximal_policy.row.title] if method.proximal_policy else [])]
+    return f", and {' and '.join(others)} too" if others else ""

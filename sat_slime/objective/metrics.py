@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .metric import Metric, Reduction
 from .ranks import gather
-from .stabilizer import Gate, Stabilizer, Weight
+from .stabilizer import Gate, Score, Stabilizer, Weight
 from .stabilizers import known
 
 _RUN = (
@@ -258,9 +258,12 @@ def metrics_of(kind: type[Stabilizer]) -> tuple[Metric, ...]:
     """What a stabilizer measures."""
     own = list(kind.metrics)
     if issubclass(kind, Gate):
-        own.insert(0, Metric(f"{kind.name}/masked", "share", f"Tokens that the gate of {kind.row.title} drops."))
+        own.insert(0, Metric(f"{kind.prefix()}/masked", "share", f"Tokens that the gate of {kind.row.title} drops."))
     if issubclass(kind, Weight) and kind.sums is Weight.sums:
-        own.insert(0, Metric(f"{kind.name}/weight", "ratio", f"Mean weight of {kind.row.title}."))
+        own.insert(0, Metric(f"{kind.prefix()}/weight", "ratio", f"Mean weight of {kind.row.title}."))
+    if issubclass(kind, Score):
+        own.insert(0, Metric(f"{kind.prefix()}/weight", "ratio", f"Mean weight w of {kind.row.title}."))
+        own.insert(1, Metric(f"{kind.prefix()}/masked", "share", f"Tokens to which {kind.row.title} gives no weight."))
     return tuple(own)
 
 

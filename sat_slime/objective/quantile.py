@@ -1,4 +1,4 @@
-"""The tail quantile: one order statistic of |d|, exact across ranks (Eq. quantile)."""
+"""Thresholds of a batch, exact across ranks: the tail quantile (Eq. quantile), and the end of a prefix by its mean."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 RADIX_BITS = 11
 """Bits of the float pattern that one histogram resolves: 16 KiB of counts per all-reduce, three to a float32."""
+RADIX = 1 << RADIX_BITS
 
 
 def quantile_rank(alpha: float, n: int) -> int:
@@ -71,15 +72,72 @@ def _counts(values: Tensor, padding: int, group: dist.ProcessGroup | None) -> tu
     return counts[0], counts[1], counts[2]
 
 
+def longest_prefix_end(values: Tensor, mean: float, group: dist.ProcessGroup | None = None) -> Tensor:
+    """The largest of the values up to which, in ascending order, their mean is at most `mean`; equal values are taken
+    together or not at all. 0 where not even the smallest ones fit, or there are none.
+
+    Args:
+        values: (n,) not negative, float32 or float64.
+        mean: at least 0.
+        group: ranks that hold parts of the values, some of them perhaps none. All get the same answer, that of a single
+            process up to the last bits of the float64 sums, for a number of bytes that does not depend on n.
+
+    Returns:
+        0-dim, of the values' dtype and device.
+
+    Raises:
+        ValueError: a value is NaN. Across ranks all raise.
+    """
+    values = values.detach()
+    n, n_nan, _ = _counts(values, 0, group)
+    if n_nan:
+        raise ValueError(f"{n_nan} of {n} values are NaN: look for NaN or infinite log-probs among the active tokens")
+    pattern, width = _pattern(values)
+    bits = values.contiguous().view(pattern)
+    before = values.new_zeros(2, dtype=torch.float64)  # count and sum of the values that fit for sure
+    found = 0  # the least pattern that does not fit
+    first, *_ = shifts = [*reversed(range(0, width, RADIX_BITS))]
+    for shift in shifts:
+        digits = (bits >> shift) & (RADIX - 1)
+        counts = torch.bincount(digits, minlength=RADIX).double()
+        totals = torch.stack([counts, torch.bincount(digits, bits.view(values.dtype).double(), minlength=RADIX)])
+        if group is not None:
+            dist.all_reduce(totals, group=group)
+        up_to = before[:, None] + totals.cumsum(1)
+        too_many = up_to[1] > mean * up_to[0]  # rises with the digit: the values are sorted by it
+        if shift == first and not bool(too_many[-1]):
+            return _largest(values, values.new_full((), torch.inf), group)  # all of them fit
+        too_many[-1] = True  # so it was found with the digit before, whatever the last bit of this sum says
+        digit = int(too_many.to(torch.uint8).argmax())
+        before = up_to[:, digit] - totals[:, digit]
+        found = (found << RADIX_BITS) | digit
+        bits = bits[digits == digit]
+    return _largest(values, torch.tensor(found, dtype=pattern, device=values.device).view(values.dtype), group)
+
+
+def _largest(values: Tensor, below: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """The largest of the values below a bound, or up to it where that is infinite; 0 where there is none."""
+    fitting = values if below.isinf() else values[values < below]
+    largest = fitting.amax() if len(fitting) else values.new_zeros(())
+    if group is not None:
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    return largest
+
+
+def _pattern(values: Tensor) -> tuple[torch.dtype, int]:
+    """(integers, bits that matter) of the values' bit pattern: non-negative floats order as the integers of it."""
+    return (torch.int64, 63) if values.dtype == torch.float64 else (torch.int32, 31)
+
+
 def _kth_smallest_of_ranks(values: Tensor, k: int, group: dist.ProcessGroup) -> Tensor:
-    """Radix selection: non-negative floats order as the integers of their bits, so each histogram of the next digit,
-    summed over ranks, fixes that digit of the k-th smallest value, and only the values that share it stay."""
-    pattern, width = (torch.int64, 63) if values.dtype == torch.float64 else (torch.int32, 31)
+    """Radix selection: each histogram of the next digit, summed over ranks, fixes that digit of the k-th smallest
+    value, and only the values that share it stay."""
+    pattern, width = _pattern(values)
     bits = values.view(pattern)
     found = 0
     for shift in reversed(range(0, width, RADIX_BITS)):
-        digits = (bits >> shift) & ((1 << RADIX_BITS) - 1)
-        counts = torch.bincount(digits, minlength=1 << RADIX_BITS)
+        digits = (bits >> shift) & (RADIX - 1)
+        counts = torch.bincount(digits, minlength=RADIX)
         dist.all_reduce(counts, group=group)
         at_most = counts.cumsum(0)
         digit = int(torch.searchsorted(at_most, k))

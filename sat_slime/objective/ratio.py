@@ -12,12 +12,13 @@ from .batch import TokenBatch, per_token, segment_sums
 
 Ratio = Literal["token", "sequence"]
 """token: each token's own ratio; sequence: their geometric mean over the response (Eq. gspo-ratio)."""
-Denominator = Literal["rollout", "checkpoint", "trainer"]
+Denominator = Literal["rollout", "checkpoint", "trainer", "a3po"]
 
 DENOMINATORS: dict[Denominator, str] = {
     "rollout": "μ, the log-prob that the engine sampled with (Eqs. ratio-def, app-rollout-lp)",
     "checkpoint": "π_l, the trainer under the weights that generated the batch (Eq. split)",
     "trainer": "the trainer at the start of the step; identically 1 at one optimizer step per rollout",
+    "a3po": "A-3PO's: between μ and π by the lag of the token, without a forward pass",
 }
 """What each denominator of the ratio is."""
 
@@ -47,6 +48,8 @@ def proximal_log_probs(denominator: Denominator, batch: TokenBatch) -> Tensor:
         return batch.log_probs.detach()
     if batch.proximal_log_probs is not None:
         return batch.proximal_log_probs.detach()
+    if denominator == "a3po":
+        raise ValueError("denominator a3po needs proximal_log_probs: take them from supply_proximal(method, batch)")
     if denominator == "checkpoint":
         raise ValueError(
             "denominator checkpoint needs proximal_log_probs, the trainer's log-probs under the weights that "
@@ -70,6 +73,26 @@ def sequence_mean(values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | 
     ranks shows in the result. The gradient is that of the sum of all ranks' losses.
     """
     return _SequenceMean.apply(values, batch, group)
+
+
+@torch.no_grad()
+def sequence_sum(values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
+    """(N,) sum over the active tokens of each response, broadcast to them; 0 on inactive tokens. Sums are taken in
+    float64, as those of sequence_mean."""
+    lengths = batch.lengths_tensor
+    sums = _sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group).to(values.dtype)
+    return batch.active_or_zero(per_token(sums, lengths, len(values)))
+
+
+@torch.no_grad()
+def sequence_max(values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
+    """(N,) largest value at the active tokens of each response, broadcast to them; 0 on inactive tokens."""
+    lengths = batch.lengths_tensor
+    low = torch.where(batch.mask, values, -torch.inf)
+    largest = torch.segment_reduce(low, "max", lengths=lengths, unsafe=True)  # -inf for a response without tokens
+    if group is not None:
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    return batch.active_or_zero(per_token(largest, lengths, len(values)))
 
 
 def response_lengths(batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:

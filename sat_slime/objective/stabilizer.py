@@ -6,16 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 import torch.distributed as dist
-from annotated_types import Gt
+from annotated_types import Ge, Gt
 from torch import Tensor
 
+from .batch import Need
 from .batch_view import BatchView
+from .clip import bounded_ratio
 from .metric import Metric
-from .ratio import Ratio
+from .ratio import Denominator, Ratio
 
 PositiveFloat = Annotated[float, Gt(0)]
+NonNegativeFloat = Annotated[float, Ge(0)]
 Place = Literal["base", "prefix", "suffix"]
+Scope = Literal["microbatch", "step"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,20 @@ class Stabilizer:
     """What it measures."""
     no_op_at_ratio_one: ClassVar[str] = ""
     """Why it is pointless where the ratio is identically 1, in words; empty where it is not."""
+    no_interval: ClassVar[str] = ""
+    """Why a method that is built on it has no clip interval for SAT to contract, in words; empty where it has one."""
+    denominators: ClassVar[tuple[Denominator, ...]] = ()
+    """The denominators that it is defined over, the usual one first; empty: all."""
+
+    @classmethod
+    def prefix(cls) -> str:
+        """What the names of its metrics begin with."""
+        return cls.name.replace("-", "_")
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """The columns of TokenBatch that it reads besides log-probs, advantages and mask."""
+        return ()
 
     @property
     def variant(self) -> Variant | None:
@@ -166,6 +185,10 @@ class Gate(Stabilizer):
         """(N,) 0 on the tokens that it drops, 1 (or their weight) on the others. Runs without gradient."""
         raise NotImplementedError
 
+    def measured(self, batch: BatchView) -> dict[str, Tensor]:
+        """0-dim metrics besides that share."""
+        return {}
+
 
 class Weight(Stabilizer):
     """Weights the surrogate of each token."""
@@ -178,18 +201,99 @@ class Weight(Stabilizer):
 
     def sums(self, weights: Tensor) -> dict[str, Tensor]:
         """0-dim sums over the tokens, 0 on inactive ones, whose means are its metrics."""
-        return {f"{self.name}/weight": weights.sum()}
+        return {f"{self.prefix()}/weight": weights.sum()}
 
 
-class Penalty(Stabilizer):
+class Judge(Stabilizer):
+    """Judges each token by a threshold that is taken over all tokens of its scope, on all ranks. Beside Gate or another
+    kind."""
+
+    scope: Scope
+    """Tokens that the threshold is taken over: one micro-batch, or the whole optimizer step on all ranks."""
+
+    def scores(self, batch: BatchView) -> tuple[Tensor, int]:
+        """(n,) scores of the tokens that count, not negative; and how many of them are zeros that do not count."""
+        raise NotImplementedError
+
+    def threshold(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
+        """0-dim threshold. The same on all ranks of `group`, for a number of bytes that does not depend on n.
+
+        Args:
+            scores: (n,) of this rank.
+            padding: how many of them are zeros that do not count.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyTerms:
+    """What carries the gradient to the policy in training."""
+
+    d: Tensor
+    """(N,) log r of the method; 0 on inactive tokens."""
+    log_pi: Tensor
+    """(N,) log pi of the sampled tokens; 0 on inactive ones."""
+    head: Tensor | None = None
+    """(N, k) log pi of the tokens that `BatchView.rollout_head` is of."""
+
+    @property
+    def ratio(self) -> Tensor:
+        """(N,) r = e^d, saturated where it is huge."""
+        return bounded_ratio(self.d)
+
+
+class Replacement(Stabilizer):
     """Stands in place of the clip."""
+
+    no_interval = "it replaces the clip"
+
+    def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
+        """(N,) S, with its gradient through what `policy` holds."""
+        raise NotImplementedError
+
+    def sums(self, batch: BatchView) -> dict[str, Tensor]:
+        """0-dim sums over the active tokens, whose means are its metrics. Runs without gradient."""
+        return {}
+
+
+class Penalty(Replacement):
+    """A function of the ratio."""
 
     family = "penalty"
     no_op_at_ratio_one = "the penalty has no gradient"
 
+    def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
+        return self.surrogate(policy.ratio, batch)
+
     def surrogate(self, ratio: Tensor, batch: BatchView) -> Tensor:
         """(N,) S, with its gradient through the (N,) ratio r."""
         raise NotImplementedError
+
+
+class Score(Replacement):
+    """w A log pi with a detached weight w. Its gradient in log pi is w A; its value alone means nothing.
+
+    Its metrics are NAME/weight, the mean of w, and NAME/masked, the share of tokens whose w is 0.
+    """
+
+    family = "score"
+    no_interval = "a score form has no interval beyond which a gradient is taken away"
+
+    def weight(self, batch: BatchView) -> Tensor:
+        """(N,) w. Runs without gradient."""
+        raise NotImplementedError
+
+    def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
+        return self._weight(batch) * batch.advantages * policy.log_pi
+
+    def sums(self, batch: BatchView) -> dict[str, Tensor]:
+        weight = torch.where(batch.mask, self._weight(batch), 0.0)
+        dropped = batch.mask & (weight == 0)
+        return {f"{self.prefix()}/weight": weight.sum(), f"{self.prefix()}/masked": dropped.sum()}
+
+    def _weight(self, batch: BatchView) -> Tensor:
+        with torch.no_grad():
+            return batch.once(self.weight)
 
 
 class Replay(Stabilizer):
@@ -203,6 +307,7 @@ class StepConstraint(Stabilizer):
     """Bounds the optimizer's step, in place of the clip: the trainer halves a step until it stands."""
 
     family = "constraint"
+    no_interval = "its constraint replaces the clip"
     max_backtracks: int
     """Halvings of a step before it is given up and the weights stay as they were."""
 
@@ -212,5 +317,40 @@ class StepConstraint(Stabilizer):
         Args:
             before, after: (N,) divergence from mu at this rank's states under the weights before and after the step.
             group: ranks that hold parts of the states, some perhaps none. All get the same answer.
+        """
+        raise NotImplementedError
+
+
+class ProximalPolicy(Stabilizer):
+    """Makes up the denominator of the ratio from what the batch holds, in place of a forward pass."""
+
+    family = "proximal policy"
+    place = "suffix"
+    denominator: ClassVar[Denominator]
+    """What the denominator is called."""
+
+    def log_probs(self, log_pi: Tensor, log_mu: Tensor, lags: Tensor) -> Tensor:
+        """(N,) log-probs of the denominator. Runs without gradient.
+
+        Args:
+            log_pi: (N,) of the policy in training.
+            log_mu: (N,) of the rollout engine.
+            lags: (N,) optimizer updates between the weights that generated each token and those in training.
+        """
+        raise NotImplementedError
+
+
+class StepScale(Stabilizer):
+    """Scales the learning rate of one optimizer step by what its responses are worth."""
+
+    family = "optimizer"
+    place = "suffix"
+
+    def scale(self, log_weights: Tensor, group: dist.ProcessGroup | None = None) -> dict[str, float]:
+        """The factor, as `NAME/scale`, and what else it measures.
+
+        Args:
+            log_weights: (responses,) log of prod pi / mu over the active tokens of each response of this rank.
+            group: ranks that hold other responses of the step. All get the same answer.
         """
         raise NotImplementedError

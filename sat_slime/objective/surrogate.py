@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from .batch import TokenBatch
 from .batch_view import BatchView
-from .clip import Clipped, bounded_ratio, clipped_surrogate
+from .clip import Clipped, clipped_surrogate
 from .method import Method
-from .quantile import tail_quantile
 from .ratio import log_ratio
-from .stabilizers.ppo import clip_ends, dual_clip
-from .stabilizers.sat import SAT, contract, sat_metrics, scope_is_too_small
+from .stabilizer import PolicyTerms, Replacement
+from .stabilizers.clips.ppo import clip_ends, dual_clip
+from .stabilizers.clips.sat import SAT, contract, sat_metrics, scope_is_too_small, staleness
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,50 +43,109 @@ def policy_surrogate(
     Args:
         method: the objective.
         batch: one micro-batch of N tokens.
-        group: context-parallel ranks that hold parts of the same responses, in the same order. The quantile is over all
-            of them, and so are the sequence means; gradients are those of the sum of all ranks' losses.
-        quantile: q where it is already known, as under scope `step`. Unset: taken over the given tokens and `group`.
+        group: context-parallel ranks that hold parts of the same responses, in the same order. The threshold is over
+            all of them, and so are the sequence means; gradients are those of the sum of all ranks' losses.
+        quantile: the threshold of the method's judge (SAT's q, M2PO's) where it is already known, as under scope
+            `step`. Unset: taken over the given tokens and `group`.
         d: (N,) log-ratio of the method, with its gradient, where the caller has taken it by its own order of sums;
             read on active tokens only. Unset: taken here.
 
     Raises:
-        ValueError: the method wants what the batch lacks, combines a penalty with a clip, or SAT meets a NaN.
+        ValueError: the method wants what the batch lacks, combines what replaces the clip with a clip, or its judge
+            meets a NaN.
     """
-    if method.penalty is not None and (method.trust_region is not None or method.sat):
-        raise ValueError(f"{method.name}: a penalty replaces the clip; set trust_region to None, and leave SAT out")
-    batch = batch.promoted()
+    instead = method.replacement
+    if method.no_interval and (method.trust_region is not None or method.sat):
+        raise ValueError(
+            f"{method.name}: {method.no_interval}, so there is none: set trust_region to None, and leave SAT out"
+        )
+    batch = supply_proximal(method, batch.promoted())
     d = log_ratio(method.ratio, method.denominator, batch, group) if d is None else batch.active_or_zero(d)
-    advantages = batch.active_or_zero(batch.advantages.detach())
-    view = BatchView(batch, method.denominator, d, advantages, group)
+    view = _view(method, batch, d, group)
+    view.threshold = _threshold(method, view, quantile)
     factor, factor_metrics = _gates_and_weights(method, batch, view)
 
     metrics: dict[str, Tensor]
-    if method.penalty is not None:
-        values, clipped, metrics = method.penalty.surrogate(bounded_ratio(d), view), torch.zeros_like(batch.mask), {}
+    if instead is not None:
+        values, clipped = instead.values(_policy_terms(batch, d), view), torch.zeros_like(batch.mask)
+        values, metrics = batch.active_or_zero(values), _own_metrics(instead, batch, view)
     else:
         if method.sat and method.trust_region:
-            held, metrics = _contracted(method.sat, method, batch, view, d, quantile, factor)
+            held, metrics = _contracted(method.sat, method, batch, view, d, factor, quantile is None)
         else:
-            held = clipped_surrogate(d, advantages, *clip_ends(method.trust_region))
-            metrics = batch.active_means(held.sums(advantages))
+            held = clipped_surrogate(d, view.advantages, *clip_ends(method.trust_region))
+            metrics = batch.active_means(held.sums(view.advantages))
         values, clipped = held.values, held.cut.bool()
         if method.trust_region and method.trust_region.dual is not None:
-            values, bounded = dual_clip(method.trust_region.dual, values, advantages)
+            values, bounded = dual_clip(method.trust_region.dual, values, view.advantages)
             metrics |= batch.active_means({"clip/dual": bounded.sum()})
     if factor is not None:
         values = values * factor
     return Surrogate(values, clipped, metrics | factor_metrics)
 
 
-def staleness_score(method: Method, batch: TokenBatch, *, group: dist.ProcessGroup | None = None) -> Tensor:
-    """(N,) detached d that SAT's quantile is taken of (Eq. satr-d): the token's, or its response's under the sequence
-    ratio; 0 on inactive tokens.
+def supply_proximal(method: Method, batch: TokenBatch) -> TokenBatch:
+    """The batch with the denominator that the method makes up from it (A-3PO), where it does.
 
-    For scope `step`: a pass without gradient collects |d| of the active tokens of every micro-batch, and
-    `tail_quantile(..., group=data-parallel ranks)` of them is `quantile` of policy_surrogate.
+    Raises:
+        ValueError: the batch lacks what that reads.
     """
+    made_up = method.proximal_policy
+    if made_up is None:
+        return batch
     with torch.no_grad():
-        return log_ratio(method.ratio, method.denominator, batch.promoted(), group)
+        columns = (batch.log_probs, batch.rollout_log_probs, batch.needed("lags"))
+        return replace(batch, proximal_log_probs=made_up.log_probs(*(column.detach() for column in columns)))
+
+
+@torch.no_grad()
+def threshold_scores(
+    method: Method, batch: TokenBatch, *, group: dist.ProcessGroup | None = None, d: Tensor | None = None
+) -> Tensor:
+    """(n,) detached scores of the tokens by which the method's judge takes its threshold: SAT's staleness |d| (Eq.
+    satr-d), of the token or of its response; M2PO's d^2 of outward tokens.
+
+    For scope `step`: a pass without gradient collects them from every micro-batch, and `method.judge.threshold(scores,
+    group=data-parallel ranks)` of them all is `quantile` of policy_surrogate.
+
+    Args:
+        method: one with a judge.
+        batch, group, d: as in policy_surrogate.
+    """
+    assert method.judge, "it judges by a threshold"
+    batch = supply_proximal(method, batch.promoted())
+    d = log_ratio(method.ratio, method.denominator, batch, group) if d is None else batch.active_or_zero(d)
+    scores, padding = method.judge.scores(_view(method, batch, d, group))
+    return scores[batch.mask] if padding else scores
+
+
+def _view(method: Method, batch: TokenBatch, d: Tensor, group: dist.ProcessGroup | None) -> BatchView:
+    advantages = batch.active_or_zero(batch.advantages.detach())
+    return BatchView(batch, method.denominator, d, advantages, group, method.ratio)
+
+
+def _policy_terms(batch: TokenBatch, d: Tensor) -> PolicyTerms:
+    """log pi has its gradient through d, whose slope in it is 1: so that whoever gave d gets all of it."""
+    log_pi = batch.active_or_zero(batch.log_probs.detach()) + (d - d.detach())
+    return PolicyTerms(d, log_pi, batch.policy_head)
+
+
+@torch.no_grad()
+def _threshold(method: Method, view: BatchView, known: Tensor | float | None) -> Tensor | None:
+    """0-dim threshold of the method's judge; None where it has none."""
+    if method.judge is None:
+        return None
+    if known is not None:
+        return torch.as_tensor(known, dtype=view.d.dtype, device=view.d.device)
+    scores, padding = method.judge.scores(view)
+    return method.judge.threshold(scores, view.group, padding)
+
+
+@torch.no_grad()
+def _own_metrics(instead: Replacement, batch: TokenBatch, view: BatchView) -> dict[str, Tensor]:
+    sums = instead.sums(view)
+    view.check_unwritten(instead.name)
+    return batch.active_means(sums) if sums else {}
 
 
 @torch.no_grad()
@@ -98,7 +157,7 @@ def _gates_and_weights(method: Method, batch: TokenBatch, view: BatchView) -> tu
         kept = batch.active_or_zero(gate.factor(view))
         view.check_unwritten(gate.name)
         masked = batch.mask & (kept == 0)
-        metrics |= batch.active_means({f"{gate.name}/masked": masked.sum()})
+        metrics |= batch.active_means({f"{gate.prefix()}/masked": masked.sum()}) | gate.measured(view)
         factor = kept if factor is None else factor * kept
     for weight in method.weights:
         weights = batch.active_or_zero(weight.factor(view))
@@ -114,18 +173,15 @@ def _contracted(
     batch: TokenBatch,
     view: BatchView,
     d: Tensor,
-    quantile: Tensor | float | None,
     factor: Tensor | None,
+    quantile_is_new: bool,
 ) -> tuple[Clipped, dict[str, Tensor]]:
     """The surrogate on SAT's interval (Eqs. quantile, satr-clip, satrloss), with sat/* and clip/*."""
-    clip = method.trust_region
-    assert clip is not None, "there is an interval"
-    stale, metrics = view.d.abs(), {}
-    if quantile is None:
-        q = tail_quantile(stale, sat.alpha, view.group, padding=len(stale) - batch.n_active)
+    clip, q = method.trust_region, view.threshold
+    assert clip is not None and q is not None, "there is an interval, and a quantile"
+    metrics = {}
+    if quantile_is_new:
         metrics["sat/scope_too_small"] = scope_is_too_small(sat, method.ratio, batch, view.group)
-    else:
-        q = torch.as_tensor(quantile, dtype=d.dtype, device=d.device)
-    interval = contract(sat, clip, stale, q)
+    interval = contract(sat, clip, staleness(sat, view), q)
     held = clipped_surrogate(d, view.advantages, interval.low, interval.high)
     return held, metrics | sat_metrics(interval, clip, batch, view, held, factor)

@@ -23,8 +23,16 @@ Panel = Callable[[Axes, Table], bool]
 
 # Okabe and Ito's colours, told apart by the colour-blind; every line also has its own dash for print in grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#CCCCCC"
-COLOURS = {"black": BLACK, "orange": ORANGE, "sky": SKY, "green": GREEN, "blue": BLUE, "vermilion": VERMILION}
+BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#CCCCCC"
+COLOURS = {
+    "black": BLACK,
+    "orange": ORANGE,
+    "sky": SKY,
+    "green": GREEN,
+    "blue": BLUE,
+    "vermilion": VERMILION,
+    "purple": PURPLE,
+}
 """The colours, by the names that stabilizers have for them."""
 STYLE: Any = {
     "font.size": 10,

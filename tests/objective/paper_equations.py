@@ -163,11 +163,11 @@ def surrogate(method: Method, tokens: Tokens, decisions: dict[int, Decision]) ->
     values = [0.0] * len(tokens.log_pi)
     for t in tokens.active:
         r, advantage, decision = math.exp(d[t]), tokens.advantages[t], decisions[t]
-        if isinstance(method.penalty, SPO):
-            value = r * advantage - abs(advantage) / (2 * method.penalty.eps) * (r - 1) ** 2
-        elif isinstance(method.penalty, DRPO):
+        if isinstance(method.replacement, SPO):
+            value = r * advantage - abs(advantage) / (2 * method.replacement.eps) * (r - 1) ** 2
+        elif isinstance(method.replacement, DRPO):
             weight = math.exp(tokens.log_mu[t])
-            value = r * advantage - abs(advantage) / (2 * method.penalty.delta) * weight * (r - 1) ** 2
+            value = r * advantage - abs(advantage) / (2 * method.replacement.delta) * weight * (r - 1) ** 2
         else:
             value = min(r * advantage, min(max(r, decision.low), decision.high) * advantage)
             if method.trust_region is not None and method.trust_region.dual is not None and advantage < 0:

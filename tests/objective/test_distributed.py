@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from sat_slime.objective import (
+    Method,
     MetricAccumulator,
     TokenBatch,
     mismatch_histogram,
@@ -21,13 +22,17 @@ from sat_slime.objective import (
     named_method,
     policy_loss,
     response_mean_weights,
-    staleness_score,
     tail_quantile,
 )
+from sat_slime.objective.ratio import log_ratio
 
 WORLD = 3
 LENGTHS = [6, 1, 9, 4, 2, 8, 5, 7, 3, 6, 11, 2]
 SPLIT_METHODS = ["sat-grpo", "sat-gspo", "gspo", "seqclip", "gspo-tis", "dppo"]
+
+
+def method_log_ratio(method: Method, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    return log_ratio(method.ratio, method.denominator, batch.promoted(), group).detach()
 
 
 def quantile_cases() -> dict[str, torch.Tensor]:
@@ -133,7 +138,7 @@ def worker(rank: int, folder: str) -> None:
             loss.surrogate.values.detach(),
             batch.log_probs.grad,
             loss.metrics,
-            staleness_score(named_method(name), batch, group=group),
+            method_log_ratio(named_method(name), batch, group),
         )
 
     results["metrics"] = step_metrics(rank).reduce(group)
@@ -184,7 +189,7 @@ def test_responses_split_over_context_parallel_ranks(ranks: list[dict[str, Any]]
     weights = response_mean_weights(batch.mask, batch.lengths, len(LENGTHS))
     whole = policy_loss(named_method(name), batch, weights)
     whole.total.backward()
-    score = staleness_score(named_method(name), batch)
+    score = method_log_ratio(named_method(name), batch)
 
     assert sum(results[f"split/{name}"][0].item() for results in ranks) == pytest.approx(whole.total.item(), rel=1e-12)
     for results in ranks:

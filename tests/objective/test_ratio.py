@@ -6,7 +6,7 @@ import paper_equations as paper
 import pytest
 import torch
 
-from sat_slime.objective import TokenBatch, compose_method, named_method, staleness_score
+from sat_slime.objective import TokenBatch, compose_method, named_method, threshold_scores
 from sat_slime.objective.ratio import log_ratio
 
 
@@ -35,13 +35,13 @@ def test_long_responses_lose_no_precision_in_float32() -> None:
     n = 200_000
     d = torch.rand(n, generator=torch.Generator().manual_seed(0)) * 1e-3
     batch = TokenBatch(d, torch.zeros(n), torch.ones(n), torch.ones(n, dtype=torch.bool), [n])
-    assert staleness_score(named_method("gspo"), batch)[0].item() == pytest.approx(d.double().mean().item(), rel=1e-7)
+    assert log_ratio("sequence", "rollout", batch)[0].item() == pytest.approx(d.double().mean().item(), rel=1e-7)
 
 
-def test_staleness_score_is_detached_and_of_the_methods_ratio() -> None:
+def test_threshold_scores_are_detached_and_of_the_methods_ratio() -> None:
     tokens = paper.random_tokens(seed=3, lengths=[4, 2])
     for name, sequence in (("sat-grpo", False), ("sat-gspo", True)):
-        score = staleness_score(named_method(name), tokens.batch())
+        score = threshold_scores(named_method(name), tokens.batch())
         d = paper.log_ratios(named_method(name), tokens, tokens.log_mu, sequence)
         assert not score.requires_grad
-        assert score.tolist() == pytest.approx([d.get(t, 0.0) for t in range(6)])
+        assert score.tolist() == pytest.approx([abs(d[t]) for t in tokens.active])

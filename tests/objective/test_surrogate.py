@@ -23,8 +23,8 @@ from sat_slime.objective import (
     method_names,
     named_method,
     policy_surrogate,
-    staleness_score,
     tail_quantile,
+    threshold_scores,
 )
 from sat_slime.objective.ratio import log_ratio
 
@@ -318,8 +318,10 @@ def test_gspo_tis_spreads_the_weights_of_a_response_over_its_tokens() -> None:
 def test_step_scope_uses_the_quantile_that_it_is_given() -> None:
     method = compose(GSPO, [SAT(scope="step")])
     micro_batches = [paper.random_tokens(seed, [4, 7, 2, 5]) for seed in range(6)]
-    scores = [staleness_score(method, tokens.batch()).abs()[torch.tensor(tokens.mask)] for tokens in micro_batches]
-    q = tail_quantile(torch.cat(scores), 0.9)
+    scores = [threshold_scores(method, tokens.batch()) for tokens in micro_batches]
+    assert method.judge is not None
+    q = method.judge.threshold(torch.cat(scores))
+    assert q == tail_quantile(torch.cat(scores), 0.9)
     gated = []
     for tokens in micro_batches:
         surrogate = policy_surrogate(method, tokens.batch(), quantile=q)

@@ -26,8 +26,7 @@ from sat_slime.objective import (
     PolicyLoss,
     policy_loss,
     response_mean_weights,
-    staleness_score,
-    tail_quantile,
+    threshold_scores,
     token_mean_weights,
 )
 
@@ -140,7 +139,7 @@ class TrainerRank:
         diagnosed = step_is_diagnosed(self.config, self.updates)
         checkpoint = self._split(step, diagnosed)
         rescored = self.rescorer.of_step(step.samples, step.microbatches) if self.rescorer and diagnosed else {}
-        passes = self._forward_and_backward(step, self._step_quantile(step))
+        passes = self._forward_and_backward(step, self._step_threshold(step))
         grad_norm, constraint = self._apply_gradients(step)
 
         metrics = {
@@ -167,17 +166,18 @@ class TrainerRank:
             return torch.cat(self.scorer.checkpoint_log_probs(step.samples, step.microbatches))
         return None
 
-    def _step_quantile(self, step: Step) -> Tensor | None:
-        """SAT's quantile over all tokens of the step, from a pass without gradients before the first backward."""
-        sat = self.method.sat
-        if sat is None or not self.method.quantile_is_of_the_step:
+    def _step_threshold(self, step: Step) -> Tensor | None:
+        """The threshold of the method's judge over all tokens of the step (SAT's quantile, M2PO's), from a pass without
+        gradients before the first backward."""
+        judge = self.method.judge
+        if judge is None or not self.method.threshold_is_of_the_step:
             return None
         log_probs = self.scorer.policy_log_probs(step.microbatches)
         scores = [
-            staleness_score(self.method, micro.token_batch(values, proximal))
+            threshold_scores(self.method, micro.token_batch(values, proximal))
             for micro, values, proximal in zip(step.microbatches, log_probs, step.proximal, strict=True)
         ]
-        return tail_quantile(torch.cat(scores).abs(), sat.alpha, group=self.data_group)
+        return judge.threshold(torch.cat(scores), self.data_group)
 
     def _forward_and_backward(self, step: Step, quantile: Tensor | None) -> Passes:
         """Sums the step's gradients over its micro-batches and over the ranks."""

@@ -1,6 +1,7 @@
 """The stabilizers: a module for each, named after it, with its settings, its formula, its row of the table, its names.
 
-A new one is a module here and a line in MODULES. One that is not ours is a module anywhere, given by its dotted path.
+They live in rooms by what they are: clips, gates, weights, scores, penalties, and what the runtime does. A new one is
+a module here and a line in MODULES. One that is not ours is a module anywhere, given by its dotted path.
 """
 
 from __future__ import annotations
@@ -10,25 +11,48 @@ import importlib
 import re
 from types import ModuleType
 
-from ..stabilizer import Clipping, Gate, Penalty, Row, Stabilizer, StepConstraint, Weight
+from ..stabilizer import Clipping, Gate, Penalty, Replacement, Row, Score, Stabilizer, StepConstraint, Weight
 
 MODULES = (
-    # Bases, in the order of Table designspace.
-    "ppo",
-    "grpo",
-    "trpo",
-    "dppo",
-    "spo",
-    "drpo",
-    "icepop",
-    "kpop",
-    "gspo",
-    "seqclip",
-    # Beside them, in the order in which a method's name has them.
-    "sat",
-    "tis",
-    "r3",
-    "topp",
+    # Bases: those of Table designspace in its order, then the newer ones.
+    "clips.ppo",
+    "clips.grpo",
+    "runtime.trpo",
+    "gates.dppo",
+    "penalties.spo",
+    "penalties.drpo",
+    "gates.icepop",
+    "gates.kpop",
+    "clips.gspo",
+    "gates.seqclip",
+    "clips.gmpo",
+    "clips.cpgd",
+    "gates.m2po",
+    "scores.cispo",
+    "scores.rollout_is",
+    "scores.topr",
+    "scores.aspo",
+    "scores.flash",
+    "scores.vespo",
+    "scores.score_centering",
+    "penalties.sapo",
+    "penalties.ipo",
+    "penalties.dro",
+    # Beside them, in the order in which a method's name has them: a name that ends another stands before it.
+    "clips.sat",
+    "weights.tis",
+    "weights.seq_tis",
+    "weights.seq_mask_tis",
+    "weights.decoupled",
+    "runtime.a3po",
+    "gates.mis_geo",
+    "gates.opsm",
+    "gates.trm_max",
+    "gates.trm_mean",
+    "gates.veto",
+    "runtime.r3",
+    "runtime.topp",
+    "runtime.vcpo",
 )
 
 
@@ -48,9 +72,8 @@ def stabilizer_in(module: ModuleType) -> type[Stabilizer]:
     return found[0]
 
 
-STABILIZERS: dict[str, type[Stabilizer]] = {
-    name: stabilizer_in(importlib.import_module(f"{__name__}.{name}")) for name in MODULES
-}
+_KINDS = [stabilizer_in(importlib.import_module(f"{__name__}.{module}")) for module in MODULES]
+STABILIZERS: dict[str, type[Stabilizer]] = {kind.name: kind for kind in _KINDS}
 """The stabilizers of this package, by name."""
 
 
@@ -84,6 +107,8 @@ _COMPUTED_BY: dict[type[Stabilizer], str] = {
     Gate: "factor",
     Weight: "factor",
     Penalty: "surrogate",
+    Score: "weight",
+    Replacement: "values",
     StepConstraint: "stands",
 }
 """The function that each kind of base has to define."""
@@ -107,7 +132,7 @@ def _fault(kind: type[Stabilizer]) -> str:
         return f".{unset[0]} has no default: give every setting one"
     computed = next((base for base in _COMPUTED_BY if issubclass(kind, base)), None)
     if computed is None and not issubclass(kind, Clipping):
-        return " computes nothing of the loss: let it be a Gate, a Weight, a Penalty or a StepConstraint"
+        return " computes nothing of the loss: let it be a Gate, Weight, Penalty, Score, Replacement or StepConstraint"
     if computed and getattr(kind, _COMPUTED_BY[computed]) is getattr(computed, _COMPUTED_BY[computed]):
         return f" does not define `{_COMPUTED_BY[computed]}`, which a {computed.__name__} computes with"
     return ""

@@ -133,7 +133,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
             f"{KEY}.method.denominator is trainer with {steps} optimizer steps per rollout, but --use-rollout-logprobs "
             "spares the forward pass at their start: leave that flag out"
         )
-    if method.quantile_is_of_the_step and steps > 1:
+    if method.threshold_is_of_the_step and steps > 1:
         errors.append(
             f"{KEY}.method.sat.scope is step with {steps} optimizer steps per rollout: the quantile is taken before "
             "the first of them and would be stale for the others; use one step per rollout, or scope microbatch"

@@ -27,7 +27,7 @@ def current(method: Method) -> Tensor | None:
     Raises:
         RuntimeError: no quantile was taken for the step, since the hook that takes it is not in place.
     """
-    if not method.quantile_is_of_the_step:
+    if not method.threshold_is_of_the_step:
         return None
     if _quantile is None:
         raise RuntimeError(
@@ -54,7 +54,7 @@ def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any], 
     global _quantile
     method = plugin_method(args)
     _quantile = None
-    if not method.quantile_is_of_the_step:
+    if not method.threshold_is_of_the_step:
         return
     log_probs = rollout_data.get("log_probs") if method.denominator == "rollout" else None
     if log_probs is None:

@@ -363,7 +363,7 @@ def _spares_recompute(config: SlimeConfig, method: Method) -> bool:
     """
     if method.denominator == "trainer":
         return config.pipeline.optimizer_steps_per_rollout == 1
-    return method.denominator == "rollout" and not method.quantile_is_of_the_step
+    return method.denominator == "rollout" and not method.threshold_is_of_the_step
 
 
 def _plugin(run_dir: Path) -> Part:

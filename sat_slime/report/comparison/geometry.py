@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from sat_slime.objective import Clip, TokenBatch, named_method, policy_surrogate
 from sat_slime.objective.clip import clipped_surrogate
-from sat_slime.objective.stabilizers.sat import contracted_ends
+from sat_slime.objective.stabilizers.clips.sat import contracted_ends
 from sat_slime.report.drawing import NARROW_WIDTH, STYLE, Drawing, Table
 
 MU = 0.01

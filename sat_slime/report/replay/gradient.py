@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sat_slime.objective import Method, TokenBatch, policy_surrogate, tail_quantile
+from sat_slime.objective import Judge, Method, TokenBatch, policy_surrogate, threshold_scores
 from sat_slime.objective.clip import bounded_ratio
 from sat_slime.objective.ratio import log_ratio, sequence_mean
 from sat_slime.report.replay.step_batch import StepBatch
@@ -76,14 +76,14 @@ class StepView:
     def __init__(self, batch: StepBatch):
         self.batch = batch
         self._ratios: dict[tuple[str, str], Tensor] = {}
-        self._quantiles: dict[tuple[str, str, float], Tensor] = {}
+        self._thresholds: dict[tuple[str, str, Judge], Tensor] = {}
 
     def prepare(self, methods: Sequence[Method]) -> None:
         """Compute all that `methods` read, before several threads read it."""
         for method in methods:
             self.log_ratio(method)
-            if method.sat:
-                self.step_quantile(method)
+            if method.judge:
+                self.step_threshold(method)
 
     def log_ratio(self, method: Method) -> Tensor:
         """(N,) d of the method over the whole step; 0 on inactive tokens."""
@@ -92,15 +92,14 @@ class StepView:
             self._ratios[key] = log_ratio(method.ratio, method.denominator, self.tokens(method))
         return self._ratios[key]
 
-    def step_quantile(self, method: Method) -> Tensor:
-        """q of SAT under scope `step`."""
-        assert method.sat, "SAT alone has a quantile"
-        key = method.ratio, method.denominator, method.sat.alpha
-        if key not in self._quantiles:
-            stale = self.log_ratio(method).abs()
-            padding = len(stale) - int(self.batch.mask.sum())
-            self._quantiles[key] = tail_quantile(stale, method.sat.alpha, padding=padding)
-        return self._quantiles[key]
+    def step_threshold(self, method: Method) -> Tensor:
+        """The threshold of the method's judge under scope `step`: SAT's q, M2PO's."""
+        assert method.judge, "it judges by a threshold"
+        key = method.ratio, method.denominator, method.judge
+        if key not in self._thresholds:
+            scores = threshold_scores(method, self.tokens(method), d=self.log_ratio(method))
+            self._thresholds[key] = method.judge.threshold(scores)
+        return self._thresholds[key]
 
     def tokens(self, method: Method, tokens: slice = slice(None), lengths: Tensor | None = None) -> TokenBatch:
         """Tokens of the step as the objective takes them, with the denominator that the method reads."""
@@ -164,8 +163,8 @@ def token_gradient(method: Method, view: SpanView) -> TokenGradient:
     values: list[Tensor] = []
     clipped: list[Tensor] = []
     metrics: list[Metrics] = []
-    alone = method.sat is not None and not method.quantile_is_of_the_step
-    quantile = view.step.step_quantile(method) if method.quantile_is_of_the_step else None
+    alone = method.judge is not None and not method.threshold_is_of_the_step
+    quantile = view.step.step_threshold(method) if method.threshold_is_of_the_step else None
     for part, tokens in view.parts(method, alone):
         surrogate = policy_surrogate(method, tokens, quantile=quantile, d=d[part])
         values.append(surrogate.values)
@@ -181,7 +180,7 @@ def token_gradient(method: Method, view: SpanView) -> TokenGradient:
 
 def gate_metrics(method: Method, view: SpanView, scope: str) -> list[Metrics]:
     """Metrics of a SAT method with its quantile over `scope`, whatever its own scope is."""
-    quantile = view.step.step_quantile(method) if scope == "step" else None
+    quantile = view.step.step_threshold(method) if scope == "step" else None
     d = view.log_ratio(method)
     with torch.no_grad():
         return [

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sat_slime.objective import SAT, Clip
 from sat_slime.objective.clip import bounded_ratio
-from sat_slime.objective.stabilizers.sat import contraction
+from sat_slime.objective.stabilizers.clips.sat import contraction
 from sat_slime.report.replay.gradient import StepView
 from sat_slime.report.replay.selection import Candidate
 

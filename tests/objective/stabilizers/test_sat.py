@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sat_slime.objective import SAT, Clip, contraction_factors, scope_too_small, tail_quantile
 from sat_slime.objective.clip import clipped_surrogate
-from sat_slime.objective.stabilizers.ppo import clip_ends
-from sat_slime.objective.stabilizers.sat import contract, contracted_ends, contraction, quantile, sat_surrogate
+from sat_slime.objective.stabilizers.clips.ppo import clip_ends
+from sat_slime.objective.stabilizers.clips.sat import contract, contracted_ends, contraction, quantile, sat_surrogate
 
 
 def test_contraction_factors_known_values() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..stabilizer import Replay, Row
+from ...stabilizer import Replay, Row
 
 
 @dataclass(frozen=True)

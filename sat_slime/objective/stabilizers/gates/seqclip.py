@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..batch_view import BatchView
-from ..stabilizer import Gate, PositiveFloat, Row, Style, around_one
+from ...batch_view import BatchView
+from ...stabilizer import Gate, PositiveFloat, Row, Style, around_one
 
 
 @dataclass(frozen=True)

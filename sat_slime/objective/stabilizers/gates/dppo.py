@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..batch_view import BatchView
-from ..bernoulli import bernoulli_kl
-from ..stabilizer import Gate, PositiveFloat, Row, Style, Variant
+from ...batch_view import BatchView
+from ...bernoulli import bernoulli_kl
+from ...stabilizer import Gate, PositiveFloat, Row, Style, Variant
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..batch_view import BatchView
-from ..stabilizer import Penalty, PositiveFloat, Row, Style
+from ...batch_view import BatchView
+from ...stabilizer import Penalty, PositiveFloat, Row, Style
 
 
 @dataclass(frozen=True)

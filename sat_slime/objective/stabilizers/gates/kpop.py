@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..batch_view import BatchView
-from ..bernoulli import bernoulli_kl
-from ..stabilizer import Gate, PositiveFloat, Row, Style
+from ...batch_view import BatchView
+from ...bernoulli import bernoulli_kl
+from ...stabilizer import Gate, PositiveFloat, Row, Style
 
 
 @dataclass(frozen=True)

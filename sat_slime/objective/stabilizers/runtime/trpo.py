@@ -11,8 +11,8 @@ import torch.distributed as dist
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from ..metric import Metric
-from ..stabilizer import Row, StepConstraint, Style
+from ...metric import Metric
+from ...stabilizer import Row, StepConstraint, Style
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..batch_view import BatchView
-from ..clip import indicator
-from ..metric import Metric
-from ..stabilizer import PositiveFloat, Row, Style, Weight
+from ...batch_view import BatchView
+from ...clip import indicator
+from ...metric import Metric
+from ...stabilizer import PositiveFloat, Row, Style, Weight
 
 
 @dataclass(frozen=True)

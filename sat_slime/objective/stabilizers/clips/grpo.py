@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..stabilizer import Style
+from ...stabilizer import Style
 from .ppo import PPO
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..stabilizer import Clipping, PositiveFloat, Row, Style
+from ...stabilizer import Clipping, PositiveFloat, Row, Style
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..stabilizer import Replay, Row
+from ...stabilizer import Replay, Row
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..batch_view import BatchView
-from ..stabilizer import Gate, PositiveFloat, Row, Style, Variant, around_one
+from ...batch_view import BatchView
+from ...stabilizer import Gate, PositiveFloat, Row, Style, Variant, around_one
 
 
 @dataclass(frozen=True)

@@ -14,26 +14,29 @@ import torch.distributed as dist
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from ..batch import TokenBatch
-from ..batch_view import BatchView
-from ..clip import Clipped, indicator
-from ..metric import Metric
-from ..quantile import quantile_rank
-from ..ratio import Ratio, response_lengths
-from ..stabilizer import PositiveFloat, Row, Style, TrustRegion
+from ...batch import TokenBatch
+from ...batch_view import BatchView
+from ...clip import Clipped, indicator
+from ...metric import Metric
+from ...quantile import quantile_rank, tail_quantile
+from ...ratio import Ratio, response_lengths
+from ...stabilizer import Judge, PositiveFloat, Row, Scope, Style, TrustRegion
 from .ppo import Clip, clip_ends
 
 
 @dataclass(frozen=True)
-class SAT(TrustRegion):
+class SAT(TrustRegion, Judge):
     """The staleness-adaptive trust region (Eqs. quantile, kernel, gate, adaptive-eps)."""
 
     alpha: Annotated[float, Gt(0), Le(1)] = 0.9
     """Quantile of |d| that marks where the tail begins."""
     exponent: PositiveFloat = 2.0
     """Exponent p of the Hill kernel 1 / (1 + (|d| / q)^p)."""
-    scope: Literal["microbatch", "step"] = "microbatch"
+    scope: Scope = "microbatch"
     """Tokens over which the quantile is taken: one micro-batch (the paper) or the whole optimizer step on all ranks."""
+    score: Literal["log_ratio", "tv"] = "log_ratio"
+    """What staleness is. log_ratio: |d| (the paper). tv, which is ours and not the paper's: |pi - denominator| on the
+    sampled token, under the sequence ratio its mean over the response."""
 
     name = "sat"
     place = "prefix"
@@ -54,7 +57,8 @@ class SAT(TrustRegion):
         source="Eqs. quantile, kernel, gate, adaptive-eps, satr-clip, satrloss",
         needs="rollout log-probs; with TIS also the trainer's log-probs under the generating weights",
         excludes=(
-            "bases without a clip interval (spo, drpo, trpo); denominator trainer at one step per rollout (d is 0)"
+            "bases without a clip interval of PPO's kind (trpo, m2po, smooth surrogates, score forms, gmpo, cpgd); "
+            "denominator trainer at one step per rollout (d is 0)"
         ),
     )
     style = Style("blue", "--")
@@ -74,8 +78,25 @@ class SAT(TrustRegion):
         Metric("sat/scope_too_small", "share", "Scopes in which the gate cannot open."),
     )
 
+    def scores(self, batch: BatchView) -> tuple[Tensor, int]:
+        """(N,) staleness of the tokens, 0 on inactive ones, which are padding."""
+        stale = staleness(self, batch)
+        return stale, len(stale) - batch.n_active
+
+    def threshold(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
+        """q, the alpha quantile of the scores (Eq. quantile)."""
+        return tail_quantile(scores, self.alpha, group, padding=padding)
+
 
 # ------------------------------------------------------------------------------------- the equations, as they stand
+
+
+def staleness(sat: SAT, batch: BatchView) -> Tensor:
+    """(N,) what the quantile is taken of, and the gate opens by: |d| (Eq. satr-d), or |pi - denominator|."""
+    if sat.score == "log_ratio":
+        return batch.d.abs()
+    distance = (batch.log_pi.exp() - batch.log_denominator.exp()).abs()
+    return batch.sequence_mean(distance) if batch.unit == "sequence" else distance
 
 
 def quantile(d: Tensor, alpha: float) -> Tensor:
@@ -118,9 +139,13 @@ def radii(clip: Clip, c_low: Tensor, c_high: Tensor) -> tuple[Tensor, Tensor]:
     return clip.eps_low * c_low, clip.eps_high * c_high
 
 
-def sat_surrogate(sat: SAT, clip: Clip, d: Tensor, advantages: Tensor, q: Tensor | float) -> Tensor:
-    """(N,) S = min(r A, clip(r, 1 - eps_low c_low, 1 + eps_high c_high) A), r = e^d (Eqs. satr-clip, satrloss)."""
-    below, above = radii(clip, *contraction_factors(d.detach(), q, sat.exponent))
+def sat_surrogate(
+    sat: SAT, clip: Clip, d: Tensor, advantages: Tensor, q: Tensor | float, stale: Tensor | None = None
+) -> Tensor:
+    """(N,) S = min(r A, clip(r, 1 - eps_low c_low, 1 + eps_high c_high) A), r = e^d (Eqs. satr-clip, satrloss). stale:
+    (N,) what stands in the place of |d| under another score than the paper's."""
+    signed = d.detach() if stale is None else torch.copysign(stale, d.detach())
+    below, above = radii(clip, *contraction_factors(signed, q, sat.exponent))
     ratio = d.exp()
     return torch.minimum(ratio * advantages, ratio.clamp(1 - below, 1 + above) * advantages)
 
@@ -144,10 +169,10 @@ class Contraction:
 
 
 def contract(sat: SAT, clip: Clip, stale: Tensor, q: Tensor) -> Contraction:
-    """SAT's interval for the (N,) staleness |d| at the 0-dim quantile q (Eqs. kernel, gate, adaptive-eps).
+    """SAT's interval for the (N,) staleness at the 0-dim quantile q (Eqs. kernel, gate, adaptive-eps).
 
-    The ratio lies on the side of 1 that sign(d) names, so the end on the other side cannot bind: the factor of |d|
-    stands at both ends, and only the mean radii have to tell the sides apart.
+    The ratio lies on the side of 1 that sign(d) names, so the end on the other side cannot bind: the factor of the
+    staleness stands at both ends, and only the mean radii have to tell the sides apart.
     """
     c = contraction(stale, q, sat.exponent)
     shrink = 1.0 - c

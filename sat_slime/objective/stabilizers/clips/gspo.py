@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..stabilizer import Clipping, Row, Style
+from ...stabilizer import Clipping, Row, Style
 
 
 @dataclass(frozen=True)

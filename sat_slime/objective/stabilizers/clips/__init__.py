@@ -1,0 +1,1 @@
+"""Stabilizers with a clip interval: PPO's, SAT's, and those of another kind."""

@@ -1,0 +1,1 @@
+"""Gates: they keep or drop tokens or whole responses."""

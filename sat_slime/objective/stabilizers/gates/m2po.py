@@ -1,0 +1,67 @@
+"""M2PO: the outward tokens with the largest squared log-ratios of the whole batch are dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ...batch_view import BatchView
+from ...metric import Metric
+from ...quantile import longest_prefix_end
+from ...stabilizer import Gate, Judge, PositiveFloat, Row, Scope, Style
+
+
+@dataclass(frozen=True)
+class M2PO(Gate, Judge):
+    """A bound on the second moment of the outward log-ratios, in place of the clip."""
+
+    budget: PositiveFloat = 0.04
+    """Largest mean of d^2 over the outward tokens that are kept (the paper's tau)."""
+    scope: Scope = "step"
+    """Tokens that are sorted together: the whole optimizer step on all ranks (the paper), or one micro-batch."""
+
+    name = "m2po"
+    no_interval = "its gate replaces the clip"
+    row = Row(
+        "M2PO",
+        unit="batch",
+        discriminator="d² of outward tokens",
+        constraint="mean d² ≤ τ",
+        weight="{0, 1}",
+        direction="asymmetric",
+        formula=(
+            "S = M r A,  M = 0 for the outward tokens (A d > 0) with the largest d² of the step, until the mean d² of "
+            "the others is ≤ τ; else 1,  r = π / μ"
+        ),
+        source="arXiv 2510.01161, Algorithm 1; tokens of equal d² are kept together or not at all",
+        needs="rollout log-probs",
+        excludes="SAT and clips, which it replaces; a weight π / μ, which it carries itself",
+    )
+    denominators = ("rollout",)
+    style = Style("sky", (0, (6, 1)), "*")
+    metrics = (Metric("m2po/threshold", "nats²", "The largest d² of an outward token that is kept.", "max"),)
+
+    def scores(self, batch: BatchView) -> tuple[Tensor, int]:
+        """(n,) d^2 of the outward tokens."""
+        return batch.d[_outward(batch)].square(), 0
+
+    def threshold(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
+        """The largest d^2 up to which, in ascending order, the mean is at most the budget."""
+        return longest_prefix_end(scores, self.budget, group)
+
+    def factor(self, batch: BatchView) -> Tensor:
+        """0 on outward tokens whose d^2 is above the threshold, else 1."""
+        assert batch.threshold is not None, "it judges by a threshold"
+        return 1.0 - (_outward(batch) & (batch.d.square() > batch.threshold)).to(batch.d.dtype)
+
+    def measured(self, batch: BatchView) -> dict[str, Tensor]:
+        assert batch.threshold is not None, "it judges by a threshold"
+        return {"m2po/threshold": batch.threshold}
+
+
+def _outward(batch: BatchView) -> Tensor:
+    """(N,) bool: active tokens whose update leads away from mu, A d > 0."""
+    return batch.mask & (torch.sign(batch.advantages) * torch.sign(batch.d) > 0)

@@ -1,0 +1,1 @@
+"""Smooth surrogates and penalties, in place of the clip."""

@@ -1,0 +1,1 @@
+"""Weights: they multiply the surrogate of each token by a number."""
