@@ -55,7 +55,7 @@ def method_switches(name: str) -> dict[str, Any]:
     base, keys = method.base, _variant_keys(type(method.base))
     variant = {key: getattr(base, key) for key in keys}
     if method.base_is_ours:
-        return {"base": base.name, **({base.name: variant} if variant else {}), **on}
+        return {"base": base.name, **({key_of(type(base)): variant} if variant else {}), **on}
     return {"base": method.base_path, **({"settings": variant} if variant else {}), **on}
 
 
@@ -78,7 +78,7 @@ def _base(config: MethodConfig) -> Stabilizer:
     assert kind is not None, "the section has been checked"
     if "." in config.base:
         return outside_settings(config)
-    return settings_of(kind, getattr(config, kind.name)) if has_settings(kind) else kind()
+    return settings_of(kind, getattr(config, key_of(kind))) if has_settings(kind) else kind()
 
 
 def _beside(kind: type[Stabilizer], value: Any) -> Stabilizer:
@@ -91,11 +91,11 @@ def _is_on(value: Any) -> bool:
 
 def unused_settings(config: MethodConfig) -> list[str]:
     """A line for every base whose settings were changed though it is not the base."""
-    others = [kind.name for kind in bases() if has_settings(kind) and kind.name != config.base]
+    others = {key_of(kind): kind.name for kind in bases() if has_settings(kind) and kind.name != config.base}
     return [
-        f"method.{name} has settings, which base {config.base} does not read: set method.base to {name}"
-        for name in others
-        if getattr(config, name) != MethodConfig.model_fields[name].default
+        f"method.{key} has settings, which base {config.base} does not read: set method.base to {name}"
+        for key, name in others.items()
+        if getattr(config, key) != MethodConfig.model_fields[key].default
     ]
 
 
@@ -110,7 +110,7 @@ def method_in(values: Mapping[str, Any]) -> Method:
         kind = None
     if kind is None or kind.place != "base":
         return compose(named_method("grpo").base, on).called_by(base)
-    section = values.get(kind.name if "." not in base else "settings") or {}
+    section = values.get(key_of(kind) if "." not in base else "settings") or {}
     return compose(kind(**{key: section[key] for key in _variant_keys(kind) if key in section}), on)
 
 

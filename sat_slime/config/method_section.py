@@ -21,7 +21,13 @@ from sat_slime.objective.stabilizers.clips.ppo import Clip
 
 
 def _base_or_path(value: Any, check: Any) -> Any:
-    """The dotted path of a base that is not ours is one too, where its module can be imported."""
+    """The dotted path of a base that is not ours is one too, where its module can be imported. Raises ValueError for
+    the name of what stands beside a base."""
+    beside = next((kind for kind in switches() if kind.name == value), None)
+    if beside:
+        raise ValueError(
+            f"{value} stands beside a base: set method.{key_of(beside)} to true, and method.base to a base"
+        )
     if not (isinstance(value, str) and "." in value):
         return check(value)
     find(value)  # raises where it cannot be imported
@@ -119,7 +125,9 @@ class _Method(Section):
             method.settings.update(dataclasses.asdict(outside_settings(method)))  # type: ignore[call-overload]
         elif method.settings:
             kind = find(method.base)
-            own = f", or write those of {method.base} below method.{method.base}" if kind and has_settings(kind) else ""
+            own = (
+                f", or write those of {method.base} below method.{key_of(kind)}" if kind and has_settings(kind) else ""
+            )
             raise ValueError(f"method.settings is for a base that is not ours: leave it out{own}")
         return self
 
@@ -187,12 +195,12 @@ def _fields() -> dict[str, Any]:
                 None,
                 description="Denominator of the ratio: `rollout` (mu, the engine), `checkpoint` (the trainer under the "
                 "generating weights), `trainer` (the trainer at the start of the step). Unset: what the method needs "
-                "(checkpoint for SAT with a weight pi / mu, of TIS or IcePop, trainer for such a weight alone, else "
-                "rollout).",
+                "(a3po for A-3PO; checkpoint for SAT with a weight pi / mu, such as that of TIS, trainer for such a "
+                "weight alone; else rollout).",
             ),
         ),
         "clip": field(Clip, "Base radii."),
-        **{kind.name: field(kind, f"Settings of base {kind.name}.") for kind in bases() if has_settings(kind)},
+        **{key_of(kind): field(kind, f"Settings of base {kind.name}.") for kind in bases() if has_settings(kind)},
         "settings": (
             dict[str, Any],
             Field(default_factory=dict, description="Settings of a base that is not ours, by their names."),

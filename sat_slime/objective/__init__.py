@@ -2,12 +2,12 @@
 
 from .batch import Need, TokenBatch
 from .batch_view import BatchView
+from .combinations import check_method
 from .loss import PolicyLoss, low_variance_kl, policy_loss, response_mean_weights, token_mean_weights
 from .method import (
     PAPER_METHODS,
     Method,
     base_names,
-    check_method,
     compose,
     compose_method,
     method_names,

@@ -1,4 +1,4 @@
-"""Method: what a run optimizes, as data; the named methods, and what does not go together."""
+"""Method: what a run optimizes, as data; and the named methods."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class Method:
 
     @property
     def no_interval(self) -> str:
-        """Why it has no clip interval, in words; empty where it has one."""
-        return self.base.no_interval
+        """Why it has no clip interval, such as `SPO's penalty replaces the clip`; empty where it has one."""
+        return f"{self.base.row.title}'s {self.base.no_interval}" if self.base.no_interval else ""
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
@@ -352,7 +352,7 @@ def named_method(name: str) -> Method:
         if "." in base or base in base_names():
             return compose(_base(base), [*beside, *suffixes])
     raise ValueError(
-        f"unknown method {name!r}{_nearest(name, list(_METHODS))}; methods: {', '.join(_METHODS)}, or any other "
+        f"unknown method {name!r}{_nearest(name, list(_METHODS))}: `sat-slime methods` lists them; any composition is "
         f"{ANY_NAME}"
     )
 
@@ -381,84 +381,3 @@ ANY_NAME = (
 def _nearest(name: str, known: list[str]) -> str:
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""
-
-
-# ------------------------------------------------------------------------------------------- what does not go together
-
-
-def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
-    """Refuses a combination that means nothing, or not what it says.
-
-    Plain clipping against `trainer` at one optimizer step per rollout is allowed: the clip never acts, and that is
-    slime's default and, with TIS, the gradient of Eq. app-tis.
-
-    Raises:
-        ValueError: with the reason and the remedy.
-    """
-    _check_stabilizers(method)
-    _check_trust_region(method)
-    _check_denominator(method, optimizer_steps_per_rollout)
-
-
-def _check_stabilizers(method: Method) -> None:
-    weights = method.engine_weights
-    if len(weights) > 1:
-        raise ValueError(
-            f"{method.name}: {' and '.join(weights)} both weight a token by pi / mu, which would count it twice: leave "
-            "one of them out, or take IcePop's form mask"
-        )
-    kinds = [type(one) for one in method.stabilizers]
-    if twice := {kind.__name__ for kind in kinds if kinds.count(kind) > 1}:
-        raise ValueError(f"{method.name}: {', '.join(sorted(twice))} stands twice among the gates: leave one out")
-
-
-def _check_trust_region(method: Method) -> None:
-    clip = method.trust_region
-    if method.no_interval and (clip is not None or method.sat):
-        raise ValueError(
-            f"{method.name}: {method.base.row.title} has no clip interval ({method.no_interval}) for "
-            f"{'SAT to contract: turn sat off' if method.sat else 'a clip: set trust_region to None'}, or choose a "
-            "clipping base such as grpo"
-        )
-    if method.sat and clip is None:
-        raise ValueError(f"{method.name}: SAT has no interval to contract: set trust_region to a Clip, or turn sat off")
-    if clip is not None and clip.dual is not None and clip.dual <= 1:
-        raise ValueError(
-            f"{method.name}: dual is {clip.dual}, and a bound dual * A at or above A would cut tokens "
-            "inside the clip interval: set method.clip.dual above 1, or leave it out"
-        )
-
-
-def _check_denominator(method: Method, optimizer_steps_per_rollout: int) -> None:
-    made_up = method.proximal_policy
-    if made_up and method.denominator != made_up.denominator:
-        raise ValueError(
-            f"{method.name}: {made_up.row.title} makes up the denominator of the ratio, and method.denominator is "
-            f"{method.denominator}: leave that out, or turn method.{made_up.name} off"
-        )
-    if made_up is None and method.denominator == "a3po":
-        raise ValueError(f"{method.name}: A-3PO makes up the denominator a3po, and it is off: turn method.a3po on")
-    for one in method.stabilizers:
-        if one.denominators and method.denominator not in one.denominators:
-            raise ValueError(
-                f"{method.name}: {one.row.title} is defined over denominator {' or '.join(one.denominators)}, and here "
-                f"it is {method.denominator}: leave method.denominator out{_weights_away(method)}"
-            )
-    no_op, weights = method.no_op_at_ratio_one, method.engine_weights
-    split = "checkpoint, so that the ratio is pi / pi_l, the staleness of the policy, and the weight carries pi_l / mu"
-    if no_op and method.denominator == "trainer" and optimizer_steps_per_rollout == 1:
-        raise ValueError(
-            f"{method.name}: with denominator trainer and one optimizer step per rollout the ratio is identically 1 "
-            f"and {no_op}: set method.denominator to {split if weights else 'rollout (or checkpoint)'}"
-        )
-    if weights and method.denominator == "rollout":
-        raise ValueError(
-            f"{method.name}: with denominator rollout the ratio already divides by mu, and the weight pi / mu would "
-            f"count it twice: set method.denominator to {split if no_op else 'trainer (or checkpoint)'}"
-        )
-
-
-def _weights_away(method: Method) -> str:
-    """What else moves the denominator away from what the base needs, as the end of a remedy."""
-    others = [*method.engine_weights, *([method.proximal_policy.row.title] if method.proximal_policy else [])]
-    return f", and {' and '.join(others)} too" if others else ""

@@ -105,7 +105,8 @@ class Stabilizer:
     no_op_at_ratio_one: ClassVar[str] = ""
     """Why it is pointless where the ratio is identically 1, in words; empty where it is not."""
     no_interval: ClassVar[str] = ""
-    """Why a method that is built on it has no clip interval for SAT to contract, in words; empty where it has one."""
+    """Why a method on this base has no clip interval for SAT to contract: what follows its title and "'s", such as
+    "penalty replaces the clip"; empty where it has one."""
     denominators: ClassVar[tuple[Denominator, ...]] = ()
     """The denominators that it is defined over, the usual one first; empty: all."""
 
@@ -215,7 +216,7 @@ class Judge(Stabilizer):
         """(n,) scores of the tokens that count, not negative; and how many of them are zeros that do not count."""
         raise NotImplementedError
 
-    def threshold(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
+    def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
         """0-dim threshold. The same on all ranks of `group`, for a number of bytes that does not depend on n.
 
         Args:
@@ -245,7 +246,7 @@ class PolicyTerms:
 class Replacement(Stabilizer):
     """Stands in place of the clip."""
 
-    no_interval = "it replaces the clip"
+    no_interval = "surrogate replaces the clip"
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
         """(N,) S, with its gradient through what `policy` holds."""
@@ -260,6 +261,7 @@ class Penalty(Replacement):
     """A function of the ratio."""
 
     family = "penalty"
+    no_interval = "penalty replaces the clip"
     no_op_at_ratio_one = "the penalty has no gradient"
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
@@ -277,7 +279,7 @@ class Score(Replacement):
     """
 
     family = "score"
-    no_interval = "a score form has no interval beyond which a gradient is taken away"
+    no_interval = "score form takes no gradient away at the end of an interval"
 
     def weight(self, batch: BatchView) -> Tensor:
         """(N,) w. Runs without gradient."""
@@ -307,7 +309,7 @@ class StepConstraint(Stabilizer):
     """Bounds the optimizer's step, in place of the clip: the trainer halves a step until it stands."""
 
     family = "constraint"
-    no_interval = "its constraint replaces the clip"
+    no_interval = "constraint replaces the clip"
     max_backtracks: int
     """Halvings of a step before it is given up and the weights stay as they were."""
 

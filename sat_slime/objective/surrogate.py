@@ -105,8 +105,8 @@ def threshold_scores(
     """(n,) detached scores of the tokens by which the method's judge takes its threshold: SAT's staleness |d| (Eq.
     satr-d), of the token or of its response; M2PO's d^2 of outward tokens.
 
-    For scope `step`: a pass without gradient collects them from every micro-batch, and `method.judge.threshold(scores,
-    group=data-parallel ranks)` of them all is `quantile` of policy_surrogate.
+    For scope `step`: a pass without gradient collects them from every micro-batch, and
+    `method.judge.threshold_of(scores, group=data-parallel ranks)` of them all is `quantile` of policy_surrogate.
 
     Args:
         method: one with a judge.
@@ -138,7 +138,7 @@ def _threshold(method: Method, view: BatchView, known: Tensor | float | None) ->
     if known is not None:
         return torch.as_tensor(known, dtype=view.d.dtype, device=view.d.device)
     scores, padding = method.judge.scores(view)
-    return method.judge.threshold(scores, view.group, padding)
+    return method.judge.threshold_of(scores, view.group, padding)
 
 
 @torch.no_grad()

@@ -46,8 +46,8 @@ def test_a_name_leaves_nothing_of_the_one_before(name, before, tmp_path):
         ({"base": "icepop", "icepop": {"form": "weight"}}, "gates", (IcePop(form="weight"),)),
         ({"base": "kpop", "kpop": {"phi": 2}}, "gates", (KPop(2),)),
         ({"base": "seqclip", "seqclip": {"low": 0.99, "high": 1.01}}, "gates", (SeqClip(0.99, 1.01),)),
-        ({"base": "spo", "spo": {"eps": 0.3}}, "penalty", SPO(0.3)),
-        ({"base": "drpo", "drpo": {"delta": 2}}, "penalty", DRPO(2)),
+        ({"base": "spo", "spo": {"eps": 0.3}}, "replacement", SPO(0.3)),
+        ({"base": "drpo", "drpo": {"delta": 2}}, "replacement", DRPO(2)),
         (
             {"base": "trpo", "trpo": {"delta": 0.5, "over": "state", "max_backtracks": 3}},
             "step_constraint",

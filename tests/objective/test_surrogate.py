@@ -320,7 +320,7 @@ def test_step_scope_uses_the_quantile_that_it_is_given() -> None:
     micro_batches = [paper.random_tokens(seed, [4, 7, 2, 5]) for seed in range(6)]
     scores = [threshold_scores(method, tokens.batch()) for tokens in micro_batches]
     assert method.judge is not None
-    q = method.judge.threshold(torch.cat(scores))
+    q = method.judge.threshold_of(torch.cat(scores))
     assert q == tail_quantile(torch.cat(scores), 0.9)
     gated = []
     for tokens in micro_batches:

@@ -177,7 +177,7 @@ class TrainerRank:
             threshold_scores(self.method, micro.token_batch(values, proximal))
             for micro, values, proximal in zip(step.microbatches, log_probs, step.proximal, strict=True)
         ]
-        return judge.threshold(torch.cat(scores), self.data_group)
+        return judge.threshold_of(torch.cat(scores), self.data_group)
 
     def _forward_and_backward(self, step: Step, quantile: Tensor | None) -> Passes:
         """Sums the step's gradients over its micro-batches and over the ranks."""

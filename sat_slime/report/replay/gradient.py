@@ -98,7 +98,7 @@ class StepView:
         key = method.ratio, method.denominator, method.judge
         if key not in self._thresholds:
             scores = threshold_scores(method, self.tokens(method), d=self.log_ratio(method))
-            self._thresholds[key] = method.judge.threshold(scores)
+            self._thresholds[key] = method.judge.threshold_of(scores)
         return self._thresholds[key]
 
     def tokens(self, method: Method, tokens: slice = slice(None), lengths: Tensor | None = None) -> TokenBatch:

@@ -24,7 +24,7 @@ class CPGD(Replacement):
 
     name = "cpgd"
     family = "clip"
-    no_interval = "its interval is of another kind, on log π"
+    no_interval = "interval is of another kind, on log π"
     row = Row(
         "CPGD",
         unit="token",

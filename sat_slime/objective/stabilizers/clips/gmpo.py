@@ -24,7 +24,7 @@ class GMPO(Replacement):
 
     name = "gmpo"
     family = "clip"
-    no_interval = "its interval is of another kind, in the logarithm of each ratio in a mean"
+    no_interval = "interval is of another kind, in the logarithm of each ratio in a mean"
     row = Row(
         "GMPO",
         unit="sequence of tokens",

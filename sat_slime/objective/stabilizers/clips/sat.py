@@ -83,7 +83,7 @@ class SAT(TrustRegion, Judge):
         stale = staleness(self, batch)
         return stale, len(stale) - batch.n_active
 
-    def threshold(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
+    def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
         """q, the alpha quantile of the scores (Eq. quantile)."""
         return tail_quantile(scores, self.alpha, group, padding=padding)
 

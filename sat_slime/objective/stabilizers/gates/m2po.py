@@ -18,13 +18,13 @@ from ...stabilizer import Gate, Judge, PositiveFloat, Row, Scope, Style
 class M2PO(Gate, Judge):
     """A bound on the second moment of the outward log-ratios, in place of the clip."""
 
-    budget: PositiveFloat = 0.04
+    threshold: PositiveFloat = 0.04
     """Largest mean of d^2 over the outward tokens that are kept (the paper's tau)."""
     scope: Scope = "step"
     """Tokens that are sorted together: the whole optimizer step on all ranks (the paper), or one micro-batch."""
 
     name = "m2po"
-    no_interval = "its gate replaces the clip"
+    no_interval = "gate replaces the clip"
     row = Row(
         "M2PO",
         unit="batch",
@@ -42,15 +42,15 @@ class M2PO(Gate, Judge):
     )
     denominators = ("rollout",)
     style = Style("sky", (0, (6, 1)), "*")
-    metrics = (Metric("m2po/threshold", "nats²", "The largest d² of an outward token that is kept.", "max"),)
+    metrics = (Metric("m2po/largest", "nats²", "The largest d² of an outward token that is kept.", "max"),)
 
     def scores(self, batch: BatchView) -> tuple[Tensor, int]:
         """(n,) d^2 of the outward tokens."""
         return batch.d[_outward(batch)].square(), 0
 
-    def threshold(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
-        """The largest d^2 up to which, in ascending order, the mean is at most the budget."""
-        return longest_prefix_end(scores, self.budget, group)
+    def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
+        """The largest d^2 up to which, in ascending order, the mean is at most the setting `threshold`."""
+        return longest_prefix_end(scores, self.threshold, group)
 
     def factor(self, batch: BatchView) -> Tensor:
         """0 on outward tokens whose d^2 is above the threshold, else 1."""
@@ -59,7 +59,7 @@ class M2PO(Gate, Judge):
 
     def measured(self, batch: BatchView) -> dict[str, Tensor]:
         assert batch.threshold is not None, "it judges by a threshold"
-        return {"m2po/threshold": batch.threshold}
+        return {"m2po/largest": batch.threshold}
 
 
 def _outward(batch: BatchView) -> Tensor:

@@ -19,6 +19,7 @@ class DRO(Replacement):
 
     name = "dro"
     family = "penalty"
+    no_interval = "penalty replaces the clip"
     no_op_at_ratio_one = "the penalty has no gradient"
     row = Row(
         "DRO",

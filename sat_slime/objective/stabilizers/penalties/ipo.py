@@ -35,6 +35,7 @@ class IPO(Replacement):
         needs="rollout log-probs",
         excludes="SAT (it replaces the clip); a weight π / μ, which it carries itself",
     )
+    no_interval = "gate and penalty replace the clip"
     denominators = ("rollout",)
     metrics = (Metric("ipo/masked", "share", "Tokens whose r A IPO drops."),)
     style = Style("vermilion", (0, (1, 1, 4, 1)), "s")

@@ -33,6 +33,7 @@ class SAPO(Penalty):
         needs="rollout log-probs",
         excludes="SAT (it replaces the clip)",
     )
+    no_interval = "sigmoid replaces the clip"
     no_op_at_ratio_one = ""
     style = Style("vermilion", (0, (1, 1, 4, 1)), "^")
 

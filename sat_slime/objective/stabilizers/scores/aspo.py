@@ -38,7 +38,7 @@ class ASPO(Score):
         needs="rollout log-probs",
         excludes="SAT (undefined on an interval of this kind)",
     )
-    no_interval = "its interval is of another kind, on a weight that falls with the ratio"
+    no_interval = "interval is of another kind, on a weight that falls with the ratio"
     style = Style("purple", "-", "v")
 
     def weight(self, batch: BatchView) -> Tensor:
