@@ -33,8 +33,8 @@ class CPGD(Replacement):
         weight="{0, 1}, without r",
         direction="asymmetric",
         formula=(
-            "S = A min(log π, log δ + log(1 + ε)) where A > 0, A max(log π, log δ + log(1 − ε)) elsewhere,  "
-            "δ the denominator"
+            "S = A min(log π, log π_den + log(1 + ε)) where A > 0, A max(log π, log π_den + log(1 − ε)) elsewhere,  "
+            "π_den the denominator"
         ),
         source="arXiv 2505.12504, as LightRFT has it",
         needs="rollout log-probs",
