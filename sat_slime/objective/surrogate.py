@@ -15,7 +15,7 @@ from .method import Method
 from .ratio import log_ratio
 from .stabilizer import PolicyTerms, Replacement
 from .stabilizers.clips.ppo import clip_ends, dual_clip
-from .stabilizers.clips.sat import SAT, contract, sat_metrics, scope_is_too_small, staleness
+from .stabilizers.clips.sat import SAT, contract, sat_metrics, scope_is_too_small
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +182,6 @@ def _contracted(
     metrics = {}
     if quantile_is_new:
         metrics["sat/scope_too_small"] = scope_is_too_small(sat, method.ratio, batch, view.group)
-    interval = contract(sat, clip, staleness(sat, view), q)
+    interval = contract(sat, clip, view.once(sat.staleness), q)
     held = clipped_surrogate(d, view.advantages, interval.low, interval.high)
     return held, metrics | sat_metrics(interval, clip, batch, view, held, factor)

@@ -80,8 +80,15 @@ class SAT(TrustRegion, Judge):
 
     def scores(self, batch: BatchView) -> tuple[Tensor, int]:
         """(N,) staleness of the tokens, 0 on inactive ones, which are padding."""
-        stale = staleness(self, batch)
+        stale = batch.once(self.staleness)
         return stale, len(stale) - batch.n_active
+
+    def staleness(self, batch: BatchView) -> Tensor:
+        """(N,) what the quantile is taken of and the gate opens by: |d| (Eq. satr-d), or |pi - denominator|."""
+        if self.score == "log_ratio":
+            return batch.d.abs()
+        distance = (batch.log_pi.exp() - batch.log_denominator.exp()).abs()
+        return batch.sequence_mean(distance) if batch.unit == "sequence" else distance
 
     def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
         """q, the alpha quantile of the scores (Eq. quantile)."""
@@ -89,14 +96,6 @@ class SAT(TrustRegion, Judge):
 
 
 # ------------------------------------------------------------------------------------- the equations, as they stand
-
-
-def staleness(sat: SAT, batch: BatchView) -> Tensor:
-    """(N,) what the quantile is taken of, and the gate opens by: |d| (Eq. satr-d), or |pi - denominator|."""
-    if sat.score == "log_ratio":
-        return batch.d.abs()
-    distance = (batch.log_pi.exp() - batch.log_denominator.exp()).abs()
-    return batch.sequence_mean(distance) if batch.unit == "sequence" else distance
 
 
 def quantile(d: Tensor, alpha: float) -> Tensor:
