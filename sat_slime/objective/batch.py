@@ -112,10 +112,11 @@ class TokenBatch:
         return segment_sums(self.mask, self.lengths_tensor)
 
     def active_or_zero(self, values: Tensor) -> Tensor:
-        """(N,) the values, 0 on inactive tokens, whatever stood there; no gradient reaches those."""
+        """(N,) or (N, k) the values, 0 on inactive tokens, whatever stood there; no gradient reaches those."""
         if self.n_active == len(self.mask):
             return values
-        return torch.where(self.mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
+        mask = self.mask if values.dim() == 1 else self.mask[:, None]
+        return torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
 
     def active_means(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         """0-dim means over active tokens from the 0-dim sums over them; 0 where no token is active."""

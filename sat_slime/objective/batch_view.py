@@ -105,8 +105,9 @@ class BatchView:
 
     @property
     def rollout_head(self) -> Tensor:
-        """(N, k) log-probs of the engine's likeliest tokens. Raises ValueError where the batch has none."""
-        return self._batch.needed("heads")
+        """(N, k) log-probs of the engine's likeliest tokens, 0 on inactive ones. Raises ValueError where the batch has
+        none."""
+        return self._batch.active_or_zero(self._batch.needed("heads"))
 
     @cached_property
     def mu(self) -> Tensor:

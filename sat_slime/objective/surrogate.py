@@ -127,7 +127,8 @@ def _view(method: Method, batch: TokenBatch, d: Tensor, group: dist.ProcessGroup
 def _policy_terms(batch: TokenBatch, d: Tensor) -> PolicyTerms:
     """log pi has its gradient through d, whose slope in it is 1: so that whoever gave d gets all of it."""
     log_pi = batch.active_or_zero(batch.log_probs.detach()) + (d - d.detach())
-    return PolicyTerms(d, log_pi, batch.policy_head)
+    head = batch.policy_head
+    return PolicyTerms(d, log_pi, None if head is None else batch.active_or_zero(head))
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ...batch_view import BatchView
+from ...clip import bounded_ratio
 from ...metric import Metric
 from ...stabilizer import PolicyTerms, PositiveFloat, Replacement, Row, Style
 
@@ -47,7 +48,7 @@ class GMPO(Replacement):
         """A exp(mean c), at every token of the response; a token beyond its end adds a constant to the mean."""
         up, down = policy.d.clamp(max=self.eps_high), policy.d.clamp(min=-self.eps_low)
         held = torch.where(batch.advantages > 0, up, torch.where(batch.advantages < 0, down, 0.0))
-        return batch.sequence_mean(batch.advantages) * batch.sequence_mean(held).exp()
+        return batch.sequence_mean(batch.advantages) * bounded_ratio(batch.sequence_mean(held))
 
     def sums(self, batch: BatchView) -> dict[str, Tensor]:
         """The number of tokens that are held."""

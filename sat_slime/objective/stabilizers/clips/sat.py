@@ -87,7 +87,8 @@ class SAT(TrustRegion, Judge):
         """(N,) what the quantile is taken of and the gate opens by: |d| (Eq. satr-d), or |pi - denominator|."""
         if self.score == "log_ratio":
             return batch.d.abs()
-        distance = (batch.log_pi.exp() - batch.log_denominator.exp()).abs()
+        pi, denominator = (log_probs.clamp(max=0.0).exp() for log_probs in (batch.log_pi, batch.log_denominator))
+        distance = (pi - denominator).abs()
         return batch.sequence_mean(distance) if batch.unit == "sequence" else distance
 
     def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
