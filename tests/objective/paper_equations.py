@@ -3,71 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-import torch
+import newer_equations as newer
+from newer_equations import Numbers, bernoulli_kl
+from paper_tokens import Tokens, random_tokens
 
-from sat_slime.objective import DPPO, DRPO, SPO, TIS, IcePop, KPop, Method, SeqClip, TokenBatch
+from sat_slime.objective import DPPO, DRPO, SPO, IcePop, KPop, Method, SeqClip
+from sat_slime.objective.stabilizer import Score
 
-VOCABULARY, HEAD = 6, 4
-"""Sizes of the distributions of random states, and of the head that a batch holds of them."""
-
-
-@dataclass
-class Tokens:
-    """A micro-batch as lists of floats."""
-
-    log_pi: list[float]
-    log_mu: list[float]
-    advantages: list[float]
-    mask: list[bool]
-    lengths: list[int]
-    log_proximal: list[float] | None = None
-    lags: list[float] | None = None
-    rewards: list[float] | None = None
-    rollout_head: list[list[float]] | None = None
-    policy_head: list[list[float]] | None = None
-
-    @property
-    def responses(self) -> list[list[int]]:
-        """Positions of the active tokens of each response."""
-        spans, start = [], 0
-        for length in self.lengths:
-            spans.append([t for t in range(start, start + length) if self.mask[t]])
-            start += length
-        return spans
-
-    @property
-    def active(self) -> list[int]:
-        return [t for span in self.responses for t in span]
-
-    def part(self, positions: list[int], lengths: list[int]) -> Tokens:
-        """The tokens at these positions, as responses of those lengths."""
-        columns = {
-            name: column and [column[t] for t in positions] for name, column in vars(self).items() if name != "lengths"
-        }
-        return Tokens(**columns, lengths=lengths)
-
-    def batch(self, dtype: torch.dtype = torch.float64) -> TokenBatch:
-        def tensor(values: list[float] | list[list[float]]) -> torch.Tensor:
-            return torch.tensor(values, dtype=dtype)
-
-        def head(rows: list[list[float]] | None) -> torch.Tensor | None:
-            return None if rows is None else tensor(rows).reshape(len(rows), HEAD)
-
-        return TokenBatch(
-            log_probs=tensor(self.log_pi).requires_grad_(),
-            rollout_log_probs=tensor(self.log_mu),
-            advantages=tensor(self.advantages),
-            mask=torch.tensor(self.mask, dtype=torch.bool),
-            lengths=self.lengths,
-            proximal_log_probs=None if self.log_proximal is None else tensor(self.log_proximal),
-            lags=None if self.lags is None else tensor(self.lags),
-            rewards=None if self.rewards is None else tensor(self.rewards),
-            rollout_head=head(self.rollout_head),
-            policy_head=None if self.policy_head is None else head(self.policy_head).requires_grad_(),
-        )
+__all__ = ["Decision", "Tokens", "decide", "gradient", "head_gradient", "quantile", "random_tokens", "surrogate"]
 
 
 @dataclass
@@ -78,39 +24,19 @@ class Decision:
     high: float
     factor: float
     gated: bool
-
-
-def random_tokens(seed: int, lengths: list[int], spread: float = 0.3, inactive: float = 0.2) -> Tokens:
-    generator = torch.Generator().manual_seed(seed)
-    n = sum(lengths)
-
-    def normal(scale: float) -> list[float]:
-        return (torch.randn(n, generator=generator, dtype=torch.float64) * scale).tolist()
-
-    log_mu = [-abs(x) - 0.05 for x in normal(1.0)]
-    log_pi = [min(m + d, -1e-3) for m, d in zip(log_mu, normal(spread), strict=True)]
-    log_proximal = [min(m + d, -1e-3) for m, d in zip(log_mu, normal(spread), strict=True)]
-    mask = (torch.rand(n, generator=generator) >= inactive).tolist()
-    advantages = normal(1.0)
-    lags = torch.randint(0, 6, (n,), generator=generator).double().tolist()
-    rewards = torch.randint(-1, 2, (len(lengths),), generator=generator).double()
-    rewards = rewards.repeat_interleave(torch.tensor(lengths, dtype=torch.int64)).tolist()
-    heads = random_heads(n, spread, generator)
-    return Tokens(log_pi, log_mu, advantages, mask, lengths, log_proximal, lags, rewards, *heads)
-
-
-def random_heads(n: int, spread: float, generator: torch.Generator) -> tuple[list[list[float]], list[list[float]]]:
-    """Log-probs of the likeliest tokens of n states, under the engine and under the policy."""
-    engine, moved = torch.randn(2, n, VOCABULARY, generator=generator, dtype=torch.float64)
-    log_q = (1.5 * engine).log_softmax(-1)
-    top = log_q.topk(HEAD).indices
-    return log_q.gather(-1, top).tolist(), (log_q + spread * moved).log_softmax(-1).gather(-1, top).tolist()
+    log_denominator: float
+    weight: float = 1.0
+    """w of a score form, the indicator of IPO."""
+    slopes: list[float] = field(default_factory=list)
+    """What score centering multiplies the log-probs of the head by."""
 
 
 def denominator(method: Method, tokens: Tokens) -> list[float]:
     """Log-probs of the denominator."""
     if method.denominator == "rollout":
         return tokens.log_mu
+    if method.denominator == "a3po":
+        return newer.a3po_log_probs(tokens)
     assert tokens.log_proximal is not None
     return tokens.log_proximal
 
@@ -134,46 +60,77 @@ def quantile(magnitudes: list[float], alpha: float) -> float:
     return 0.0
 
 
+def numbers_of(method: Method, tokens: Tokens) -> Numbers:
+    """The log-ratios of the active tokens."""
+    log_denominator = denominator(method, tokens)
+    log_proximal = tokens.log_pi if method.denominator == "rollout" else log_denominator
+    return Numbers(
+        tokens,
+        d=log_ratios(method, tokens, log_denominator, method.ratio == "sequence"),
+        e={t: log_proximal[t] - tokens.log_mu[t] for t in tokens.active},
+        response={t: span for span in tokens.responses for t in span},
+    )
+
+
+def staleness(method: Method, numbers: Numbers) -> dict[int, float]:
+    """What SAT's quantile is of: |d|, or |pi - denominator|, of the sequence in the mean."""
+    if method.sat is None or method.sat.score == "log_ratio":
+        return {t: abs(x) for t, x in numbers.d.items()}
+    log_denominator = denominator(method, numbers.tokens)
+    distance = {t: abs(numbers.pi(t) - math.exp(log_denominator[t])) for t in numbers.d}
+    return {t: numbers.mean(distance, t) for t in distance} if method.ratio == "sequence" else distance
+
+
 def decide(method: Method, tokens: Tokens, q: float | None = None) -> dict[int, Decision]:
-    """Clip ends and weight of every active token."""
-    d = log_ratios(method, tokens, denominator(method, tokens), method.ratio == "sequence")
-    region, sat = method.trust_region, method.sat
-    if sat is not None and q is None:
-        q = quantile([abs(x) for x in d.values()], sat.alpha)
-    rho = log_ratios(method, tokens, tokens.log_mu, sequence=True)
+    """The detached quantities of every active token. q: the threshold of SAT or M2PO, where it was taken elsewhere."""
+    numbers = numbers_of(method, tokens)
+    log_denominator, stale = denominator(method, tokens), staleness(method, numbers)
+    tail = quantile(list(stale.values()), method.sat.alpha) if method.sat is not None and q is None else q
     decisions = {}
     for t in tokens.active:
-        low, high, gated = -math.inf, math.inf, False
-        if region is not None:
-            c_low = c_high = 1.0
-            if sat is not None:
-                assert q is not None
-                gated = q > 0 and abs(d[t]) > q
-                if gated:
-                    c_low = 1 / (1 + (max(-d[t], 0.0) / q) ** sat.exponent)
-                    c_high = 1 / (1 + (max(d[t], 0.0) / q) ** sat.exponent)
-            low, high = 1 - region.eps_low * c_low, 1 + region.eps_high * c_high
-
-        pi, mu, advantage = math.exp(tokens.log_pi[t]), math.exp(tokens.log_mu[t]), tokens.advantages[t]
-        trainer = math.exp(tokens.log_pi[t] if method.denominator == "rollout" else tokens.log_proximal[t])
-        factor = 1.0
-        for gate in method.gates:
-            if isinstance(gate, DPPO):
-                tv = gate.divergence == "tv"
-                within = abs(pi - mu) <= gate.delta if tv else bernoulli_kl(mu, pi) <= gate.delta_kl
-                factor *= float(advantage * (pi / mu - 1) <= 0 or within)
-            elif isinstance(gate, IcePop):
-                k = trainer / mu
-                factor *= (k if gate.form == "weight" else 1.0) * (gate.low <= k <= gate.high)
-            elif isinstance(gate, KPop):
-                factor *= float(bernoulli_kl(trainer, mu) <= gate.phi and bernoulli_kl(mu, trainer) <= gate.phi)
-            elif isinstance(gate, SeqClip):
-                factor *= float(gate.low <= math.exp(rho[t]) <= gate.high)
-        for weight in method.weights:
-            assert isinstance(weight, TIS)
-            factor *= min(trainer / mu, weight.cap)
-        decisions[t] = Decision(low, high, factor, gated)
+        low, high, gated = interval(method, numbers.d[t], stale[t], tail)
+        factor = math.prod(one_factor(one, method, numbers, t, q) for one in (*method.gates, *method.weights))
+        decision = decisions[t] = Decision(low, high, factor, gated, log_denominator[t])
+        if method.replacement is not None:
+            decision.weight = newer.score_weight(method.replacement, numbers, t)
+        if method.has("score-centering"):
+            heads = tokens.policy_head[t], tokens.rollout_head[t]
+            decision.slopes = newer.centre_slopes(method.replacement, *heads)
     return decisions
+
+
+def interval(method: Method, d: float, stale: float, q: float | None) -> tuple[float, float, bool]:
+    """Ends of the clip interval (Eqs. kernel, gate, adaptive-eps), and whether SAT's gate is open."""
+    region, sat = method.trust_region, method.sat
+    if region is None:
+        return -math.inf, math.inf, False
+    c_low = c_high = 1.0
+    gated = False
+    if sat is not None:
+        assert q is not None
+        gated = q > 0 and stale > q
+        if gated:
+            c_low = 1 / (1 + ((stale if d < 0 else 0.0) / q) ** sat.exponent)
+            c_high = 1 / (1 + ((stale if d > 0 else 0.0) / q) ** sat.exponent)
+    return 1 - region.eps_low * c_low, 1 + region.eps_high * c_high, gated
+
+
+def one_factor(one: object, method: Method, numbers: Numbers, t: int, q: float | None) -> float:
+    """What a gate or a weight multiplies S by."""
+    pi, mu, advantage = numbers.pi(t), numbers.mu(t), numbers.tokens.advantages[t]
+    k = math.exp(numbers.e[t])
+    trainer = k * mu
+    if isinstance(one, DPPO):
+        within = abs(pi - mu) <= one.delta if one.divergence == "tv" else bernoulli_kl(mu, pi) <= one.delta_kl
+        return float(advantage * (pi / mu - 1) <= 0 or within)
+    if isinstance(one, IcePop):
+        return (k if one.form == "weight" else 1.0) * (one.low <= k <= one.high)
+    if isinstance(one, KPop):
+        return float(bernoulli_kl(trainer, mu) <= one.phi and bernoulli_kl(mu, trainer) <= one.phi)
+    if isinstance(one, SeqClip):
+        rho = log_ratios(method, numbers.tokens, numbers.tokens.log_mu, sequence=True)
+        return float(one.low <= math.exp(rho[t]) <= one.high)
+    return newer.factor(one, numbers, t, q)
 
 
 def truncated_log_probs(logits: list[float], nucleus: set[int]) -> list[float]:
@@ -187,39 +144,91 @@ def total_variation(mu: list[float], pi: list[float]) -> float:
     return 0.5 * math.fsum(abs(m - p) for m, p in zip(mu, pi, strict=True))
 
 
-def bernoulli_kl(p: float, q: float) -> float:
-    return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
-
-
 def surrogate(method: Method, tokens: Tokens, decisions: dict[int, Decision]) -> list[float]:
     """S of every token under the given detached decisions; 0 on inactive tokens."""
-    d = log_ratios(method, tokens, denominator(method, tokens), method.ratio == "sequence")
+    log_denominator = [0.0] * len(tokens.log_pi)
+    for t, decision in decisions.items():
+        log_denominator[t] = decision.log_denominator
+    d = log_ratios(method, tokens, log_denominator, method.ratio == "sequence")
     values = [0.0] * len(tokens.log_pi)
-    for t in tokens.active:
-        r, advantage, decision = math.exp(d[t]), tokens.advantages[t], decisions[t]
-        if isinstance(method.replacement, SPO):
-            value = r * advantage - abs(advantage) / (2 * method.replacement.eps) * (r - 1) ** 2
-        elif isinstance(method.replacement, DRPO):
-            weight = math.exp(tokens.log_mu[t])
-            value = r * advantage - abs(advantage) / (2 * method.replacement.delta) * weight * (r - 1) ** 2
-        else:
-            value = min(r * advantage, min(max(r, decision.low), decision.high) * advantage)
-            if method.trust_region is not None and method.trust_region.dual is not None and advantage < 0:
-                value = max(value, method.trust_region.dual * advantage)
-        values[t] = value * decision.factor
+    for span in tokens.responses:
+        for t in span:
+            instead = method.replacement is not None
+            value = (
+                replaced(method, tokens, decisions[t], d, span, t)
+                if instead
+                else clipped(method, tokens, decisions[t], d[t], t)
+            )
+            values[t] = value * decisions[t].factor
     return values
+
+
+def clipped(method: Method, tokens: Tokens, decision: Decision, d: float, t: int) -> float:
+    """S on the clip interval (Eqs. ppo-objective, satrloss)."""
+    r, advantage, clip = math.exp(d), tokens.advantages[t], method.trust_region
+    value = min(r * advantage, min(max(r, decision.low), decision.high) * advantage)
+    return max(value, clip.dual * advantage) if clip and clip.dual is not None and advantage < 0 else value
+
+
+def replaced(method: Method, tokens: Tokens, decision: Decision, d: dict[int, float], span: list[int], t: int) -> float:
+    """S of what stands in the place of the clip; span: the active tokens of the token's response."""
+    one, r, advantage = method.replacement, math.exp(d[t]), tokens.advantages[t]
+    if isinstance(one, SPO):
+        return r * advantage - abs(advantage) / (2 * one.eps) * (r - 1) ** 2
+    if isinstance(one, DRPO):
+        return r * advantage - abs(advantage) / (2 * one.delta) * math.exp(tokens.log_mu[t]) * (r - 1) ** 2
+    if isinstance(one, Score):
+        slopes = zip(decision.slopes, tokens.policy_head[t] if decision.slopes else [], strict=True)
+        centre = math.fsum(slope * log_p for slope, log_p in slopes)
+        return advantage * (decision.weight * tokens.log_pi[t] - centre)
+    assert one is not None
+    match one.name:
+        case "gmpo":
+            mean = math.fsum(newer.gmpo_term(one, d[u], tokens.advantages[u]) for u in span) / len(span)
+            return math.fsum(tokens.advantages[u] for u in span) / len(span) * math.exp(mean)
+        case "cpgd":
+            return newer.cpgd(one, tokens.log_pi[t], decision.log_denominator, advantage)
+        case "sapo":
+            return newer.sapo(one, r, advantage)
+        case "ipo":
+            return decision.weight * r * advantage - one.kl_tau * d[t] ** 2
+        case "dro":
+            return advantage * tokens.log_pi[t] - one.beta * d[t] ** 2 / 2
+    raise AssertionError(f"no equation of {one.name}")
 
 
 def gradient(method: Method, tokens: Tokens, decisions: dict[int, Decision], weights: list[float]) -> list[float]:
     """Central differences of sum_t w_t S_t in each log pi, with the detached decisions held fixed."""
-    step = 1e-5
-    gradient = []
-    for t in range(len(tokens.log_pi)):
-        ends = []
-        for sign in (1, -1):
-            moved = list(tokens.log_pi)
-            moved[t] += sign * step
-            values = surrogate(method, replace(tokens, log_pi=moved), decisions)
-            ends.append(math.fsum(w * v for w, v in zip(weights, values, strict=True)))
-        gradient.append((ends[0] - ends[1]) / (2 * step))
-    return gradient
+
+    def moved(t: int, by: float) -> Tokens:
+        log_pi = list(tokens.log_pi)
+        log_pi[t] += by
+        return replace(tokens, log_pi=log_pi)
+
+    return [difference(method, moved(t, STEP), moved(t, -STEP), decisions, weights) for t in range(len(tokens.log_pi))]
+
+
+def head_gradient(
+    method: Method, tokens: Tokens, decisions: dict[int, Decision], weights: list[float]
+) -> list[list[float]]:
+    """The same in each log-prob of the policy's head."""
+    assert tokens.policy_head is not None
+
+    def moved(t: int, v: int, by: float) -> Tokens:
+        head = [list(row) for row in tokens.policy_head or []]
+        head[t][v] += by
+        return replace(tokens, policy_head=head)
+
+    return [
+        [difference(method, moved(t, v, STEP), moved(t, v, -STEP), decisions, weights) for v in range(len(row))]
+        for t, row in enumerate(tokens.policy_head)
+    ]
+
+
+STEP = 1e-5
+
+
+def difference(method: Method, up: Tokens, down: Tokens, decisions: dict[int, Decision], weights: list[float]) -> float:
+    ends = [surrogate(method, tokens, decisions) for tokens in (up, down)]
+    above, below = (math.fsum(w * v for w, v in zip(weights, values, strict=True)) for values in ends)
+    return (above - below) / (2 * STEP)

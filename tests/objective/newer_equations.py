@@ -1,0 +1,183 @@
+"""The equations of the stabilizers that are not the paper's, token by token in plain floats. They are written from the
+published formulas and not from the package, which the tests hold against them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from paper_tokens import Tokens
+
+from sat_slime.objective.stabilizer import Stabilizer
+
+
+@dataclass
+class Numbers:
+    """What is known of the active tokens of a micro-batch, by their position, where everything is detached."""
+
+    tokens: Tokens
+    d: dict[int, float]
+    """log r of the method."""
+    e: dict[int, float]
+    """log(pi_proximal / mu); log(pi / mu) where the denominator of the method is mu."""
+    response: dict[int, list[int]]
+    """The active tokens of the token's response."""
+
+    def mean(self, values: dict[int, float], t: int) -> float:
+        return self.sum(values, t) / len(self.response[t])
+
+    def sum(self, values: dict[int, float], t: int) -> float:
+        return math.fsum(values[u] for u in self.response[t])
+
+    @property
+    def advantages(self) -> dict[int, float]:
+        return {t: self.tokens.advantages[t] for t in self.d}
+
+    def pi(self, t: int) -> float:
+        return math.exp(self.tokens.log_pi[t])
+
+    def mu(self, t: int) -> float:
+        return math.exp(self.tokens.log_mu[t])
+
+
+def held(x: float, low: float, high: float) -> float:
+    return min(max(x, low), high)
+
+
+def bernoulli_kl(p: float, q: float) -> float:
+    return p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+
+
+# ------------------------------------------------------------------------------------------------ A-3PO, M2PO
+
+
+def a3po_log_probs(tokens: Tokens) -> list[float]:
+    """log mu + alpha (log pi - log mu), alpha = (lag - 1) / lag inside [0, 1], 0 at lag 0."""
+    assert tokens.lags is not None
+    alphas = [held((lag - 1) / lag, 0.0, 1.0) if lag else 0.0 for lag in tokens.lags]
+    return [mu + a * (pi - mu) for pi, mu, a in zip(tokens.log_pi, tokens.log_mu, alphas, strict=True)]
+
+
+def outward(numbers: Numbers, t: int) -> bool:
+    return numbers.tokens.advantages[t] * numbers.d[t] > 0
+
+
+def m2po_dropped(numbers: Numbers, budget: float) -> set[int]:
+    """The outward tokens behind the longest prefix, by ascending d^2, whose mean d^2 is within the budget. Tokens of
+    equal d^2 are on one side."""
+    ranked = sorted((t for t in numbers.d if outward(numbers, t)), key=lambda t: numbers.d[t] ** 2)
+    squares = [numbers.d[t] ** 2 for t in ranked]
+    ends = [
+        n
+        for n in range(len(ranked) + 1)
+        if math.fsum(squares[:n]) <= budget * n and (n in (0, len(ranked)) or squares[n - 1] < squares[n])
+    ]
+    return set(ranked[max(ends) :])
+
+
+# ------------------------------------------------------------------------------------------------ gates and weights
+
+
+def factor(one: Stabilizer, numbers: Numbers, t: int, threshold: float | None) -> float:
+    """What a gate or a weight multiplies a token's S by. threshold: M2PO's, where it was taken elsewhere."""
+    e, response, advantage = numbers.e, numbers.response[t], numbers.tokens.advantages[t]
+    k = math.exp(e[t])
+    match one.name:
+        case "mis-geo":
+            return float(one.low <= math.exp(numbers.mean(e, t)) <= one.high)
+        case "opsm":
+            moved_away = {u: numbers.tokens.log_mu[u] - numbers.tokens.log_pi[u] for u in response}
+            return float(not (advantage < 0 and numbers.mean(moved_away, t) > one.delta))
+        case "trm-max":
+            return float(max(held(e[u], -20, 20) ** 2 / 2 for u in response) <= one.delta)
+        case "trm-mean":
+            k3 = {u: math.exp(x) - 1 - x for u in response for x in [held(e[u], -20, 20)]}
+            return float(numbers.mean(k3, t) <= one.delta)
+        case "veto":
+            ratios = [math.exp(e[u]) for u in response]
+            return float(min(ratios) >= one.low and (one.high is None or max(ratios) <= one.high))
+        case "m2po":
+            if threshold is None:
+                return float(t not in m2po_dropped(numbers, one.threshold))
+            return float(not outward(numbers, t) or numbers.d[t] ** 2 <= threshold)
+        case "tis":
+            return min(k, one.cap)
+        case "decoupled":
+            return k if k <= one.cap else (one.cap if one.form == "clamp" else 0.0)
+        case "seq-tis":
+            product = math.exp(held(numbers.sum(e, t), -20, 20))
+            return product if product <= one.cap else (one.cap if one.form == "clamp" else 0.0)
+        case "seq-mask-tis":
+            return k if one.low <= math.exp(numbers.mean(e, t)) <= one.high else 0.0
+    raise AssertionError(f"no equation of {one.name}")
+
+
+# ------------------------------------------------------------------------------------------------ score forms
+
+
+def score_weight(one: Stabilizer, numbers: Numbers, t: int) -> float:
+    """w of S = w A log pi; of IPO, the indicator on r A."""
+    r, advantage, response = math.exp(numbers.d[t]), numbers.tokens.advantages[t], numbers.response[t]
+    match one.name:
+        case "cispo":
+            return held(r, 1 - one.eps_low, 1 + one.eps_high)
+        case "rollout-is":
+            return r if 1 - one.eps_low < r < 1 + one.eps_high else 0.0
+        case "topr":
+            judged = numbers.tokens.rewards[t] if one.good_by == "reward" else advantage
+            return 1.0 if judged > 0 else held(r, 0.0, one.cap)
+        case "aspo":
+            if advantage > 0:
+                return min(1 / r, one.cap) if r <= 1 + one.eps_high else 0.0
+            return min(r, one.cap) if r >= 1 - one.eps_low else 0.0
+        case "flash":
+            inside = (1e-6, 1 - 1e-6)
+            divergence = {u: bernoulli_kl(held(numbers.mu(u), *inside), held(numbers.pi(u), *inside)) for u in response}
+            return r if max(numbers.mean(divergence, t), 0.0) <= one.delta else 0.0
+        case "vespo":
+            log_w = held(numbers.sum(numbers.d, t), math.log(1e-8), 20)
+            bad = numbers.mean(numbers.advantages, t) < 0
+            k, rate = (one.k_neg, one.lambda_neg) if bad else (one.k_pos, one.lambda_pos)
+            return math.exp(rate + k * log_w - rate * math.exp(log_w))
+        case "score-centering":
+            return weight_rule(one, r)
+        case "ipo":
+            return float(abs(numbers.pi(t) - numbers.mu(t)) <= one.eps)
+    return 1.0
+
+
+def weight_rule(one: Stabilizer, ratio: float) -> float:
+    """f of score centering."""
+    if one.rule == "tis":
+        return min(ratio, one.cap)
+    if one.rule == "icepop":
+        return ratio if one.low <= ratio <= one.high else 0.0
+    return 1.0
+
+
+def centre_slopes(one: Stabilizer, log_p: list[float], log_q: list[float]) -> list[float]:
+    """q f(p / q) - alpha p of each token of the head, alpha = rho f(1 / rho)."""
+    p, q = ([math.exp(x) for x in head] for head in (log_p, log_q))
+    rho = max(1 - math.fsum(q), 1e-6) / max(1 - math.fsum(p), 1e-6)
+    alpha = rho * weight_rule(one, 1 / rho)
+    return [(b * weight_rule(one, a / b) if b else 0.0) - alpha * a for a, b in zip(p, q, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------ in place of the clip
+
+
+def gmpo_term(one: Stabilizer, d: float, advantage: float) -> float:
+    """c of a token: d, held on its outward side."""
+    s = (advantage > 0) - (advantage < 0)
+    return s * min(s * d, s * held(d, -one.eps_low, one.eps_high))
+
+
+def cpgd(one: Stabilizer, log_pi: float, log_denominator: float, advantage: float) -> float:
+    if advantage > 0:
+        return advantage * min(log_pi, log_denominator + math.log(1 + one.eps))
+    return advantage * max(log_pi, log_denominator + math.log(1 - one.eps))
+
+
+def sapo(one: Stabilizer, r: float, advantage: float) -> float:
+    tau = one.tau_pos if advantage > 0 else one.tau_neg
+    return advantage * 4 / tau / (1 + math.exp(-tau * (r - 1)))
