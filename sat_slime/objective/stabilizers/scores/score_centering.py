@@ -69,9 +69,9 @@ class ScoreCentering(Score):
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
         """A (w log pi - C)."""
-        if policy.head is None:
-            raise ValueError("the batch has no rollout_head and policy_head: pass them to TokenBatch")
-        return super().values(policy, batch) - batch.advantages * self.centre(policy.head, batch.rollout_head)
+        rollout_head = batch.rollout_head
+        assert policy.head is not None, "a batch has both heads or none"
+        return super().values(policy, batch) - batch.advantages * self.centre(policy.head, rollout_head)
 
     def weight_of(self, ratio: Tensor) -> Tensor:
         """f of a ratio pi / mu, of any shape."""
