@@ -9,21 +9,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from methods_under_test import ACTING, LENGTHS, METHODS, at
 
 from sat_slime.objective import (
-    DPPO,
     PAPER_METHODS,
     SAT,
     Clip,
-    IcePop,
     Method,
-    SeqClip,
-    Stabilizer,
     Surrogate,
     TokenBatch,
     compose,
     compose_method,
-    method_names,
     named_method,
     policy_surrogate,
     tail_quantile,
@@ -31,83 +27,6 @@ from sat_slime.objective import (
 )
 from sat_slime.objective.ratio import log_ratio
 from sat_slime.objective.stabilizers import STABILIZERS
-
-GSPO = named_method("gspo").base
-LENGTHS = [5, 1, 0, 9, 3, 12, 2, 8]
-
-
-def at(name: str, *beside: Stabilizer, called: str = "", **settings: object) -> Method:
-    """The method on a base with these settings."""
-    method = compose(STABILIZERS[name](**settings), beside)
-    return method.called_by(called) if called else method
-
-
-def beside(name: str, **settings: object) -> Stabilizer:
-    """What stands beside a base, with these settings."""
-    return STABILIZERS[name](**settings)
-
-
-GRPO = "grpo"
-ACTING = [  # each with settings at which it treats some tokens of a spread of 0.5 otherwise than others
-    at("m2po", threshold=0.01, scope="microbatch", called="m2po-microbatch"),
-    at("cispo", eps_low=0.3, eps_high=0.4, called="cispo-narrow"),
-    at("topr", good_by="advantage", cap=0.9, called="topr-advantage"),
-    at("aspo", eps_low=0.5, eps_high=0.5, cap=1.2, called="aspo-low-cap"),
-    at("flash", delta=0.06, called="flash-wide"),
-    at("vespo", k_pos=1.1, lambda_pos=0.7, k_neg=0.3, lambda_neg=1.3, called="vespo-other"),
-    at("score-centering", rule="tis", cap=1.1, called="score-centering-tis"),
-    at("score-centering", rule="icepop", low=0.8, high=1.2, called="score-centering-icepop"),
-    at("ipo", eps=0.05, kl_tau=0.3, called="ipo-strong"),
-    at(GRPO, beside("mis-geo", low=0.9, high=1.2), called="mis-geo-wide"),
-    at(GRPO, beside("opsm", delta=0.05), called="opsm-wide"),
-    at(GRPO, beside("trm-max", delta=0.3), called="trm-max-narrow"),
-    at(GRPO, beside("trm-mean", delta=0.1), called="trm-mean-wide"),
-    at(GRPO, beside("veto", low=0.5), called="veto-low"),
-    at(GRPO, beside("veto", high=2.0), called="veto-high"),
-    at(GRPO, beside("tis", cap=1.2), called="tis-low-cap"),
-    at(GRPO, beside("decoupled", cap=1.2), called="decoupled-low-cap"),
-    at(GRPO, beside("decoupled", cap=1.2, form="clamp"), called="decoupled-clamp"),
-    at(GRPO, beside("seq-tis", cap=1.5), called="seq-tis-low-cap"),
-    at(GRPO, beside("seq-tis", cap=1.5, form="mask"), called="seq-tis-mask"),
-    at(GRPO, beside("seq-mask-tis", low=0.9, high=1.2), called="seq-mask-tis-wide"),
-]
-METHODS = [
-    *map(named_method, method_names()),
-    *ACTING,
-    compose(IcePop(0.8, 1.3, "weight")).called_by("icepop-weight-narrow"),
-    compose(DPPO(delta=0.1)).called_by("dppo-wide"),
-    compose(DPPO("kl", delta_kl=0.01)).called_by("dppo-kl-narrow"),
-    compose_method("grpo", sat=True, denominator="checkpoint").called_by("grpo-checkpoint"),
-    compose_method("dppo", sat=True),
-    compose_method("grpo", sat=True, tis=True),
-    compose_method("gspo", sat=True, tis=True),
-    compose(GSPO, [SAT(alpha=0.7, exponent=3.0)], trust_region=Clip(0.1, 0.3)).called_by("gspo-p3"),
-    replace(compose_method("grpo"), called="grpo-dual", trust_region=Clip(dual=1.3)),
-    replace(compose_method("gspo", sat=True), called="gspo-dual", trust_region=Clip(dual=1.1)),
-    replace(compose_method("grpo"), called="unclipped", trust_region=None),
-    at(GRPO, SAT(score="tv"), called="grpo-tv"),
-    at("gspo", SAT(score="tv"), called="gspo-tv"),
-    at(GRPO, SAT(score="tv"), beside("tis"), called="grpo-tv"),
-    at("gspo", SAT(score="tv"), beside("decoupled"), beside("a3po"), called="gspo-tv"),
-    compose_method("cispo", denominator="checkpoint").called_by("cispo-checkpoint"),
-    *map(
-        named_method,
-        (
-            "sat-grpo-decoupled",
-            "sat-gspo-mis-geo",
-            "cispo-mis-geo-veto",
-            "cispo-tis",
-            "gspo-seq-tis",
-            "sat-grpo-decoupled-a3po",
-            "sat-gspo-opsm-trm-max-trm-mean-r3",
-            "m2po-opsm-veto",
-            "gmpo-decoupled",
-            "cpgd-a3po",
-            "sapo-tis",
-            "dro-seq-mask-tis",
-        ),
-    ),
-]
 
 
 def gradient_of(values: torch.Tensor, weights: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
@@ -140,10 +59,9 @@ def test_value_and_gradient_are_the_equations(method: Method, spread: float) -> 
     assert gradient.tolist() == pytest.approx(differences, abs=1e-7, rel=1e-7)
     assert (head_gradient is not None) == ("heads" in method.needs)
     if head_gradient is not None:
-        differences = torch.tensor(
-            paper.head_gradient(method, tokens, decisions, weights.tolist()), dtype=torch.float64
-        )
-        torch.testing.assert_close(head_gradient, differences, rtol=1e-7, atol=1e-7)
+        rows = paper.head_gradient(method, tokens, decisions, weights.tolist())
+        differences = [slope for row in rows for slope in row]
+        assert head_gradient.flatten().tolist() == pytest.approx(differences, abs=1e-7, rel=1e-7)
 
 
 @pytest.mark.parametrize("method", ACTING, ids=lambda m: m.name)
@@ -190,14 +108,15 @@ def test_lower_precision_inputs_are_computed_in_float32(method: Method, dtype: t
     torch.testing.assert_close(gradient.double(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("score", ["log_ratio", "tv"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("base", ["ppo", "grpo", "gspo", "dppo", "icepop", "kpop", "seqclip"])
-def test_sat_with_a_shut_gate_is_the_base_to_the_bit(base: str, dtype: torch.dtype) -> None:
+def test_sat_with_a_shut_gate_is_the_base_to_the_bit(base: str, dtype: torch.dtype, score: str) -> None:
     off = compose_method(base)
     tokens = paper.random_tokens(seed=7, lengths=LENGTHS)
     for eps in (0.2, 0.1, 0.27, 3e-4):
         plain = replace(off, trust_region=Clip(eps, 2 * eps))
-        shut = compose(off.base, [SAT(alpha=1.0)], trust_region=Clip(eps, 2 * eps))
+        shut = compose(off.base, [SAT(alpha=1.0, score=score)], trust_region=Clip(eps, 2 * eps))
         results = []
         for method in (plain, shut):
             batch = tokens.batch(dtype)
@@ -296,109 +215,6 @@ def test_no_mismatch_leaves_the_gate_shut_and_the_ratio_one() -> None:
     assert surrogate.metrics["sat/c_min"] == 1
 
 
-def test_known_values() -> None:
-    # One of ten tokens is in the tail: q is the ninth |d| = 0.05, c = 1 / (1 + (0.1 / 0.05)^2) = 0.2.
-    d = torch.tensor([0.0, 0.01, 0.02, -0.03, 0.04, -0.01, 0.02, 0.03, 0.05, 0.1], dtype=torch.float64)
-    log_probs = (d - 2.0).requires_grad_()
-    batch = TokenBatch(
-        log_probs, torch.full_like(d, -2.0), torch.ones_like(d), torch.ones(10, dtype=torch.bool), [4, 6]
-    )
-    surrogate = policy_surrogate(named_method("sat-grpo"), batch)
-    metrics = {name: value.item() for name, value in surrogate.metrics.items()}
-    assert surrogate.values[9].item() == pytest.approx(1.04)
-    assert surrogate.clipped.tolist() == [False] * 9 + [True]
-    assert metrics == pytest.approx(
-        {
-            "sat/q": 0.05,
-            "sat/gate_rate": 0.1,
-            "sat/newly_clipped": 0.1,
-            "sat/eps_low_mean": 0.2,
-            "sat/eps_high_mean": 0.2 * (1 - 0.08),
-            "sat/c_min": 0.2,
-            "sat/scope_too_small": 0.0,
-            "clip/fraction": 0.1,
-            "clip/upper": 0.1,
-            "clip/lower": 0.0,
-        }
-    )
-
-
-@pytest.mark.parametrize(
-    "method, spread",
-    [
-        (named_method("sat-grpo"), 0.07),
-        (named_method("sat-gspo"), 0.15),
-        (compose(DPPO(delta=0.08), [SAT()]), 0.07),
-        (compose(SeqClip(0.85, 1.15), [SAT()]), 0.09),
-    ],
-    ids=lambda value: getattr(value, "name", None),
-)
-def test_metrics_are_the_papers_table(method: Method, spread: float) -> None:
-    tokens = paper.random_tokens(seed=17, lengths=[3] * 40, spread=spread)
-    decisions = paper.decide(method, tokens)
-    base = paper.decide(method.without("sat"), tokens)
-    d = paper.log_ratios(method, tokens, tokens.log_mu, method.ratio == "sequence")
-
-    def newly_clipped(t: int) -> bool:  # Eq. bands, among the tokens that have a gradient to lose
-        r, advantage = math.exp(d[t]), tokens.advantages[t]
-        if decisions[t].factor == 0:
-            return False
-        above = advantage > 0 and decisions[t].high < r < base[t].high
-        return above or (advantage < 0 and base[t].low < r < decisions[t].low)
-
-    def cut(t: int) -> int:
-        r, advantage = math.exp(d[t]), tokens.advantages[t]
-        return int(advantage > 0 and r > decisions[t].high) - int(advantage < 0 and r < decisions[t].low)
-
-    active = tokens.active
-    expected = {
-        "sat/gate_rate": sum(decisions[t].gated for t in active) / len(active),
-        "sat/newly_clipped": sum(map(newly_clipped, active)) / len(active),
-        "sat/eps_low_mean": sum(1 - decisions[t].low for t in active) / len(active),
-        "sat/eps_high_mean": sum(decisions[t].high - 1 for t in active) / len(active),
-        "sat/c_min": min(min(1 - decisions[t].low, decisions[t].high - 1) for t in active) / 0.2,
-        "clip/upper": sum(cut(t) > 0 for t in active) / len(active),
-        "clip/lower": sum(cut(t) < 0 for t in active) / len(active),
-        "clip/fraction": sum(cut(t) != 0 for t in active) / len(active),
-    }
-    surrogate = policy_surrogate(method, tokens.batch())
-    metrics = {key: surrogate.metrics[key].item() for key in expected}
-    assert metrics == pytest.approx(expected, abs=1e-12)
-    assert expected["sat/newly_clipped"] > 0
-    assert surrogate.clipped.tolist() == [t in active and cut(t) != 0 for t in range(len(tokens.log_pi))]
-
-
-@pytest.mark.parametrize(
-    "name, metric",
-    [
-        ("dppo", "dppo/masked"),
-        ("dppo-kl", "dppo/masked"),
-        ("icepop", "icepop/masked"),
-        ("icepop-weight", "icepop/masked"),
-        ("kpop", "kpop/masked"),
-    ],
-)
-def test_masked_fraction_of_a_gate(name: str, metric: str) -> None:
-    tokens = paper.random_tokens(seed=19, lengths=[60], spread=0.8)
-    decisions = paper.decide(named_method(name), tokens)
-    share = sum(decision.factor == 0 for decision in decisions.values()) / len(decisions)
-    assert share > 0
-    assert policy_surrogate(named_method(name), tokens.batch()).metrics[metric].item() == pytest.approx(share)
-
-
-def test_tis_metrics() -> None:
-    ratios = torch.tensor([0.5, 1.0, 3.0, 5.0])
-    log_probs = torch.full((4,), -3.0, requires_grad=True)
-    proximal = log_probs.detach()
-    batch = TokenBatch(
-        log_probs, proximal - ratios.log(), torch.ones(4), torch.ones(4, dtype=torch.bool), [4], proximal
-    )
-    surrogate = policy_surrogate(named_method("grpo-tis"), batch)
-    assert surrogate.values.tolist() == pytest.approx([0.5, 1.0, 2.0, 2.0])
-    assert surrogate.metrics["tis/weight"].item() == pytest.approx(1.375)
-    assert surrogate.metrics["tis/capped"].item() == pytest.approx(0.5)
-
-
 def test_tis_without_proximal_log_probs_has_the_papers_gradient() -> None:
     # Eq. app-tis: d/dtheta of sg[min(pi / mu, C)] A log pi is min(pi / mu, C) A.
     tokens = paper.random_tokens(seed=23, lengths=[20], spread=0.8, inactive=0.0)
@@ -419,13 +235,14 @@ def test_gspo_tis_spreads_the_weights_of_a_response_over_its_tokens() -> None:
     torch.testing.assert_close(batch.log_probs.grad, mean * batch.advantages)
 
 
-def test_step_scope_uses_the_quantile_that_it_is_given() -> None:
-    method = compose(GSPO, [SAT(scope="step")])
+@pytest.mark.parametrize("score", ["log_ratio", "tv"])
+def test_step_scope_uses_the_quantile_that_it_is_given(score: str) -> None:
+    method = at("gspo", SAT(scope="step", score=score))
     micro_batches = [paper.random_tokens(seed, [4, 7, 2, 5]) for seed in range(6)]
-    scores = [threshold_scores(method, tokens.batch()) for tokens in micro_batches]
-    assert method.judge is not None
-    q = method.judge.threshold_of(torch.cat(scores))
-    assert q == tail_quantile(torch.cat(scores), 0.9)
+    scores = torch.cat([threshold_scores(method, tokens.batch()) for tokens in micro_batches])
+    assert method.judge is not None and method.threshold_is_of_the_step
+    q = method.judge.threshold_of(scores)
+    assert q == tail_quantile(scores, 0.9)
     gated = []
     for tokens in micro_batches:
         surrogate = policy_surrogate(method, tokens.batch(), quantile=q)
@@ -436,17 +253,21 @@ def test_step_scope_uses_the_quantile_that_it_is_given() -> None:
     assert max(gated) > 0
 
 
-def test_scope_too_small_says_when_the_longest_response_shuts_the_gate() -> None:
-    def metric(name: str, lengths: list[int]) -> float:
-        tokens = paper.random_tokens(seed=29, lengths=lengths, inactive=0.0)
-        return policy_surrogate(named_method(name), tokens.batch()).metrics["sat/scope_too_small"].item()
-
-    assert metric("sat-gspo", [10, 10]) == 1.0
-    assert metric("sat-gspo", [10] * 9) == 1.0
-    assert metric("sat-gspo", [10] * 10) == 0.0
-    assert metric("sat-gspo", [10] * 9 + [11]) == 1.0
-    assert metric("sat-grpo", [9]) == 1.0
-    assert metric("sat-grpo", [10]) == 0.0
+def test_m2po_of_a_step_drops_what_it_would_of_all_its_tokens_in_one_micro_batch() -> None:
+    step, split = at("m2po", threshold=0.01), [[4, 7], [2, 5, 3], [6]]
+    assert step.threshold_is_of_the_step and not at("m2po", scope="microbatch").threshold_is_of_the_step
+    whole = paper.random_tokens(seed=14, lengths=[length for lengths in split for length in lengths])
+    starts = [0, 11, 21, 27]
+    parts = [
+        whole.part(list(range(start, end)), lengths)
+        for start, end, lengths in zip(starts[:-1], starts[1:], split, strict=True)
+    ]
+    scores = [threshold_scores(step, tokens.batch()) for tokens in parts]
+    threshold = step.judge.threshold_of(torch.cat(scores))
+    values = torch.cat([policy_surrogate(step, tokens.batch(), quantile=threshold).values for tokens in parts])
+    assert values.tolist() == pytest.approx(paper.surrogate(step, whole, paper.decide(step, whole)), abs=1e-12)
+    alone = torch.cat([policy_surrogate(step, tokens.batch()).values for tokens in parts])
+    assert not torch.equal(alone, values), "a threshold for each micro-batch is another selection"
 
 
 def test_nan_in_an_active_token_is_named() -> None:
@@ -455,6 +276,15 @@ def test_nan_in_an_active_token_is_named() -> None:
         batch.log_probs[3] = math.nan
     with pytest.raises(ValueError, match="1 of 20 log-ratios are NaN"):
         policy_surrogate(named_method("sat-grpo"), batch)
+
+
+@pytest.mark.parametrize("name, lacks", [("topr", "rewards"), ("grpo-a3po", "lags"), ("score-centering", "heads")])
+def test_a_batch_without_what_a_method_needs_is_refused(name: str, lacks: str) -> None:
+    columns = ["rollout_head", "policy_head"] if lacks == "heads" else [lacks]
+    batch = replace(paper.random_tokens(seed=1, lengths=[4]).batch(), **dict.fromkeys(columns))
+    assert named_method(name).needs == (lacks,) and not batch.has(lacks)
+    with pytest.raises(ValueError, match=f"the batch has no {' and '.join(columns)}: pass {' and '.join(columns)}"):
+        policy_surrogate(named_method(name), batch)
 
 
 def test_checkpoint_denominator_needs_its_log_probs() -> None:
@@ -466,7 +296,7 @@ def test_checkpoint_denominator_needs_its_log_probs() -> None:
 
 def test_penalty_beside_a_clip_is_refused() -> None:
     tokens = paper.random_tokens(seed=1, lengths=[4])
-    with pytest.raises(ValueError, match="penalty replaces the clip"):
+    with pytest.raises(ValueError, match=r"sat-spo: SPO's penalty replaces the clip.*leave SAT out"):
         policy_surrogate(compose_method("spo", sat=True), tokens.batch())
 
 
@@ -497,9 +327,8 @@ def test_sat_is_pessimistic_and_changes_only_the_new_bands(seed: int, spread: fl
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), name=st.sampled_from(["sat-grpo", "sat-gspo", "dppo", "seqclip", "grpo-tis"]))
-def test_order_of_responses_does_not_matter(seed: int, name: str) -> None:
-    method = named_method(name)
+@given(seed=st.integers(0, 10**6), method=st.sampled_from(METHODS))
+def test_order_of_responses_does_not_matter(seed: int, method: Method) -> None:
     lengths = [3, 1, 4, 0, 5]
     tokens = paper.random_tokens(seed, lengths)
     spans, start = [], 0
@@ -530,14 +359,3 @@ def test_a_log_ratio_of_the_callers_own() -> None:
     assert torch.equal(
         gradient_of(ours.values, ones, batch.log_probs), gradient_of(theirs.values, ones, batch.log_probs)
     )
-
-
-def test_the_dual_clip_counts_what_it_cuts() -> None:
-    log_probs = torch.tensor([math.log(3.0), math.log(3.0), math.log(1.1), 0.0], requires_grad=True)
-    batch = TokenBatch(
-        log_probs, torch.zeros(4), torch.tensor([-1.0, 1.0, -1.0, -1.0]), torch.tensor([True] * 3 + [False]), [4]
-    )
-    surrogate = policy_surrogate(replace(named_method("grpo"), trust_region=Clip(dual=2.0)), batch)
-    assert surrogate.values.tolist() == pytest.approx([-2.0, 1.2, -1.1, 0.0])
-    assert float(surrogate.metrics["clip/dual"]) == pytest.approx(1 / 3)
-    assert gradient_of(surrogate.values, torch.ones(4), log_probs).tolist() == pytest.approx([0.0, 0.0, -1.1, 0.0])

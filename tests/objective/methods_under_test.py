@@ -1,0 +1,96 @@
+"""The methods whose values and gradients are held against their equations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sat_slime.objective import (
+    DPPO,
+    SAT,
+    Clip,
+    IcePop,
+    Method,
+    Stabilizer,
+    compose,
+    compose_method,
+    method_names,
+    named_method,
+)
+from sat_slime.objective.stabilizers import STABILIZERS
+
+GSPO = named_method("gspo").base
+LENGTHS = [5, 1, 0, 9, 3, 12, 2, 8]
+
+
+def at(name: str, *beside: Stabilizer, called: str = "", **settings: object) -> Method:
+    """The method on a base with these settings."""
+    method = compose(STABILIZERS[name](**settings), beside)
+    return method.called_by(called) if called else method
+
+
+def beside(name: str, **settings: object) -> Stabilizer:
+    """What stands beside a base, with these settings."""
+    return STABILIZERS[name](**settings)
+
+
+GRPO = "grpo"
+ACTING = [  # each with settings at which it treats some tokens of a spread of 0.5 otherwise than others
+    at("m2po", threshold=0.01, scope="microbatch", called="m2po-microbatch"),
+    at("cispo", eps_low=0.3, eps_high=0.4, called="cispo-narrow"),
+    at("topr", good_by="advantage", cap=0.9, called="topr-advantage"),
+    at("aspo", eps_low=0.5, eps_high=0.5, cap=1.2, called="aspo-low-cap"),
+    at("flash", delta=0.06, called="flash-wide"),
+    at("vespo", k_pos=1.1, lambda_pos=0.7, k_neg=0.3, lambda_neg=1.3, called="vespo-other"),
+    at("score-centering", rule="tis", cap=1.1, called="score-centering-tis"),
+    at("score-centering", rule="icepop", low=0.8, high=1.2, called="score-centering-icepop"),
+    at("ipo", eps=0.05, kl_tau=0.3, called="ipo-strong"),
+    at(GRPO, beside("mis-geo", low=0.9, high=1.2), called="mis-geo-wide"),
+    at(GRPO, beside("opsm", delta=0.05), called="opsm-wide"),
+    at(GRPO, beside("trm-max", delta=0.3), called="trm-max-narrow"),
+    at(GRPO, beside("trm-mean", delta=0.1), called="trm-mean-wide"),
+    at(GRPO, beside("veto", low=0.5), called="veto-low"),
+    at(GRPO, beside("veto", high=2.0), called="veto-high"),
+    at(GRPO, beside("tis", cap=1.2), called="tis-low-cap"),
+    at(GRPO, beside("decoupled", cap=1.2), called="decoupled-low-cap"),
+    at(GRPO, beside("decoupled", cap=1.2, form="clamp"), called="decoupled-clamp"),
+    at(GRPO, beside("seq-tis", cap=1.5), called="seq-tis-low-cap"),
+    at(GRPO, beside("seq-tis", cap=1.5, form="mask"), called="seq-tis-mask"),
+    at(GRPO, beside("seq-mask-tis", low=0.9, high=1.2), called="seq-mask-tis-wide"),
+]
+METHODS = [
+    *map(named_method, method_names()),
+    *ACTING,
+    compose(IcePop(0.8, 1.3, "weight")).called_by("icepop-weight-narrow"),
+    compose(DPPO(delta=0.1)).called_by("dppo-wide"),
+    compose(DPPO("kl", delta_kl=0.01)).called_by("dppo-kl-narrow"),
+    compose_method("grpo", sat=True, denominator="checkpoint").called_by("grpo-checkpoint"),
+    compose_method("dppo", sat=True),
+    compose_method("grpo", sat=True, tis=True),
+    compose_method("gspo", sat=True, tis=True),
+    compose(GSPO, [SAT(alpha=0.7, exponent=3.0)], trust_region=Clip(0.1, 0.3)).called_by("gspo-p3"),
+    replace(compose_method("grpo"), called="grpo-dual", trust_region=Clip(dual=1.3)),
+    replace(compose_method("gspo", sat=True), called="gspo-dual", trust_region=Clip(dual=1.1)),
+    replace(compose_method("grpo"), called="unclipped", trust_region=None),
+    at(GRPO, SAT(score="tv"), called="grpo-tv"),
+    at("gspo", SAT(score="tv"), called="gspo-tv"),
+    at(GRPO, SAT(score="tv"), beside("tis"), called="grpo-tv"),
+    at("gspo", SAT(score="tv"), beside("decoupled"), beside("a3po"), called="gspo-tv"),
+    compose_method("cispo", denominator="checkpoint").called_by("cispo-checkpoint"),
+    *map(
+        named_method,
+        (
+            "sat-grpo-decoupled",
+            "sat-gspo-mis-geo",
+            "cispo-mis-geo-veto",
+            "cispo-tis",
+            "gspo-seq-tis",
+            "sat-grpo-decoupled-a3po",
+            "sat-gspo-opsm-trm-max-trm-mean-r3",
+            "m2po-opsm-veto",
+            "gmpo-decoupled",
+            "cpgd-a3po",
+            "sapo-tis",
+            "dro-seq-mask-tis",
+        ),
+    ),
+]
