@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .method import Method
+from .stabilizer import Judge
 
 
 def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
@@ -14,29 +15,17 @@ def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
     Raises:
         ValueError: with the reason and the remedy.
     """
-    _check_stabilizers(method)
     _check_trust_region(method)
+    _check_stabilizers(method)
     _check_denominator(method, optimizer_steps_per_rollout)
-
-
-def _check_stabilizers(method: Method) -> None:
-    weights = method.engine_weights
-    if len(weights) > 1:
-        raise ValueError(
-            f"{method.name}: {' and '.join(weights)} both weight a token by pi / mu, which would count it twice: leave "
-            "one of them out, or take IcePop's form mask"
-        )
-    kinds = [type(one) for one in method.stabilizers]
-    if twice := {kind.__name__ for kind in kinds if kinds.count(kind) > 1}:
-        raise ValueError(f"{method.name}: {', '.join(sorted(twice))} stands twice among the gates: leave one out")
 
 
 def _check_trust_region(method: Method) -> None:
     clip = method.trust_region
     if method.no_interval and (clip is not None or method.sat):
         raise ValueError(
-            f"{method.name}: {method.no_interval}, so there is no interval for "
-            f"{'SAT to contract: turn sat off' if method.sat else 'a clip: set trust_region to None'}, or choose a "
+            f"{method.name}: {method.no_interval}, so it has no interval of PPO's kind "
+            f"for {'SAT to contract: turn sat off' if method.sat else 'a clip: set trust_region to None'}, or choose a "
             "clipping base such as grpo"
         )
     if method.sat and clip is None:
@@ -45,6 +34,30 @@ def _check_trust_region(method: Method) -> None:
         raise ValueError(
             f"{method.name}: dual is {clip.dual}, and a bound dual * A at or above A would cut tokens "
             "inside the clip interval: set method.clip.dual above 1, or leave it out"
+        )
+
+
+def _check_stabilizers(method: Method) -> None:
+    weights = method.engine_weights
+    if len(weights) > 1:
+        or_mask = ", or take IcePop's form mask" if "IcePop's weight" in weights else ""
+        raise ValueError(
+            f"{method.name}: {' and '.join(weights)} both weight a token by pi / mu, which would count it twice: leave "
+            f"one of them out{or_mask}"
+        )
+    kinds = [type(one) for one in method.stabilizers]
+    if twice := {kind.__name__ for kind in kinds if kinds.count(kind) > 1}:
+        raise ValueError(f"{method.name}: {', '.join(sorted(twice))} stands twice in it: leave one out")
+    if misplaced := next((one for one in method.stabilizers[1:] if one.no_interval), None):
+        raise ValueError(
+            f"{method.name}: {misplaced.row.title}'s {misplaced.no_interval}, so it cannot stand beside "
+            f"{method.base.row.title}: build the method on {misplaced.name}, or leave it out"
+        )
+    judges = [one.row.title for one in method.stabilizers if isinstance(one, Judge)]
+    if len(judges) > 1:
+        raise ValueError(
+            f"{method.name}: {' and '.join(judges)} both judge by a threshold over a batch, and a method has one: "
+            "leave one of them out"
         )
 
 

@@ -247,7 +247,7 @@ def compose(
 
     Args:
         denominator: unset, what the method needs: rollout; with a weight that carries mu (TIS, IcePop's), trainer, and
-            checkpoint where SAT wants a ratio that is not 1.
+            checkpoint where SAT or a penalty wants a ratio that is not 1; A-3PO's with that.
         trust_region: the clip interval; left out where something stands in its place.
     """
     order = list(STABILIZERS)
@@ -260,7 +260,7 @@ def _usual_denominator(method: Method) -> Denominator:
     if method.proximal_policy:
         return method.proximal_policy.denominator
     if method.engine_weights:
-        return "checkpoint" if method.sat else "trainer"
+        return "checkpoint" if method.no_op_at_ratio_one else "trainer"
     return "rollout"
 
 

@@ -57,7 +57,7 @@ def policy_surrogate(
     instead = method.replacement
     if method.no_interval and (method.trust_region is not None or method.sat):
         raise ValueError(
-            f"{method.name}: {method.no_interval}, so there is none: set trust_region to None, and leave SAT out"
+            f"{method.name}: {method.no_interval}, so it has no interval: set trust_region to None, and leave SAT out"
         )
     batch = supply_proximal(method, batch.promoted())
     d = log_ratio(method.ratio, method.denominator, batch, group) if d is None else batch.active_or_zero(d)
