@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -12,8 +13,11 @@ from sat_slime.objective import (
     TIS,
     TRPO,
     Clip,
+    Gate,
     IcePop,
+    Judge,
     KPop,
+    Row,
     base_names,
     check_method,
     compose,
@@ -21,6 +25,9 @@ from sat_slime.objective import (
     method_names,
     named_method,
 )
+from sat_slime.objective.stabilizers import STABILIZERS, switches
+
+SUFFIXES = [kind.name for kind in switches() if kind.place == "suffix"]
 
 
 def test_the_papers_methods_in_its_order() -> None:
@@ -53,7 +60,8 @@ def test_the_papers_methods_in_its_order() -> None:
         "gspo-topp",
     ]
     assert [name for name in method_names() if name in known] == known
-    assert set(method_names()) - set(known) <= set(base_names()), "what was added since"
+    since = {*base_names(), *(f"grpo-{suffix}" for suffix in SUFFIXES), "grpo-decoupled-a3po"}
+    assert set(method_names()) - set(known) <= since, "what was added since"
 
 
 def test_what_a_name_stands_for() -> None:
@@ -85,6 +93,56 @@ def test_compositions_have_names_too() -> None:
         assert named_method(name).name == name
     with pytest.raises(ValueError, match="unknown method 'grpo-r3-tis'"):
         named_method("grpo-r3-tis")
+
+
+@pytest.mark.parametrize("start", ["grpo", "sat-gspo", "icepop-weight", "score-centering", "sat-rollout-is"])
+@pytest.mark.parametrize(("first", "second"), [*itertools.combinations(SUFFIXES, 2)])
+def test_a_name_with_two_suffixes_reads_back(start: str, first: str, second: str) -> None:
+    name = f"{start}-{first}-{second}"
+    method = named_method(name)
+    assert method.name == name and method.has(first) and method.has(second)
+    switched = {suffix.replace("-", "_"): True for suffix in (first, second)}
+    base = start.removeprefix("sat-")
+    assert method == compose_method(base, sat=base != start, **switched)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_suffix_without_a_base_stands_beside_grpo(suffix: str) -> None:
+    assert named_method(suffix) == named_method(f"grpo-{suffix}")
+    assert named_method(f"sat-{suffix}") == named_method(f"sat-grpo-{suffix}")
+
+
+def test_what_the_newer_methods_need() -> None:
+    needs = {name: named_method(name).needs for name in method_names() if named_method(name).needs}
+    assert needs == {
+        "topr": ("rewards",),
+        "score-centering": ("heads",),
+        "grpo-a3po": ("lags",),
+        "grpo-decoupled-a3po": ("lags",),
+    }
+    assert compose(STABILIZERS["topr"](good_by="advantage")).needs == ()
+    assert named_method("topr-a3po").needs == ("rewards", "lags")
+
+
+@pytest.mark.parametrize(
+    ("name", "denominator"),
+    [
+        ("grpo-mis-geo", "rollout"),
+        ("grpo-decoupled", "trainer"),
+        ("gspo-seq-tis", "trainer"),
+        ("sat-grpo-decoupled", "checkpoint"),
+        ("sat-gspo-seq-mask-tis", "checkpoint"),
+        ("grpo-a3po", "a3po"),
+        ("sat-grpo-decoupled-a3po", "a3po"),
+        ("cispo", "rollout"),
+        ("cispo-tis", "trainer"),
+        ("m2po", "rollout"),
+    ],
+)
+def test_the_denominator_that_a_method_takes(name: str, denominator: str) -> None:
+    method = named_method(name)
+    assert method.denominator == denominator
+    check_method(method)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +177,18 @@ def test_named_methods_pass_the_check(name: str, steps: int) -> None:
     check_method(named_method(name), steps)
 
 
+PPO = named_method("ppo").base
+
+
+@dataclass(frozen=True)
+class TwoJudges(Gate, Judge):
+    """A gate of a package of its own that judges by a threshold too."""
+
+    scope: str = "step"
+    name = "two"
+    row = Row("Two", *["-"] * 9)
+
+
 @pytest.mark.parametrize(
     "method, message",
     [
@@ -129,14 +199,35 @@ def test_named_methods_pass_the_check(name: str, steps: int) -> None:
             "count it twice.*denominator to checkpoint",
         ),
         (compose_method("spo", denominator="trainer"), "penalty has no gradient"),
-        (compose_method("spo", sat=True), "SPO replaces the clip.*turn sat off"),
-        (replace(compose_method("drpo"), trust_region=Clip()), "DRPO replaces the clip.*set trust_region to None"),
+        (compose_method("spo", sat=True), "SPO's penalty replaces the clip.*turn sat off"),
+        (
+            replace(compose_method("drpo"), trust_region=Clip()),
+            "DRPO's penalty replaces.*trust_region to None",
+        ),
         (compose_method("grpo", tis=True, denominator="rollout"), "twice: set method.denominator to trainer"),
         (compose_method("icepop-weight", denominator="rollout"), "twice: set method.denominator to trainer"),
-        (compose_method("icepop-weight", tis=True), "TIS and IcePop's weight both weight.*leave one of them out"),
-        (compose(DPPO(), [DPPO("kl", delta_kl=0.1)]), "DPPO stands twice among the gates"),
+        (
+            compose_method("icepop-weight", tis=True),
+            "TIS and IcePop's weight both weight.*one of them out, or take IcePop's form",
+        ),
+        (compose(DPPO(), [DPPO("kl", delta_kl=0.1)]), "DPPO stands twice"),
         (compose_method("trpo", sat=True), "TRPO's constraint replaces the clip.*turn sat off"),
-        (compose(TRPO(), [SPO()]), "TRPO's constraint replaces the clip.*leave both out"),
+        (compose(TRPO(), [SPO()]), "SPO's penalty replaces the clip.*beside TRPO: build the method on spo"),
+        (compose(PPO, [STABILIZERS["m2po"]()]), "M2PO's gate replaces the clip.*beside PPO: build the method on m2po"),
+        (compose(PPO, [SAT(), TwoJudges()]), "SAT and Two both judge by a threshold.*leave one of them out"),
+        (named_method("grpo-tis-decoupled"), "TIS and Decoupled PPO both weight.*leave one of them out$"),
+        (named_method("gspo-seq-tis-seq-mask-tis"), "Seq-TIS and Seq-Mask-TIS both weight"),
+        (compose_method("grpo", decoupled=True, denominator="rollout"), "twice: set method.denominator to trainer"),
+        (
+            compose_method("grpo", seq_tis=True, sat=True, denominator="rollout"),
+            "twice: set method.denominator to chec",
+        ),
+        (named_method("m2po-tis"), "M2PO is defined over denominator rollout.*it is trainer: leave.*and TIS too"),
+        (named_method("flash-a3po"), "FlashREINFORCE is defined over denominator rollout.*it is a3po.*A-3PO too"),
+        (compose_method("vespo", denominator="checkpoint"), "VESPO is defined over denominator rollout"),
+        (compose_method("grpo", a3po=True, denominator="rollout"), "A-3PO makes up the denominator.*is rollout"),
+        (compose_method("grpo", denominator="a3po"), "A-3PO makes up the denominator a3po.*turn method.a3po on"),
+        (compose_method("dro", denominator="trainer"), "identically 1 and the penalty has no gradient"),
     ],
 )
 def test_combinations_that_mean_nothing_are_refused(method, message: str) -> None:
@@ -144,7 +235,38 @@ def test_combinations_that_mean_nothing_are_refused(method, message: str) -> Non
         check_method(method)
 
 
+@pytest.mark.parametrize(
+    "base, reason",
+    [
+        ("m2po", "M2PO's gate replaces the clip"),
+        ("cispo", "CISPO's score form takes no gradient away at the end of an interval"),
+        ("rollout-is", "Rollout IS's score form"),
+        ("topr", "TOPR's score form"),
+        ("flash", "FlashREINFORCE's score form"),
+        ("vespo", "VESPO's score form"),
+        ("score-centering", "Score centering's score form"),
+        ("aspo", "ASPO's interval is of another kind"),
+        ("gmpo", "GMPO's interval is of another kind"),
+        ("cpgd", "CPGD's interval is of another kind"),
+        ("sapo", "SAPO's sigmoid replaces the clip"),
+        ("ipo", "IPO's gate and penalty replace the clip"),
+        ("dro", "DRO's penalty replaces the clip"),
+    ],
+)
+def test_sat_is_refused_where_there_is_no_interval_of_ppos_kind(base: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"sat-{base}: {reason}.*so it has no interval of PPO's kind.*turn sat off"):
+        check_method(named_method(f"sat-{base}"))
+    with pytest.raises(ValueError, match="for a clip: set trust_region to None"):
+        check_method(replace(named_method(base), trust_region=Clip()))
+
+
 def test_allowed_beside_them() -> None:
+    for base in ("grpo", "sat-grpo", "sat-gspo", "dppo", "m2po", "cispo", "vespo", "sapo", "gmpo", "score-centering"):
+        check_method(named_method(f"{base}-mis-geo-opsm-trm-max-trm-mean-veto-r3-topp-vcpo"))
+    for base in ("grpo", "gspo", "dppo", "cispo", "aspo", "sapo", "gmpo", "cpgd", "dro"):
+        for weight in ("tis", "seq-tis", "seq-mask-tis", "decoupled"):
+            check_method(named_method(f"{base}-{weight}-mis-geo"))
+            check_method(named_method(f"{base}-{weight}-a3po"))
     check_method(compose_method("grpo", denominator="trainer"))
     check_method(compose_method("grpo", sat=True, denominator="trainer"), optimizer_steps_per_rollout=2)
     check_method(compose_method("gspo", sat=True, denominator="checkpoint"))

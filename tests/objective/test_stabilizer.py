@@ -28,7 +28,7 @@ from sat_slime.objective import named_method as named
 from sat_slime.objective.metrics import metrics_of
 from sat_slime.objective.ratio import Denominator
 from sat_slime.objective.stabilizer import Stabilizer
-from sat_slime.objective.stabilizers import STABILIZERS, rows
+from sat_slime.objective.stabilizers import STABILIZERS, rows, switches
 
 
 def forms(kind: type[Stabilizer]) -> list[Stabilizer]:
@@ -58,7 +58,7 @@ def test_every_method_is_made_of_rows(name: str) -> None:
 
 def test_every_row_is_of_a_method_and_complete() -> None:
     used = {part for base in base_names() for part in compose_method(base).parts}
-    used |= set(compose_method("grpo", sat=True, tis=True, r3=True, topp=True).parts)
+    used |= set(compose_method("grpo", **{kind.prefix(): True for kind in switches()}).parts)
     assert used == rows().keys()
     for name, row in rows().items():
         assert all(text.strip() for text in dataclasses.astuple(row)), name
