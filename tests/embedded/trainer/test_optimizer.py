@@ -33,7 +33,7 @@ def test_bf16_keeps_fp32_masters(initial):
 def poisoned(trainer, rank: int, initial: str) -> dict:
     trainer.load_initial(Path(initial))
     before = [p.detach().clone() for _, p in trainer.policy.named_parameters]
-    samples = [TrainSample(s.response, float("nan")) for s in make_samples(trainer.config)]
+    samples = [TrainSample(s.response, float("nan"), 0.0) for s in make_samples(trainer.config)]
     try:
         trainer.train(samples)
     except FloatingPointError as error:
