@@ -22,7 +22,7 @@ from sat_slime.embedded.trainer.packing import MicroBatch, forwarded_tokens, pac
 from sat_slime.embedded.trainer.policy import PolicyState
 from sat_slime.embedded.trainer.rescoring import Rescorer
 from sat_slime.embedded.trainer.scoring import Scorer, Scores
-from sat_slime.embedded.trainer.step import Passes, Step
+from sat_slime.embedded.trainer.step import Passes, Step, response_log_weights
 from sat_slime.objective import (
     PolicyLoss,
     TokenBatch,
@@ -142,12 +142,12 @@ class TrainerRank:
         recorded = dump or diagnosed
         rescored = self.rescorer.of_step(step.samples, step.microbatches) if self.rescorer and diagnosed else {}
         passes = self._forward_and_backward(step, self._step_threshold(step), recorded)
-        grad_norm, constraint = self._apply_gradients(step)
+        grad_norm, of_the_step = self._apply_gradients(step, passes)
 
         metrics = {
             **lag_metrics([sample.response for sample in step.samples], self.updates),
             "grad_norm": grad_norm,
-            **constraint,
+            **of_the_step,
             **passes.metrics(step, checkpoint, self.data_group),
         }
         histogram = passes.histogram(step, self.data_group)
@@ -253,11 +253,23 @@ class TrainerRank:
         """What the objective reads of a micro-batch; see MicroBatch.token_batch."""
         return micro.token_batch(self.method.needs, self.updates, log_probs, proximal, head)
 
-    def _apply_gradients(self, step: Step) -> tuple[float, dict[str, float]]:
-        """Changes the weights; the gradient's norm, and trpo/* where the method constrains the step."""
-        number = self.updates + 1
-        if self.method.step_constraint is None:
-            return self.optimizer.step(number), {}
-        return self.optimizer.constrained_step(
-            number, self.method.step_constraint, lambda: self.scorer.divergence(step.microbatches)
+    def _apply_gradients(self, step: Step, passes: Passes) -> tuple[float, dict[str, float]]:
+        """Changes the weights; the gradient's norm, and vcpo/* and trpo/* where the method scales or constrains the
+        step."""
+        number, scale, constraint = self.updates + 1, self.method.step_scale, self.method.step_constraint
+        metrics = scale.scale(self._log_weights(step, passes), self.data_group) if scale else {}
+        lr_factor = metrics[f"{scale.prefix()}/scale"] if scale else 1.0
+        if constraint is None:
+            return self.optimizer.step(number, lr_factor), metrics
+        norm, constrained = self.optimizer.constrained_step(
+            number, lr_factor, constraint, lambda: self.scorer.divergence(step.microbatches)
         )
+        return norm, {**metrics, **constrained}
+
+    def _log_weights(self, step: Step, passes: Passes) -> Tensor:
+        """(responses,) log of prod pi_proximal / mu over each response of this rank."""
+        weights = [
+            response_log_weights(self.method, self._token_batch(micro, log_probs, proximal))
+            for micro, log_probs, proximal in zip(step.microbatches, passes.log_probs, step.proximal, strict=True)
+        ]
+        return torch.cat(weights)

@@ -13,7 +13,16 @@ from sat_slime.embedded.trainer import parallel
 from sat_slime.embedded.trainer.columns import Columns
 from sat_slime.embedded.trainer.packing import MicroBatch
 from sat_slime.embedded.trainer.scoring import Scores
-from sat_slime.objective import MetricAccumulator, mismatch_histogram, mismatch_metrics
+from sat_slime.objective import (
+    Method,
+    MetricAccumulator,
+    TokenBatch,
+    mismatch_histogram,
+    mismatch_metrics,
+    supply_proximal,
+)
+from sat_slime.objective.batch import segment_sums
+from sat_slime.objective.ratio import proximal_log_probs
 
 
 @dataclass(frozen=True)
@@ -103,3 +112,12 @@ class Passes:
         if self.heads:
             columns["policy_head"] = torch.cat(self.heads)
         return columns
+
+
+@torch.no_grad()
+def response_log_weights(method: Method, batch: TokenBatch) -> Tensor:
+    """(responses,) float64 log of prod pi_proximal / mu over the tokens of each response of a micro-batch; pi_proximal
+    is the method's denominator, and pi where that is mu."""
+    batch = supply_proximal(method, batch)
+    log_weights = proximal_log_probs(method.denominator, batch) - batch.rollout_log_probs
+    return segment_sums(batch.active_or_zero(log_weights), batch.lengths_tensor)

@@ -57,8 +57,8 @@ def constrained_steps(trainer, rank: int, initial: str, out: str) -> dict:
     config, microbatches = trainer.method.step_constraint, trainer._microbatches(samples)
     apply, full, kept, rows = trainer.optimizer.step, [], [], []
 
-    def watched(number: int) -> float:
-        norm = apply(number)
+    def watched(number: int, lr_factor: float) -> float:
+        norm = apply(number, lr_factor)
         full[:] = [m.detach().clone() for m in trainer.optimizer.masters]
         return norm
 
