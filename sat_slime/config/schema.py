@@ -59,6 +59,13 @@ class PipelineConfig(Section):
         old, however fast they come."""
         return self.lag * self.optimizer_steps_per_rollout - 1
 
+    @property
+    def largest_lag(self) -> int:
+        """The largest lag that a token may have, in optimizer updates."""
+        if self.mode == "streaming":
+            return self.max_staleness
+        return (self.lag + 1) * self.optimizer_steps_per_rollout - 1
+
 
 class EmbeddedPipelineConfig(PipelineConfig):
     """The order of generation, training and weight broadcast, with the queue of mode streaming."""

@@ -13,6 +13,7 @@ from trainer_ranks import assert_same_weights, make_config, make_samples, run_ra
 
 from sat_slime.config.method_reading import method_switches
 from sat_slime.embedded.rollout_batch import TrainSample
+from sat_slime.rollout.nucleus import nucleus, truncate
 from sat_slime.rollout.types import Response
 
 pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
@@ -22,12 +23,17 @@ STEPS = 3
 LAYOUTS = {"one": {"tokens_per_microbatch": 4096}, "several": {"data_parallel": 2, "tensor_parallel": 2}}
 
 
-def config_of(name: str, sections: dict | None = None, **train):
+def config_of(name: str, sections: dict | None = None, top_p: float = 1.0, **train):
     method = method_switches(name)
     for key, values in (sections or {}).items():
         method[key] = {**method.get(key, {}), **values}
     return make_config(
-        method=method, model={"experts": 0}, train=train, loss={"kl_coef": 0.0}, diagnose={"split_every_n_steps": 0}
+        method=method,
+        model={"experts": 0},
+        train=train,
+        rollout={"top_p": top_p},
+        loss={"kl_coef": 0.0},
+        diagnose={"split_every_n_steps": 0},
     )
 
 
@@ -153,40 +159,46 @@ def vcpo_beside_plain_steps(trainer, rank: int, initial: str, folder: str, plain
 
 @pytest.mark.parametrize("base", ["grpo", "trpo"])
 def test_a_scaled_step_is_one_with_that_learning_rate_and_only_that_step(base, initial, tmp_path):
-    run_ranks(vcpo_beside_plain_steps, config_of(f"{base}-vcpo"), initial["dense"], str(tmp_path), False)
-    run_ranks(vcpo_beside_plain_steps, config_of(base), initial["dense"], str(tmp_path), True)
+    loose = {"trpo": {"delta": 0.9}}  # so that each of its steps is made
+    run_ranks(vcpo_beside_plain_steps, config_of(f"{base}-vcpo", loose), initial["dense"], str(tmp_path), False)
+    run_ranks(vcpo_beside_plain_steps, config_of(base, loose), initial["dense"], str(tmp_path), True)
     scales = json.loads((tmp_path / "scales.json").read_text())
     assert len(set(scales)) == STEPS and max(scales) < 0.95
     assert_same_weights(tmp_path / "scaled", tmp_path / "plain", atol=0)
 
 
 def every_token_once(trainer, rank: int, initial: str) -> dict:
-    """Each token of the vocabulary as an answer, weighed by how likely the engine takes it: the mean over mu."""
+    """Each token that the engine may sample as an answer, weighed by how likely it is: the mean over mu."""
     trainer.load_initial(Path(initial))
     sample = make_samples(trainer.config, count=1, routed=False)[0]
     logits = np.random.default_rng(6).standard_normal(16)
-    mu = (logits - np.log(np.exp(logits).sum())).astype(np.float32)
+    log_probs = logits - np.log(np.exp(logits).sum())
+    kept = nucleus(log_probs[None], trainer.config.rollout.top_p)
+    mu = truncate(log_probs[None], kept)[0].astype(np.float32)
     samples = [
         TrainSample(
             Response(str(a), sample.response.prompt_ids, (a,), mu[[a]], None, "stop", np.zeros(1, np.int64), mu[None]),
             advantage=16 * float(np.exp(mu[a])),
             reward=1.0,
         )
-        for a in range(16)
+        for a in np.flatnonzero(kept[0]).tolist()
     ]
-    return {"grad_norm": trainer.train(samples)[0].metrics["grad_norm"]}
+    return {"grad_norm": trainer.train(samples)[0].metrics["grad_norm"], "answers": len(samples)}
 
 
 @pytest.mark.parametrize("tensor_parallel", [1, 2])
-@pytest.mark.parametrize("rule", ["none", "tis"])
-def test_a_centred_score_has_no_drift_through_the_model(rule, tensor_parallel, initial):
+@pytest.mark.parametrize("top_p, rule", [(1.0, "none"), (1.0, "tis"), (0.8, "icepop")])
+def test_a_centred_score_has_no_drift_through_the_model(top_p, rule, tensor_parallel, initial):
     """The mean over mu of the update is nothing where every answer has the same advantage."""
+    replay = "" if top_p == 1 else "-topp"
     sections = {"score_centering": {"rule": rule}}
-    config = config_of("score-centering", sections, tensor_parallel=tensor_parallel)
-    centred = [found["grad_norm"] for found in run_ranks(every_token_once, config, initial["dense"])]
-    assert max(centred) < 1e-6
-    (plain,) = run_ranks(every_token_once, config_of("cispo"), initial["dense"])
+    config = config_of(f"score-centering{replay}", sections, top_p, tensor_parallel=tensor_parallel)
+    centred = run_ranks(every_token_once, config, initial["dense"])
+    # TOPR is REINFORCE where all rewards are above 0
+    (plain,) = run_ranks(every_token_once, config_of(f"topr{replay}", top_p=top_p), initial["dense"])
+    assert (plain["answers"] == 16) == (top_p == 1) and plain["answers"] > 2
     assert plain["grad_norm"] > 1e-2
+    assert max(found["grad_norm"] for found in centred) < 1e-5, "rounding alone"
 
 
 def lags_of_the_second_step(trainer, rank: int, initial: str) -> dict:
