@@ -29,7 +29,13 @@ def config_errors(config: EmbeddedConfig) -> list[str]:
 
 def config_warnings(config: EmbeddedConfig) -> list[str]:
     """What the run can live with and its owner should know."""
-    return [*_quantile_scope(config), *_schedule(config), *_support(config), *unused_settings(config.method)]
+    return [
+        *_quantile_scope(config),
+        *_schedule(config),
+        *idle_proximal_policy(build_method(config.method), config.pipeline),
+        *_support(config),
+        *unused_settings(config.method),
+    ]
 
 
 def prompt_tokens(config: EmbeddedConfig) -> int:
@@ -74,6 +80,17 @@ def idle_top_p_replay(method: Method, top_p: float) -> Iterator[str]:
         yield (
             "method.top_p_replay is true, but rollout.top_p is 1 (the engine samples from all tokens, so there is no "
             "mask to replay): set rollout.top_p below 1, or method.top_p_replay to false"
+        )
+
+
+def idle_proximal_policy(method: Method, pipeline: PipelineConfig) -> Iterator[str]:
+    """What to know of A-3PO where no token is old enough for it."""
+    if method.proximal_policy and pipeline.largest_lag <= 1:
+        bound = "pipeline.max_staleness" if pipeline.mode == "streaming" else "pipeline.lag"
+        yield (
+            f"method.{method.proximal_policy.name} is on, but no token is more than {pipeline.largest_lag} optimizer "
+            f"updates old: its denominator is mu at such tokens, so it changes nothing; raise {bound} to 2 or more, or "
+            f"set method.{method.proximal_policy.name} to false"
         )
 
 

@@ -59,6 +59,13 @@ class PipelineConfig(Section):
         old, however fast they come."""
         return self.lag * self.optimizer_steps_per_rollout - 1
 
+    @property
+    def largest_lag(self) -> int:
+        """The largest lag that a token may have, in optimizer updates."""
+        if self.mode == "streaming":
+            return self.max_staleness
+        return (self.lag + 1) * self.optimizer_steps_per_rollout - 1
+
 
 class EmbeddedPipelineConfig(PipelineConfig):
     """The order of generation, training and weight broadcast, with the queue of mode streaming."""
@@ -322,7 +329,7 @@ class DumpConfig(Section):
     """Token dumps in the run folder (docs/run-folder.md). They change nothing of what the run computes."""
 
     every_n_iterations: NonNegativeInt = 0
-    """Iterations between dumps of the tokens that were trained on, about 27 bytes each; 0: only diagnosed steps."""
+    """Iterations between dumps of the tokens that were trained on, about 155 bytes each; 0: only diagnosed steps."""
 
 
 class CollapseConfig(Section):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from sat_slime.config.method_reading import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.task import Problem
@@ -26,6 +27,7 @@ class TrainSample:
 
     response: Response
     advantage: float
+    reward: float
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,10 @@ class RolloutBatch:
         return np.array([r.output_ids[-1] != task.EOS for r in self.responses]).reshape(len(self.problems), -1)
 
     def samples(self) -> list[TrainSample]:
-        """Responses with their group-normalized advantages."""
-        advantages = group_advantages(self.rewards).reshape(-1)
-        return [TrainSample(r, float(a)) for r, a in zip(self.responses, advantages, strict=True)]
+        """Responses with their group-normalized advantages and their rewards."""
+        advantages = group_advantages(self.rewards).reshape(-1).tolist()
+        rewards = self.rewards.reshape(-1).tolist()
+        return [TrainSample(*both) for both in zip(self.responses, advantages, rewards, strict=True)]
 
     def metrics(self) -> dict[str, float]:
         """reward/*, response/*, tokens/*, rollout/* and verifier/* of the run folder."""
@@ -146,7 +149,7 @@ def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Prob
     run goes on with the same stream."""
     rng = np.random.default_rng([config.seed, _TRAINING, iteration])
     problems = task.training_problems(config.task, config.rollout.prompts_per_iteration, rng)
-    whole = batch_is_diagnosed(config, iteration) or method_takes_distributions(config)
+    whole = batch_is_recorded(config, iteration) or method_takes_distributions(config)
     return problems, _requests(
         config,
         f"train-{iteration}",
@@ -160,9 +163,10 @@ def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Prob
 
 
 def method_takes_distributions(config: EmbeddedConfig) -> bool:
-    """Whether every response must carry its engine's whole distributions: TRPO compares them with the trainer's, and mu
-    within a nucleus is normalized over what was kept."""
-    return config.method.base == "trpo" or config.rollout.top_p < 1
+    """Whether every response must carry its engine's whole distributions: TRPO compares them with the trainer's, score
+    centering takes a mean over them, and mu within a nucleus is normalized over what was kept."""
+    method = build_method(config.method)
+    return method.step_constraint is not None or "heads" in method.needs or config.rollout.top_p < 1
 
 
 def step_is_diagnosed(config: EmbeddedConfig, updates: int) -> bool:
@@ -171,9 +175,12 @@ def step_is_diagnosed(config: EmbeddedConfig, updates: int) -> bool:
     return every > 0 and updates % every == 0
 
 
-def batch_is_diagnosed(config: EmbeddedConfig, iteration: int) -> bool:
-    """Whether a step on the batch of `iteration` is diagnosed: the engine then tells its whole distributions."""
-    steps = config.pipeline.optimizer_steps_per_rollout
+def batch_is_recorded(config: EmbeddedConfig, iteration: int) -> bool:
+    """Whether the batch of `iteration`, from 0, is dumped or a step on it diagnosed: the engine then tells its whole
+    distributions."""
+    every, steps = config.dump.every_n_iterations, config.pipeline.optimizer_steps_per_rollout
+    if every and (iteration + 1) % every == 0:
+        return True
     return any(step_is_diagnosed(config, iteration * steps + i) for i in range(steps))
 
 

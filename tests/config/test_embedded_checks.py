@@ -163,6 +163,19 @@ def test_a_nucleus_without_its_replay_warns():
     assert config_warnings(base("rollout.top_p=0.9", "method.top_p_replay=true")) == []
 
 
+def test_a_proximal_policy_by_lag_warns_where_no_token_is_old():
+    a3po = "method=grpo-decoupled-a3po"
+    for young in (["pipeline.lag=1"], ["pipeline.lag=0", "pipeline.optimizer_steps_per_rollout=2"]):
+        (warning,) = config_warnings(base(a3po, *young))
+        assert "method.a3po is on" in warning and "raise pipeline.lag to 2 or more" in warning
+    for old in (["pipeline.lag=2"], ["pipeline.lag=1", "pipeline.optimizer_steps_per_rollout=2"]):
+        assert config_warnings(base(a3po, *old)) == []
+    (warning,) = config_warnings(base(a3po, *STREAM, "pipeline.max_staleness=1"))
+    assert "raise pipeline.max_staleness to 2" in warning
+    assert config_warnings(base(a3po, *STREAM)) == []
+    assert config_warnings(base("method=grpo-decoupled", "pipeline.lag=1")) == []
+
+
 def test_settings_of_another_base_warn():
     (warning,) = config_warnings(base("method=grpo", "method.dppo.delta=0.1"))
     assert "method.dppo has settings" in warning

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.objective import PAPER_METHODS, base_names, named_method
+from sat_slime.objective import PAPER_METHODS, Score, method_names, named_method
+from sat_slime.objective.metrics import metric_named
 
 pytestmark = [
     pytest.mark.engine,
@@ -32,7 +33,7 @@ def root(tmp_path_factory) -> Path:
 
 
 PAPER = [method.name for method in PAPER_METHODS]
-OTHERS = [name for name in (*base_names(), "grpo-topp", "sat-gspo-tis-r3-topp") if name not in PAPER]
+OTHERS = [name for name in (*method_names(), "sat-gspo-tis-r3-topp", "score-centering-topp") if name not in PAPER]
 
 
 @pytest.mark.parametrize("lag", [1, 8])
@@ -51,7 +52,13 @@ def test_ten_steps_of_the_other_stabilizers(name, root):
     rows = run(name, lag, root, **({"rollout.top_p": 0.9} if method.top_p_replay else {}))
     for row in rows:
         for gate in method.gates:
-            assert 0 <= row[f"{gate.name}/masked"] <= 1
+            assert 0 <= row[f"{gate.prefix()}/masked"] <= 1
+        for weight in method.weights:
+            assert row[f"{weight.prefix()}/weight"] > 0
+        if isinstance(method.base, Score):
+            assert row[f"{method.base.prefix()}/weight"] >= 0 and 0 <= row[f"{method.base.prefix()}/masked"] <= 1
+        if method.step_scale:
+            assert row["vcpo/scale"] == pytest.approx(math.sqrt(row["vcpo/ess"])) and 0 < row["vcpo/scale"] <= 1
         if constraint := method.step_constraint:
             assert 0 <= row["trpo/backtracks"] <= constraint.max_backtracks
             assert row["trpo/tv_mean"] <= row["trpo/tv_max"] <= 1
@@ -82,4 +89,5 @@ def run(method: str, lag: int, root: Path, **changes) -> list[dict]:
     for row in rows:
         # An undefined figure is null in the file; a finite run has none.
         assert all(value is not None and math.isfinite(value) for value in row.values()), row
+        assert not [key for key in row if metric_named(key) is None], "keys outside the table of metrics"
     return rows

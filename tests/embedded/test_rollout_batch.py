@@ -25,8 +25,10 @@ def test_requests_depend_on_the_seed_and_the_iteration_alone():
     assert len({r.seed for r in requests}) == len({r.request_id for r in requests}) == 12
 
 
-@pytest.mark.parametrize("method, top_p, asks", [("trpo", 1.0, 16), ("grpo", 0.9, 16), ("grpo", 1.0, 0)])
-def test_trpo_and_a_nucleus_take_whole_distributions(method, top_p, asks):
+@pytest.mark.parametrize(
+    "method, top_p, asks", [("trpo", 1.0, 16), ("score-centering", 1.0, 16), ("grpo", 0.9, 16), ("grpo", 1.0, 0)]
+)
+def test_methods_and_a_nucleus_that_take_whole_distributions(method, top_p, asks):
     changed = {"method": {"base": method}, "rollout": {**CONFIG.rollout.model_dump(), "top_p": top_p}}
     config = EmbeddedConfig(**changed)
     asked = [*training_requests(config, 3)[1], *training_group(config, 4)[1]]
@@ -46,6 +48,13 @@ def test_a_diagnosed_batch_asks_for_whole_distributions():
         update={"pipeline": CONFIG.pipeline.model_copy(update={"optimizer_steps_per_rollout": 2})}
     )
     assert [i for i in range(7) if training_requests(twice, i)[1][0].distribution_size] == [0, 2, 5]
+
+
+def test_a_batch_that_is_dumped_asks_for_whole_distributions_and_a_stream_does_not():
+    config = CONFIG.model_copy(update={"dump": CONFIG.dump.model_copy(update={"every_n_iterations": 3})})
+    # iterations count from 1 once they are trained
+    assert [i + 1 for i in range(9) if training_requests(config, i)[1][0].distribution_size] == [3, 6, 9]
+    assert not any(request.distribution_size for request in training_group(config, 2)[1])
 
 
 def test_evaluations_ask_the_same_held_out_problems_with_fresh_seeds():
@@ -74,6 +83,7 @@ def test_metrics_of_a_batch():
     assert metrics["response/length_mean"] == pytest.approx(41 / 12)
     assert metrics["response/truncated"] == pytest.approx(1 / 12)
     assert metrics["rollout/rejected"] == 2
+    assert [sample.reward for sample in batch.samples()] == batch.rewards.reshape(-1).tolist()
     advantages = [sample.advantage for sample in batch.samples()]
     assert advantages[0] == advantages[3] > 0 > advantages[1] and not any(advantages[4:])
 

@@ -61,7 +61,7 @@ def make_samples(
         )
         if top_p is not None:
             response = with_vocabulary(response, top_p, rng)
-        samples.append(TrainSample(response, float(rng.standard_normal())))
+        samples.append(TrainSample(response, float(rng.standard_normal()), float(i % 3 == 0)))
     return samples
 
 

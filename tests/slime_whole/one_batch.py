@@ -158,10 +158,10 @@ def _score(trainer, model: Path, generating: Path, responses: list[Response]) ->
     trainer.export_weights(generating)
     scored = []
     for response in responses:
-        (micro,) = trainer._microbatches([TrainSample(response, 0.0)])
+        (micro,) = trainer._microbatches([TrainSample(response, 0.0, 0.0)])
         recorded: list[torch.Tensor] = []
         with torch.no_grad(), routing.record(recorded):
-            log_probs, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
+            log_probs = trainer.scorer.score(trainer.policy.model, micro, replay=False).log_probs
         routes = torch.stack(recorded, dim=1).numpy().astype(np.uint8)
         scored.append(dataclasses.replace(response, log_probs=log_probs.numpy(), routed_experts=routes))
     return scored

@@ -7,16 +7,20 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.tensor_parallel import reduce_from_tensor_model_parallel_region
+from megatron.core.tensor_parallel import (
+    gather_from_tensor_model_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+)
 from torch import Tensor
 
 from sat_slime.objective import log_probs_on_support, on_support
 
-Entropy = Literal["none", "value", "gradient"]
+Wanted = Literal["none", "value", "gradient"]
+"""What is wanted of a quantity beside the log-probs: nothing, its value, or its value with a gradient."""
 
 
 def vocab_parallel_log_probs(
-    logits: Tensor, targets: Tensor, temperature: float, *, entropy: Entropy = "none", kept: Tensor | None = None
+    logits: Tensor, targets: Tensor, temperature: float, *, entropy: Wanted = "none", kept: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """log pi(target) under softmax(logits / temperature), in fp32.
 
@@ -62,7 +66,6 @@ def vocab_parallel_log_probs(
     return picked - log_total, nats
 
 
-@torch.no_grad()
 def whole_log_probs(logits: Tensor, temperature: float, kept: Tensor | None = None) -> Tensor:
     """log pi of every token under softmax(logits / temperature), gathered: for a small vocabulary alone.
 
@@ -71,14 +74,10 @@ def whole_log_probs(logits: Tensor, temperature: float, kept: Tensor | None = No
         kept: as in vocab_parallel_log_probs.
 
     Returns:
-        (N, vocabulary) fp32, equal on all tensor-parallel ranks; -inf outside `kept`.
+        (N, vocabulary) fp32, equal on all tensor-parallel ranks; -inf outside `kept`. Gradients flow to this rank's
+        part of the logits.
     """
-    group = parallel_state.get_tensor_model_parallel_group()
-    logits = logits.float() / temperature
-    if group.size() > 1:
-        parts = [torch.empty_like(logits) for _ in range(group.size())]
-        dist.all_gather(parts, logits.contiguous(), group=group)
-        logits = torch.cat(parts, dim=-1)
+    logits = gather_from_tensor_model_parallel_region(logits.float() / temperature)
     return logits.log_softmax(-1) if kept is None else log_probs_on_support(logits, kept)
 
 

@@ -56,11 +56,12 @@ class MasterOptimizer:
     # ------------------------------------------------------------------------------------------------------- a step
 
     @torch.no_grad()
-    def step(self, number: int) -> float:
+    def step(self, number: int, lr_factor: float = 1.0) -> float:
         """Clips and applies the gradients that Megatron has summed; returns their global norm before clipping.
 
         Args:
             number: the optimizer step's, for an error.
+            lr_factor: on the learning rate, of this step alone.
 
         Raises:
             FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
@@ -73,6 +74,8 @@ class MasterOptimizer:
             )
         scale = min(1.0, self._train.grad_clip / (norm + 1e-6))
         torch._foreach_mul_([master.grad for master in self.masters if master.grad is not None], scale)
+        for group in self._adamw.param_groups:
+            group["lr"] = self._train.lr * lr_factor
         self._adamw.step()
         # In fp32 a master is the parameter and its gradient Megatron's own buffer: backward must not add to that too.
         self._adamw.zero_grad(set_to_none=True)
@@ -98,14 +101,14 @@ class MasterOptimizer:
         return square
 
     def constrained_step(
-        self, number: int, constraint: StepConstraint, divergence: Callable[[], Tensor]
+        self, number: int, lr_factor: float, constraint: StepConstraint, divergence: Callable[[], Tensor]
     ) -> tuple[float, dict[str, float]]:
         """Takes a step and halves it until TRPO's constraint stands.
 
         AdamW's moments keep the whole gradient, whatever becomes of the step.
 
         Args:
-            number: as in `step`.
+            number, lr_factor: as in `step`.
             divergence: measures the divergence of the policy's current weights from mu at this rank's states.
 
         Returns:
@@ -116,7 +119,7 @@ class MasterOptimizer:
         """
         before = divergence()
         old = [master.detach().clone() for master in self.masters]
-        norm = self.step(number)
+        norm = self.step(number, lr_factor)
         new = [master.detach().clone() for master in self.masters]
         after = before
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.embedded.trainer.model import PackedLayout
 from sat_slime.embedded.trainer.parallel import device
-from sat_slime.objective import TokenBatch
+from sat_slime.objective import Need, TokenBatch
 from sat_slime.rollout.types import Response
 
 
@@ -34,6 +35,8 @@ class MicroBatch:
     """(R,) fp32 log mu."""
     advantages: Tensor
     """(R,) fp32."""
+    rewards: Tensor
+    """(R,) fp32, of each token's response."""
     request_ids: list[str]
     lengths: list[int]
     """Response tokens of each response; their sum is R."""
@@ -46,13 +49,24 @@ class MicroBatch:
     kept: Tensor | None = None
     """(R, vocabulary) bool: the tokens over which the trainer's softmax goes, as the engine's did; None: all."""
 
-    def token_batch(self, log_probs: Tensor, proximal: Tensor | None) -> TokenBatch:
+    def token_batch(
+        self,
+        needs: Collection[Need],
+        updates: int,
+        log_probs: Tensor,
+        proximal: Tensor | None,
+        head: Tensor | None = None,
+    ) -> TokenBatch:
         """The objective's view of these response tokens.
 
         Args:
+            needs: what the method reads besides log-probs and advantages.
+            updates: optimizer updates of the weights in training.
             log_probs: (R,) of the policy, with its gradient.
             proximal: (R,) log-probs of the denominator, where it is not mu.
+            head: (R, vocabulary) log pi of every token, with its gradient; unset in a pass that takes none.
         """
+        heads = "heads" in needs and head is not None
         return TokenBatch(
             log_probs=log_probs,
             rollout_log_probs=self.rollout_log_probs,
@@ -60,6 +74,10 @@ class MicroBatch:
             mask=torch.ones_like(self.targets, dtype=torch.bool),
             lengths=torch.tensor(self.lengths, dtype=torch.int64, device=log_probs.device),
             proximal_log_probs=proximal,
+            lags=(updates - self.versions).to(log_probs.dtype) if "lags" in needs else None,
+            rewards=self.rewards if "rewards" in needs else None,
+            rollout_head=self.distribution if heads else None,
+            policy_head=head if heads else None,
         )
 
 
@@ -149,6 +167,9 @@ def pack(
     def tensor(values, dtype: torch.dtype) -> Tensor:
         return torch.as_tensor(np.asarray(values), dtype=dtype).to(device())
 
+    def of_each_token(values: list[float]) -> Tensor:
+        return tensor(np.repeat(np.asarray(values, dtype=np.float32), output_lengths), torch.float32)
+
     distribution = None
     if (first := batch[0].response.distribution) is not None:
         whole = [r.distribution for r in responses if r.distribution is not None]
@@ -166,9 +187,8 @@ def pack(
         rollout_log_probs=tensor(
             np.concatenate([*[r.log_probs for r in responses], np.zeros(0, dtype=np.float32)]), torch.float32
         ),
-        advantages=tensor(
-            np.repeat(np.asarray([s.advantage for s in samples], dtype=np.float32), output_lengths), torch.float32
-        ),
+        advantages=of_each_token([s.advantage for s in samples]),
+        rewards=of_each_token([s.reward for s in samples]),
         request_ids=[r.request_id for r in responses],
         lengths=output_lengths,
         versions=tensor(np.concatenate([*[r.versions for r in responses], np.zeros(0, dtype=np.int64)]), torch.int64),

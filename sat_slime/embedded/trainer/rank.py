@@ -16,14 +16,16 @@ from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.rollout_batch import StepResult, TrainSample, lag_metrics, step_is_diagnosed
 from sat_slime.embedded.trainer import parallel, routing
 from sat_slime.embedded.trainer.columns import gather_columns
+from sat_slime.embedded.trainer.log_probs import Wanted
 from sat_slime.embedded.trainer.optimizer import MasterOptimizer
 from sat_slime.embedded.trainer.packing import MicroBatch, forwarded_tokens, pack, padded_tokens, plan_microbatches
 from sat_slime.embedded.trainer.policy import PolicyState
 from sat_slime.embedded.trainer.rescoring import Rescorer
-from sat_slime.embedded.trainer.scoring import Scorer
-from sat_slime.embedded.trainer.step import Passes, Step
+from sat_slime.embedded.trainer.scoring import Scorer, Scores
+from sat_slime.embedded.trainer.step import Passes, Step, response_log_weights
 from sat_slime.objective import (
     PolicyLoss,
+    TokenBatch,
     policy_loss,
     response_mean_weights,
     threshold_scores,
@@ -108,8 +110,7 @@ class TrainerRank:
         """
         found = {}
         for micro in self._microbatches(samples):
-            log_probs, _ = self.scorer.log_probs(self.policy.model, micro, replay=replay)
-            pieces = log_probs.cpu().split(micro.lengths)
+            pieces = self.scorer.score(self.policy.model, micro, replay=replay).log_probs.cpu().split(micro.lengths)
             found.update({name: piece.numpy() for name, piece in zip(micro.request_ids, pieces, strict=True)})
         return found
 
@@ -138,19 +139,20 @@ class TrainerRank:
         """Measures what must be measured before the weights change, takes the step, and reports it."""
         diagnosed = step_is_diagnosed(self.config, self.updates)
         checkpoint = self._split(step, diagnosed)
+        recorded = dump or diagnosed
         rescored = self.rescorer.of_step(step.samples, step.microbatches) if self.rescorer and diagnosed else {}
-        passes = self._forward_and_backward(step, self._step_threshold(step))
-        grad_norm, constraint = self._apply_gradients(step)
+        passes = self._forward_and_backward(step, self._step_threshold(step), recorded)
+        grad_norm, of_the_step = self._apply_gradients(step, passes)
 
         metrics = {
             **lag_metrics([sample.response for sample in step.samples], self.updates),
             "grad_norm": grad_norm,
-            **constraint,
+            **of_the_step,
             **passes.metrics(step, checkpoint, self.data_group),
         }
         histogram = passes.histogram(step, self.data_group)
         tokens = None
-        if dump or diagnosed:
+        if recorded:
             columns = {**passes.columns(step, checkpoint), **rescored}
             order = [sample.response.request_id for sample in step.samples]
             tokens = gather_columns(columns, step.microbatches, order, self.data_group)
@@ -174,54 +176,62 @@ class TrainerRank:
             return None
         log_probs = self.scorer.policy_log_probs(step.microbatches)
         scores = [
-            threshold_scores(self.method, micro.token_batch(values, proximal))
+            threshold_scores(self.method, self._token_batch(micro, values, proximal))
             for micro, values, proximal in zip(step.microbatches, log_probs, step.proximal, strict=True)
         ]
         return judge.threshold_of(torch.cat(scores), self.data_group)
 
-    def _forward_and_backward(self, step: Step, quantile: Tensor | None) -> Passes:
-        """Sums the step's gradients over its micro-batches and over the ranks."""
+    def _forward_and_backward(self, step: Step, quantile: Tensor | None, recorded: bool) -> Passes:
+        """Sums the step's gradients over its micro-batches and over the ranks.
+
+        Args:
+            recorded: whether the tokens' columns are taken from what this returns.
+        """
         self.policy.model.zero_grad_buffer()
         passes = Passes(counts_flips=self.config.model.is_moe and not self.method.routing_replay)
         for micro, proximal in zip(step.microbatches, step.proximal, strict=True):
-            log_probs, entropy = self._training_forward(micro, passes)
-            loss = self._loss(step, micro, log_probs, entropy, proximal, quantile)
+            scores = self._training_forward(micro, passes, recorded)
+            loss = self._loss(step, micro, scores, proximal, quantile)
             # Megatron averages gradients over data-parallel ranks; the loss's weights already count the whole step.
             (loss.total * self.data_group.size()).backward()
             passes.losses.add(loss.metrics, len(micro.targets))
-            passes.log_probs.append(log_probs.detach())
-            passes.entropy.append(entropy.detach())
+            passes.take(scores, recorded)
         finalize_model_grads([self.policy.model])
         return passes
 
-    def _training_forward(self, micro: MicroBatch, passes: Passes) -> tuple[Tensor, Tensor]:
-        """(R,) log-probs and entropies, with gradients as the loss needs them. Counts in `passes` the tokens that the
+    def _training_forward(self, micro: MicroBatch, passes: Passes, recorded: bool) -> Scores:
+        """Log-probs, entropies and heads, with gradients as the loss needs them. Counts in `passes` the tokens that the
         trainer routes differently than the engine."""
-        recorded: list[Tensor] = []
-        with routing.record(recorded) if passes.counts_flips else nullcontext():
-            log_probs, entropy = self.scorer.log_probs(
+        routes: list[Tensor] = []
+        with routing.record(routes) if passes.counts_flips else nullcontext():
+            scores = self.scorer.score(
                 self.policy.model,
                 micro,
                 replay=self.method.routing_replay,
                 entropy="gradient" if self.config.loss.entropy_coef else "value",
+                head=self._head_wanted(micro, recorded),
             )
         if passes.counts_flips:
-            passes.flips += torch.tensor(routing.count_flips(recorded, micro.routed_experts, micro.rows))
-        assert entropy is not None, "asked for above"
-        return log_probs, entropy
+            passes.flips += torch.tensor(routing.count_flips(routes, micro.routed_experts, micro.rows))
+        return scores
+
+    def _head_wanted(self, micro: MicroBatch, recorded: bool) -> Wanted:
+        """What is wanted of log pi of the whole vocabulary, which is as large as the logits."""
+        if "heads" in self.method.needs:
+            return "gradient"
+        return "value" if recorded and micro.distribution is not None else "none"
 
     def _loss(
         self,
         step: Step,
         micro: MicroBatch,
-        log_probs: Tensor,
-        entropy: Tensor,
+        scores: Scores,
         proximal: Tensor | None,
         quantile: Tensor | None,
     ) -> PolicyLoss:
         """The objective on one micro-batch, with weights that count the whole step."""
         settings = self.config.loss
-        batch = micro.token_batch(log_probs, proximal)
+        batch = self._token_batch(micro, scores.log_probs, proximal, scores.head)
         if settings.reduction == "token_mean":
             weights = token_mean_weights(batch.mask, step.response_tokens)
         else:
@@ -233,15 +243,33 @@ class TrainerRank:
             kl_coef=settings.kl_coef,
             entropy_coef=settings.entropy_coef,
             ref_log_probs=self.scorer.reference_log_probs(micro),
-            entropy=entropy,
+            entropy=scores.entropy,
             quantile=quantile,
         )
 
-    def _apply_gradients(self, step: Step) -> tuple[float, dict[str, float]]:
-        """Changes the weights; the gradient's norm, and trpo/* where the method constrains the step."""
-        number = self.updates + 1
-        if self.method.step_constraint is None:
-            return self.optimizer.step(number), {}
-        return self.optimizer.constrained_step(
-            number, self.method.step_constraint, lambda: self.scorer.divergence(step.microbatches)
+    def _token_batch(
+        self, micro: MicroBatch, log_probs: Tensor, proximal: Tensor | None, head: Tensor | None = None
+    ) -> TokenBatch:
+        """What the objective reads of a micro-batch; see MicroBatch.token_batch."""
+        return micro.token_batch(self.method.needs, self.updates, log_probs, proximal, head)
+
+    def _apply_gradients(self, step: Step, passes: Passes) -> tuple[float, dict[str, float]]:
+        """Changes the weights; the gradient's norm, and vcpo/* and trpo/* where the method scales or constrains the
+        step."""
+        number, scale, constraint = self.updates + 1, self.method.step_scale, self.method.step_constraint
+        metrics = scale.scale(self._log_weights(step, passes), self.data_group) if scale else {}
+        lr_factor = metrics[f"{scale.prefix()}/scale"] if scale else 1.0
+        if constraint is None:
+            return self.optimizer.step(number, lr_factor), metrics
+        norm, constrained = self.optimizer.constrained_step(
+            number, lr_factor, constraint, lambda: self.scorer.divergence(step.microbatches)
         )
+        return norm, {**metrics, **constrained}
+
+    def _log_weights(self, step: Step, passes: Passes) -> Tensor:
+        """(responses,) log of prod pi_proximal / mu over each response of this rank."""
+        weights = [
+            response_log_weights(self.method, self._token_batch(micro, log_probs, proximal))
+            for micro, log_probs, proximal in zip(step.microbatches, passes.log_probs, step.proximal, strict=True)
+        ]
+        return torch.cat(weights)

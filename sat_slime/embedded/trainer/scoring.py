@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,11 +13,22 @@ from torch import Tensor
 from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.embedded.trainer import parallel, routing
 from sat_slime.embedded.trainer.columns import Columns
-from sat_slime.embedded.trainer.log_probs import Entropy, vocab_parallel_log_probs, whole_log_probs
+from sat_slime.embedded.trainer.log_probs import Wanted, vocab_parallel_log_probs, whole_log_probs
 from sat_slime.embedded.trainer.model import forward_logits
 from sat_slime.embedded.trainer.packing import MicroBatch
 from sat_slime.embedded.trainer.policy import PolicyState
 from sat_slime.objective import Method, total_variation
+
+
+class Scores(NamedTuple):
+    """What a forward pass finds of the R response tokens of a micro-batch."""
+
+    log_probs: Tensor
+    """(R,) log pi."""
+    entropy: Tensor | None
+    """(R,) nats, where wanted."""
+    head: Tensor | None
+    """(R, vocabulary) log pi of every token, where wanted; -inf outside the nucleus under top-p mask replay."""
 
 
 class Scorer:
@@ -28,31 +40,42 @@ class Scorer:
         self._replays = method.routing_replay
         self._temperature = temperature
 
-    def log_probs(
-        self, model: torch.nn.Module, micro: MicroBatch, *, replay: bool, entropy: Entropy = "none"
-    ) -> tuple[Tensor, Tensor | None]:
-        """(R,) log-probs, and entropies, of the response tokens; see `vocab_parallel_log_probs`.
+    def score(
+        self,
+        model: torch.nn.Module,
+        micro: MicroBatch,
+        *,
+        replay: bool,
+        entropy: Wanted = "none",
+        head: Wanted = "none",
+    ) -> Scores:
+        """Log-probs of the response tokens, with a gradient, and what else is wanted; see `vocab_parallel_log_probs`
+        and `whole_log_probs`.
 
         Args:
             replay: route as the rollout engine did (R3), else freely.
         """
         with routing.replay(micro.routed_experts) if replay else nullcontext():
-            logits = forward_logits(model, micro.token_ids, micro.layout)
-        return vocab_parallel_log_probs(
-            logits[micro.rows], micro.targets, self._temperature, entropy=entropy, kept=micro.kept
+            logits = forward_logits(model, micro.token_ids, micro.layout)[micro.rows]
+        log_probs, nats = vocab_parallel_log_probs(
+            logits, micro.targets, self._temperature, entropy=entropy, kept=micro.kept
         )
+        if head == "none":
+            return Scores(log_probs, nats, None)
+        with torch.set_grad_enabled(head == "gradient" and torch.is_grad_enabled()):
+            return Scores(log_probs, nats, whole_log_probs(logits, self._temperature, micro.kept))
 
     @torch.no_grad()
     def policy_log_probs(self, microbatches: list[MicroBatch]) -> list[Tensor]:
         """(R,) log pi of each micro-batch under the policy's current weights."""
-        return [self.log_probs(self.policy.model, micro, replay=self._replays)[0] for micro in microbatches]
+        return [self.score(self.policy.model, micro, replay=self._replays).log_probs for micro in microbatches]
 
     @torch.no_grad()
     def reference_log_probs(self, micro: MicroBatch) -> Tensor | None:
         """(R,) log-probs under the reference model, which routes freely; None where the loss has no KL."""
         if self.policy.reference is None:
             return None
-        return self.log_probs(self.policy.reference, micro, replay=False)[0]
+        return self.score(self.policy.reference, micro, replay=False).log_probs
 
     def checkpoint_log_probs(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> list[Tensor]:
         """(R,) log pi_l of each micro-batch: under the weights that generated each token (Eq. split).
@@ -99,8 +122,7 @@ class Scorer:
         found = [torch.zeros(0, device=parallel.device())]
         for micro in microbatches:
             assert micro.distribution is not None, "under TRPO the engine was asked for it"
-            with routing.replay(micro.routed_experts) if self._replays else nullcontext():
-                logits = forward_logits(self.policy.model, micro.token_ids, micro.layout)
-            pi = whole_log_probs(logits[micro.rows], self._temperature, micro.kept)
+            pi = self.score(self.policy.model, micro, replay=self._replays, head="value").head
+            assert pi is not None, "asked for above"
             found.append(total_variation(micro.distribution, pi))
         return torch.cat(found)

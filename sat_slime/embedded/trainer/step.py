@@ -12,7 +12,17 @@ from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.embedded.trainer import parallel
 from sat_slime.embedded.trainer.columns import Columns
 from sat_slime.embedded.trainer.packing import MicroBatch
-from sat_slime.objective import MetricAccumulator, mismatch_histogram, mismatch_metrics
+from sat_slime.embedded.trainer.scoring import Scores
+from sat_slime.objective import (
+    Method,
+    MetricAccumulator,
+    TokenBatch,
+    mismatch_histogram,
+    mismatch_metrics,
+    supply_proximal,
+)
+from sat_slime.objective.batch import segment_sums
+from sat_slime.objective.ratio import proximal_log_probs
 
 
 @dataclass(frozen=True)
@@ -53,8 +63,18 @@ class Passes:
     losses: MetricAccumulator = field(default_factory=MetricAccumulator)
     log_probs: list[Tensor] = field(default_factory=list)
     entropy: list[Tensor] = field(default_factory=list)
+    heads: list[Tensor] = field(default_factory=list)
+    """(R, vocabulary) log pi of every token, of a step that is recorded and whose engine told the same of mu."""
     flips: Tensor = field(default_factory=lambda: torch.zeros(2))
     """Tokens that are routed differently in some layer, and tokens compared."""
+
+    def take(self, scores: Scores, recorded: bool) -> None:
+        """The tokens of the next micro-batch. recorded: with their heads, where these were asked for."""
+        assert scores.entropy is not None, "asked for"
+        self.log_probs.append(scores.log_probs.detach())
+        self.entropy.append(scores.entropy.detach())
+        if recorded and scores.head is not None:
+            self.heads.append(scores.head.detach())
 
     def metrics(self, step: Step, checkpoint: Tensor | None, group: dist.ProcessGroup) -> dict[str, float]:
         """The metrics of the loss and of the mismatch, reduced over the ranks of `group`.
@@ -89,4 +109,15 @@ class Passes:
             columns["checkpoint_log_probs"] = checkpoint
         if (proximal := step.known_proximal) is not None:
             columns["proximal_log_probs"] = proximal
+        if self.heads:
+            columns["policy_head"] = torch.cat(self.heads)
         return columns
+
+
+@torch.no_grad()
+def response_log_weights(method: Method, batch: TokenBatch) -> Tensor:
+    """(responses,) float64 log of prod pi_proximal / mu over the tokens of each response of a micro-batch; pi_proximal
+    is the method's denominator, and pi where that is mu."""
+    batch = supply_proximal(method, batch)
+    log_weights = proximal_log_probs(method.denominator, batch) - batch.rollout_log_probs
+    return segment_sums(batch.active_or_zero(log_weights), batch.lengths_tensor)

@@ -76,8 +76,13 @@ def test_total_variation_is_that_of_whole_distributions(known):
         batch = dataclasses.replace(batch, responses=responses)
     n = sum(map(len, mu))
     pi, pi_l = (log_softmax(rng.standard_normal((n, V))) for _ in range(2))
-    result = make_result(n, 1, log_distribution=pi, checkpoint_log_distribution=pi_l)
-    more = token_dump(CONFIG, batch, result, 1, 0).more
+    result = make_result(n, 1, log_distribution=pi, checkpoint_log_distribution=pi_l, policy_head=pi)
+    more = dict(token_dump(CONFIG, batch, result, 1, 0).more)
+    heads = {name: more.pop(name) for name in ("rollout_head", "policy_head") if name in more}
+    assert heads.keys() == ({"rollout_head", "policy_head"} if known else set()), "both, or none"
+    if known:
+        np.testing.assert_array_equal(heads["rollout_head"], np.concatenate(mu).astype(np.float32))
+        np.testing.assert_array_equal(heads["policy_head"], pi.astype(np.float32))
     expected = {"tv_policy": (pi_l, pi)}
     if known:
         expected |= {"tv": (np.concatenate(mu), pi), "tv_implementation": (np.concatenate(mu), pi_l)}

@@ -18,14 +18,22 @@ def masked_log_probs(trainer, rank: int, initial: str) -> dict:
 
     trainer.load_initial(Path(initial))
     micro = trainer._microbatches(make_samples(trainer.config, top_p=0.7))[0]
-    log_probs, entropy = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False, entropy="value")
-    (slope,) = torch.autograd.grad(log_probs.sum(), [trainer.policy.model.module.output_layer.weight])
-    logits = forward_logits(trainer.policy.model, micro.token_ids, micro.layout)[micro.rows]
+    model, output = trainer.policy.model, trainer.policy.model.module.output_layer.weight
+    log_probs, entropy, head = trainer.scorer.score(model, micro, replay=False, entropy="value", head="gradient")
+    (slope,) = torch.autograd.grad(log_probs.sum(), [output], retain_graph=True)
+    sampled = head.gather(1, micro.targets[:, None])[:, 0]
+    (head_slope,) = torch.autograd.grad(sampled.sum(), [output])
+    without = trainer.scorer.score(model, micro, replay=False, head="value")
+    logits = forward_logits(model, micro.token_ids, micro.layout)[micro.rows]
+    logits = logits.detach()
     plain = whole_log_probs(logits, trainer.config.rollout.temperature)
     return {
         "log_probs": log_probs.detach(),
         "entropy": entropy.detach(),
         "slope": slope,
+        "head": head.detach(),
+        "head_slope": head_slope,
+        "without_gradient": torch.equal(without.head, head) and not without.head.requires_grad,
         "whole": whole_log_probs(logits, trainer.config.rollout.temperature, micro.distribution.isfinite()),
         "plain": plain,
         "kept": micro.distribution.isfinite(),
@@ -47,3 +55,6 @@ def test_the_softmax_is_over_the_engines_nucleus(tensor_parallel, initial):
         assert (sampled - plain.gather(1, found["targets"][:, None])[:, 0]).min() > 1e-3
         torch.testing.assert_close(found["entropy"].double(), -(plain.exp() * plain).sum(-1), rtol=1e-4, atol=1e-5)
         assert found["slope"].isfinite().all() and found["slope"].abs().max() > 0
+        # the head is the same softmax, and so is its gradient on the sampled tokens
+        assert found["without_gradient"] and torch.equal(found["head"], found["whole"])
+        torch.testing.assert_close(found["head_slope"], found["slope"], rtol=1e-4, atol=1e-5)

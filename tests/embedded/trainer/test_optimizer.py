@@ -33,7 +33,7 @@ def test_bf16_keeps_fp32_masters(initial):
 def poisoned(trainer, rank: int, initial: str) -> dict:
     trainer.load_initial(Path(initial))
     before = [p.detach().clone() for _, p in trainer.policy.named_parameters]
-    samples = [TrainSample(s.response, float("nan")) for s in make_samples(trainer.config)]
+    samples = [TrainSample(s.response, float("nan"), 0.0) for s in make_samples(trainer.config)]
     try:
         trainer.train(samples)
     except FloatingPointError as error:
@@ -57,8 +57,8 @@ def constrained_steps(trainer, rank: int, initial: str, out: str) -> dict:
     config, microbatches = trainer.method.step_constraint, trainer._microbatches(samples)
     apply, full, kept, rows = trainer.optimizer.step, [], [], []
 
-    def watched(number: int) -> float:
-        norm = apply(number)
+    def watched(number: int, lr_factor: float) -> float:
+        norm = apply(number, lr_factor)
         full[:] = [m.detach().clone() for m in trainer.optimizer.masters]
         return norm
 

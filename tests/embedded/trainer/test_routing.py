@@ -20,7 +20,7 @@ def replay_checks(trainer, rank: int, initial: str) -> dict:
     with torch.no_grad():
         recorded: list[torch.Tensor] = []
         with routing.record(recorded):
-            free, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
+            free = trainer.scorer.score(trainer.policy.model, micro, replay=False).log_probs
         own = micro.routed_experts.clone()
         for layer, choice in enumerate(recorded):
             own[:, layer] = choice
@@ -32,9 +32,9 @@ def replay_checks(trainer, rank: int, initial: str) -> dict:
             "given": micro.routed_experts,
         }.items():
             with routing.replay(routes):
-                replayed, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
+                replayed = trainer.scorer.score(trainer.policy.model, micro, replay=False).log_probs
             result[name] = (replayed - free).abs().max()
-        after, _ = trainer.scorer.log_probs(trainer.policy.model, micro, replay=False)
+        after = trainer.scorer.score(trainer.policy.model, micro, replay=False).log_probs
         result["after"] = (after - free).abs().max()
     return result
 

@@ -1,0 +1,244 @@
+"""What methods read of a batch reaches them: their thresholds, weights, heads and step scales on real ranks, beside the
+same by hand from the log-probs of the weights before each step."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trainer_ranks import assert_same_weights, make_config, make_samples, run_ranks
+
+from sat_slime.config.method_reading import method_switches
+from sat_slime.embedded.rollout_batch import TrainSample
+from sat_slime.rollout.nucleus import nucleus, truncate
+from sat_slime.rollout.types import Response
+
+pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
+pytestmark = pytest.mark.engine
+
+STEPS = 3
+LAYOUTS = {"one": {"tokens_per_microbatch": 4096}, "several": {"data_parallel": 2, "tensor_parallel": 2}}
+
+
+def config_of(name: str, sections: dict | None = None, top_p: float = 1.0, **train):
+    method = method_switches(name)
+    for key, values in (sections or {}).items():
+        method[key] = {**method.get(key, {}), **values}
+    return make_config(
+        method=method,
+        model={"experts": 0},
+        train=train,
+        rollout={"top_p": top_p},
+        loss={"kl_coef": 0.0},
+        diagnose={"split_every_n_steps": 0},
+    )
+
+
+def near(samples: list[TrainSample]) -> list[TrainSample]:
+    """The samples with distributions of the engine, near to those of weights at the start, of lags 0 to 2 and more."""
+    rng = np.random.default_rng(5)
+    found = []
+    for sample in samples:
+        logits = 0.4 * rng.standard_normal((len(sample.response.output_ids), 16))
+        mu = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(np.float32)
+        sampled = mu[np.arange(len(mu)), list(sample.response.output_ids)]
+        versions = np.full(len(mu), int(rng.integers(-3, 1)))
+        response = dataclasses.replace(sample.response, log_probs=sampled, distribution=mu, versions=versions)
+        found.append(dataclasses.replace(sample, response=response))
+    return found
+
+
+def train(trainer, rank: int, initial: str, out: str | None = None) -> dict:
+    """Metrics of each step, and log pi of each response before it."""
+    trainer.load_initial(Path(initial))
+    samples, metrics, before = near(make_samples(trainer.config, routed=False)), [], []
+    for _ in range(STEPS):
+        before.append({k: v.tolist() for k, v in trainer.score(samples, replay=False).items()})
+        metrics.append(trainer.train(samples)[0].metrics)
+    if out:
+        trainer.export_weights(Path(out))
+    return {"metrics": json.dumps(metrics), "before": json.dumps(before)}
+
+
+class Tokens:
+    """The tokens of one step as a user of numpy sees them."""
+
+    def __init__(self, log_probs: dict[str, list[float]], step: int) -> None:
+        samples = near(make_samples(config_of("grpo"), routed=False))
+        lengths = [len(s.response.output_ids) for s in samples]
+        self.log_pi = np.concatenate([log_probs[s.response.request_id] for s in samples])
+        self.log_mu = np.concatenate([s.response.log_probs for s in samples]).astype(np.float64)
+        self.d = self.log_pi - self.log_mu
+        self.advantages = np.repeat([s.advantage for s in samples], lengths)
+        self.rewards = np.repeat([s.reward for s in samples], lengths)
+        self.lags = step - np.concatenate([s.response.versions for s in samples])
+        self.of_response = np.repeat(np.arange(len(samples)), lengths)
+
+
+def m2po(tokens: Tokens) -> dict[str, float]:
+    outward = tokens.advantages * tokens.d > 0
+    squares = np.sort(tokens.d[outward] ** 2)
+    kept = squares[np.cumsum(squares) <= 0.04 * np.arange(1, len(squares) + 1)]
+    dropped = outward & (tokens.d**2 > kept[-1] + 1e-9)
+    return {"m2po/threshold": kept[-1], "m2po/masked": dropped.mean()}
+
+
+def topr(tokens: Tokens) -> dict[str, float]:
+    return {"topr/weight": np.where(tokens.rewards > 0, 1, np.minimum(np.exp(tokens.d), 1)).mean()}
+
+
+def decoupled_a3po(tokens: Tokens) -> dict[str, float]:
+    share = np.maximum(tokens.lags - 1, 0) / np.maximum(tokens.lags, 1)
+    weight = np.exp(share * tokens.d)
+    return {"decoupled/weight": np.where(weight <= 5, weight, 0).mean()}
+
+
+def sat_of_tv(tokens: Tokens) -> dict[str, float]:
+    gaps = np.sort(np.abs(np.exp(tokens.log_pi) - np.exp(tokens.log_mu)))
+    return {"sat/q": gaps[int(np.ceil(0.9 * len(gaps))) - 1]}
+
+
+def vcpo(tokens: Tokens) -> dict[str, float]:
+    weights = np.exp(np.bincount(tokens.of_response, tokens.d))
+    ess = weights.sum() ** 2 / (weights**2).sum() / len(weights)
+    return {"vcpo/ess": ess, "vcpo/scale": np.sqrt(ess)}
+
+
+BY_HAND = {
+    "m2po": ("m2po", None, m2po),
+    "topr": ("topr", None, topr),
+    "decoupled-a3po": ("grpo-decoupled-a3po", None, decoupled_a3po),
+    "sat by tv": ("sat-grpo", {"sat": {"score": "tv", "scope": "step", "alpha": 0.9}}, sat_of_tv),
+    "vcpo": ("grpo-vcpo", None, vcpo),
+    "score centering": ("score-centering", {"score_centering": {"rule": "tis"}}, None),
+}
+
+
+@pytest.mark.parametrize("name, sections, by_hand", BY_HAND.values(), ids=BY_HAND.keys())
+def test_a_method_gets_what_it_reads(name, sections, by_hand, initial, tmp_path):
+    found = {}
+    for layout, settings in LAYOUTS.items():
+        config = config_of(name, sections, **settings)
+        ranks = run_ranks(train, config, initial["dense"], str(tmp_path / layout))
+        for rank in ranks:
+            assert rank["metrics"] == ranks[0]["metrics"], "all ranks say the same"
+        before = [{k: v for part in parts for k, v in part.items()} for parts in zip(*map(_before, ranks), strict=True)]
+        found[layout] = json.loads(ranks[0]["metrics"])
+        for step, (row, log_probs) in enumerate(zip(found[layout], before, strict=True)):
+            assert all(np.isfinite(value) for value in row.values()), row
+            for metric, value in by_hand(Tokens(log_probs, step)).items() if by_hand else ():
+                assert row[metric] == pytest.approx(value, rel=1e-4), (metric, step)
+    for one, several in zip(*found.values(), strict=True):
+        assert one == pytest.approx(several, rel=2e-3, abs=2e-5)
+    assert_same_weights(tmp_path / "one", tmp_path / "several", atol=2e-4)
+
+
+def _before(rank: dict) -> list[dict]:
+    return json.loads(rank["before"])
+
+
+def vcpo_beside_plain_steps(trainer, rank: int, initial: str, folder: str, plain: bool) -> dict:
+    """Trains as the method says; `plain`: with the learning rates of the first run in place of its scales."""
+    trainer.load_initial(Path(initial))
+    samples, scales = near(make_samples(trainer.config, routed=False)), []
+    given = json.loads((Path(folder) / "scales.json").read_text()) if plain else [None] * STEPS
+    for scale in given:
+        if plain:
+            lr = trainer.config.train.lr * scale
+            trainer.optimizer._train = trainer.config.train.model_copy(update={"lr": lr})
+        metrics = trainer.train(samples)[0].metrics
+        scales.append(metrics.get("vcpo/scale"))
+    if not plain:
+        (Path(folder) / "scales.json").write_text(json.dumps(scales))
+    trainer.export_weights(Path(folder) / ("plain" if plain else "scaled"))
+    return {"scales": json.dumps(scales)}
+
+
+@pytest.mark.parametrize("base", ["grpo", "trpo"])
+def test_a_scaled_step_is_one_with_that_learning_rate_and_only_that_step(base, initial, tmp_path):
+    loose = {"trpo": {"delta": 0.9}}  # so that each of its steps is made
+    run_ranks(vcpo_beside_plain_steps, config_of(f"{base}-vcpo", loose), initial["dense"], str(tmp_path), False)
+    run_ranks(vcpo_beside_plain_steps, config_of(base, loose), initial["dense"], str(tmp_path), True)
+    scales = json.loads((tmp_path / "scales.json").read_text())
+    assert len(set(scales)) == STEPS and max(scales) < 0.95
+    assert_same_weights(tmp_path / "scaled", tmp_path / "plain", atol=0)
+
+
+def every_token_once(trainer, rank: int, initial: str) -> dict:
+    """Each token that the engine may sample as an answer, weighed by how likely it is: the mean over mu."""
+    trainer.load_initial(Path(initial))
+    sample = make_samples(trainer.config, count=1, routed=False)[0]
+    logits = np.random.default_rng(6).standard_normal(16)
+    log_probs = logits - np.log(np.exp(logits).sum())
+    kept = nucleus(log_probs[None], trainer.config.rollout.top_p)
+    mu = truncate(log_probs[None], kept)[0].astype(np.float32)
+    samples = [
+        TrainSample(
+            Response(str(a), sample.response.prompt_ids, (a,), mu[[a]], None, "stop", np.zeros(1, np.int64), mu[None]),
+            advantage=16 * float(np.exp(mu[a])),
+            reward=1.0,
+        )
+        for a in np.flatnonzero(kept[0]).tolist()
+    ]
+    return {"grad_norm": trainer.train(samples)[0].metrics["grad_norm"], "answers": len(samples)}
+
+
+@pytest.mark.parametrize("tensor_parallel", [1, 2])
+@pytest.mark.parametrize("top_p, rule", [(1.0, "none"), (1.0, "tis"), (0.8, "icepop")])
+def test_a_centred_score_has_no_drift_through_the_model(top_p, rule, tensor_parallel, initial):
+    """The mean over mu of the update is nothing where every answer has the same advantage."""
+    replay = "" if top_p == 1 else "-topp"
+    sections = {"score_centering": {"rule": rule}}
+    config = config_of(f"score-centering{replay}", sections, top_p, tensor_parallel=tensor_parallel)
+    centred = run_ranks(every_token_once, config, initial["dense"])
+    # TOPR is REINFORCE where all rewards are above 0
+    (plain,) = run_ranks(every_token_once, config_of(f"topr{replay}", top_p=top_p), initial["dense"])
+    assert (plain["answers"] == 16) == (top_p == 1) and plain["answers"] > 2
+    assert plain["grad_norm"] > 1e-2
+    assert max(found["grad_norm"] for found in centred) < 1e-5, "rounding alone"
+
+
+def lags_of_the_second_step(trainer, rank: int, initial: str) -> dict:
+    """What `token_batch` is given at each optimizer step of one rollout."""
+    trainer.load_initial(Path(initial))
+    samples = near(make_samples(trainer.config, routed=False))
+    trainer.updates = 10
+    given, own = [], trainer._token_batch
+    trainer._token_batch = lambda *arguments: given.append(own(*arguments)) or given[-1]
+    results = trainer.train(samples)
+    lags = [float(batch.lags.mean()) for batch in given]
+    return {"lags": lags, "expected": [result.metrics["lag/mean"] for result in results]}
+
+
+def test_lags_follow_the_optimizer_steps_of_a_rollout(initial):
+    config = config_of("grpo-decoupled-a3po", tokens_per_microbatch=4096)
+    config = config.model_copy(
+        update={"pipeline": config.pipeline.model_copy(update={"optimizer_steps_per_rollout": 3})}
+    )
+    (found,) = run_ranks(lags_of_the_second_step, config, initial["dense"])
+    assert found["lags"] == pytest.approx(found["expected"]) and len(found["lags"]) == 3
+
+
+def test_heads_have_no_gradient_where_nobody_reads_them(initial):
+    wanted = run_ranks(heads_that_are_taken, config_of("grpo"), initial["dense"])[0]
+    assert wanted == {"plain": "none", "recorded": "value", "untold": "none"}
+    wanted = run_ranks(heads_that_are_taken, config_of("score-centering"), initial["dense"])[0]
+    assert wanted["plain"] == wanted["recorded"] == "gradient"
+
+
+def heads_that_are_taken(trainer, rank: int, initial: str) -> dict:
+    untold, told = (
+        trainer._microbatches(samples)[0]
+        for samples in (
+            make_samples(trainer.config, routed=False),
+            near(make_samples(trainer.config, routed=False)),
+        )
+    )
+    return {
+        "plain": trainer._head_wanted(told, False),
+        "recorded": trainer._head_wanted(told, True),
+        "untold": trainer._head_wanted(untold, True),
+    }
