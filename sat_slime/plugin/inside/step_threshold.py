@@ -73,7 +73,7 @@ def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any], 
 
     tokens, d = token_batch(method, rollout_data, log_probs)
     scores = threshold_scores(method, tokens, group=context_group(), d=d)
-    _threshold = method.judge.threshold(scores, mpu.get_data_parallel_group(with_context_parallel=True))
+    _threshold = method.judge.threshold_of(scores, mpu.get_data_parallel_group(with_context_parallel=True))
 
 
 def _forward(args: Namespace, method: Method, rollout_data: dict[str, Any], actor: Any) -> list[Tensor]:
