@@ -12,6 +12,7 @@ from sat_slime.config.embedded_checks import (
     uneven_batch,
 )
 from sat_slime.config.method_reading import build_method, unused_settings
+from sat_slime.config.on_slime import needs_versions, not_on_slime
 from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.objective import Method, check_method
@@ -26,6 +27,10 @@ NOT_STREAMED = (
     "multimodal-keys",
 )
 """Flags of slime's own rollout function that have no effect in mode streaming, or cannot be saved with its queue."""
+
+
+TRANSPORT = "update-weight-transport"
+"""slime's flag for the way that weights take to the engines."""
 
 
 def slime_config_errors(config: SlimeConfig) -> list[str]:
@@ -56,18 +61,6 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
         *_verifier(config),
         *unused_settings(config.method),
     ]
-
-
-def not_on_slime(method: Method) -> str | None:
-    """Why slime cannot run a method that the embedded runtime can; None where it can."""
-    if method.step_constraint is None:
-        return None
-    return (
-        f"{method.name}: TRPO's constraint compares distributions over the whole vocabulary before and after an "
-        "optimizer step, and takes the step back where it breaks; slime's engines return the sampled token's log-prob "
-        "alone, and its step cannot be taken back: choose base dppo, which judges the sampled token, or the embedded "
-        "runtime"
-    )
 
 
 def context_tokens(config: SlimeConfig) -> int | None:
@@ -104,17 +97,33 @@ def _method(config: SlimeConfig) -> Iterator[str]:
         check_method(method, steps)
     except ValueError as error:
         yield f"method: {error}"
-    if method.threshold_is_of_the_step and steps > 1:
+    if method.judge and method.threshold_is_of_the_step and steps > 1:
+        scope = f"{method.judge.name}.scope"
         yield (
-            f"method.sat.scope is step with pipeline.optimizer_steps_per_rollout {steps}: the quantile is taken before "
+            f"method.{scope} is step with pipeline.optimizer_steps_per_rollout {steps}: the threshold is taken before "
             "the first step and would be stale for the others; set pipeline.optimizer_steps_per_rollout to 1 or "
-            "method.sat.scope to microbatch"
+            f"method.{scope} to microbatch"
         )
+    yield from _unknown_versions(config, method)
     if lag == 0 and method.denominator == "checkpoint" and config.pipeline.mode == "batch":
         yield (
             "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those at the start of the "
             "step, which denominator trainer stands for: raise pipeline.lag, or set method.denominator to "
             + ("rollout and method.tis.enabled to false" if method.has("tis") else "trainer or rollout")
+        )
+
+
+def _unknown_versions(config: SlimeConfig, method: Method) -> Iterator[str]:
+    needs = needs_versions(method)
+    if needs and not config.hooks.version_by_step:
+        yield (
+            f"hooks.version_by_step is false, and {needs}, which slime's trainer is told with versions that are "
+            "optimizer steps: set it to true"
+        )
+    if needs and config.extra_args.get(TRANSPORT) == "disk":
+        yield (
+            f"extra_args.{TRANSPORT} is disk, and {needs}: a push by disk numbers weights one by one, so that the lag "
+            "is unknown: leave it out"
         )
 
 

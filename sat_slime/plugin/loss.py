@@ -11,16 +11,16 @@ from argparse import Namespace
 from collections.abc import Callable
 
 import torch
-from megatron.core import mpu
 from slime.backends.megatron_utils import loss as slime_loss
 from slime.utils.misc import load_function
 from slime.utils.ppo_utils import compute_approx_kl
 from torch import Tensor
 
-from sat_slime.objective import TokenBatch, policy_surrogate
-from sat_slime.plugin.inside import step_metrics, step_quantile
-from sat_slime.plugin.inside.log_ratio import Batch, denominator_log_probs, local_masks, log_ratio
+from sat_slime.objective import policy_surrogate
+from sat_slime.objective.ratio import denominator_log_probs
+from sat_slime.plugin.inside import step_metrics, step_threshold
 from sat_slime.plugin.inside.settings import plugin_method
+from sat_slime.plugin.inside.tokens import Batch, context_group, token_batch
 
 
 def policy_loss(
@@ -37,6 +37,7 @@ def policy_loss(
     Raises:
         ConfigError: the settings have faults; raised at the first call.
         ValueError: the batch lacks what the method needs.
+        RuntimeError: so do the facts of its responses, or the threshold of the step.
     """
     method = plugin_method(args)
     step_metrics.install()
@@ -54,27 +55,9 @@ def policy_loss(
     if capture := getattr(slime_loss, "_maybe_capture_log_probs", None):  # only slime after v0.3.1 has it
         capture(batch, log_probs)
 
-    masks = local_masks(batch)
-    rollout, proximal = batch.get("rollout_log_probs"), batch.get("log_probs")
-    denominators = denominator_log_probs(method, log_probs, rollout, proximal)
-    now = torch.cat(log_probs)
-    tokens = TokenBatch(
-        log_probs=now,
-        # Where the batch has no mu, the method does not read it: the denominators only fill the column.
-        rollout_log_probs=torch.cat(rollout or denominators),
-        advantages=torch.cat(batch["advantages"]),
-        mask=torch.cat(masks),
-        lengths=[len(mask) for mask in masks],
-        proximal_log_probs=torch.cat(proximal) if proximal and method.denominator != "rollout" else None,
-    )
-    d = log_ratio(method, batch, log_probs, denominators, masks)
-    surrogate = policy_surrogate(
-        method,
-        tokens,
-        group=mpu.get_context_parallel_group() if mpu.get_context_parallel_world_size() > 1 else None,
-        quantile=step_quantile.current(method),
-        d=d,
-    )
+    tokens, d = token_batch(method, batch, log_probs)
+    now = tokens.log_probs
+    surrogate = policy_surrogate(method, tokens, group=context_group(), quantile=step_threshold.current(method), d=d)
 
     reduce_policy = _policy_reducer(args, batch) or sum_of_sample_mean
     pg_loss = reduce_policy(-surrogate.values)
@@ -88,13 +71,15 @@ def policy_loss(
         "ppo_kl": sum_of_sample_mean(-tokens.active_or_zero(d.detach())),
     }
     if args.use_kl_loss:
-        importance = torch.exp(now - torch.cat(denominators)) if args.use_unbiased_kl else None
+        denominator = denominator_log_probs(method.denominator, tokens)
+        importance = torch.exp(now - denominator) if args.use_unbiased_kl else None
         kl = compute_approx_kl(
             now, torch.cat(batch["ref_log_probs"]), kl_loss_type=args.kl_loss_type, importance_ratio=importance
         )
         metrics["kl_loss"] = sum_of_sample_mean(kl)
         loss = loss + args.kl_loss_coef * metrics["kl_loss"]
         metrics["loss"] = loss
+    rollout, proximal = batch.get("rollout_log_probs"), batch.get("log_probs")
     if rollout:
         scored_before = torch.cat(proximal) if proximal and not args.use_rollout_logprobs else now
         difference = tokens.active_or_zero(scored_before - tokens.rollout_log_probs)

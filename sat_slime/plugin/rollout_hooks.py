@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import numbers
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from sat_slime.evaluation.scores import Graded, summary
 from sat_slime.plugin import reward
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.routed_experts import fault, narrow, routed_layers, stand_in, strangers
-from sat_slime.plugin.inside.settings import plugin_config, steps_per_rollout
+from sat_slime.plugin.inside.settings import plugin_config, plugin_method, steps_per_rollout
 from sat_slime.plugin.inside.step_files import StepFile, slime_module
 from sat_slime.rollout.staleness import STREAM_METRICS
 
@@ -123,6 +124,7 @@ def log_rollout(
 
     Raises:
         RuntimeError: too many samples are left out for an accident.
+        ValueError: the method needs rewards, and one is no number.
     """
     global _generated
     _generated = rollout_id
@@ -134,11 +136,29 @@ def log_rollout(
     if versions.are_steps(args, hooks):
         _announce("version_by_step")
         ours = {key: value for key, value in (rollout_extra_metrics or {}).items() if key.startswith(STREAM_METRICS)}
-        if reason := versions.load(samples, ours):
+        needs_rewards = "rewards" in plugin_method(args).needs
+        rewards = [_reward(args, sample) for sample in samples] if needs_rewards else None
+        if reason := versions.load(samples, ours, rewards):
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
     if verified := reward.drain_metrics():
         _track(args, {**verified, "rollout/step": slime_module("metric_utils").compute_rollout_step(args, rollout_id)})
     return False
+
+
+def _reward(args: Namespace, sample: Any) -> float:
+    """A sample's reward before any baseline, which slime calls raw_reward.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    reward = sample.reward[args.reward_key] if getattr(args, "reward_key", None) else sample.reward
+    reward = (sample.metadata or {}).get("raw_reward", reward)
+    if not isinstance(reward, numbers.Real):
+        raise ValueError(
+            f"{plugin_method(args).name} needs the reward of each response as a number, and that of sample "
+            f"{sample.index} is {reward!r}: name its number by --reward-key"
+        )
+    return float(reward)
 
 
 def _count_left_out(samples: Sequence[Any], rollout_id: int, metrics: dict[str, Any] | None) -> None:

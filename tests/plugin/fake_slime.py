@@ -46,7 +46,7 @@ def remove() -> None:
     from sat_slime.plugin.inside import step_metrics
 
     if not is_real():
-        for name in [*MODULES, "sat_slime.plugin.loss", "sat_slime.plugin.inside.log_ratio"]:
+        for name in [*MODULES, "sat_slime.plugin.loss", "sat_slime.plugin.inside.tokens"]:
             sys.modules.pop(name, None)
         step_metrics.reducer_place.cache_clear()
 

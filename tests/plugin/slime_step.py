@@ -143,10 +143,10 @@ class Step:
 
 
 def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
-    """One step on a rank; with `take_step_quantile` in the plugin's section its hook is called before."""
+    """One step on a rank; with `take_step_threshold` in the plugin's section its hook is called before."""
     before = None
-    if isinstance(args.sat_slime, dict) and args.sat_slime.pop("take_step_quantile", False):
-        from sat_slime.plugin.inside.step_quantile import postprocess
+    if isinstance(args.sat_slime, dict) and args.sat_slime.pop("take_step_threshold", False):
+        from sat_slime.plugin.inside.step_threshold import postprocess
 
         def before(args: Namespace, data: dict[str, Any]) -> None:
             postprocess(args, 0, data)

@@ -238,7 +238,7 @@ def assert_same_step(step: Step, expected: Step) -> None:
 
 
 @pytest.mark.parametrize("layout", [Layout(), *LAYOUTS], ids=str)
-def test_the_step_quantile_is_that_of_all_tokens(layout: Layout) -> None:
+def test_the_step_threshold_is_that_of_all_tokens(layout: Layout) -> None:
     """However the step is cut into micro-batches and ranks, it is as if one micro-batch had all of them."""
     needs_real(layout)
     problem = make_problem()
@@ -247,7 +247,7 @@ def test_the_step_quantile_is_that_of_all_tokens(layout: Layout) -> None:
         whole = make_args({"method": {"base": base, "sat": True}})
         (one,) = on_ranks(Layout(), step, whole, replace(problem, n_microbatches=1, log_probs=None))
         del one.metrics["sat/scope_too_small"]  # it is not judged where the quantile is given
-        section = {"method": {"base": base, "sat": {"enabled": True, "scope": "step"}}, "take_step_quantile": True}
+        section = {"method": {"base": base, "sat": {"enabled": True, "scope": "step"}}, "take_step_threshold": True}
         for n_microbatches in (1, 2):
             jobs.append((make_args(dict(section)), replace(problem, n_microbatches=n_microbatches)))
             expected.append(one)
@@ -265,7 +265,7 @@ def true_log_probs(problem) -> list[torch.Tensor]:
     ]
 
 
-def test_a_missing_step_quantile_is_told() -> None:
+def test_a_missing_step_threshold_is_told() -> None:
     args = make_args({"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}})
     with pytest.raises(RuntimeError, match="rollout-data-postprocess-path"):
         on_ranks(Layout(), step, args, make_problem())

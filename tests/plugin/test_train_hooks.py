@@ -16,7 +16,7 @@ import torch
 from slime_host import REFERENCE, facts_of_rank, import_slime, make_args, run
 
 from sat_slime.plugin import train_hooks
-from sat_slime.plugin.inside import evaluations, routing_check, step_metrics, step_quantile, trainer_process, versions
+from sat_slime.plugin.inside import evaluations, routing_check, step_metrics, step_threshold, trainer_process, versions
 from sat_slime.plugin.inside.batch_facts import BatchFacts
 
 HOOKS = (
@@ -230,7 +230,7 @@ def replaying(monkeypatch, *, before_training: bool, during: bool):
             super().train_actor(rollout_id, rollout_data, external_data)
 
     monkeypatch.setattr(stand_in, "Trainer", R3Trainer)
-    monkeypatch.setattr(step_quantile, "postprocess", lambda *_, **__: None)
+    monkeypatch.setattr(step_threshold, "postprocess", lambda *_, **__: None)
     args = make_args(2, 3, 0, reference=False, hooks={}, use_rollout_routing_replay=True)
     args.sat_slime = {"method": {"denominator": "checkpoint", "r3": True}}
     return run(monkeypatch, args, 0, False)
@@ -286,7 +286,7 @@ def test_the_quantile_of_the_step_and_the_metrics_get_what_they_need(monkeypatch
     seen = []
     monkeypatch.setattr(step_metrics, "set_rollout_facts", lambda facts: seen.append(dict(facts)))
     monkeypatch.setattr(
-        step_quantile, "postprocess", lambda args, rollout_id, data, actor: seen.append((rollout_id, data, actor))
+        step_threshold, "postprocess", lambda args, rollout_id, data, actor: seen.append((rollout_id, data, actor))
     )
     actor = object()
     facts = {"lag/mean": 3.0}

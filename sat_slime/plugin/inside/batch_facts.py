@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sat_slime.plugin.inside import routing_check, step_metrics, step_quantile, versions
-from sat_slime.plugin.inside.settings import plugin_config
+from sat_slime.plugin.inside import response_facts, routing_check, step_metrics, step_threshold, versions
+from sat_slime.plugin.inside.settings import plugin_config, plugin_method
 
 
 class BatchFacts:
@@ -26,6 +26,8 @@ class BatchFacts:
         """Numbers of the batch in training, the same on all ranks; train_hooks.rollout_facts lists them."""
         self.lags: list[int] | None = None
         self.token_lags: list[Tensor] | None = None
+        self.rewards: list[float] | None = None
+        """Reward of each response of this rank before any baseline; None where it did not travel with the versions."""
         self._routing: dict[str, float] = {}
         """The verdict on the routes of this batch, if one was possible before the batch is trained on."""
         self._late_routing: dict[str, float] = {}
@@ -43,12 +45,14 @@ class BatchFacts:
         routing_check.begin_rollout()
         made_by = versions.unload(rollout_data)
         lengths = rollout_data["response_lengths"]
-        self.lags = self.token_lags = None
+        self.lags = self.token_lags = self.rewards = None
         if made_by is not None:
             self.lags = [self.steps - version.oldest for version in made_by]
             self.token_lags = [
                 self.steps - _token_versions(one, length) for one, length in zip(made_by, lengths, strict=True)
             ]
+            told = [one.reward for one in made_by if one.reward is not None]
+            self.rewards = told if len(told) == len(made_by) else None
         self._routing = {}
         self.numbers = self._late_routing | _reduced(lengths, self.token_lags)
         if made_by:
@@ -66,13 +70,26 @@ class BatchFacts:
             actor: slime's MegatronTrainRayActor; None where it is not known.
 
         Raises:
-            RuntimeError: the replayed routes are not those of the tokens.
+            RuntimeError: the replayed routes are not those of the tokens, or the method needs a fact that is unknown.
         """
         if checks_routes(args):
             self._routing = routing_check.verdict(rollout_id, must_have_replayed=False)
             self.numbers |= self._routing
         step_metrics.set_rollout_facts(self.numbers)
-        step_quantile.postprocess(args, rollout_id, rollout_data, actor=actor)
+        self._tell_responses(args, rollout_data)
+        step_threshold.postprocess(args, rollout_id, rollout_data, actor=actor)
+
+    def _tell_responses(self, args: Namespace, rollout_data: dict[str, Any]) -> None:
+        """Hands over what the method reads of each response."""
+        method = plugin_method(args)
+        known = {"lags": self.token_lags, "rewards": self.rewards}
+        if unknown := [need for need in method.needs if known.get(need) is None]:
+            raise RuntimeError(
+                f"{method.name} needs the {' and the '.join(unknown)} of the responses, which travel with the versions "
+                "of their weights, and this batch has none: the log of its rollout says why (look for `lag is unknown`)"
+            )
+        if method.needs:
+            response_facts.remember(rollout_data["tokens"], self.token_lags, self.rewards)
 
     def trained(self, args: Namespace, rollout_id: int, steps: int) -> None:
         """Counts `steps` optimizer steps, which the batch has had now. Raises RuntimeError where R3 is on and nothing

@@ -9,10 +9,11 @@ from typing import Any
 
 from sat_slime.config.loader import read_section
 from sat_slime.config.method_reading import build_method
+from sat_slime.config.on_slime import needs_versions, not_on_slime
 from sat_slime.config.plugin_schema import PluginConfig
-from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method
+from sat_slime.plugin.inside import versions
 
 KEY = "sat_slime"
 """The key of the plugin's section in slime's --custom-config-path file."""
@@ -22,8 +23,9 @@ _CACHE = "_sat_slime_settings"
 
 _NOT_UNDER_CUSTOM_LOSS = {
     "use_tis": "slime leaves it out of a custom loss: use `tis: true` in the method",
-    "use_opsm": "it has no counterpart here: leave it out",
+    "use_opsm": "slime leaves it out of a custom loss: use `opsm: true` in the method",
     "custom_tis_function_path": "slime leaves it out of a custom loss: use `tis` or `base: icepop` in the method",
+    "use_score_centering": "slime refuses it with a custom loss: leave it out, or this plugin's loss",
 }
 """Flags that slime would silently ignore."""
 
@@ -133,11 +135,13 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
             f"{KEY}.method.denominator is trainer with {steps} optimizer steps per rollout, but --use-rollout-logprobs "
             "spares the forward pass at their start: leave that flag out"
         )
-    if method.threshold_is_of_the_step and steps > 1:
+    if method.judge and method.threshold_is_of_the_step and steps > 1:
         errors.append(
-            f"{KEY}.method.sat.scope is step with {steps} optimizer steps per rollout: the quantile is taken before "
-            "the first of them and would be stale for the others; use one step per rollout, or scope microbatch"
+            f"{KEY}.method.{method.judge.name}.scope is step with {steps} optimizer steps per rollout: the threshold "
+            "is taken before the first of them and would be stale for the others; use one step per rollout, or scope "
+            "microbatch"
         )
+    errors += _untold(args, config, method)
     try:
         check_method(method, steps)
     except ValueError as error:
@@ -145,3 +149,29 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     if errors:
         raise ConfigError(errors)
     return method
+
+
+_TELLING = {
+    "custom_megatron_init_path": "sat_slime.plugin.train_hooks.install",
+    "rollout_data_postprocess_path": "sat_slime.plugin.train_hooks.postprocess",
+    "custom_rollout_log_function_path": "sat_slime.plugin.rollout_hooks.log_rollout",
+}
+"""Flags of a launch script with the hooks by which lags and rewards reach the loss; our driver needs the last alone."""
+
+
+def _untold(args: Namespace, config: PluginConfig, method: Method) -> list[str]:
+    """A line for everything that keeps lags and rewards from a method that needs them."""
+    needs = needs_versions(method)
+    if needs is None:
+        return []
+    errors = []
+    if not versions.are_steps(args, config.hooks):
+        errors.append(
+            f"{needs}, and they are unknown with {KEY}.hooks.version_by_step false, or with a push by disk: set it to "
+            "true, and leave out --update-weight-transport disk"
+        )
+    built_in = list(_TELLING)[:2] if getattr(args, DRIVEN, False) else []
+    for flag, hook in _TELLING.items():
+        if flag not in built_in and getattr(args, flag, None) is None:
+            errors.append(f"{needs}, which a hook tells: add --{flag.replace('_', '-')} {hook}, or one that calls it")
+    return errors

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sat_slime.objective import Method, MetricAccumulator, Surrogate, TokenBatch, mismatch_metrics
-from sat_slime.plugin.inside import step_quantile
+from sat_slime.plugin.inside import response_facts, step_threshold
 from sat_slime.plugin.inside.patching import wrap_once
 
 _REDUCERS = (
@@ -134,7 +134,8 @@ def _with_ours(reduction: Callable[..., dict[str, float]]) -> Callable[..., dict
 
         reduced = reduction(*positional, **keywords)
         ours = drain(mpu.get_data_parallel_group_gloo(with_context_parallel=True))
-        step_quantile.forget()
+        step_threshold.forget()
+        response_facts.count_step()
         return reduced | ours
 
     return reduce_train_step_metrics

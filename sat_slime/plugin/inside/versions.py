@@ -32,6 +32,8 @@ class Carried(int):
 
     parts: tuple[tuple[int, int], ...] = ()
     """Tokens and version of each part of the response in order; empty where only the oldest is known."""
+    reward: float | None = None
+    """The response's reward before any baseline, where the method needs it."""
     numbers: Mapping[str, float] = MappingProxyType({})
     """Numbers of the whole rollout for the metrics; each of its samples carries the same."""
 
@@ -74,10 +76,14 @@ def oldest(sample: Any) -> int:
     return min([version for _, version in parts_of(sample)] or steps_of(sample.weight_versions))
 
 
-def load(samples: Sequence[Any], numbers: Mapping[str, float] | None = None) -> str | None:
+def load(
+    samples: Sequence[Any], numbers: Mapping[str, float] | None = None, rewards: Sequence[float] | None = None
+) -> str | None:
     """Puts the versions of slime's samples where they reach the trainer: those of all samples, or none.
 
     Args:
+        rewards: reward of each sample, where the method needs it. slime tells the trainer those of the whole batch, and
+            v0.3.1 not which is whose.
         numbers: numbers of the whole rollout, which travel with the versions.
 
     Returns:
@@ -94,9 +100,9 @@ def load(samples: Sequence[Any], numbers: Mapping[str, float] | None = None) -> 
         odd = {str(version) for sample in samples for version in sample.weight_versions or ["none"]}
         return f"not every response came with the version of its weights: {', '.join(sorted(odd)[:4])}"
     told = dict(numbers or {})
-    for sample, version, known in zip(samples, ages, parts, strict=True):
+    for i, (sample, version, known) in enumerate(zip(samples, ages, parts, strict=True)):
         carried = Carried(-1 - version)
-        carried.parts, carried.numbers = known, told
+        carried.parts, carried.numbers, carried.reward = known, told, rewards[i] if rewards else None
         sample.metadata = {key: value for key, value in (sample.metadata or {}).items() if key != CUTS}
         sample.metadata[CARRIER] = carried
     return None

@@ -35,6 +35,8 @@ PLUGIN_FLAGS = {
 GOVERNED = {
     "use-rollout-logprobs": "method.denominator",
     "keep-old-actor": "method.denominator",
+    "use-opsm": "method.opsm.enabled",
+    "opsm-delta": "method.opsm.delta",
     "use-tis": "method.tis.enabled",
     "tis-clip": "method.tis.cap",
     "custom-tis-function-path": "method.tis.enabled",
@@ -358,12 +360,12 @@ def _objective(config: SlimeConfig) -> Part:
 def _spares_recompute(config: SlimeConfig, method: Method) -> bool:
     """Whether slime can leave out its forward pass that recomputes log-probs, which --use-rollout-logprobs makes it do.
 
-    With denominator `trainer` and one optimizer step the training forward is that pass; but the quantile of a whole
-    step needs the pass beforehand.
+    With denominator `trainer` and one optimizer step the training forward is that pass, and A-3PO makes its denominator
+    up; but the threshold of a whole step needs the pass beforehand.
     """
     if method.denominator == "trainer":
         return config.pipeline.optimizer_steps_per_rollout == 1
-    return method.denominator == "rollout" and not method.threshold_is_of_the_step
+    return method.denominator != "checkpoint" and not method.threshold_is_of_the_step
 
 
 def _plugin(run_dir: Path) -> Part:

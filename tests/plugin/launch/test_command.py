@@ -13,9 +13,10 @@ import yaml
 
 from sat_slime.config import load_config, slime_config_errors
 from sat_slime.config.method_reading import build_method
+from sat_slime.config.on_slime import not_on_slime
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
-from sat_slime.objective.method import PAPER_METHODS
+from sat_slime.objective.method import PAPER_METHODS, method_names, named_method
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_method
 from sat_slime.plugin.launch.command import PLUGIN_FLAGS, as_json, flag_errors, slime_arguments, slime_command
 from sat_slime.plugin.launch.flags import recorded_flags, unknown_flags
@@ -78,12 +79,48 @@ def test_no_two_of_the_papers_commands_are_the_same(tmp_path):
         ("grpo-tis", ["pipeline.optimizer_steps_per_rollout=2"], set()),
         ("grpo", ["method.denominator=checkpoint"], set()),
         ("sat-grpo", ["method.tis=true"], set()),
+        # A-3PO's denominator is made up from the training forward
+        ("grpo-decoupled-a3po", [], {"use-rollout-logprobs"}),
+        ("sat-grpo-decoupled-a3po", ["method.sat.scope=step"], set()),
+        ("m2po", [], set()),
+        ("m2po", ["method.m2po.scope=microbatch"], {"use-rollout-logprobs"}),
+        ("cispo", ["method.denominator=trainer"], {"use-rollout-logprobs"}),
+        ("sat-grpo-seq-tis", [], set()),
     ],
 )
 def test_the_denominator_says_which_log_probs_slime_makes(tmp_path, method, overrides, flags):
     sent = values(paper(tmp_path, *overrides, method=method), tmp_path)
     assert {name for name in sent if name.startswith(("use-rollout-", "keep-old"))} == flags
     assert "use-tis" not in sent
+
+
+@pytest.mark.parametrize("method", [name for name in method_names() if not not_on_slime(named_method(name))])
+def test_every_method_that_slime_runs_has_a_sound_command(tmp_path, method):
+    """Its settings are without fault, the driver reads its method back from the plugin's file, and every flag is one of
+    slime's."""
+    top_p = ["rollout.top_p=0.95"] if "topp" in method else []
+    config = paper(tmp_path, *top_p, method=method)
+    assert [line for line in slime_config_errors(config) if line.startswith(("method", "hooks", "rollout"))] == []
+    sent = slime_command(config)
+    assert unknown_flags(sent.command[3:], recorded_flags()) == []
+    settings = PluginConfig.model_validate(yaml.safe_load(next(iter(sent.files.values())))["sat_slime"])
+    assert build_method(settings.method) == build_method(config.method)
+    assert build_method(settings.method).stabilizers == named_method(method).stabilizers
+
+
+@pytest.mark.parametrize("method", ["trpo", "score-centering", "grpo-vcpo"])
+def test_what_slime_cannot_run_is_refused_before_anything_is_sent(tmp_path, method):
+    (fault,) = [line for line in slime_config_errors(paper(tmp_path, method=method)) if line.startswith("method")]
+    assert fault.startswith(f"method: {method}: ") and "embedded runtime" in fault
+
+
+@pytest.mark.parametrize("method, needed", [("grpo-decoupled-a3po", "the lag of every token"), ("topr", "the reward")])
+@pytest.mark.parametrize("cause", ["hooks.version_by_step=false", "extra_args.update-weight-transport=disk"])
+def test_what_needs_versions_is_refused_where_they_are_unknown(tmp_path, method, needed, cause):
+    key = cause.partition("=")[0]
+    (fault,) = [line for line in slime_config_errors(paper(tmp_path, cause, method=method)) if line.startswith(key)]
+    assert needed in fault
+    assert not [line for line in slime_config_errors(paper(tmp_path, cause)) if line.startswith(key)]
 
 
 def test_the_ratio_is_the_advantage_estimators(tmp_path):

@@ -1,9 +1,10 @@
-"""SAT's quantile over a whole optimizer step (scope `step`): all micro-batches, all data- and context-parallel ranks.
+"""The threshold of a method's judge over a whole optimizer step (scope `step`), such as SAT's quantile: over all
+micro-batches, all data- and context-parallel ranks.
 
 It needs log pi of every token before the first micro-batch is trained. With denominator `rollout` slime makes that
 forward pass anyway, to recompute `log_probs` under the current weights, unless --use-rollout-logprobs spares it. So
 that flag is left out, and scope `step` costs this one forward pass. With denominator `checkpoint` slime's pass is under
-the generating weights, and one more is made here. The quantile is exact as far as a forward pass is repeatable.
+the generating weights, and one more is made here. The threshold is exact as far as a forward pass is repeatable.
 """
 
 from __future__ import annotations
@@ -15,77 +16,75 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sat_slime.objective import Method, tail_quantile
+from sat_slime.objective import Method, threshold_scores
 from sat_slime.plugin.inside.settings import plugin_method
 
-_quantile: Tensor | None = None
+_threshold: Tensor | None = None
 
 
 def current(method: Method) -> Tensor | None:
-    """q of the current optimizer step under scope `step`, 0-dim; None where each micro-batch takes its own.
+    """The threshold of the current optimizer step under scope `step`, 0-dim; None where each micro-batch takes its own.
 
     Raises:
-        RuntimeError: no quantile was taken for the step, since the hook that takes it is not in place.
+        RuntimeError: no threshold was taken for the step, since the hook that takes it is not in place.
     """
     if not method.threshold_is_of_the_step:
         return None
-    if _quantile is None:
+    assert method.judge, "it has a threshold"
+    if _threshold is None:
         raise RuntimeError(
-            "sat.scope is step, but no quantile was taken for this step: add "
+            f"{method.judge.name}.scope is step, but no threshold was taken for this step: add "
             "--rollout-data-postprocess-path sat_slime.plugin.train_hooks.postprocess"
         )
-    return _quantile
+    return _threshold
 
 
 def forget() -> None:
-    """Forgets the quantile at the end of a step: it must not serve the next one."""
-    global _quantile
-    _quantile = None
+    """Forgets the threshold at the end of a step: it must not serve the next one."""
+    global _threshold
+    _threshold = None
 
 
+@torch.no_grad()
 def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any], actor: Any = None) -> None:
-    """Takes the quantile of a rollout batch, if the scope is `step`. It is called when all forward passes of slime are
+    """Takes the threshold of a rollout batch, if the scope is `step`. It is called when all forward passes of slime are
     done and the model holds the weights in training.
 
     Args:
         rollout_data: responses of this data-parallel rank, with the log-probs of its context-parallel rank.
         actor: slime's MegatronTrainRayActor, for a forward pass of our own where slime made none.
     """
-    global _quantile
+    global _threshold
     method = plugin_method(args)
-    _quantile = None
+    _threshold = None
     if not method.threshold_is_of_the_step:
         return
-    log_probs = rollout_data.get("log_probs") if method.denominator == "rollout" else None
+    assert method.judge, "it has a threshold"
+    log_probs = rollout_data.get("log_probs") if method.denominator in ("rollout", "a3po") else None
     if log_probs is None:
-        log_probs = _forward(args, rollout_data, actor)
+        log_probs = _forward(args, method, rollout_data, actor)
 
     from megatron.core import mpu
 
     if not mpu.is_pipeline_last_stage():
         return
 
-    from sat_slime.plugin.inside.log_ratio import denominator_log_probs, local_masks, log_ratio  # imports slime
+    from sat_slime.plugin.inside.tokens import context_group, token_batch  # imports slime
 
-    denominators = denominator_log_probs(
-        method, log_probs, rollout_data.get("rollout_log_probs"), rollout_data.get("log_probs")
-    )
-    masks = local_masks(rollout_data)
-    with torch.no_grad():
-        d = log_ratio(method, rollout_data, log_probs, denominators, masks)
-    assert method.sat, "it alone has a quantile"
-    group = mpu.get_data_parallel_group(with_context_parallel=True)
-    _quantile = tail_quantile(d[torch.cat(masks)], method.sat.alpha, group)
+    tokens, d = token_batch(method, rollout_data, log_probs)
+    scores = threshold_scores(method, tokens, group=context_group(), d=d)
+    _threshold = method.judge.threshold_of(scores, mpu.get_data_parallel_group(with_context_parallel=True))
 
 
-def _forward(args: Namespace, rollout_data: dict[str, Any], actor: Any) -> list[Tensor]:
+def _forward(args: Namespace, method: Method, rollout_data: dict[str, Any], actor: Any) -> list[Tensor]:
     """log pi of every response under the weights in training, by a forward pass of our own; [] on all pipeline stages
     but the last."""
     if actor is None:
+        assert method.judge, "it has a threshold"
         raise RuntimeError(
-            "sat.scope is step, but slime made no forward pass under the weights in training: leave out "
-            "--use-rollout-logprobs, or add --custom-megatron-init-path sat_slime.plugin.train_hooks.install, so that "
-            "one can be made"
+            f"{method.judge.name}.scope is step, but slime made no forward pass under the weights in training: leave "
+            "out --use-rollout-logprobs, or add --custom-megatron-init-path sat_slime.plugin.train_hooks.install, so "
+            "that one can be made"
         )
     from slime.backends.megatron_utils.data import get_data_iterator
 

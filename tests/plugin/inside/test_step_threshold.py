@@ -1,4 +1,4 @@
-"""The quantile of a step where it does not come from slime's own recompute pass (which test_loss.py covers)."""
+"""The threshold of a step where it does not come from slime's own recompute pass (which test_loss.py covers)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 from slime_step import Layout, make_args, make_problem, on_ranks
 
 from sat_slime.objective import tail_quantile
-from sat_slime.plugin.inside import step_quantile
+from sat_slime.plugin.inside import step_threshold
 from sat_slime.plugin.inside.settings import plugin_method
 
 
 @pytest.fixture(scope="module", autouse=True)
 def slime():
-    pytest.importorskip("megatron.core", reason="the quantile is over Megatron's ranks")
+    pytest.importorskip("megatron.core", reason="the threshold is over Megatron's ranks")
     fake_slime.install_where_missing()
     yield
     fake_slime.remove()
-    step_quantile.forget()
+    step_threshold.forget()
 
 
 class Actor:
@@ -33,8 +33,8 @@ class Actor:
 
 
 def take(layout, args, data, actor):
-    step_quantile.postprocess(args, 0, data, actor)
-    return step_quantile.current(plugin_method(args))
+    step_threshold.postprocess(args, 0, data, actor)
+    return step_threshold.current(plugin_method(args))
 
 
 @pytest.mark.parametrize("denominator", ["checkpoint", "rollout"])
@@ -50,7 +50,9 @@ def test_a_pass_of_our_own_where_slime_makes_none(denominator: str) -> None:
         "total_lengths": problem.total_lengths,
         "response_lengths": problem.response_lengths,
         "loss_masks": problem.loss_masks,
+        "tokens": problem.tokens,
         "rollout_log_probs": problem.rollout_log_probs,
+        "advantages": problem.advantages,
         "log_probs": None if spared else problem.log_probs,
         "num_microbatches": [2],
         "micro_batch_indices": [[0, 1, 2, 3], [4, 5, 6, 7]],
@@ -64,14 +66,14 @@ def test_a_pass_of_our_own_where_slime_makes_none(denominator: str) -> None:
         on_ranks(Layout(), take, args, data, None)
 
 
-def test_no_quantile_is_taken_for_micro_batches() -> None:
+def test_no_threshold_is_taken_for_micro_batches() -> None:
     args = make_args("sat-grpo")
-    step_quantile.postprocess(args, 0, {})
-    assert step_quantile.current(plugin_method(args)) is None
+    step_threshold.postprocess(args, 0, {})
+    assert step_threshold.current(plugin_method(args)) is None
 
 
-def test_a_quantile_does_not_outlive_its_step() -> None:
+def test_a_threshold_does_not_outlive_its_step() -> None:
     args = make_args({"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}})
-    step_quantile.forget()
-    with pytest.raises(RuntimeError, match="no quantile was taken for this step"):
-        step_quantile.current(plugin_method(args))
+    step_threshold.forget()
+    with pytest.raises(RuntimeError, match="no threshold was taken for this step"):
+        step_threshold.current(plugin_method(args))
