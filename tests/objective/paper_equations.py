@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import torch
 
 from sat_slime.objective import DPPO, DRPO, SPO, TIS, IcePop, KPop, Method, SeqClip, TokenBatch
+
+VOCABULARY, HEAD = 6, 4
+"""Sizes of the distributions of random states, and of the head that a batch holds of them."""
 
 
 @dataclass
@@ -21,6 +24,10 @@ class Tokens:
     mask: list[bool]
     lengths: list[int]
     log_proximal: list[float] | None = None
+    lags: list[float] | None = None
+    rewards: list[float] | None = None
+    rollout_head: list[list[float]] | None = None
+    policy_head: list[list[float]] | None = None
 
     @property
     def responses(self) -> list[list[int]]:
@@ -35,9 +42,19 @@ class Tokens:
     def active(self) -> list[int]:
         return [t for span in self.responses for t in span]
 
+    def part(self, positions: list[int], lengths: list[int]) -> Tokens:
+        """The tokens at these positions, as responses of those lengths."""
+        columns = {
+            name: column and [column[t] for t in positions] for name, column in vars(self).items() if name != "lengths"
+        }
+        return Tokens(**columns, lengths=lengths)
+
     def batch(self, dtype: torch.dtype = torch.float64) -> TokenBatch:
-        def tensor(values: list[float]) -> torch.Tensor:
+        def tensor(values: list[float] | list[list[float]]) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype)
+
+        def head(rows: list[list[float]] | None) -> torch.Tensor | None:
+            return None if rows is None else tensor(rows).reshape(len(rows), HEAD)
 
         return TokenBatch(
             log_probs=tensor(self.log_pi).requires_grad_(),
@@ -46,6 +63,10 @@ class Tokens:
             mask=torch.tensor(self.mask, dtype=torch.bool),
             lengths=self.lengths,
             proximal_log_probs=None if self.log_proximal is None else tensor(self.log_proximal),
+            lags=None if self.lags is None else tensor(self.lags),
+            rewards=None if self.rewards is None else tensor(self.rewards),
+            rollout_head=head(self.rollout_head),
+            policy_head=None if self.policy_head is None else head(self.policy_head).requires_grad_(),
         )
 
 
@@ -70,7 +91,20 @@ def random_tokens(seed: int, lengths: list[int], spread: float = 0.3, inactive: 
     log_pi = [min(m + d, -1e-3) for m, d in zip(log_mu, normal(spread), strict=True)]
     log_proximal = [min(m + d, -1e-3) for m, d in zip(log_mu, normal(spread), strict=True)]
     mask = (torch.rand(n, generator=generator) >= inactive).tolist()
-    return Tokens(log_pi, log_mu, normal(1.0), mask, lengths, log_proximal)
+    advantages = normal(1.0)
+    lags = torch.randint(0, 6, (n,), generator=generator).double().tolist()
+    rewards = torch.randint(-1, 2, (len(lengths),), generator=generator).double()
+    rewards = rewards.repeat_interleave(torch.tensor(lengths, dtype=torch.int64)).tolist()
+    heads = random_heads(n, spread, generator)
+    return Tokens(log_pi, log_mu, advantages, mask, lengths, log_proximal, lags, rewards, *heads)
+
+
+def random_heads(n: int, spread: float, generator: torch.Generator) -> tuple[list[list[float]], list[list[float]]]:
+    """Log-probs of the likeliest tokens of n states, under the engine and under the policy."""
+    engine, moved = torch.randn(2, n, VOCABULARY, generator=generator, dtype=torch.float64)
+    log_q = (1.5 * engine).log_softmax(-1)
+    top = log_q.topk(HEAD).indices
+    return log_q.gather(-1, top).tolist(), (log_q + spread * moved).log_softmax(-1).gather(-1, top).tolist()
 
 
 def denominator(method: Method, tokens: Tokens) -> list[float]:
@@ -185,8 +219,7 @@ def gradient(method: Method, tokens: Tokens, decisions: dict[int, Decision], wei
         for sign in (1, -1):
             moved = list(tokens.log_pi)
             moved[t] += sign * step
-            changed = Tokens(moved, tokens.log_mu, tokens.advantages, tokens.mask, tokens.lengths, tokens.log_proximal)
-            values = surrogate(method, changed, decisions)
+            values = surrogate(method, replace(tokens, log_pi=moved), decisions)
             ends.append(math.fsum(w * v for w, v in zip(weights, values, strict=True)))
         gradient.append((ends[0] - ends[1]) / (2 * step))
     return gradient

@@ -64,14 +64,7 @@ def test_micro_batches_add_up_to_the_batch(name: str, reduction: str) -> None:
 
     def loss_and_gradient(first: int, last: int) -> tuple[float, list[float]]:
         part = slice(sum(lengths[:first]), sum(lengths[:last]))
-        micro = paper.Tokens(
-            tokens.log_pi[part],
-            tokens.log_mu[part],
-            tokens.advantages[part],
-            tokens.mask[part],
-            lengths[first:last],
-            tokens.log_proximal[part],
-        )
+        micro = tokens.part(list(range(part.start, part.stop)), lengths[first:last])
         batch = micro.batch()
         if reduction == "response_mean":
             weights = response_mean_weights(batch.mask, batch.lengths, len(lengths))

@@ -404,11 +404,7 @@ def test_order_of_responses_does_not_matter(seed: int, name: str) -> None:
         start += length
     order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed)).tolist()
     positions = [t for b in order for t in spans[b]]
-    moved = paper.Tokens(
-        *([column[t] for t in positions] for column in (tokens.log_pi, tokens.log_mu, tokens.advantages, tokens.mask)),
-        lengths=[lengths[b] for b in order],
-        log_proximal=[tokens.log_proximal[t] for t in positions],
-    )
+    moved = tokens.part(positions, [lengths[b] for b in order])
     batch, other = tokens.batch(), moved.batch()
     values = policy_surrogate(method, batch).values
     permuted = policy_surrogate(method, other).values
