@@ -39,5 +39,5 @@ class SAPO(Penalty):
 
     def surrogate(self, ratio: Tensor, batch: BatchView) -> Tensor:
         """A (4 / tau) sigmoid(tau (r - 1)); 2 A / tau at r = 1, where its gradient in log pi is A."""
-        tau = torch.where(batch.advantages > 0, self.tau_pos, self.tau_neg).to(ratio.dtype)
+        tau = torch.full_like(ratio, self.tau_neg).masked_fill(batch.advantages > 0, self.tau_pos)
         return batch.advantages * (4 / tau) * torch.sigmoid(tau * (ratio - 1))

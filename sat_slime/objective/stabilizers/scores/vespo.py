@@ -48,6 +48,6 @@ class VESPO(Score):
         """phi(W), by the sign of the response's mean advantage."""
         log_w = batch.sequence_sum(batch.d).clamp(*LOG_PRODUCT)
         bad = batch.sequence_mean(batch.advantages) < 0
-        k = torch.where(bad, self.k_neg, self.k_pos).to(log_w.dtype)
-        rate = torch.where(bad, self.lambda_neg, self.lambda_pos).to(log_w.dtype)
+        k = torch.full_like(log_w, self.k_pos).masked_fill(bad, self.k_neg)
+        rate = torch.full_like(log_w, self.lambda_pos).masked_fill(bad, self.lambda_neg)
         return (k * log_w + rate * (1 - log_w.exp())).exp()
