@@ -106,19 +106,19 @@ def longest_prefix_end(values: Tensor, mean: float, group: dist.ProcessGroup | N
         up_to = before[:, None] + totals.cumsum(1)
         too_many = up_to[1] > mean * up_to[0]  # rises with the digit: the values are sorted by it
         if shift == first and not bool(too_many[-1]):
-            return _largest(values, values.new_full((), torch.inf), group)  # all of them fit
+            return _largest(values, group)  # all of them fit
         too_many[-1] = True  # so it was found with the digit before, whatever the last bit of this sum says
         digit = int(too_many.to(torch.uint8).argmax())
-        before = up_to[:, digit] - totals[:, digit]
+        before = before + totals[:, :digit].sum(1)  # not up_to - totals: that is NaN where a value is infinite
         found = (found << RADIX_BITS) | digit
         bits = bits[digits == digit]
-    return _largest(values, torch.tensor(found, dtype=pattern, device=values.device).view(values.dtype), group)
+    bound = torch.tensor(found, dtype=pattern, device=values.device).view(values.dtype)
+    return _largest(values[values < bound], group)
 
 
-def _largest(values: Tensor, below: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The largest of the values below a bound, or up to it where that is infinite; 0 where there is none."""
-    fitting = values if below.isinf() else values[values < below]
-    largest = fitting.amax() if len(fitting) else values.new_zeros(())
+def _largest(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """The largest of the values of all ranks, none of them negative; 0 where there is none."""
+    largest = values.amax() if len(values) else values.new_zeros(())
     if group is not None:
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
     return largest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,66 @@ from sat_slime.objective import (
     named_method,
     policy_loss,
     response_mean_weights,
+    supply_proximal,
     tail_quantile,
+    threshold_scores,
+    token_mean_weights,
 )
+from sat_slime.objective.quantile import longest_prefix_end
 from sat_slime.objective.ratio import log_ratio
+from sat_slime.objective.stabilizers.runtime.vcpo import VCPO
 
 WORLD = 3
 LENGTHS = [6, 1, 9, 4, 2, 8, 5, 7, 3, 6, 11, 2]
-SPLIT_METHODS = ["sat-grpo", "sat-gspo", "gspo", "seqclip", "gspo-tis", "dppo"]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "mis-geo": {"low": 0.9, "high": 1.1},
+    "opsm": {"delta": 0.02},
+    "trm-max": {"delta": 0.05},
+    "trm-mean": {"delta": 0.02},
+    "veto": {"low": 0.7, "high": 1.4},
+    "seq-tis": {"cap": 1.2},
+    "seq-mask-tis": {"low": 0.9, "high": 1.1},
+    "decoupled": {"cap": 1.2},
+    "flash": {"delta": 0.03},
+    "gmpo": {"eps_low": 0.1, "eps_high": 0.1},
+    "m2po": {"threshold": 0.01},
+}
+"""Bounds that some of the random responses keep and some do not."""
+SPLIT_METHODS = [
+    "sat-grpo",
+    "sat-gspo",
+    "gspo",
+    "seqclip",
+    "gspo-tis",
+    "dppo",
+    *(f"grpo-{name}" for name in ("mis-geo", "opsm", "trm-max", "trm-mean", "veto", "seq-tis", "seq-mask-tis")),
+    "grpo-decoupled-a3po",
+    "gspo-decoupled-a3po",
+    "sat-gspo-mis-geo",
+    "flash",
+    "vespo",
+    "gmpo",
+    "m2po",
+    "topr",
+    "score-centering",
+    "tv",
+]
+STEP_METHODS = ["sat-grpo", "sat-gspo", "m2po", "tv"]
+MEANS = (0.0, 1e-40, 0.011, 0.03, 0.3)
+SHARES = ("mis_geo", "opsm", "trm_max", "trm_mean", "veto", "flash", "m2po")
+"""Prefixes of those whose metric `masked` has to be between 0 and 1, or the test would see nothing."""
+
+
+def method_of(name: str) -> Method:
+    """The method of that name, with the settings above; `tv` is SAT's other score on the sequence ratio."""
+    method = named_method("sat-gspo" if name == "tv" else name)
+    settings = {**SETTINGS, "sat": {"score": "tv"}} if name == "tv" else SETTINGS
+    stabilizers = tuple(replace(one, **settings.get(one.name, {})) for one in method.stabilizers)
+    return replace(method, stabilizers=stabilizers)
 
 
 def method_log_ratio(method: Method, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    return log_ratio(method.ratio, method.denominator, batch.promoted(), group).detach()
+    return log_ratio(method.ratio, method.denominator, supply_proximal(method, batch.promoted()), group).detach()
 
 
 def quantile_cases() -> dict[str, torch.Tensor]:
@@ -52,6 +102,11 @@ def quantile_cases() -> dict[str, torch.Tensor]:
     }
 
 
+def prefix_cases() -> dict[str, torch.Tensor]:
+    cases = {name: values for name, values in quantile_cases().items() if values.dtype.itemsize >= 4}
+    return cases | {"float64 ties": cases["ties"].double()}
+
+
 def parts_of(values: torch.Tensor) -> list[torch.Tensor]:
     """The values in unequal parts, of which the last is empty."""
     cut = len(values) // 3
@@ -68,13 +123,20 @@ def context_parallel_part(tokens: paper.Tokens, rank: int) -> tuple[paper.Tokens
         positions += held
         lengths.append(len(held))
         start += length
-    columns = (tokens.log_pi, tokens.log_mu, tokens.advantages, tokens.mask)
-    part = paper.Tokens(
-        *([column[t] for t in positions] for column in columns),
-        lengths=lengths,
-        log_proximal=[tokens.log_proximal[t] for t in positions],
-    )
-    return part, positions
+    return tokens.part(positions, lengths), positions
+
+
+def data_parallel_part(tokens: paper.Tokens, rank: int) -> tuple[paper.Tokens, list[int]]:
+    """The responses that a rank holds, and the positions of their tokens: the last rank has none."""
+    first, last = ((0, 5), (5, len(LENGTHS)), (0, 0))[rank]
+    held = list(range(sum(LENGTHS[:first]), sum(LENGTHS[:last])))
+    return tokens.part(held, LENGTHS[first:last]), held
+
+
+def response_weights() -> torch.Tensor:
+    """log of the product of ratios of each response: huge and tiny ones, as of long responses."""
+    generator = torch.Generator().manual_seed(9)
+    return torch.randn(40, generator=generator, dtype=torch.float64) * 0.4 - 800.0
 
 
 def step_metrics(rank: int | None) -> MetricAccumulator:
@@ -115,6 +177,8 @@ def worker(rank: int, folder: str) -> None:
     results: dict[str, Any] = {}
     for name, values in quantile_cases().items():
         results[f"quantile/{name}"] = [tail_quantile(parts_of(values)[rank], a, group) for a in (0.5, 0.9, 1.0)]
+    for name, values in prefix_cases().items():
+        results[f"prefix/{name}"] = [longest_prefix_end(parts_of(values)[rank], mean, group) for mean in MEANS]
 
     moved: list[int] = []
     all_reduce = dist.all_reduce
@@ -123,6 +187,9 @@ def worker(rank: int, folder: str) -> None:
         moved.clear()
         tail_quantile(torch.rand(n), 0.9, group)
         results[f"bytes/{n}"] = sum(moved)
+        moved.clear()
+        longest_prefix_end(torch.rand(n), 0.3, group)
+        results[f"prefix bytes/{n}"] = sum(moved)
     dist.all_reduce = all_reduce
 
     tokens = paper.random_tokens(seed=31, lengths=LENGTHS, spread=0.2)
@@ -131,15 +198,30 @@ def worker(rank: int, folder: str) -> None:
     for name in SPLIT_METHODS:
         batch = part.batch()
         weights = response_mean_weights(batch.mask, batch.lengths, len(LENGTHS), group)
-        loss = policy_loss(named_method(name), batch, weights, group=group)
+        loss = policy_loss(method_of(name), batch, weights, group=group)
         loss.total.backward()
+        step = MetricAccumulator()
+        step.add(loss.metrics, batch.n_active)
         results[f"split/{name}"] = (
             loss.total.detach(),
             loss.surrogate.values.detach(),
             batch.log_probs.grad,
             loss.metrics,
-            method_log_ratio(named_method(name), batch, group),
+            method_log_ratio(method_of(name), batch, group),
+            None if batch.policy_head is None else batch.policy_head.grad,
+            step.reduce(group),
         )
+
+    part, positions = data_parallel_part(tokens, rank)
+    results["data-parallel positions"] = positions
+    for name in STEP_METHODS:
+        method, batch = method_of(name), part.batch()
+        threshold = method.judge.threshold_of(threshold_scores(method, batch), group)
+        weights = token_mean_weights(batch.mask, len(tokens.active))
+        loss = policy_loss(method, batch, weights, quantile=threshold)
+        loss.total.backward()
+        results[f"step/{name}"] = threshold, loss.surrogate.values.detach(), batch.log_probs.grad
+    results["scale"] = VCPO().scale(parts_of(response_weights())[rank], group)
 
     results["metrics"] = step_metrics(rank).reduce(group)
     results["no metrics"] = MetricAccumulator().reduce(group)
@@ -148,6 +230,7 @@ def worker(rank: int, folder: str) -> None:
     results["odd metrics"] = error_of(lambda: odd.reduce(group))
     with_nan = torch.tensor([1.0, math.nan]) if rank == 1 else torch.ones(2)
     results["nan"] = error_of(lambda: tail_quantile(with_nan, 0.9, group))
+    results["prefix nan"] = error_of(lambda: longest_prefix_end(with_nan, 0.9, group))
 
     pi, mu, mask, checkpoint = (parts_of(tensor)[rank] for tensor in mismatch_inputs())
     results["mismatch"] = mismatch_metrics(pi, mu, mask, checkpoint_log_probs=checkpoint, group=group)
@@ -177,9 +260,19 @@ def test_quantile_is_that_of_one_process_to_the_bit(ranks: list[dict[str, Any]],
             assert torch.equal(q, alone) and q.dtype == alone.dtype
 
 
+@pytest.mark.parametrize("name", list(prefix_cases()))
+def test_prefix_end_is_that_of_one_process(ranks: list[dict[str, Any]], name: str) -> None:
+    values = prefix_cases()[name]
+    for results in ranks:
+        for end, mean in zip(results[f"prefix/{name}"], MEANS, strict=True):
+            alone = longest_prefix_end(values, mean)
+            assert torch.equal(end, alone) and end.dtype == alone.dtype
+
+
 def test_bytes_moved_do_not_grow_with_the_tokens(ranks: list[dict[str, Any]]) -> None:
     for results in ranks:
         assert 0 < results["bytes/10"] == results["bytes/100000"] < 64 * 1024
+        assert 0 < results["prefix bytes/10"] == results["prefix bytes/100000"] < 128 * 1024
 
 
 @pytest.mark.parametrize("name", SPLIT_METHODS)
@@ -187,13 +280,15 @@ def test_responses_split_over_context_parallel_ranks(ranks: list[dict[str, Any]]
     tokens = paper.random_tokens(seed=31, lengths=LENGTHS, spread=0.2)
     batch: TokenBatch = tokens.batch()
     weights = response_mean_weights(batch.mask, batch.lengths, len(LENGTHS))
-    whole = policy_loss(named_method(name), batch, weights)
+    whole = policy_loss(method_of(name), batch, weights)
     whole.total.backward()
-    score = method_log_ratio(named_method(name), batch)
+    score = method_log_ratio(method_of(name), batch)
+    step = MetricAccumulator()
+    step.add(whole.metrics, batch.n_active)
 
     assert sum(results[f"split/{name}"][0].item() for results in ranks) == pytest.approx(whole.total.item(), rel=1e-12)
     for results in ranks:
-        _, values, gradient, metrics, part_score = results[f"split/{name}"]
+        _, values, gradient, metrics, part_score, head_gradient, step_metrics = results[f"split/{name}"]
         positions = results["positions"]
         torch.testing.assert_close(values, whole.surrogate.values[positions].detach(), rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(gradient, batch.log_probs.grad[positions], rtol=1e-12, atol=1e-14)
@@ -201,10 +296,44 @@ def test_responses_split_over_context_parallel_ranks(ranks: list[dict[str, Any]]
         for key in ("sat/q", "sat/scope_too_small"):
             if key in metrics:
                 torch.testing.assert_close(metrics[key], whole.metrics[key], rtol=1e-12, atol=0)
+        if head_gradient is not None:
+            torch.testing.assert_close(head_gradient, batch.policy_head.grad[positions], rtol=1e-12, atol=1e-14)
+        assert drop_losses(step_metrics) == pytest.approx(drop_losses(step.reduce()), rel=1e-6)  # shares are float32
+    for prefix in SHARES:
+        if f"{prefix}/masked" in whole.metrics:
+            assert 0 < whole.metrics[f"{prefix}/masked"] < 1
     if name == "sat-gspo":
         assert whole.metrics["sat/scope_too_small"] == 1.0
     if name == "sat-grpo":
         assert whole.metrics["sat/gate_rate"] > 0
+
+
+def drop_losses(metrics: dict[str, float]) -> dict[str, float]:
+    """Without loss/*, which are shares of a sum over the ranks and not means over tokens."""
+    return {name: value for name, value in metrics.items() if not name.startswith("loss/")}
+
+
+@pytest.mark.parametrize("name", STEP_METHODS)
+def test_threshold_of_a_step_over_data_parallel_ranks(ranks: list[dict[str, Any]], name: str) -> None:
+    tokens = paper.random_tokens(seed=31, lengths=LENGTHS, spread=0.2)
+    method, batch = method_of(name), tokens.batch()
+    threshold = method.judge.threshold_of(threshold_scores(method, batch))
+    whole = policy_loss(method, batch, token_mean_weights(batch.mask, len(tokens.active)))
+    whole.total.backward()
+    assert threshold > 0
+    for results in ranks:
+        part_threshold, values, gradient = results[f"step/{name}"]
+        positions = results["data-parallel positions"]
+        assert torch.equal(part_threshold, threshold)
+        torch.testing.assert_close(values, whole.surrogate.values[positions].detach(), rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(gradient, batch.log_probs.grad[positions], rtol=1e-12, atol=1e-14)
+
+
+def test_learning_rate_scale_over_ranks(ranks: list[dict[str, Any]]) -> None:
+    alone = VCPO().scale(response_weights())
+    assert 0 < alone["vcpo/scale"] < 1
+    for results in ranks:
+        assert results["scale"] == pytest.approx(alone, rel=1e-12) and results["scale"] == ranks[0]["scale"]
 
 
 def test_metrics_over_ranks(ranks: list[dict[str, Any]]) -> None:
@@ -218,6 +347,7 @@ def test_metrics_over_ranks(ranks: list[dict[str, Any]]) -> None:
 def test_nan_on_one_rank_is_an_error_on_all(ranks: list[dict[str, Any]]) -> None:
     for results in ranks:
         assert "1 of 6 log-ratios are NaN" in results["nan"]
+        assert "1 of 6 values are NaN" in results["prefix nan"]
 
 
 def test_mismatch_over_ranks(ranks: list[dict[str, Any]]) -> None:

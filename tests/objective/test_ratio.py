@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sat_slime.objective import TokenBatch, compose_method, named_method, threshold_scores
-from sat_slime.objective.ratio import log_ratio
+from sat_slime.objective.ratio import log_ratio, sequence_max, sequence_sum
 
 
 def test_denominators() -> None:
@@ -45,3 +45,31 @@ def test_threshold_scores_are_detached_and_of_the_methods_ratio() -> None:
         d = paper.log_ratios(named_method(name), tokens, tokens.log_mu, sequence)
         assert not score.requires_grad
         assert score.tolist() == pytest.approx([abs(d[t]) for t in tokens.active])
+
+
+def sequences_with_garbage() -> TokenBatch:
+    """Four responses: two active tokens and one not, none at all, one token, one that is not active."""
+    mask = torch.tensor([True, False, True, True, False])
+    zeros = torch.zeros(5)
+    return TokenBatch(zeros, zeros, zeros, mask, [3, 0, 1, 1])
+
+
+def test_sequence_sum_is_over_the_active_tokens_of_each_response() -> None:
+    values = torch.tensor([-1.0, math.nan, -3.0, 4.0, math.inf], requires_grad=True)
+    sums = sequence_sum(values, sequences_with_garbage())
+    assert sums.tolist() == [-4.0, 0.0, -4.0, 4.0, 0.0]
+    assert sums.dtype == torch.float32 and not sums.requires_grad
+
+
+def test_sequence_max_is_over_the_active_tokens_of_each_response() -> None:
+    values = torch.tensor([-1.0, math.nan, -3.0, -4.0, math.inf], requires_grad=True)
+    largest = sequence_max(values, sequences_with_garbage())
+    assert largest.tolist() == [-1.0, 0.0, -1.0, -4.0, 0.0]
+    assert largest.dtype == torch.float32 and not largest.requires_grad
+
+
+def test_sequence_sum_of_a_long_response_loses_no_precision_in_float32() -> None:
+    n = 200_000
+    values = torch.rand(n, generator=torch.Generator().manual_seed(0)) * 1e-3
+    batch = TokenBatch(values, torch.zeros(n), torch.ones(n), torch.ones(n, dtype=torch.bool), [n])
+    assert sequence_sum(values, batch)[0].item() == pytest.approx(values.double().sum().item(), rel=1e-7)

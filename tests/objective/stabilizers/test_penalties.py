@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from sat_slime.objective import DRPO, SPO, TIS, BatchView, TokenBatch
+from sat_slime.objective.stabilizers.penalties.sapo import SAPO
 
 
 def view_of(pi: torch.Tensor, mu: torch.Tensor, advantages: torch.Tensor) -> BatchView:
@@ -36,3 +39,10 @@ def test_tis_caps_one_side() -> None:
     ratios = torch.tensor([0.01, 1.0, 2.0, 2.5, float("inf")])
     view = view_of(ratios, torch.ones(5), torch.ones(5))
     assert TIS(cap=2.0).factor(view).tolist() == pytest.approx([0.01, 1.0, 2.0, 2.0, 2.0])
+
+
+def test_sapo_reads_its_settings_in_the_precision_of_the_batch() -> None:
+    ratio = torch.tensor([1.7], dtype=torch.float64)
+    one = torch.ones(1, dtype=torch.float64)
+    value = SAPO(tau_neg=1.05).surrogate(ratio, view_of(one, one, -one))
+    assert value.item() == pytest.approx(-4 / 1.05 / (1 + math.exp(-1.05 * 0.7)), rel=1e-14)
