@@ -37,7 +37,7 @@ GRPO = "grpo"
 ACTING = [  # each with settings at which it treats some tokens of a spread of 0.5 otherwise than others
     at("m2po", threshold=0.01, scope="microbatch", called="m2po-microbatch"),
     at("cispo", eps_low=0.3, eps_high=0.4, called="cispo-narrow"),
-    at("topr", good_by="advantage", cap=0.9, called="topr-advantage"),
+    at("topr", good_by="advantage", cap=1.1, called="topr-advantage"),
     at("aspo", eps_low=0.5, eps_high=0.5, cap=1.2, called="aspo-low-cap"),
     at("flash", delta=0.06, called="flash-wide"),
     at("vespo", k_pos=1.1, lambda_pos=0.7, k_neg=0.3, lambda_neg=1.3, called="vespo-other"),

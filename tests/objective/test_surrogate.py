@@ -203,6 +203,17 @@ def test_huge_log_ratios_give_finite_gradients(method: Method, dtype: torch.dtyp
         assert batch.log_probs.grad[4] == 0, "without advantage there is no gradient, but that of a penalty"
 
 
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_where_the_policies_agree_every_gradient_is_the_advantage(method: Method) -> None:
+    tokens = paper.random_tokens(seed=9, lengths=[4, 1, 6, 3], inactive=0.0)
+    tokens.advantages = [1.5] * 4 + [0.0] + [-0.5] * 6 + [2.0] * 3
+    tokens.log_mu, tokens.log_proximal, tokens.rollout_head = tokens.log_pi, tokens.log_pi, tokens.policy_head
+    batch = tokens.batch()
+    policy_surrogate(method, batch).values.sum().backward()
+    torch.testing.assert_close(batch.log_probs.grad, batch.advantages, rtol=1e-12, atol=1e-12)
+    assert batch.policy_head.grad is None or batch.policy_head.grad.abs().max() < 1e-12
+
+
 def test_no_mismatch_leaves_the_gate_shut_and_the_ratio_one() -> None:
     log_probs = torch.full((6,), -1.0, requires_grad=True)
     advantages = torch.tensor([1.0, -1.0, 0.0, 2.0, -2.0, 0.5])

@@ -4,23 +4,15 @@ import math
 
 import pytest
 import torch
+from views import factors, make_batch
 
-from sat_slime.objective import DPPO, BatchView, Gate, IcePop, KPop, SeqClip, TokenBatch
+from sat_slime.objective import DPPO, IcePop, KPop, SeqClip
 from sat_slime.objective.bernoulli import bernoulli_kl
-from sat_slime.objective.ratio import Denominator, log_ratio
-
-
-def make_batch(pi: list[float], mu: list[float], advantages: list[float], lengths: list[int]) -> TokenBatch:
-    def log(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float64).log()
-
-    n = len(pi)
-    return TokenBatch(log(pi), log(mu), torch.tensor(advantages).double(), torch.ones(n, dtype=torch.bool), lengths)
-
-
-def factors(gate: Gate, batch: TokenBatch, denominator: Denominator = "rollout") -> torch.Tensor:
-    d = log_ratio(gate.ratio, denominator, batch)
-    return gate.factor(BatchView(batch, denominator, d, batch.advantages))
+from sat_slime.objective.stabilizers.gates.mis_geo import MISGeo
+from sat_slime.objective.stabilizers.gates.opsm import OPSM
+from sat_slime.objective.stabilizers.gates.trm_max import TRMMax
+from sat_slime.objective.stabilizers.gates.trm_mean import TRMMean
+from sat_slime.objective.stabilizers.gates.veto import Veto
 
 
 def test_dppo_keeps_pull_back_and_small_moves_of_mass() -> None:
@@ -83,3 +75,61 @@ def test_seqclip_judges_whole_responses() -> None:
     batch = make_batch([0.5, 0.3, 0.9, 0.9], [0.5, 0.2, 0.1, 0.9], [1.0] * 4, [2, 2])
     gate = factors(SeqClip(0.8, 1.25), batch)
     assert gate.tolist() == [1, 1, 0, 0]
+
+
+# pi / mu is 1, 1.1 and 2, 0.5: the geometric mean of the first response is 1.0488, that of the second 1.
+PAIRS = {"pi": [0.5, 0.55, 0.8, 0.2], "mu": [0.5, 0.5, 0.4, 0.4], "lengths": [2, 2]}
+
+
+@pytest.mark.parametrize(
+    "low, high, expected", [(0.99, 1.01, [0, 0, 1, 1]), (0.99, 1.05, [1] * 4), (1, 1, [0, 0, 1, 1])]
+)
+def test_mis_geo_judges_the_geometric_mean_of_a_response(low: float, high: float, expected: list[float]) -> None:
+    batch = make_batch(**PAIRS, advantages=[1.0, -1.0, 1.0, 0.0])
+    assert factors(MISGeo(low, high), batch).tolist() == expected
+    assert factors(SeqClip(low, high), batch).tolist() == expected, "over mu it is SeqClip's gate on any ratio"
+
+
+def test_gates_on_a_response_read_the_proximal_policy_where_there_is_one() -> None:
+    batch = make_batch(**PAIRS, advantages=[1.0] * 4, proximal=[0.5, 0.5, 0.8, 0.4])
+    for gate in (MISGeo(), TRMMax(0.1), TRMMean(0.1), Veto(high=1.5)):
+        assert factors(gate, batch, "checkpoint").tolist() == [1, 1, 0, 0]
+    assert factors(OPSM(), batch, "checkpoint").tolist() == factors(OPSM(), batch).tolist(), "it reads pi and mu"
+
+
+def test_opsm_drops_bad_responses_that_the_policy_moved_away_from() -> None:
+    # The means of log(mu / pi) are log 2 = 0.69, -log 2 and 0.
+    pi, mu = [0.2, 0.2, 0.8, 0.8, 0.2, 0.8], [0.4, 0.4, 0.4, 0.4, 0.4, 0.4]
+    bad, good, mixed = [-1.0] * 6, [1.0] * 6, [-1.0, 0.0, -1.0, 1.0, -1.0, 1.0]
+    assert factors(OPSM(), make_batch(pi, mu, bad, [2, 2, 2])).tolist() == [0, 0, 1, 1, 1, 1]
+    assert factors(OPSM(), make_batch(pi, mu, good, [2, 2, 2])).tolist() == [1] * 6
+    assert factors(OPSM(), make_batch(pi, mu, mixed, [2, 2, 2])).tolist() == [0, 1, 1, 1, 1, 1]
+    assert factors(OPSM(delta=0.7), make_batch(pi, mu, bad, [2, 2, 2])).tolist() == [1] * 6
+
+
+def test_trm_by_the_worst_token_and_by_the_mean() -> None:
+    batch = make_batch(**PAIRS, advantages=[1.0] * 4)
+    worst, k3 = math.log(2) ** 2 / 2, (2 - 1 - math.log(2) + 0.5 - 1 + math.log(2)) / 2
+    assert factors(TRMMax(worst * 1.001), batch).tolist() == [1] * 4
+    assert factors(TRMMax(worst * 0.999), batch).tolist() == [1, 1, 0, 0]
+    assert factors(TRMMean(k3 * 1.001), batch).tolist() == [1] * 4
+    assert factors(TRMMean(k3 * 0.999), batch).tolist() == [1, 1, 0, 0]
+
+
+def test_trm_sees_a_broken_token() -> None:
+    batch = make_batch([1e-300, 0.5], [0.5, 0.5], [1.0, 1.0], [2])
+    assert factors(TRMMax(), batch).tolist() == factors(TRMMean(), batch).tolist() == [0, 0]
+
+
+def test_veto_drops_a_response_for_one_token() -> None:
+    batch = make_batch([0.5, 4e-5, 0.5, 6e-5, 0.5, 0.5], [0.5] * 4 + [4e-3, 0.5], [1.0] * 6, [2, 2, 2])
+    assert factors(Veto(), batch).tolist() == [0, 0, 1, 1, 1, 1]
+    assert factors(Veto(high=100), batch).tolist() == [0, 0, 1, 1, 0, 0]
+    assert factors(Veto(high=126), batch).tolist() == [0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", [SeqClip, IcePop, MISGeo, Veto])
+@pytest.mark.parametrize("low, high", [(1.1, 2.0), (0.5, 0.9)])
+def test_a_range_that_does_not_hold_1_is_refused(kind: type, low: float, high: float) -> None:
+    with pytest.raises(ValueError, match=f"the range of low {low} and high {high} does not hold 1"):
+        kind(low=low, high=high)

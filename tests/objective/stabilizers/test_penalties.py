@@ -4,9 +4,19 @@ import math
 
 import pytest
 import torch
+from methods_under_test import at
+from views import make_batch
 
-from sat_slime.objective import DRPO, SPO, TIS, BatchView, TokenBatch
+from sat_slime.objective import DRPO, SPO, TIS, BatchView, TokenBatch, policy_surrogate
 from sat_slime.objective.stabilizers.penalties.sapo import SAPO
+
+
+def slopes(name: str, pi: list[float], mu: list[float], advantages: list[float], **settings: float) -> list[float]:
+    """Gradient of the sum of S in log pi, each token a response."""
+    batch = make_batch(pi, mu, advantages, [1] * len(pi))
+    batch.log_probs.requires_grad_()
+    policy_surrogate(at(name, **settings), batch).values.sum().backward()
+    return batch.log_probs.grad.tolist()
 
 
 def view_of(pi: torch.Tensor, mu: torch.Tensor, advantages: torch.Tensor) -> BatchView:
@@ -46,3 +56,30 @@ def test_sapo_reads_its_settings_in_the_precision_of_the_batch() -> None:
     one = torch.ones(1, dtype=torch.float64)
     value = SAPO(tau_neg=1.05).surrogate(ratio, view_of(one, one, -one))
     assert value.item() == pytest.approx(-4 / 1.05 / (1 + math.exp(-1.05 * 0.7)), rel=1e-14)
+
+
+def test_sapo_has_ppos_slope_at_ratio_one_and_little_far_away() -> None:
+    pi, mu = [0.5, 0.5, 0.9, 0.9, 0.01], [0.5, 0.5, 0.05, 0.05, 0.5]
+    up, down, far_up, far_down, gone = slopes("sapo", pi, mu, [2.0, -3.0, 1.0, -1.0, 1.0])
+    assert (up, down) == pytest.approx((2, -3))
+    assert 0 < far_up < 1e-5 and -1e-5 < far_down < 0 and abs(far_down) < far_up, "it is sharper below 0"
+    assert gone == pytest.approx(0.02 * 4 * 0.27292 * 0.72708, rel=1e-3), "the sigmoid of -0.98"
+
+
+def test_sapo_without_advantage_reads_the_steepness_of_the_negative_ones() -> None:
+    values = policy_surrogate(at("sapo"), make_batch([0.5] * 2, [0.5] * 2, [1.0, -1.0], [2])).values
+    assert values.tolist() == pytest.approx([2 / 1.0, -2 / 1.05])
+
+
+def test_ipo_drops_by_the_probability_in_either_direction_and_draws_back_everywhere() -> None:
+    # |pi - mu| is 0.1 - 1e-9, 0.11, 0.11, 0.3.
+    pi, mu = [0.5999999999, 0.61, 0.39, 0.8], [0.5, 0.5, 0.5, 0.5]
+    expected = [x - 2e-3 * math.log(p / m) for x, p, m in zip([1.2, 0, 0, 0], pi, mu, strict=True)]
+    assert slopes("ipo", pi, mu, [1.0, 1.0, 1.0, 0.0]) == pytest.approx(expected)
+    assert slopes("ipo", pi, mu, [1.0, 1.0, 1.0, 0.0], kl_tau=0.0) == pytest.approx([1.2, 0, 0, 0])
+
+
+def test_dro_pulls_back_without_advantage() -> None:
+    pi, mu = [0.6, 0.4, 0.5], [0.5, 0.5, 0.5]
+    expected = [-0.2 * math.log(1.2), -0.2 * math.log(0.8), -1.5]
+    assert slopes("dro", pi, mu, [0.0, 0.0, -1.5], beta=0.2) == pytest.approx(expected)

@@ -2,13 +2,26 @@ from __future__ import annotations
 
 import math
 
+import paper_equations as paper
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from methods_under_test import at
+from views import make_batch, view_of
 
-from sat_slime.objective import SAT, Clip, contraction_factors, scope_too_small, tail_quantile
+from sat_slime.objective import (
+    SAT,
+    Clip,
+    compose,
+    contraction_factors,
+    named_method,
+    policy_surrogate,
+    scope_too_small,
+    tail_quantile,
+)
 from sat_slime.objective.clip import clipped_surrogate
+from sat_slime.objective.ratio import log_ratio
 from sat_slime.objective.stabilizers.clips.ppo import clip_ends
 from sat_slime.objective.stabilizers.clips.sat import contract, contracted_ends, contraction, quantile, sat_surrogate
 
@@ -102,3 +115,47 @@ def test_the_factors_of_both_forms_are_the_same(q: float, dtype: torch.dtype) ->
     d = torch.randn(500, generator=torch.Generator().manual_seed(1), dtype=dtype)
     plain = torch.minimum(*contraction_factors(d, q))
     torch.testing.assert_close(contraction(d.abs(), q), plain, rtol=4 * torch.finfo(dtype).eps, atol=0)
+
+
+# -------------------------------------------------------------------------------------------- by the total variation
+
+
+def test_the_score_tv_is_the_distance_of_the_probabilities() -> None:
+    batch = make_batch([0.6, 0.1, 0.02, 0.9], [0.5, 0.3, 0.01, 0.9], [1.0] * 4, [3, 1], proximal=[0.6, 0.2, 0.01, 0.8])
+    token, sequence = named_method("grpo").base, named_method("gspo").base
+    score = SAT(score="tv").staleness
+    assert score(view_of(token, batch)).tolist() == pytest.approx([0.1, 0.2, 0.01, 0])
+    assert score(view_of(token, batch, "checkpoint")).tolist() == pytest.approx([0, 0.1, 0.01, 0.1])
+    assert score(view_of(sequence, batch)).tolist() == pytest.approx([0.31 / 3] * 3 + [0])
+    assert SAT().staleness(view_of(token, batch)).tolist() == pytest.approx([math.log(x) for x in (1.2, 3, 2, 1)])
+
+
+def test_tv_finds_another_tail_than_the_log_ratio() -> None:
+    """Nine tokens near mu and one rare token at twice its probability: it is the stalest by |d|, and not by tv."""
+    mu = [0.5] * 9 + [0.001]
+    pi = [0.5, 0.51, 0.52, 0.53, 0.54, 0.55, 0.56, 0.57, 0.59, 0.002]
+    batch = make_batch(pi, mu, [1.0] * 10, [10])
+    by_ratio, by_tv = (policy_surrogate(at("grpo", SAT(score=score)), batch) for score in ("log_ratio", "tv"))
+    assert by_ratio.metrics["sat/q"].item() == pytest.approx(math.log(0.59 / 0.5))
+    assert by_tv.metrics["sat/q"].item() == pytest.approx(0.07)
+    # The tail by tv is the token at 0.59: its upper radius is 0.2 / (1 + (0.09 / 0.07)^2) = 0.0754.
+    assert by_tv.values[8].item() == pytest.approx(1 + 0.2 / (1 + (9 / 7) ** 2))
+    assert by_ratio.values[8].item() == pytest.approx(1.18)
+    assert by_tv.metrics["sat/newly_clipped"].item() == pytest.approx(0.1)
+    assert by_tv.metrics["sat/gate_rate"].item() == by_ratio.metrics["sat/gate_rate"].item() == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("base", ["grpo", "gspo"])
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), spread=st.floats(0.01, 1.0), exponent=st.sampled_from([1.0, 2.0, 3.5]))
+def test_the_equations_by_tv_are_the_loss(base: str, seed: int, spread: float, exponent: float) -> None:
+    sat, clip = SAT(score="tv", alpha=0.7, exponent=exponent), Clip(0.2, 0.28)
+    method = compose(named_method(base).base, [sat], trust_region=clip)
+    batch = paper.random_tokens(seed, [6, 1, 9, 4], spread, inactive=0.0).batch()
+    values = policy_surrogate(method, batch).values
+    d = log_ratio(method.ratio, "rollout", batch)
+    stale = sat.staleness(view_of(method.base, batch))
+    plain = sat_surrogate(sat, clip, d, batch.advantages, quantile(stale, sat.alpha), stale)
+    torch.testing.assert_close(values, plain, rtol=1e-13, atol=1e-13)
+    (slopes,), (expected,) = (torch.autograd.grad(x.sum(), batch.log_probs, retain_graph=True) for x in (values, plain))
+    torch.testing.assert_close(slopes, expected, rtol=1e-12, atol=1e-13)

@@ -1,0 +1,79 @@
+"""M2PO's selection, against sort-and-prefix by its definition."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from views import make_batch, view_of
+
+from sat_slime.objective import TokenBatch
+from sat_slime.objective.stabilizers.gates.m2po import M2PO
+
+
+def kept(d: list[float], advantages: list[float], threshold: float) -> list[float]:
+    """What M2PO multiplies the tokens by, d being their log-ratios."""
+    one = M2PO(threshold=threshold)
+    mu = torch.full((len(d),), -1.0, dtype=torch.float64)
+    ones = torch.ones(len(d), dtype=torch.bool)
+    batch = TokenBatch(mu + torch.tensor(d).double(), mu, torch.tensor(advantages).double(), ones, [len(d)])
+    view = view_of(one, batch)
+    view.threshold = one.threshold_of(one.scores(view)[0])
+    return one.factor(view).tolist()
+
+
+@pytest.mark.parametrize(
+    "d, advantages, expected",
+    [
+        ([0.1, 0.2, 0.3], [1, 1, 1], [1, 1, 1]),  # mean 0.0467 of all, 0.025 of two
+        ([0.1, 0.2, 0.31, 0.05], [1, 1, 1, 1], [1, 1, 1, 1]),
+        ([0.1, 0.2, 0.31, 9.0], [1, 1, -1, -1], [1, 1, 1, 1]),  # what is drawn back is kept, however far
+        ([0.1, 0.2, 0.31, -9.0], [1, 1, -1, 1], [1, 1, 1, 1]),
+        ([0.1, -0.2, 9.0, -9.0], [1, -1, 0, 0], [1, 1, 1, 1]),  # without advantage nothing leads outward
+        ([0.1, 0.2, 0.9], [1, 1, 1], [1, 1, 0]),
+        ([0.5, 0.6, 0.7], [1, 1, 1], [0, 0, 0]),  # none fits
+        ([0.1, -0.5, 0.5], [1, -1, 1], [1, 0, 0]),  # equal ones go together
+        ([0.2, 0.2, -0.2], [1, 1, -1], [1, 1, 1]),
+        ([-3.0], [1], [1]),
+        ([], [], []),
+    ],
+)
+def test_known_selections(d: list[float], advantages: list[float], expected: list[float]) -> None:
+    assert kept(d, advantages, 0.05) == expected
+
+
+steps = st.sampled_from([0.0, 1e-3, 0.05, 0.1, 0.2, 0.3, 1.0, 5.0])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    tokens=st.lists(st.tuples(steps, st.sampled_from([-1, 1]), st.sampled_from([-2.0, 0.0, 0.5])), max_size=30),
+    threshold=st.sampled_from([1e-4, 0.013, 0.04, 0.5, 100.0]),
+)
+def test_the_selection_is_its_definition(tokens: list[tuple[float, int, float]], threshold: float) -> None:
+    d, advantages = [sign * size for size, sign, _ in tokens], [a for *_, a in tokens]
+    factor = kept(d, advantages, threshold)
+    outward = sorted((x * x, t) for t, (x, a) in enumerate(zip(d, advantages, strict=True)) if a * x > 0)
+    assert all(factor[t] == 1 for t in set(range(len(d))) - {t for _, t in outward})
+    chosen = [square for square, t in outward if factor[t] == 1]
+    assert chosen == [square for square, _ in outward][: len(chosen)], "a prefix of the sorted ones"
+    assert math.fsum(chosen) <= threshold * len(chosen) * (1 + 1e-12), "within the budget"
+    rest = [square for square, t in outward if factor[t] == 0]
+    if rest:
+        group = [square for square in rest if square == rest[0]]
+        longer = chosen + group
+        assert math.fsum(longer) > threshold * len(longer) * (1 - 1e-12), "the next ones do not fit"
+
+
+def test_the_mean_that_is_exactly_the_threshold_fits() -> None:
+    assert kept([0.5, 0.5], [1, 1], 0.25) == [1, 1]
+    assert kept([0.25, 0.5], [1, 1], 0.15625) == [1, 1]
+
+
+def test_the_scores_are_of_the_outward_tokens_alone() -> None:
+    batch = make_batch([0.6, 0.6, 0.4, 0.4, 0.5], [0.5] * 5, [1.0, -1.0, 1.0, -1.0, 1.0], [5])
+    scores, padding = M2PO().scores(view_of(M2PO(), batch))
+    assert scores.tolist() == pytest.approx([math.log(1.2) ** 2, math.log(0.8) ** 2]) and padding == 0
