@@ -1,4 +1,5 @@
-"""Measures what the objective costs on one CPU core: SAT against PPO's clip, and the tail quantile against a sort.
+"""Measures what the objective costs on one CPU core: SAT against PPO's clip, each kind of stabilizer against SAT-GRPO,
+and the tail quantile against a sort.
 
     python bench/objective.py [--tokens 32768] [--repeats 300]
 
@@ -15,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -23,7 +25,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from sat_slime.objective import TokenBatch, named_method, policy_surrogate, tail_quantile
+from sat_slime.objective import SAT, TokenBatch, named_method, policy_surrogate, tail_quantile
 from sat_slime.objective.clip import clipped_surrogate
 from sat_slime.objective.stabilizers.clips.sat import contracted_ends, contraction
 
@@ -50,27 +52,98 @@ def show(title: str, seconds: dict[str, list[float]], baseline: str, unit: str =
         print(f"  {name:<58}{statistics.median(times) * scale:>12.1f}{ratio:>8.2f}")
 
 
-def surrogate_candidates(n: int, masked: bool) -> dict[str, Callable[[], object]]:
-    """Surrogates to time, each forward and backward to d loss / d log pi, where the loss is a plain sum over tokens."""
+KINDS = {
+    "gate on a response, by a mean": "grpo-mis-geo",
+    "gate on a response, by its worst token": "grpo-veto",
+    "threshold of a batch, no clip": "m2po",
+    "SAT by another score": "sat-grpo by tv",
+    "weight of a token": "grpo-decoupled",
+    "weight of a response": "grpo-seq-tis",
+    "proximal policy made up": "grpo-decoupled-a3po",
+    "clip inside a mean": "gmpo",
+    "clip of log pi": "cpgd",
+    "score form of a token": "cispo",
+    "score form of a response": "vespo",
+    "penalty": "ipo",
+    "smooth in place of the clip": "sapo",
+    "heads of 16 tokens": "score-centering",
+    "SAT with two gates": "sat-gspo-mis-geo-veto",
+}
+"""A method of each kind."""
+HEAD = 16
+"""Tokens of a state in the heads."""
+
+
+def random_batch(n: int, masked: bool) -> TokenBatch:
+    """64 responses with all that a method may read."""
     generator = torch.Generator().manual_seed(0)
     log_probs = (-torch.rand(n, generator=generator)).requires_grad_()
     rollout = log_probs.detach() - torch.randn(n, generator=generator) * 0.05
     advantages = torch.randn(n, generator=generator)
-    lengths = [n // 64] * 64
     mask = torch.ones(n, dtype=torch.bool)
     if masked:  # the last eighth of each response, like tool output
         mask.view(64, -1)[:, -(n // 512) :] = False
+    logits = torch.randn(2, n, 4 * HEAD, generator=generator)
+    policy, engine = (logits[0] + 0.05 * logits[1]).log_softmax(-1), logits[0].log_softmax(-1)
+    return TokenBatch(
+        log_probs,
+        rollout,
+        advantages,
+        mask,
+        [n // 64] * 64,
+        proximal_log_probs=(log_probs.detach() + rollout) / 2,
+        lags=torch.full((n,), 4.0),
+        rewards=advantages.sign(),
+        rollout_head=engine[:, :HEAD].contiguous(),
+        policy_head=policy[:, :HEAD].contiguous().requires_grad_(),
+    )
+
+
+def whole(name: str, batch: TokenBatch) -> Callable[[], None]:
+    """A method, from the TokenBatch and its checks to the gradient in log pi. `by tv` is SAT's score."""
+    method = named_method(name.removesuffix(" by tv"))
+    if name.endswith(" by tv"):
+        stabilizers = [replace(one, score="tv") if isinstance(one, SAT) else one for one in method.stabilizers]
+        method = replace(method, stabilizers=tuple(stabilizers))
+    if "heads" not in method.needs:
+        batch = replace(batch, rollout_head=None, policy_head=None)
+
+    def run() -> None:
+        made_anew = replace(batch)
+        step(made_anew, policy_surrogate(method, made_anew).values)
+
+    return run
+
+
+def step(batch: TokenBatch, values: Tensor) -> None:
+    batch.log_probs.grad = None
+    if batch.policy_head is not None:
+        batch.policy_head.grad = None
+    values.sum().backward()
+
+
+def kind_candidates(n: int) -> dict[str, Callable[[], object]]:
+    """A method of each kind, the first to compare with."""
+    batch = random_batch(n, masked=False)
+    methods = {"sat-grpo": "sat-grpo", "grpo": "grpo"} | {f"{name}: {kind}": name for kind, name in KINDS.items()}
+    return {title: whole(name, batch) for title, name in methods.items()}
+
+
+def surrogate_candidates(n: int, masked: bool) -> dict[str, Callable[[], object]]:
+    """Surrogates to time, each forward and backward to d loss / d log pi, where the loss is a plain sum over tokens."""
+    batch = replace(random_batch(n, masked), rollout_head=None, policy_head=None)
+    log_probs, rollout, advantages = batch.log_probs, batch.rollout_log_probs, batch.advantages
 
     def ppo_autograd() -> None:
         """PPO's elementwise part as slime writes it, without mask and metrics."""
         log_ratio = log_probs - rollout
         ratio = log_ratio.exp()
         values = -torch.maximum(-ratio * advantages, -ratio.clamp(1 - 0.2, 1 + 0.2) * advantages)
-        step(values)
+        step(batch, values)
 
     def ppo_ours() -> None:
         """Our clip alone, without mask and metrics."""
-        step(clipped_surrogate(log_probs - rollout, advantages, 1 - 0.2, 1 + 0.2).values)
+        step(batch, clipped_surrogate(log_probs - rollout, advantages, 1 - 0.2, 1 + 0.2).values)
 
     clip = named_method("sat-grpo").trust_region
 
@@ -79,29 +152,16 @@ def surrogate_candidates(n: int, masked: bool) -> dict[str, Callable[[], object]
         d = log_probs - rollout
         stale = d.detach().abs()
         shrink = 1 - contraction(stale, tail_quantile(stale, 0.9))
-        step(clipped_surrogate(d, advantages, *contracted_ends(clip, shrink)).values)
-
-    def whole(name: str) -> Callable[[], None]:
-        method = named_method(name)
-
-        def run() -> None:
-            batch = TokenBatch(log_probs, rollout, advantages, mask, lengths)
-            step(policy_surrogate(method, batch).values)
-
-        return run
-
-    def step(values: Tensor) -> None:
-        log_probs.grad = None
-        values.sum().backward()
+        step(batch, clipped_surrogate(d, advantages, *contracted_ends(clip, shrink)).values)
 
     return {
         "PPO clip under autograd (elementwise part alone)": ppo_autograd,
         "our PPO clip (elementwise part alone)": ppo_ours,
         "our SAT: quantile, factors, clip (no metrics)": sat_ours,
-        "policy_surrogate(grpo): checks, mask, metrics": whole("grpo"),
-        "policy_surrogate(sat-grpo): checks, mask, metrics": whole("sat-grpo"),
-        "policy_surrogate(gspo): checks, mask, metrics": whole("gspo"),
-        "policy_surrogate(sat-gspo): checks, mask, metrics": whole("sat-gspo"),
+        "policy_surrogate(grpo): checks, mask, metrics": whole("grpo", batch),
+        "policy_surrogate(sat-grpo): checks, mask, metrics": whole("sat-grpo", batch),
+        "policy_surrogate(gspo): checks, mask, metrics": whole("gspo", batch),
+        "policy_surrogate(sat-gspo): checks, mask, metrics": whole("sat-gspo", batch),
     }
 
 
@@ -154,6 +214,8 @@ def main() -> None:
         state = "an eighth inactive" if masked else "all active"
         baseline = next(iter(seconds))
         show(f"Forward + backward, {arguments.tokens} tokens in 64 responses, {state}", seconds, baseline)
+    seconds = alternate(kind_candidates(arguments.tokens), arguments.repeats)
+    show(f"policy_surrogate of each kind, {arguments.tokens} tokens in 64 responses, all active", seconds, "sat-grpo")
     sizes = [arguments.tokens] + ([arguments.large] if arguments.large else [])
     for n in sizes:
         repeats = arguments.repeats if n <= 100_000 else 5

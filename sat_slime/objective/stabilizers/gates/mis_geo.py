@@ -17,7 +17,7 @@ class MISGeo(Gate):
     low: PositiveFloat = 0.99
     """Least ratio at which a response is kept."""
     high: PositiveFloat = 1.01
-    """Largest ratio at which a response is kept. SkyRL's; verl's 0.999 and 1.001 are below what a bf16 engine gives."""
+    """Largest ratio at which a response is kept. SkyRL's; verl's presets have 0.999 and 1.001."""
 
     name = "mis-geo"
     key = "mis_geo"

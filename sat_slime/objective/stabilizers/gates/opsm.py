@@ -15,8 +15,8 @@ class OPSM(Gate):
     """DeepSeek-V3.2's off-policy sequence mask."""
 
     delta: PositiveFloat = 1e-4
-    """Largest mean of log mu - log pi over the response at which it is kept, in nats. slime's, which drops half of what
-    a bf16 engine gives; 0.05 is usable there. The paper has no number."""
+    """Largest mean of log mu - log pi over the response at which it is kept, in nats. slime's, and small:
+    Trinity-RFT finds 0.05 to 0.2 reasonable, TRL's documentation has 0.5. The paper has no number."""
 
     name = "opsm"
     key = "opsm"

@@ -17,8 +17,8 @@ class CISPO(Score):
     eps_low: PositiveFloat = 1.0
     """The weight is at least 1 - eps_low; 1 is no lower end."""
     eps_high: PositiveFloat = 4.0
-    """The weight is at most 1 + eps_high. The papers have no number; 5 in all is SkyRL's, and what slime and AReaL
-    advise. TRL calls the cap itself epsilon_high."""
+    """The weight is at most 1 + eps_high. 5 in all is SkyRL's, after ScaleRL, and what AReaL advises. TRL calls the cap
+    itself epsilon_high."""
 
     name = "cispo"
     row = Row(

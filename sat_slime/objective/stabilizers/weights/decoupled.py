@@ -17,7 +17,7 @@ class Decoupled(Weight):
     """AReaL's weight. The mask is IcePop's weight with low 0, the clamp is TIS."""
 
     cap: PositiveFloat = 5.0
-    """Largest pi_proximal / mu; AReaL's."""
+    """Largest pi_proximal / mu. It was AReaL's default, which now filters nothing unless told."""
     form: Literal["mask", "clamp"] = "mask"
     """Above the cap: mask: the weight is 0; clamp: it is the cap."""
 
