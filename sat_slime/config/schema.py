@@ -330,6 +330,10 @@ class DumpConfig(Section):
 
     every_n_iterations: NonNegativeInt = 0
     """Iterations between dumps of the tokens that were trained on, about 155 bytes each; 0: only diagnosed steps."""
+    heads: bool = True
+    """Dump log mu and log pi of the whole vocabulary too, 128 of the bytes, so that a replay can answer for score
+    centering. The engine then tells its whole distributions of the batch, and its generation takes about half as long
+    again; in mode streaming it does so only where the method takes them."""
 
 
 class CollapseConfig(Section):

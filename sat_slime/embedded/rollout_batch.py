@@ -176,10 +176,10 @@ def step_is_diagnosed(config: EmbeddedConfig, updates: int) -> bool:
 
 
 def batch_is_recorded(config: EmbeddedConfig, iteration: int) -> bool:
-    """Whether the batch of `iteration`, from 0, is dumped or a step on it diagnosed: the engine then tells its whole
-    distributions."""
+    """Whether the batch of `iteration`, from 0, is dumped with its heads or a step on it diagnosed: the engine then
+    tells its whole distributions."""
     every, steps = config.dump.every_n_iterations, config.pipeline.optimizer_steps_per_rollout
-    if every and (iteration + 1) % every == 0:
+    if config.dump.heads and every and (iteration + 1) % every == 0:
         return True
     return any(step_is_diagnosed(config, iteration * steps + i) for i in range(steps))
 

@@ -55,6 +55,8 @@ def test_a_batch_that_is_dumped_asks_for_whole_distributions_and_a_stream_does_n
     # iterations count from 1 once they are trained
     assert [i + 1 for i in range(9) if training_requests(config, i)[1][0].distribution_size] == [3, 6, 9]
     assert not any(request.distribution_size for request in training_group(config, 2)[1])
+    without = CONFIG.model_copy(update={"dump": config.dump.model_copy(update={"heads": False})})
+    assert not training_requests(without, 2)[1][0].distribution_size
 
 
 def test_evaluations_ask_the_same_held_out_problems_with_fresh_seeds():

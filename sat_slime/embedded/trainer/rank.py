@@ -219,7 +219,8 @@ class TrainerRank:
         """What is wanted of log pi of the whole vocabulary, which is as large as the logits."""
         if "heads" in self.method.needs:
             return "gradient"
-        return "value" if recorded and micro.distribution is not None else "none"
+        dumped = recorded and self.config.dump.heads and micro.distribution is not None
+        return "value" if dumped else "none"
 
     def _loss(
         self,

@@ -224,7 +224,7 @@ def test_lags_follow_the_optimizer_steps_of_a_rollout(initial):
 
 def test_heads_have_no_gradient_where_nobody_reads_them(initial):
     wanted = run_ranks(heads_that_are_taken, config_of("grpo"), initial["dense"])[0]
-    assert wanted == {"plain": "none", "recorded": "value", "untold": "none"}
+    assert wanted == {"plain": "none", "recorded": "value", "untold": "none", "unasked": "none"}
     wanted = run_ranks(heads_that_are_taken, config_of("score-centering"), initial["dense"])[0]
     assert wanted["plain"] == wanted["recorded"] == "gradient"
 
@@ -237,8 +237,11 @@ def heads_that_are_taken(trainer, rank: int, initial: str) -> dict:
             near(make_samples(trainer.config, routed=False)),
         )
     )
-    return {
+    found = {
         "plain": trainer._head_wanted(told, False),
         "recorded": trainer._head_wanted(told, True),
         "untold": trainer._head_wanted(untold, True),
     }
+    config = trainer.config
+    trainer.config = config.model_copy(update={"dump": config.dump.model_copy(update={"heads": False})})
+    return {**found, "unasked": trainer._head_wanted(told, True)}

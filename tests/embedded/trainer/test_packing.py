@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import get_args
+
 import numpy as np
 import pytest
 
 pytest.importorskip("megatron.core", reason="packing builds Megatron's layout")
 
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from made_up_batch import make_batch
 
 from sat_slime.embedded.trainer.packing import forwarded_tokens, pack, padded_tokens, plan_microbatches
+from sat_slime.objective import Need
 
 
 @settings(max_examples=200, deadline=None)
@@ -80,3 +85,25 @@ def test_padding_never_widens_the_attention_grid():
 def test_a_row_that_is_too_short_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
         pack(make_batch(["14$"] * 12).samples(), [0, 1], 4, routing_shape=None)
+
+
+def test_the_objective_gets_what_the_method_needs_and_nothing_else():
+    batch = make_batch(["14$", "08,10,14$", "1$"] * 4, version=3)
+    mu = [np.log(np.full((len(r.output_ids), 16), 1 / 16, np.float32)) for r in batch.responses]
+    responses = [dataclasses.replace(r, distribution=d) for r, d in zip(batch.responses, mu, strict=True)]
+    samples = [
+        dataclasses.replace(s, response=r, reward=float(i))
+        for i, (s, r) in enumerate(zip(batch.samples(), responses, strict=True))
+    ]
+    part = [4, 1, 3]
+    micro = pack(samples, part, sum(forwarded_tokens(samples[i].response) for i in part), routing_shape=None)
+    log_probs, head = torch.zeros(len(micro.targets)), torch.zeros(len(micro.targets), 16, requires_grad=True)
+
+    plain = micro.token_batch((), 8, log_probs, None, head)
+    assert not any(plain.has(need) for need in get_args(Need)) and plain.policy_head is None
+    whole = micro.token_batch(get_args(Need), 8, log_probs, None, head)
+    assert whole.needed("lags").tolist() == [5] * len(log_probs)
+    assert whole.needed("rewards").tolist() == np.repeat(part, micro.lengths).tolist()
+    assert whole.policy_head is head
+    np.testing.assert_array_equal(whole.needed("heads"), np.concatenate([mu[i] for i in part]))
+    assert not micro.token_batch(get_args(Need), 8, log_probs, None).has("heads"), "a pass that takes no head"
