@@ -51,6 +51,9 @@ class Problem:
     table: Tensor
     nuclei: list[Tensor] | None = None
     """For each response, (response tokens, VOCAB) bool: the tokens that a top-p below 1 left to sample from."""
+    lags: list[Tensor] | None = None
+    """For each response, (response tokens,) lags; unset: the trainer was not told."""
+    rewards: list[float] | None = None
     n_microbatches: int = 2
     """Number of micro-batches of each data-parallel rank."""
 
@@ -88,6 +91,8 @@ def make_problem(
         [x + noise(len(x)) for x in true],
         [torch.randn((), generator=g).repeat(r) for _, r in responses],
         table,
+        lags=[torch.randint(0, 5, (r,), generator=g) for _, r in responses],
+        rewards=[float(torch.randn((), generator=g)) for _ in responses],
     )
 
 
@@ -127,8 +132,17 @@ def make_args(sat_slime: Any = "grpo", **changes: Any) -> Namespace:
         "rollout_batch_size": 8,
         "n_samples_per_prompt": 1,
         "global_batch_size": 8,
+        **HOOKS,
     }
     return Namespace(**values | changes)
+
+
+HOOKS = {
+    "custom_megatron_init_path": "sat_slime.plugin.train_hooks.install",
+    "rollout_data_postprocess_path": "sat_slime.plugin.train_hooks.postprocess",
+    "custom_rollout_log_function_path": "sat_slime.plugin.rollout_hooks.log_rollout",
+}
+"""Flags of a launch script whose hooks tell the loss of lags and rewards."""
 
 
 @dataclass
@@ -171,11 +185,19 @@ def run_step(
     from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
     from slime.backends.megatron_utils.loss import get_log_probs_and_entropy, loss_function
 
+    from sat_slime.plugin.inside import response_facts
+
     args.allgather_cp = layout.allgather_cp
     columns = VOCAB // layout.tp
     rank = mpu.get_tensor_model_parallel_rank()
     table = problem.table[:, rank * columns : (rank + 1) * columns].clone().requires_grad_()
     data = _rollout_data(problem, mpu.get_data_parallel_rank(), layout.dp, slice_log_prob_with_cp)
+    mine = range(mpu.get_data_parallel_rank(), len(problem.tokens), layout.dp)
+    response_facts.remember(
+        data["tokens"],
+        problem.lags and [problem.lags[i] for i in mine],
+        problem.rewards and [problem.rewards[i] for i in mine],
+    )
     n = len(data["tokens"])
     per = -(-n // problem.n_microbatches)
     if before is not None:

@@ -8,20 +8,17 @@ from dataclasses import replace
 import fake_slime
 import pytest
 import torch
-from slime_step import VOCAB, Layout, Step, make_args, make_problem, on_ranks, step, steps
+from slime_step import Layout, Step, make_args, make_problem, on_ranks, step, steps
+from table_objective import LAYOUTS, assert_same_step, by_the_objective, in_order_of_ranks, needs_real, with_nuclei
 
 from sat_slime.config.method_reading import method_switches
 from sat_slime.objective import (
     DPPO,
     IcePop,
     KPop,
-    Method,
-    TokenBatch,
     compose,
     compose_method,
-    log_probs_on_support,
     named_method,
-    policy_surrogate,
 )
 from sat_slime.plugin.inside import step_metrics
 
@@ -82,31 +79,6 @@ def test_every_method_is_the_objective(name: str) -> None:
     torch.testing.assert_close(result.gradient.double(), gradient, rtol=1e-4, atol=1e-6)
 
 
-def by_the_objective(method: Method, problem) -> tuple[float, torch.Tensor]:
-    """Loss and gradient of the table, without slime: two micro-batches, mean over responses of their token means."""
-    table = problem.table.double().requires_grad_()
-    total = torch.zeros((), dtype=torch.float64)
-    half = len(problem.tokens) // 2
-    for part in (slice(0, half), slice(half, None)):
-        tokens, lengths = problem.tokens[part], problem.response_lengths[part]
-        rows = [table[t[-n - 1 : -1]] for t, n in zip(tokens, lengths, strict=True)]
-        kept = problem.nuclei[part] if problem.nuclei else [torch.ones(n, VOCAB, dtype=torch.bool) for n in lengths]
-        scored = [log_probs_on_support(*both) for both in zip(rows, kept, strict=True)]
-        batch = TokenBatch(
-            torch.cat([s.gather(1, t[-n:, None])[:, 0] for s, t, n in zip(scored, tokens, lengths, strict=True)]),
-            torch.cat(problem.rollout_log_probs[part]).double(),
-            torch.cat(problem.advantages[part]).double(),
-            torch.cat(problem.loss_masks[part]).bool(),
-            lengths,
-            torch.cat(problem.log_probs[part]).double(),
-        )
-        values = policy_surrogate(method, batch).values
-        for value, mask in zip(values.split(lengths), problem.loss_masks[part], strict=True):
-            total = total - value.sum() / max(int(mask.sum()), 1) / len(problem.tokens)
-    total.backward()
-    return total.item(), table.grad
-
-
 @pytest.mark.parametrize("layout", [Layout(), Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2)], ids=str)
 def test_top_p_replay_is_the_equation(layout: Layout) -> None:
     """With slime's masks every rank's log-probs are normalized over the nucleus."""
@@ -121,16 +93,6 @@ def test_top_p_replay_is_the_equation(layout: Layout) -> None:
         for result, (loss, gradient) in zip(results, expected, strict=True):
             assert result.metrics["loss"] == pytest.approx(loss, rel=1e-5, abs=1e-6)
             torch.testing.assert_close(result.gradient.double(), gradient, rtol=1e-4, atol=1e-6)
-
-
-def with_nuclei(problem):
-    """The problem as if half of the vocabulary had been cut off at every position, but never the sampled token."""
-    generator, nuclei = torch.Generator().manual_seed(1), []
-    for tokens, n in zip(problem.tokens, problem.response_lengths, strict=True):
-        kept = torch.rand(n, VOCAB, generator=generator) < 0.5
-        kept[torch.arange(n), tokens[len(tokens) - n :]] = True
-        nuclei.append(kept)
-    return replace(problem, nuclei=nuclei)
 
 
 @needs_slime
@@ -188,9 +150,6 @@ def test_off_is_slimes_own_loss_to_the_bit_on_two_ranks(layout: Layout) -> None:
             assert torch.equal(mine.gradient, slimes.gradient)
 
 
-LAYOUTS = [Layout(dp=2), Layout(cp=2), Layout(cp=2, allgather_cp=True), Layout(tp=2), Layout(dp=2, cp=2)]
-
-
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_every_layout_gives_the_same(layout: Layout) -> None:
     """Loss, gradient and every metric are compared. Each data-parallel rank holds one of the single rank's two
@@ -205,36 +164,9 @@ def test_every_layout_gives_the_same(layout: Layout) -> None:
             assert_same_step(result, one)
 
 
-def needs_real(layout: Layout) -> None:
-    if not fake_slime.is_real() and (layout.cp > 1 or layout.tp > 1):
-        pytest.skip("needs the real slime: its layouts of context- and tensor-parallel ranks")
-
-
 def one_rank(name: str, problem, dp: int) -> Step:
-    """The step of a single rank, for reference: data-parallel rank r would hold responses r, r + dp, ...; here
-    micro-batch r does."""
-    order = [i for rank in range(dp) for i in range(rank, len(problem.tokens), dp)]
-    return on_ranks(Layout(), step, args_of(name, use_kl_loss=True), reorder(problem, order))[0]
-
-
-def reorder(problem, order: list[int]):
-    lists = (
-        "tokens",
-        "response_lengths",
-        "loss_masks",
-        "rollout_log_probs",
-        "log_probs",
-        "ref_log_probs",
-        "advantages",
-    )
-    return replace(problem, **{name: [getattr(problem, name)[i] for i in order] for name in lists})
-
-
-def assert_same_step(step: Step, expected: Step) -> None:
-    assert step.metrics.keys() == expected.metrics.keys()
-    for key, value in expected.metrics.items():
-        assert step.metrics[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
-    torch.testing.assert_close(step.gradient, expected.gradient, rtol=1e-4, atol=1e-6)
+    """The step of a single rank, for reference."""
+    return on_ranks(Layout(), step, args_of(name, use_kl_loss=True), in_order_of_ranks(problem, dp))[0]
 
 
 @pytest.mark.parametrize("layout", [Layout(), *LAYOUTS], ids=str)
@@ -243,18 +175,24 @@ def test_the_step_threshold_is_that_of_all_tokens(layout: Layout) -> None:
     needs_real(layout)
     problem = make_problem()
     jobs, expected = [], []
-    for base in ("grpo", "gspo"):
-        whole = make_args({"method": {"base": base, "sat": True}})
+    for base, key, settings in (
+        ("grpo", "sat", {"enabled": True}),
+        ("gspo", "sat", {"enabled": True}),
+        ("gspo", "sat", {"enabled": True, "score": "tv", "alpha": 0.5}),
+        ("m2po", "m2po", {"threshold": 0.02}),
+    ):
+        whole = make_args({"method": {"base": base, key: {**settings, "scope": "microbatch"}}})
         (one,) = on_ranks(Layout(), step, whole, replace(problem, n_microbatches=1, log_probs=None))
-        del one.metrics["sat/scope_too_small"]  # it is not judged where the quantile is given
-        section = {"method": {"base": base, "sat": {"enabled": True, "scope": "step"}}, "take_step_threshold": True}
+        one.metrics.pop("sat/scope_too_small", None)  # it is not judged where the quantile is given
+        section = {"method": {"base": base, key: {**settings, "scope": "step"}}, "take_step_threshold": True}
         for n_microbatches in (1, 2):
             jobs.append((make_args(dict(section)), replace(problem, n_microbatches=n_microbatches)))
             expected.append(one)
     for results in on_ranks(layout, steps, jobs):
         for result, one in zip(results, expected, strict=True):
             assert_same_step(result, one)
-            assert result.metrics["sat/gate_rate"] > 0
+            judged = "m2po/masked" if "m2po/masked" in result.metrics else "sat/gate_rate"
+            assert 0 < result.metrics[judged] < 1
 
 
 def true_log_probs(problem) -> list[torch.Tensor]:

@@ -29,11 +29,11 @@ def test_the_design_space_by_name(name: str) -> None:
 
 
 def test_lags_and_rewards_come_by_the_hooks_of_a_script_or_by_our_driver() -> None:
-    of_a_script = ("custom_megatron_init_path", "rollout_data_postprocess_path", "custom_rollout_log_function_path")
+    of_a_script = ("custom_megatron_init_path", "rollout_data_postprocess_path")
     for name in ("topr", "grpo-decoupled-a3po"):
-        assert plugin_method(make_args(name, **dict.fromkeys(of_a_script, "mine"))) == named_method(name)
-        driven = {"sat_slime_driven": True, "custom_rollout_log_function_path": "mine"}
-        assert plugin_method(make_args(name, **driven)) == named_method(name)
+        assert plugin_method(make_args(name)) == named_method(name)
+        driven = make_args(name, sat_slime_driven=True, **dict.fromkeys(of_a_script))
+        assert plugin_method(driven) == named_method(name)
 
 
 def test_top_p_replay_travels_with_slimes_flag() -> None:
@@ -105,8 +105,16 @@ def test_steps_per_rollout() -> None:
         ("grpo-vcpo", {}, "learning rate of each optimizer step"),
         ("m2po", {"global_batch_size": 4}, r"m2po\.scope is step with 2 optimizer steps"),
         ("grpo", {"use_score_centering": True}, "--use-score-centering is set"),
-        ("topr", {}, r"the reward of every response, which a hook tells: add --custom-megatron-init-path sat_slime\."),
-        ("grpo-decoupled-a3po", {"rollout_data_postprocess_path": "mine"}, "the lag of every token.*log_rollout"),
+        (
+            "topr",
+            {"custom_megatron_init_path": None},
+            r"the reward of every response, which a hook tells: add --custom-megatron-init-path sat_slime\.",
+        ),
+        (
+            "grpo-decoupled-a3po",
+            {"custom_rollout_log_function_path": None},
+            "the lag of every token.*log_rollout",
+        ),
         ({"method": "topr", "hooks": {"version_by_step": False}}, {}, "version_by_step false"),
         ("topr", {"update_weight_transport": "disk"}, "leave out --update-weight-transport disk"),
         ("grpo-topp", {}, "--rollout-top-p is 1: there is no mask"),

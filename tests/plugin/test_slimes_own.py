@@ -1,0 +1,155 @@
+"""What slime has itself is the same here, through the whole of its loss_function: value and gradient.
+
+Bit for bit where both take the same sums. slime sums a response in fp32, the objective in float64: so a weight that is
+such a sum agrees up to rounding, and a gate that only compares one agrees to the bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import fake_slime
+import pytest
+import torch
+from slime_step import Layout, make_args, make_problem, on_ranks, steps
+
+from sat_slime.objective.stabilizers.scores.score_centering import ScoreCentering
+
+pytestmark = pytest.mark.needs_slime
+
+LOSS = "slime.backends.megatron_utils.loss"
+EXAMPLE = "examples.train_infer_mismatch_helper.mis"
+"""slime's example of token and sequence corrections, importable where slime's checkout is on the path."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slime():
+    fake_slime.install_where_missing()
+    yield
+    fake_slime.remove()
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A method here, and slime's flags for the same."""
+
+    method: dict[str, Any]
+    flags: dict[str, Any]
+    over_mu: bool = False
+    """Whether the ratio is over mu: both have --use-rollout-logprobs then."""
+    exact: bool = True
+
+
+def _example(**settings: Any) -> dict[str, Any]:
+    """The flags of slime's example, with its settings."""
+    defaults = {
+        "tis_level": "token",
+        "tis_mode": "truncate",
+        "tis_upper_bound": 2.0,
+        "tis_lower_bound": 0.0,
+        "tis_batch_normalize": False,
+        "use_rs": False,
+        "rs_level": "geometric",
+        "rs_lower_bound": 0.9,
+        "rs_upper_bound": 1.1,
+        "rs_veto_threshold": None,
+    }
+    path = f"{EXAMPLE}.compute_mis_weights_with_cp"
+    return {"use_tis": True, "custom_tis_function_path": path} | defaults | settings
+
+
+CISPO = {"advantage_estimator": "cispo"}
+OPSM = {"enabled": True, "delta": 0.02}
+GEO = {"enabled": True, "low": 0.9, "high": 1.1}
+PAIRS = {
+    "cispo": Pair({"base": "cispo"}, CISPO | {"eps_clip": 1.0, "eps_clip_high": 4.0}, over_mu=True),
+    "cispo, narrow": Pair(
+        {"base": "cispo", "cispo": {"eps_low": 0.1, "eps_high": 0.2}},
+        CISPO | {"eps_clip": 0.1, "eps_clip_high": 0.2},
+        over_mu=True,
+    ),
+    "cispo with TIS": Pair(
+        {"base": "cispo", "tis": True}, CISPO | {"eps_clip": 1.0, "eps_clip_high": 4.0, "use_tis": True}
+    ),
+    "OPSM": Pair({"base": "grpo", "opsm": OPSM}, {"use_opsm": True, "opsm_delta": 0.02}, over_mu=True),
+    "OPSM on GSPO": Pair(
+        {"base": "gspo", "opsm": OPSM},
+        {"use_opsm": True, "opsm_delta": 0.02, "advantage_estimator": "gspo"},
+        over_mu=True,
+    ),
+    "TIS": Pair({"base": "grpo", "tis": True}, {"use_tis": True, "tis_clip": 2.0}),
+    "IcePop": Pair(
+        {"base": "icepop", "icepop": {"low": 0.8, "high": 1.3, "form": "weight"}},
+        {"use_tis": True, "custom_tis_function_path": f"{LOSS}.icepop_function", "tis_clip_low": 0.8, "tis_clip": 1.3},
+    ),
+    "the example, token": Pair({"base": "grpo", "tis": True}, _example()),
+    "the example, token mask": Pair(
+        {"base": "grpo", "decoupled": {"enabled": True, "cap": 1.3}}, _example(tis_mode="mask", tis_upper_bound=1.3)
+    ),
+    "the example, sequence": Pair({"base": "grpo", "seq_tis": True}, _example(tis_level="sequence"), exact=False),
+    "the example, geometric mask": Pair(
+        {"base": "grpo", "tis": True, "mis_geo": GEO},
+        _example(use_rs=True),
+    ),
+    "the example, geometric mask without a cap": Pair(
+        {"base": "grpo", "seq_mask_tis": GEO}, _example(use_rs=True, tis_upper_bound=1e6)
+    ),
+    "the example, veto": Pair(
+        {"base": "grpo", "tis": True, "veto": {"enabled": True, "low": 0.6}},
+        _example(use_rs=True, rs_lower_bound=1e-3, rs_upper_bound=1e3, rs_veto_threshold=0.6),
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(cp=2), Layout(cp=2, allgather_cp=True)], ids=str)
+def test_loss_and_gradient_are_slimes_own(layout: Layout) -> None:
+    pytest.importorskip(EXAMPLE, reason="slime's examples are beside its package in a checkout")
+    problem, jobs = make_problem(spread=0.4), []
+    for pair in PAIRS.values():
+        both = {"use_rollout_logprobs": pair.over_mu, "global_batch_size": 8 if pair.over_mu else 4}
+        jobs.append((make_args({"method": pair.method}, **both), problem))
+        jobs.append((make_args(None, loss_type="policy_loss", **both, **pair.flags), problem))
+    for results in on_ranks(layout, steps, jobs):
+        for (name, pair), mine, slimes in zip(PAIRS.items(), results[::2], results[1::2], strict=True):
+            assert slimes.gradient.abs().sum() > 0, name
+            if pair.exact:
+                assert all(torch.equal(a, b) for a, b in zip(mine.losses, slimes.losses, strict=True)), name
+                assert torch.equal(mine.gradient, slimes.gradient), name
+            for a, b in zip([*mine.losses, mine.gradient], [*slimes.losses, slimes.gradient], strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_every_pair_changes_plain_grpo() -> None:
+    """Otherwise the pairs would agree on nothing: each gate drops something, each weight is not 1."""
+    problem = make_problem(spread=0.4)
+    methods = [pair.method for pair in PAIRS.values()]
+    plain = make_args({"method": {"base": "grpo", "denominator": "trainer"}}, global_batch_size=4)
+    over_mu = make_args({"method": "grpo"})
+    jobs = [(one, problem) for one in (plain, over_mu)]
+    jobs += [(make_args({"method": method}, global_batch_size=8), problem) for method in methods]
+    first, second, *others = on_ranks(Layout(), steps, jobs)[0]
+    for name, other in zip(PAIRS, others, strict=True):
+        assert not torch.equal(other.gradient, first.gradient), name
+        assert not torch.equal(other.gradient, second.gradient), name
+
+
+@pytest.mark.parametrize("mode, rule", [("none", "none"), ("tis", "tis"), ("mis", "icepop")])
+def test_score_centering_is_slimes_own(mode: str, rule: str) -> None:
+    theirs = pytest.importorskip("slime.utils.score_centering", reason="slime has it only after 624b824a8")
+    ours = ScoreCentering(rule=rule, cap=1.2, low=0.8, high=1.2)
+    generator = torch.Generator().manual_seed(0)
+    rollout = torch.randn(20, 16, generator=generator).log_softmax(-1)
+    policy = (rollout + 0.3 * torch.randn(20, 16, generator=generator)).log_softmax(-1)
+    head = rollout.topk(6).indices
+    rollout, policy = rollout.gather(1, head), policy.gather(1, head)
+    low = 0.0 if mode == "tis" else 0.8
+    gradients = []
+    for centre in (
+        lambda p: ours.centre(p, rollout),
+        lambda p: theirs.score_centering_correction(p, rollout, mode=mode, low=low, high=1.2)[0],
+    ):
+        leaf = policy.clone().requires_grad_()
+        centre(leaf).sum().backward()
+        gradients.append(leaf.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-7)
