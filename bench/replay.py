@@ -1,13 +1,13 @@
 """Measures what an offline replay costs: time and memory against the tokens of the dump.
 
-    python bench/replay.py [--tokens 1000000 10000000] [--repeats 3] [--kind slime run]
+    python bench/replay.py [--tokens 1000000 10000000] [--repeats 3] [--kind slime run] [--methods all]
 
-Dumps of random tokens are written to a temporary folder and replayed with all methods, each time in a new process; page
-and figures are not drawn. `slime` is format 2, with 1 M tokens a step in 1,024-token responses and micro-batches of 32k
-tokens. `run` is the format of an embedded run, with 3,500 tokens a step in 14-token responses. CPU time is that of all
-threads together: on a busy machine the wall clock says little, and on idle cores it is at least the CPU time over the
-number of threads. Memory is the peak of resident pages, including those of mapped files; `above` is the part above what
-the imports alone take.
+Dumps of random tokens are written to a temporary folder and replayed with the usual methods, or with others, each
+time in a new process; page and figures are not drawn. `slime` is format 2, with 1 M tokens a step in 1,024-token
+responses and micro-batches of 32k tokens. `run` is the format of an embedded run, with 3,500 tokens a step in 14-token
+responses. CPU time is that of all threads together: on a busy machine the wall clock says little, and on idle cores it
+is at least the CPU time over the number of threads. Memory is the peak of resident pages, including those of mapped
+files; `above` is the part above what the imports alone take.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def write_slime(folder: Path, number: int, data: dict[str, list[np.ndarray]]) ->
     indices = [list(range(i, min(i + per, len(lengths)))) for i in range(0, len(lengths), per)]
     shard = {"partition": list(range(len(lengths))), "micro_batch_indices": indices, "num_microbatches": [len(indices)]}
     payload = {"format_version": 2, "rollout_id": number, "rank": 0, "samples": samples, "dp_shards": [shard]}
+    payload["raw_reward"] = [float(i % 2) for i in range(len(lengths))]
     torch.save(payload, folder / f"{number}.pt")
 
 
@@ -82,10 +83,10 @@ def write(folder: Path, kind: str, tokens: int) -> None:
         {"slime": write_slime, "run": write_run}[kind](folder, number, data)
 
 
-def measure(folder: Path) -> dict[str, float]:
+def measure(folder: Path, methods: str) -> dict[str, float]:
     """Runs one replay and returns counts, seconds and MiB; a new process calls it, whose peak is the replay's."""
     before, cpu = _peak(), time.process_time()
-    result = replay([folder], choose("all"))
+    result = replay([folder], choose(methods))
     return {
         "tokens": result.tokens,
         "formulas": len(result.candidates),
@@ -106,11 +107,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--kind", nargs="+", choices=list(STEP_TOKENS), default=list(STEP_TOKENS))
+    parser.add_argument("--methods", default="usual", help="as of sat-slime replay")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        print(json.dumps(measure(arguments.measure)))
+        print(json.dumps(measure(arguments.measure, arguments.methods)))
         return
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}")
     print(f"{'kind':6}{'tokens':>12}{'steps':>7}{'formulas':>9}{'CPU s':>8}{'wall s':>8}{'best':>7}{'tokens/CPU s':>14}"
@@ -121,7 +123,7 @@ def main() -> None:
                 write(Path(name), kind, tokens)
                 runs = []
                 for _ in range(arguments.repeats):
-                    command = [sys.executable, __file__, "--measure", name]
+                    command = [sys.executable, __file__, "--measure", name, "--methods", arguments.methods]
                     done = subprocess.run(command, capture_output=True, text=True, check=True)
                     runs.append(json.loads(done.stdout))
             middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}

@@ -15,6 +15,7 @@ from sat_slime.config.method_section import MethodConfig, has_settings, key_of, 
 from sat_slime.config.on_slime import not_on_slime
 from sat_slime.objective import (
     DENOMINATORS,
+    PAPER_METHODS,
     Clip,
     Method,
     Row,
@@ -25,48 +26,91 @@ from sat_slime.objective import (
     method_names,
     named_method,
 )
-from sat_slime.objective.method import ANY_NAME
 from sat_slime.objective.stabilizers import rows, switches
 
 COLUMNS = ("unit", "discriminator", "constraint", "weight", "direction")
+FAMILIES = {
+    "clip": "Clips: beyond an interval a token keeps no gradient",
+    "trust region": "Trust regions: they change the interval of a clip",
+    "gate": "Gates: they drop tokens, beside a clip or in its place",
+    "weight": "Weights: a factor on what the clip leaves",
+    "penalty": "Penalties: a function of the ratio in place of the clip",
+    "score": "Scores: a detached weight on A log π in place of the clip",
+    "proximal policy": "Proximal policies: they make up the denominator",
+    "replay": "Replays: the trainer's forward pass takes the engine's choices",
+    "constraint": "Constraints: they bound the optimizer step in place of the clip",
+    "optimizer": "Optimizer: the learning rate of a step",
+}
+"""The heading of each family, in the order of the table."""
 LEGEND = """\
 r = π / denominator, ρ its geometric mean over the response, d = log r
 π: the policy in training, μ: the rollout engine's, both on the sampled token"""
 
 
 def show_table(console: Console) -> None:
-    """The paper's table of stabilizers, then the names."""
-    table = rows()
-    named: dict[str, list[str]] = {}
-    for base in base_names():
-        named.setdefault(compose_method(base).parts[-1], []).append(base)
-    console.print(_table("base", [(", ".join(names), table[part]) for part, names in named.items()]))
-    console.print()
-    console.print(_table("beside it", [(_place(kind), kind.row) for kind in switches()]))
-    console.print(f"\n{LEGEND}", markup=False, highlight=False)
-    names = Text(" ".join(method_names()))
-    console.print(Group(Text("\nNamed methods:"), Padding(names, (0, 0, 0, 2))))
+    """The stabilizers by family, then the names of methods and how others are written."""
+    sections = _by_family()
+    widths = _widths(console.width, [cells for rows in sections.values() for cells in rows])
+    for place, (family, cells) in enumerate(sections.items()):
+        console.print(_section(FAMILIES.get(family, family), cells, widths, with_head=place == 0))
+    plain: Any = {"markup": False, "highlight": False}
+    console.print(f"{LEGEND}\n", **plain)
+    console.print(f"Named methods, the first {len(PAPER_METHODS)} of them the paper's:", **plain)
+    console.print(_words(method_names()))
+    beside = switches()
+    console.print("\nAny base with what stands beside it is a method too, as sat-gspo-mis-geo-r3:", **plain)
+    console.print(_words([*(f"{one.name}-" for one in beside if one.place == "prefix"), "BASE",
+                          *(f"-{one.name}" for one in beside if one.place == "suffix")]))  # fmt: skip
     console.print(
-        f"\nAny other combination is written {ANY_NAME}. One in full, with its parameters:\n"
-        "  sat-slime methods NAME\n"
-        "Run one:\n"
-        "  sat-slime launch FILE --method NAME",
-        markup=False,
-        highlight=False,
+        "in this order; a base may be left out where it is grpo.\n\n"
+        "  sat-slime methods NAME               one in full, with its parameters\n"
+        "  sat-slime launch FILE --method NAME  run one\n"
+        "  sat-slime replay DUMP --methods all  what each would have done to a dump",
+        **plain,
     )
+
+
+def _by_family() -> dict[str, list[tuple[str, ...]]]:
+    """(name, unit, what it is judged by, weight) of each stabilizer, by family."""
+    table = rows()
+    named: dict[tuple[str, str], list[str]] = {}
+    for base in map(compose_method, base_names()):
+        part = base.base.part if base.base.part in table else base.parts[0]  # GRPO's row is PPO's
+        named.setdefault((base.family, part), []).append(base.name)
+    for kind in switches():
+        named[kind.family, kind.name] = [_place(kind)]
+    sections: dict[str, list[tuple[str, ...]]] = {family: [] for family in FAMILIES}
+    for (family, part), names in named.items():
+        row = table[part]
+        sections.setdefault(family, []).append((", ".join(names), row.unit, row.discriminator, row.weight))
+    return {family: cells for family, cells in sections.items() if cells}
+
+
+def _widths(room: int, cells: list[tuple[str, ...]]) -> list[int]:
+    """Of the four columns: names and units as wide as they are, the other two as wide as fits, words broken."""
+    name, unit, judged, weight = (max(len(row[column]) for row in cells) for column in range(4))
+    unit = unit if room >= 100 else min(unit, 14)
+    left = max(room - name - unit - 6, 40)
+    judged = min(judged, max(left - weight, left * 3 // 5))
+    return [name, unit, judged, min(weight, left - judged)]
+
+
+def _section(heading: str, cells: list[tuple[str, ...]], widths: list[int], with_head: bool) -> Group:
+    table = Table(box=None, pad_edge=False, header_style="dim", show_header=with_head)
+    for title, width in zip(("", "unit", "judged by", "weight"), widths, strict=True):
+        table.add_column(title, width=width)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    return Group(Text(heading, style="bold"), table, Text())
+
+
+def _words(words: list[str]) -> Padding:
+    """Words with blanks between them, indented; none is broken at its hyphens."""
+    return Padding(Text(" ".join(words)), (0, 0, 0, 2))
 
 
 def _place(kind: type[Stabilizer]) -> str:
     return f"{kind.name}-BASE" if kind.place == "prefix" else f"BASE-{kind.name}"
-
-
-def _table(heading: str, rows: list[tuple[str, Row]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in (heading, *COLUMNS):
-        table.add_column(column, no_wrap=column == heading)
-    for name, row in rows:
-        table.add_row(name, *(Text(getattr(row, column)) for column in COLUMNS))
-    return table
 
 
 def show_method(name: str, console: Console) -> None:
@@ -77,7 +121,7 @@ def show_method(name: str, console: Console) -> None:
         console.print(Group(_title(name, kind.row.title), _row(kind.row)))
         key = f"method.{key_of(kind)}" + (".enabled" if has_settings(kind) else "")
         console.print(_pairs([("switched on", f"{key}: true, or {_place(kind)} as the method's name")]))
-        _show_parameters(console, list(_fields(f"method.{name}", kind, kind())) if has_settings(kind) else [])
+        _show_parameters(console, list(_fields(f"method.{key_of(kind)}", kind, kind())) if has_settings(kind) else [])
         return
     try:
         method = named_method(name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sat_slime.cli.terminal import FAILED, OK, without_traceback
 
@@ -26,8 +27,13 @@ def replay(
         typer.Argument(metavar="DUMP...", help="Dumps, folders of them, or run folders.", show_default=False),
     ],
     methods: Annotated[
-        str, typer.Option(metavar="NAMES", help="Methods with commas between them, or [bold]all[/].")
-    ] = "all",
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Methods with commas between them, [bold]all[/], or [bold]usual[/]: the paper's, and what else "
+            "asynchronous training is done with.",
+        ),
+    ] = "usual",
     overrides: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,6 +70,8 @@ def replay(
     [bold]Examples[/]
 
         sat-slime replay runs/my-run
+
+        sat-slime replay runs/my-run --methods all
 
         sat-slime replay dump/train_data --methods gspo,sat-gspo --out gspo-replay
 
@@ -120,17 +128,22 @@ def _show(result: Replay, page: Path, console: Console) -> None:
 
 
 def _table(sheet: Sheet) -> Table:
+    from sat_slime.report.page import Heading
     from sat_slime.report.replay.sums import GROUPS
     from sat_slime.report.replay.tables import percent
 
     table = Table(box=None, pad_edge=False, header_style="dim", title_style="dim", title_justify="left")
-    table.title = "percent of the tokens with an advantage; cosine with the unclipped gradient"
+    table.title = "percent of the tokens with an advantage, by what a method judges; cosine with the unclipped gradient"
     table.add_column("method", no_wrap=True)
     for name in ("clipped A>0", "clipped A<0", "masked", "re-weighted", "effective", "cosine"):
         table.add_column(name, justify="right")
     assert sheet.numbers is not None
-    for text, numbers in zip(sheet.rows, sheet.numbers[1:], strict=True):
-        values = dict(zip(sheet.numbers[0], numbers, strict=True))
+    numbered = iter(sheet.numbers[1:])
+    for text in sheet.rows:
+        if isinstance(text[0], Heading):
+            table.add_row(Text(text[0], style="dim italic"))
+            continue
+        values = dict(zip(sheet.numbers[0], next(numbered), strict=True))
         masked = sum(values[f"masked, {group}"] for group in GROUPS) / max(values["tokens"], 1)
         table.add_row(text[0], text[1], text[2], percent(masked), text[7], text[9], text[11])
     return table

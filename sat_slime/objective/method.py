@@ -139,8 +139,9 @@ class Method:
 
     @property
     def formula(self) -> tuple[object, ...]:
-        """Equal for methods that compute the same of the same log-probs: PPO and GRPO, with R3 and without."""
-        formulas = tuple(one for one in self.stabilizers if not isinstance(one, Clipping) and one.name != "r3")
+        """Equal for methods that compute the same of the same log-probs: PPO, GRPO, GRPO with R3 or VCPO."""
+        outside = (Clipping, StepScale)
+        formulas = tuple(one for one in self.stabilizers if not isinstance(one, outside) and one.name != "r3")
         return self.ratio, self.denominator, self.trust_region, formulas
 
     # ----------------------------------------------------------------------------------------- how it is called

@@ -40,6 +40,8 @@ def test_page_figures_tables_and_a_table_on_the_terminal(folder):
         parts = [int(row[key]) for key in row if re.match("(kept|re-weighted|masked|clipped),", key)]
         assert len(parts) == 16
         assert sum(parts) == int(row["tokens"]) > 0
+    assert {row["method"]: row["judges"] for row in rows}["gspo"] == "response"
+    assert re.search(r"^token ratio *$", result.output, re.MULTILINE)
     sweep = list(csv.DictReader((out / "tables" / "scope_sweep.csv").open()))
     assert {row["method"] for row in sweep} == {"sat-grpo", "sat-gspo"}
     assert invoke(folder, "--out", out, "--methods", "gspo").exit_code == 0  # its own page it writes anew
@@ -71,3 +73,16 @@ def test_bad_input_is_told_before_anything_is_read(folder):
         result = invoke(*arguments)
         assert result.exit_code == 2
         assert said in result.output.replace("\n", " ")
+
+
+def test_all_methods_and_why_some_are_not_there(folder):
+    out = folder / "out"
+    result = invoke(folder, "--out", out, "--methods", "all")
+    assert result.exit_code == 0, result.output
+    assert "not replayed: grpo-a3po, grpo-decoupled-a3po: reads the lag of each token" in result.output
+    assert "not replayed: score-centering: reads both distributions" in result.output
+    rows = list(csv.DictReader((out / "tables" / "methods.csv").open()))
+    assert len(rows) > 30 and "topr" in {row["method"] for row in rows}
+    assert len(list(csv.DictReader((out / "tables" / "cosine_numbers.csv").open()))) == (len(rows) + 1) ** 2
+    assert '"cosine_numbers"' not in (out / "report.html").read_text()  # too wide for a page
+    assert list(csv.DictReader((out / "figures" / "weights.csv").open()))

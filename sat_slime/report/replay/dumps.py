@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
 from sat_slime.report.replay import slime_dump
-from sat_slime.report.replay.step_batch import TOKENS_PER_MICROBATCH, DumpFault, Layout, StepBatch
+from sat_slime.report.replay.step_batch import TOKENS_PER_MICROBATCH, Column, DumpFault, Layout, StepBatch
 from sat_slime.rollout.token_dump import FOLDER, DumpError, TokenDump, dump_paths, read_dump
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import read_yaml, section
@@ -34,8 +35,8 @@ class Dump:
     paths: tuple[Path, ...]
     tokens_per_microbatch: int = TOKENS_PER_MICROBATCH
     """Bound on the tokens of a micro-batch where neither the user nor the dump says more."""
-    has_checkpoint: bool = False
-    """Whether it holds pi_l, the trainer's log-probs under the generating weights."""
+    columns: frozenset[Column] = frozenset()
+    """What its head promises of that which only some dumps hold; reading it says what is true."""
 
 
 def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
@@ -51,7 +52,7 @@ def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
         of_ranks: dict[tuple[Path, int], list[tuple[int, Path]]] = {}
         for file in files:
             if file.suffix == ".safetensors":
-                dumps.append(Dump((file,), tokens, "checkpoint_log_probs" in dump_columns(file)))
+                dumps.append(Dump((file,), tokens, _columns_of_run(file)))
                 continue
             try:
                 header = slime_dump.read_header(file)
@@ -61,7 +62,7 @@ def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
             if header.per_rank:
                 of_ranks.setdefault((path, header.rollout_id), []).append((header.rank, file))
             else:
-                dumps.append(Dump((file,)))
+                dumps.append(Dump((file,), columns=frozenset({"rewards"} if header.rewards else ())))
         dumps += [Dump(tuple(file for _, file in sorted(ranks))) for _, ranks in sorted(of_ranks.items())]
     return dumps, skipped
 
@@ -84,6 +85,16 @@ def _files(path: Path) -> tuple[list[Path], int]:
     return files, TOKENS_PER_MICROBATCH
 
 
+def _columns_of_run(path: Path) -> frozenset[Column]:
+    names = dump_columns(path)
+    found: set[Column] = {"lags", "rewards"}
+    if "checkpoint_log_probs" in names:
+        found.add("checkpoint_log_probs")
+    if {"rollout_head", "policy_head"} <= names:
+        found.add("heads")
+    return frozenset(found)
+
+
 def dump_columns(path: Path) -> set[str]:
     """Names of the columns of a token dump, from its head. None where it is damaged: reading it will say so."""
     try:
@@ -103,15 +114,24 @@ def _tokens_per_microbatch(run: Path) -> int:
     return tokens if isinstance(tokens, int) and tokens > 0 else TOKENS_PER_MICROBATCH
 
 
-def steps(dumps: Sequence[Dump], layout: Layout) -> Iterator[StepBatch | Skipped]:
+def steps(
+    dumps: Sequence[Dump], layout: Layout, needed: frozenset[Column] = frozenset()
+) -> Iterator[StepBatch | Skipped]:
     """Every optimizer step of the dumps with its micro-batches, read when asked for. A dump that cannot be
-    read is a Skipped, which tells why."""
+    read, or lacks a column that is needed, is a Skipped, which tells why."""
     for dump in dumps:
         try:
             batches = _read(dump, layout)
         except (DumpFault, DumpError) as fault:
             # a DumpError begins with the file's name
             yield Skipped(dump.paths[0], str(fault).removeprefix(f"{dump.paths[0]}").lstrip(": "))
+            continue
+        missing = sorted(needed - batches[0].columns) if batches else []
+        if missing:
+            yield Skipped(
+                dump.paths[0],
+                f"it does not hold {' and '.join(missing)}, which one of the methods reads: leave that out",
+            )
             continue
         while batches:  # each step is freed once it was used
             yield batches.pop(0).arranged(layout, dump.tokens_per_microbatch)
@@ -124,7 +144,6 @@ def _read(dump: Dump, layout: Layout) -> list[StepBatch]:
 
 
 def _of_run(dump: TokenDump) -> StepBatch:
-    lag = dump.updates - dump.versions[dump.mask]
     checkpoint, proximal = _more(dump, "checkpoint_log_probs"), _more(dump, "proximal_log_probs")
     if checkpoint is not None and proximal is not None and torch.allclose(checkpoint, proximal, atol=1e-6):
         proximal = None  # a run with the denominator pi_l dumps it in both columns; it is not the trainer's own
@@ -135,7 +154,10 @@ def _of_run(dump: TokenDump) -> StepBatch:
         advantages=torch.from_numpy(dump.advantages),
         mask=torch.from_numpy(dump.mask),
         lengths=torch.from_numpy(dump.lengths),
-        lag=float(lag.mean()) if len(lag) else None,
+        lags=torch.from_numpy(dump.updates - dump.versions).float(),
+        rewards=torch.from_numpy(np.repeat(dump.rewards, dump.lengths)),
+        rollout_head=_more(dump, "rollout_head"),
+        policy_head=_more(dump, "policy_head"),
         checkpoint_log_probs=checkpoint,
         proximal_log_probs=proximal,
     )

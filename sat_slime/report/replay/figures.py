@@ -19,6 +19,9 @@ from sat_slime.report.replay.scope import ORDERS, SIZES
 from sat_slime.report.replay.sums import EDGES
 from sat_slime.report.replay.tables import REFERENCE, labels, percent
 
+MANY = 20
+"""Methods from beyond which on a figure has no room for a number of each pair, or a row for each."""
+
 
 def figures(result: Replay) -> Iterator[Figure]:
     """All figures, drawn when asked for."""
@@ -79,7 +82,7 @@ def draw_fates(result: Replay) -> Drawing | None:
             for place, share in enumerate(left):
                 axes.annotate(percent(share), (100 * share, place), (4, 0), textcoords="offset points", va="center",
                               fontsize=8)  # fmt: skip
-            axes.invert_yaxis()
+            axes.set_ylim(len(names) - 0.4, -0.6)
             axes.grid(axis="y", visible=False)
             widest = max(widest, float(left.max()))
             axes.set_title("advantage above 0" if sign == 0 else "advantage below 0")
@@ -101,13 +104,14 @@ def draw_weights(result: Replay) -> Drawing | None:
     centres = bin_centres()[shown]
     table: Table = {"d": centres, "A > 0: tokens": tokens[0, shown], "A < 0: tokens": tokens[1, shown]}
     with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=(WIDTH, 1.25 * len(names) + 0.7), layout="constrained")
-        for axes, name, sums in zip(
-            canvas.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0],
-            names,
-            result.total.methods,
-            strict=True,
-        ):
+        columns = 1 if len(names) <= MANY else 2
+        rows = -(-len(names) // columns)
+        canvas = Canvas(figsize=(WIDTH, 1.25 * rows + 0.7), layout="constrained")
+        panels = canvas.subplots(rows, columns, sharex=True, squeeze=False)
+        places = panels.T.ravel()
+        for axes in places[len(names) :]:
+            axes.set_axis_off()
+        for axes, name, sums in zip(places, names, result.total.methods, strict=False):
             axes.plot(centres, np.exp(centres), color=BLACK, linestyle=":", linewidth=1, label="ratio r")
             for sign, colour, dash in ((0, BLUE, "-"), (1, VERMILION, "--")):
                 with np.errstate(invalid="ignore", divide="ignore"):
@@ -121,10 +125,12 @@ def draw_weights(result: Replay) -> Drawing | None:
             axes.set_ylim(max(low, -1) - 0.15, 3)
             axes.set_title(name)
             axes.set_ylabel("v")
-        axes.set_xticks([-10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10], ["−10", "−1", "−0.1", "−0.01", "0", "0.01", "0.1",
-                        "1", "10"])  # fmt: skip
+        for axes in panels[-1]:
+            axes.set_xlabel("d = log π − log μ of the token, nats")
+        ticks = {-10: "−10", -1: "−1", -0.1: "−0.1", 0: "0", 0.1: "0.1", 1: "1", 10: "10"}
+        axes = places[0]  # all panels share its axis
+        axes.set_xticks(list(ticks), list(ticks.values()))
         axes.set_xlim(centres[0], centres[-1])
-        axes.set_xlabel("d = log π − log μ of the token, nats")
         handles, texts = axes.get_legend_handles_labels()
         canvas.legend(handles, texts, loc="outside upper left", ncols=3)
         return Drawing(canvas, table)
@@ -148,20 +154,30 @@ def draw_cosines(result: Replay) -> Drawing | None:
         canvas = Canvas(figsize=(WIDTH, WIDTH), layout="constrained")
         axes = canvas.add_subplot()
         least = float(np.nanmin(values))
-        axes.imshow(
-            values, cmap="Greys", vmin=least, vmax=1.3 - 0.3 * least + 1e-9
-        )  # never so dark that the numbers cannot be read
-        for i, j in np.ndindex(values.shape):
-            if np.isfinite(values[i, j]):
-                text = "1" if values[i, j] > 0.9995 else f"{values[i, j]:.2f}".replace("0.", ".").replace("-", "−")
-                ink = "white" if values[i, j] - least > 0.7 * (1 - least) else BLACK
-                axes.text(j, i, text, ha="center", va="center", fontsize=8 if len(names) <= 14 else 6.5, color=ink)
-        axes.set_xticks(range(len(names)), names, rotation=60, ha="right", rotation_mode="anchor")
-        axes.set_yticks(range(len(names)), names)
+        many = len(names) > MANY
+        # never so dark that the numbers cannot be read
+        image = axes.imshow(values, cmap="Greys", vmin=least, vmax=1 if many else 1.3 - 0.3 * least + 1e-9)
+        if many:
+            canvas.colorbar(image, ax=axes, location="bottom", shrink=0.5, label="cosine")
+        else:
+            _numbers(axes, values, 8 if len(names) <= 14 else 6.5)
+        text: Any = {"fontsize": 6.5 if many else 10}
+        upright: Any = text | {"rotation": 90 if many else 60, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(range(len(names)), names, **upright)
+        axes.set_yticks(range(len(names)), names, **text)
         axes.grid(False)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
         return Drawing(canvas, table)
+
+
+def _numbers(axes: Axes, values: np.ndarray, size: float) -> None:
+    least = float(np.nanmin(values))
+    for i, j in np.ndindex(values.shape):
+        if np.isfinite(values[i, j]):
+            text = "1" if values[i, j] > 0.9995 else f"{values[i, j]:.2f}".replace("0.", ".").replace("-", "−")
+            ink = "white" if values[i, j] - least > 0.7 * (1 - least) else BLACK
+            axes.text(j, i, text, ha="center", va="center", fontsize=size, color=ink)
 
 
 def draw_scope(result: Replay) -> Drawing | None:

@@ -2,17 +2,28 @@
 
 The policy gradient is the sum of w g grad log pi over tokens, w the weights of the reduction. g comes from
 policy_surrogate by autograd through the method's own log-ratio d, which is one number per token and cheap. Between d
-and log pi lies the identity, or the mean over the response (Eq. gspo-ratio), whose transpose is itself."""
+and log pi lies the identity, or the mean over the response (Eq. gspo-ratio), whose transpose is itself. Score centering
+reads log pi of the sampled token a second time, in the head of its state, and that part counts too: g_a = A (w - s_a),
+s_a the slope of C at the sampled token. What it does to the other tokens of the head is no part of g."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sat_slime.objective import Judge, Method, TokenBatch, policy_surrogate, threshold_scores
+from sat_slime.objective import (
+    Judge,
+    Method,
+    Need,
+    ProximalPolicy,
+    TokenBatch,
+    policy_surrogate,
+    supply_proximal,
+    threshold_scores,
+)
 from sat_slime.objective.clip import bounded_ratio
 from sat_slime.objective.ratio import log_ratio, sequence_mean
 from sat_slime.report.replay.step_batch import StepBatch
@@ -20,8 +31,11 @@ from sat_slime.report.replay.step_batch import StepBatch
 KEPT, REWEIGHTED, MASKED, CLIPPED = range(4)
 FATES = ("kept", "re-weighted", "masked", "clipped")
 """What becomes of a token. Kept: its own term of the surrogate has the slope r A of the method's own ratio.
-Re-weighted: it has another slope. Masked: a gate drops the token. Clipped: the clip interval holds it; this comes
-before masked."""
+Re-weighted: it has another slope, as that of a score form whose weight is not r, or of a penalty. Masked: a gate drops
+the token, or a weight of 0. Clipped: the clip interval holds it; this comes before masked."""
+
+SAME_TOKEN = 1e-3
+"""Nats by which two forward passes may differ about one token."""
 
 Metrics = tuple[int, dict[str, Tensor]]
 """(active tokens, the metrics of policy_surrogate over them)."""
@@ -77,6 +91,7 @@ class StepView:
         self.batch = batch
         self._ratios: dict[tuple[str, str], Tensor] = {}
         self._thresholds: dict[tuple[str, str, Judge], Tensor] = {}
+        self._made_up: dict[ProximalPolicy, Tensor] = {}
 
     def prepare(self, methods: Sequence[Method]) -> None:
         """Compute all that `methods` read, before several threads read it."""
@@ -111,13 +126,37 @@ class StepView:
             mask=step.mask[tokens],
             lengths=step.lengths if lengths is None else lengths,
             proximal_log_probs=None if proximal is None else proximal[tokens],
+            **{name: column[tokens] for name, column in self._needed(method).items()},
         )
+
+    def _needed(self, method: Method) -> dict[str, Tensor]:
+        """What `method.needs`, by the fields of TokenBatch."""
+        step = self.batch
+        fields: dict[str, Tensor | None] = {}
+        if "lags" in method.needs:
+            fields["lags"] = step.lags
+        if "rewards" in method.needs:
+            fields["rewards"] = step.rewards
+        if "heads" in method.needs:
+            fields |= {"rollout_head": step.rollout_head, "policy_head": step.policy_head}
+        return {name: column for name, column in fields.items() if column is not None}
 
     def proximal(self, method: Method) -> Tensor | None:
         """(N,) what the method reads as proximal_log_probs; None where that is log_probs itself, or not read."""
         if method.denominator == "rollout":
             return None
+        if method.proximal_policy is not None:
+            return self._made_up_by(method, method.proximal_policy)
         return self.batch.checkpoint_log_probs if method.denominator == "checkpoint" else self.batch.proximal_log_probs
+
+    def _made_up_by(self, method: Method, policy: ProximalPolicy) -> Tensor | None:
+        if policy not in self._made_up:
+            step = self.batch
+            columns = step.log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths
+            made_up = supply_proximal(method, TokenBatch(*columns, **self._needed(method))).proximal_log_probs
+            assert made_up is not None, "it supplies them"
+            self._made_up[policy] = made_up
+        return self._made_up[policy]
 
 
 class SpanView:
@@ -128,7 +167,7 @@ class SpanView:
         self.lengths = view.batch.lengths[span.responses]
         self.mask = view.batch.mask[span.tokens]
         self.advantages = view.batch.advantages[span.tokens]
-        self._tokens: dict[tuple[int, int], TokenBatch] = {}
+        self._tokens: dict[tuple[int, int, tuple[Need, ...]], TokenBatch] = {}
         self._slopes: dict[tuple[str, str], Tensor] = {}
 
     def log_ratio(self, method: Method) -> Tensor:
@@ -150,7 +189,7 @@ class SpanView:
         return [(part, self._batch(method, i, part, lengths)) for i, (part, lengths) in enumerate(pieces)]
 
     def _batch(self, method: Method, index: int, part: slice, lengths: Tensor) -> TokenBatch:
-        key = index, id(self.step.proximal(method))
+        key = index, id(self.step.proximal(method)), method.needs
         if key not in self._tokens:
             start = self.span.tokens.start
             self._tokens[key] = self.step.tokens(method, slice(start + part.start, start + part.stop), lengths)
@@ -165,17 +204,38 @@ def token_gradient(method: Method, view: SpanView) -> TokenGradient:
     metrics: list[Metrics] = []
     alone = method.judge is not None and not method.threshold_is_of_the_step
     quantile = view.step.step_threshold(method) if method.threshold_is_of_the_step else None
+    moved = torch.zeros_like(d, requires_grad=True) if "heads" in method.needs else None
     for part, tokens in view.parts(method, alone):
+        if moved is not None:
+            tokens = replace(tokens, policy_head=_with_sampled_moved(tokens, moved[part]))
         surrogate = policy_surrogate(method, tokens, quantile=quantile, d=d[part])
         values.append(surrogate.values)
         clipped.append(surrogate.clipped)
         metrics.append((tokens.n_active, surrogate.metrics))
     value = torch.cat(values) if len(values) > 1 else values[0]
-    (slopes,) = torch.autograd.grad(value, d, torch.ones_like(value))
+    leaves = [d] if moved is None else [d, moved]
+    slopes, *of_head = torch.autograd.grad(value, leaves, torch.ones_like(value))
     [(_, whole)] = view.parts(method, each_microbatch=False)
     weights = slopes if method.ratio == "token" else sequence_mean(slopes, whole)
+    if of_head:
+        weights, slopes = weights + of_head[0], slopes + of_head[0]
     held = torch.cat(clipped) if len(clipped) > 1 else clipped[0]
     return TokenGradient(weights, _fates(value.detach(), slopes, held, view.slopes(method)), metrics)
+
+
+def _with_sampled_moved(tokens: TokenBatch, moved: Tensor) -> Tensor:
+    """(n, k) policy_head, with the gradient of its sampled token's entry in the (n,) zeros `moved`; none where the
+    sampled token is not in the head.
+
+    A dump does not hold whose log-probs the head has, and need not: a token with the same two as the sampled one has
+    the same slope.
+    """
+    mu, pi = tokens.needed("heads"), tokens.policy_head
+    assert pi is not None, "it stands beside the other head"
+    distance = (mu - tokens.rollout_log_probs[:, None]).abs() + (pi - tokens.log_probs[:, None]).abs()
+    least, place = distance.min(-1, keepdim=True)
+    sampled = (torch.arange(mu.shape[1]) == place) & (least <= SAME_TOKEN)
+    return pi + sampled * moved[:, None]
 
 
 def gate_metrics(method: Method, view: SpanView, scope: str) -> list[Metrics]:

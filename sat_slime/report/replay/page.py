@@ -25,8 +25,11 @@ def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
         page.sheet(sheets.pop("methods"))
         for figure in figures(result):
             page.figure(figure)
-            if figure.name in _AFTER and _AFTER[figure.name] in sheets:
-                page.sheet(sheets.pop(_AFTER[figure.name]))
+            behind = sheets.pop(_AFTER.get(figure.name, ""), None)
+            if behind is not None and len(behind.head) <= WIDEST:
+                page.sheet(behind)
+            elif behind is not None:
+                behind.save(folder / "tables")
         page.sheet(steps)
         Sheet("scope_sweep", "", "", [], [], numbers=sweep_rows(result)).save(folder / "tables")
         if (left_out := _left_out(result)) is not None:
@@ -40,6 +43,9 @@ def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
             warnings=_warnings(result),
         )
 
+
+WIDEST = 21
+"""Columns of a table beyond which the figure before it says more, so that it is a file alone."""
 
 _AFTER = {"cosines": "cosine_numbers", "scope": "scopes"}
 """{figure: the table that stands behind it}."""
@@ -62,7 +68,7 @@ def summary(result: Replay) -> Iterator[str]:
             f"({cosines[order[-1]]:.3f})."
         )
     if result.passed_over:
-        yield f"{result.passed_over} dumps without the trainer's log-probs under the generating weights were left out."
+        yield f"{result.passed_over} dumps that do not hold what one of the methods reads were left out."
 
 
 def _warnings(result: Replay) -> str:
@@ -78,7 +84,7 @@ def _left_out(result: Replay) -> Sheet | None:
     return Sheet(
         "not_replayed",
         "Methods that this dump cannot answer",
-        "Named methods that were asked for and need what the dump does not hold.",
-        ["method", "reason"],
+        "What was asked for and needs what the dump does not hold.",
+        ["methods", "reason"],
         [[one.label, one.reason] for one in result.left_out],
     )

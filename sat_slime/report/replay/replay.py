@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from sat_slime.objective import mismatch_metrics
-from sat_slime.report.replay.dumps import Skipped, find_dumps, steps
+from sat_slime.report.replay.dumps import Dump, Skipped, find_dumps, steps
 from sat_slime.report.replay.gradient import CLIPPED, MASKED, Metrics, StepView, spans
 from sat_slime.report.replay.scope import Sweep, sweep_step
-from sat_slime.report.replay.selection import UNCLIPPED, Candidate, LeftOut, answerable, reads_checkpoint
-from sat_slime.report.replay.step_batch import Layout, StepBatch
+from sat_slime.report.replay.selection import UNCLIPPED, Candidate, LeftOut, answerable, read_columns
+from sat_slime.report.replay.step_batch import Column, Layout, StepBatch
 from sat_slime.report.replay.sums import SCOPES, Cosines, SpanResult, Sums, reduced, span_result
 from sat_slime.runs.folder import RunFolderError
 
@@ -62,7 +62,7 @@ class Replay:
     token_mean: bool = False
     seconds: float = 0.0
     passed_over: int = 0
-    """Dumps that were left out, since a method reads pi_l and they do not hold it."""
+    """Dumps that were left out, since a method reads what they do not hold."""
 
     @property
     def tokens(self) -> int:
@@ -87,7 +87,7 @@ def replay(
 ) -> Replay:
     """Replay the methods on every optimizer step in `paths`.
 
-    A method that reads pi_l confines all of them to the dumps that hold it, so that they are compared on the same
+    A method that reads what only some dumps hold confines all of them to those, so that they are compared on the same
     tokens. threads: default: one per core.
 
     Raises:
@@ -95,22 +95,22 @@ def replay(
     """
     began = time.perf_counter()
     dumps, skipped = find_dumps(paths)
-    usable, left_out = answerable(candidates, any(dump.has_checkpoint for dump in dumps))
+    usable, left_out = answerable(candidates, _most_columns(candidates, dumps))
     if not usable:
         raise RunFolderError(f"none of the methods can be replayed: {left_out[0].label} {left_out[0].reason}")
     result = Replay(
         usable, left_out, skipped, token_mean=token_mean, total=Sums.none(len(usable)), cosines=Cosines(len(usable))
     )
     result.sweeps = {index: Sweep() for index in result.sat_methods()}
-    if any(map(reads_checkpoint, usable)):
-        result.passed_over = sum(not dump.has_checkpoint for dump in dumps)
-        dumps = [dump for dump in dumps if dump.has_checkpoint]
+    needed = frozenset[Column]().union(*(read_columns(one.method) for one in usable))
+    result.passed_over = sum(not needed <= dump.columns for dump in dumps)
+    dumps = [dump for dump in dumps if needed <= dump.columns]
     threads_of_torch = torch.get_num_threads()
     torch.set_num_threads(1)  # spans are computed side by side instead
     try:
         with ThreadPoolExecutor(threads or _cores()) as pool:
             waiting: deque[_Waiting] = deque()
-            for item in steps(dumps, layout or Layout()):
+            for item in steps(dumps, layout or Layout(), needed):
                 if isinstance(item, Skipped):
                     result.skipped.append(item)
                     continue
@@ -127,6 +127,12 @@ def replay(
         raise RunFolderError(f"nothing to replay: {reasons}")
     result.seconds = time.perf_counter() - began
     return result
+
+
+def _most_columns(candidates: Sequence[Candidate], dumps: Sequence[Dump]) -> frozenset[Column]:
+    """The columns of the dump that holds most of what the methods read."""
+    read = frozenset[Column]().union(*(read_columns(one.method) for one in candidates))
+    return max((dump.columns & read for dump in dumps), key=len, default=frozenset())
 
 
 @dataclass

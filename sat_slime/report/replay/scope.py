@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sat_slime.objective import SAT, Clip
+from sat_slime.objective import SAT, Clip, threshold_scores
 from sat_slime.objective.clip import bounded_ratio
 from sat_slime.objective.stabilizers.clips.sat import contraction
 from sat_slime.report.replay.gradient import StepView
@@ -59,9 +59,10 @@ def sweep_step(candidates: Sequence[Candidate], view: StepView, seed: int) -> di
     for index, candidate in enumerate(candidates):
         sat, clip = candidate.method.sat, candidate.method.trust_region
         if sat and clip:
-            d = view.log_ratio(candidate.method)[mask]
-            reach = outward_reach(clip, d, step.advantages[mask])
-            found[index] = _sweep(sat, d.abs().numpy(), reach.numpy(), owner, orders)
+            d = view.log_ratio(candidate.method)
+            stale = threshold_scores(candidate.method, view.tokens(candidate.method), d=d)
+            reach = outward_reach(clip, d[mask], step.advantages[mask])
+            found[index] = _sweep(sat, stale.numpy(), reach.numpy(), owner, orders)
     return found
 
 
@@ -96,11 +97,11 @@ def _sweep(sat: SAT, stale: np.ndarray, reach: np.ndarray, owner: np.ndarray, or
 def beyond_gate(
     ascending: np.ndarray, scope: np.ndarray, scopes: int, alpha: float
 ) -> tuple[int, np.ndarray, np.ndarray]:
-    """Tokens in the first `scopes` scopes; which of them have |d| > q > 0, q the alpha-quantile of each scope
+    """Tokens in the first `scopes` scopes; which of them are staler than q > 0, the alpha-quantile of each scope
     (Eq. quantile); and their q.
 
     Args:
-        ascending: (n,) |d|, the smallest first.
+        ascending: (n,) staleness, |d| in the paper, the smallest first.
         scope: (n,) scope of each.
     """
     counts = np.bincount(scope, minlength=scopes)[:scopes]

@@ -15,9 +15,22 @@ from sat_slime.config.loader import read_section
 from sat_slime.config.method_reading import build_method, method_switches
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.source import parse_value
-from sat_slime.objective import Method, check_method, method_names, named_method
+from sat_slime.objective import PAPER_METHODS, Method, check_method, method_names, named_method
+from sat_slime.report.replay.judged import JUDGED_BY, judged_by
+from sat_slime.report.replay.step_batch import Column
 
-ALL = "all"
+ALL, USUAL = "all", "usual"
+ASYNCHRONOUS = (
+    "decoupled",
+    "mis-geo",
+    "cispo",
+    "score-centering",
+    "m2po",
+    "opsm",
+    "seq-tis",
+    "flash",
+)
+"""What the public trainers ship for asynchronous training besides the paper's methods."""
 UNCLIPPED = Method(named_method("grpo").stabilizers, trust_region=None, called="unclipped")
 """The importance-sampled gradient r A of every token, which the others are compared with."""
 
@@ -34,14 +47,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A method that cannot be replayed on the dump."""
+    """Methods that cannot be replayed on the dump, for one reason."""
 
     label: str
     reason: str
 
 
-def choose(names: str = ALL, settings: Sequence[str] = ()) -> list[Candidate]:
-    """The methods of a comma-separated list, or all, each formula once.
+def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
+    """The methods of a comma-separated list, all of them, or the usual ones; each formula once, by what they judge by.
 
     settings: `sat.alpha=0.95` texts in the keys of a run's `method` section, for the methods that read that key; a
     list of values makes a candidate of each.
@@ -49,9 +62,7 @@ def choose(names: str = ALL, settings: Sequence[str] = ()) -> list[Candidate]:
     Raises:
         ConfigError: an unknown name, key or value, a combination without meaning, or a setting that no method reads.
     """
-    wanted = method_names() if names.strip() == ALL else [name.strip() for name in names.split(",") if name.strip()]
-    if not wanted:
-        raise ConfigError(["--methods names none: give names with commas between them, or all"])
+    wanted = _wanted(names)
     sweeps = [_sweep(text) for text in settings]
     found: list[tuple[str, Method]] = []
     read: set[str] = set()
@@ -68,7 +79,20 @@ def choose(names: str = ALL, settings: Sequence[str] = ()) -> list[Candidate]:
             found.append((label, _checked(label, _with(name, chosen) if chosen else method)))
     if unread := [sweep.text for sweep in sweeps if sweep.text not in read]:
         raise ConfigError([f"--set {unread[0]} changes none of the methods {', '.join(wanted)}: leave it out"])
-    return _each_formula_once(found)
+    return sorted(_each_formula_once(found), key=lambda one: JUDGED_BY.index(judged_by(one.method)))
+
+
+def _wanted(names: str) -> list[str]:
+    several = {ALL: method_names, USUAL: usual_names}.get(names.strip())
+    wanted = several() if several else [name.strip() for name in names.split(",") if name.strip()]
+    if not wanted:
+        raise ConfigError([f"--methods names none: give names with commas between them, {ALL} or {USUAL}"])
+    return wanted
+
+
+def usual_names() -> list[str]:
+    """The paper's methods, and what else asynchronous training is done with today."""
+    return [*(method.name for method in PAPER_METHODS), *ASYNCHRONOUS]
 
 
 @dataclass(frozen=True)
@@ -103,8 +127,9 @@ def _with(name: str, settings: dict[str, Any]) -> Method:
             if not isinstance(inner, dict):
                 raise ConfigError([f"--set {key}: {part} is no section of method"])
         inner[last] = value
+    config = read_section(MethodConfig, section, f"--set of {name}")
     try:
-        return build_method(read_section(MethodConfig, section, f"--set of {name}"))
+        return build_method(config)
     except ValueError as error:
         raise ConfigError([f"--set of {name}: {error}"]) from None
 
@@ -113,7 +138,7 @@ def _checked(label: str, method: Method) -> Method:
     try:
         check_method(method)
     except ValueError as error:
-        raise ConfigError([f"{label}: {error}"]) from None
+        raise ConfigError([f"{label}: {str(error).removeprefix(f'{method.name}: ')}"]) from None
     return method
 
 
@@ -130,26 +155,27 @@ def _each_formula_once(found: Iterable[tuple[str, Method]]) -> list[Candidate]:
     return [Candidate(same[0][0], same[0][1], tuple(label for label, _ in same[1:])) for same in candidates.values()]
 
 
-def answerable(candidates: Sequence[Candidate], has_checkpoint: bool) -> tuple[list[Candidate], list[LeftOut]]:
-    """(the candidates that a dump has the data for, the others with the reason). has_checkpoint: whether it holds
-    pi_l."""
-    kept, left_out = [], []
+def read_columns(method: Method) -> frozenset[Column]:
+    """What the method reads of that which only some dumps hold."""
+    pi_l: set[Column] = {"checkpoint_log_probs"} if method.denominator == "checkpoint" else set()
+    return frozenset(pi_l.union(method.needs))
+
+
+def answerable(candidates: Sequence[Candidate], columns: frozenset[Column]) -> tuple[list[Candidate], list[LeftOut]]:
+    """(the candidates that a dump with these columns has the data for, the others with the reason)."""
+    kept: list[Candidate] = []
+    by_reason: dict[str, list[str]] = {}
     for candidate in candidates:
-        reason = lacks(candidate.method, has_checkpoint)
+        reason = lacks(candidate.method, columns)
         if reason is None:
             kept.append(candidate)
         else:
-            left_out.append(LeftOut(", ".join([candidate.label, *candidate.same]), reason))
-    return kept, left_out
+            by_reason.setdefault(reason, []).extend([candidate.label, *candidate.same])
+    return kept, [LeftOut(", ".join(labels), reason) for reason, labels in by_reason.items()]
 
 
-def reads_checkpoint(candidate: Candidate) -> bool:
-    """Whether the method divides by pi_l."""
-    return candidate.method.denominator == "checkpoint"
-
-
-def lacks(method: Method, has_checkpoint: bool) -> str | None:
-    """What the method reads and a dump does not hold, in words; None where nothing is missing."""
+def lacks(method: Method, columns: frozenset[Column]) -> str | None:
+    """What the method reads and a dump with these columns does not hold, in words; None where nothing is missing."""
     if method.step_constraint is not None:
         return "bounds the optimizer step over the whole vocabulary, and a dump holds the sampled tokens alone"
     if method.top_p_replay:
@@ -157,9 +183,26 @@ def lacks(method: Method, has_checkpoint: bool) -> str | None:
             "takes the trainer's softmax over the tokens that the engine sampled from, and a dump has the log-probs of "
             "the forward pass that was made"
         )
-    if method.denominator == "checkpoint" and not has_checkpoint:
-        return (
-            "divides by pi_l, the trainer's log-probs under the generating weights, which this dump does not hold; "
-            "those of an embedded run do at steps with a split (diagnose.split_every_n_steps)"
-        )
-    return None
+    missing = sorted(read_columns(method) - columns)
+    return "; ".join(ABSENT[column] for column in missing) if missing else None
+
+
+ABSENT: dict[Column, str] = {
+    "checkpoint_log_probs": (
+        "divides by pi_l, the trainer's log-probs under the generating weights, which this dump does not hold; "
+        "those of an embedded run do at steps with a split (diagnose.split_every_n_steps)"
+    ),
+    "lags": (
+        "reads the lag of each token, and this dump does not hold the versions of the generating weights; those of an "
+        "embedded run do"
+    ),
+    "rewards": (
+        "reads each response's reward before any baseline, which this dump does not tell; those of an embedded run and "
+        "of later slime do, and TOPR reads none with --set topr.good_by=advantage"
+    ),
+    "heads": (
+        "reads both distributions of each state, and this dump does not hold rollout_head and policy_head; those of an "
+        "embedded run do, in mode streaming where its method reads them"
+    ),
+}
+"""Why a method cannot be replayed on a dump without the column, and what helps."""

@@ -47,10 +47,12 @@ class Header:
     rank: int
     per_rank: bool
     """Whether it is one of several files of a rollout, as slime 0.3.1 writes them."""
+    rewards: bool
+    """Whether it tells which response had which reward before any baseline, as those of 0.3.1 do not."""
 
 
 def read_header(path: Path) -> Header:
-    """Rollout and rank of a file, from the first few entries of its pickle, none of which is run. Raises DumpFault."""
+    """What the entries of a file's pickle tell, none of which is run. Raises DumpFault."""
     numbers: dict[str, int] = {}
     key = ""
     try:
@@ -66,6 +68,7 @@ def read_header(path: Path) -> Header:
                         numbers[key] = argument
                     elif operation.name not in ("PROTO", "EMPTY_DICT", "BINPUT", "MARK"):
                         break
+            rewards = key == "samples" and b"raw_reward" in archive.read(name)
     except (OSError, zipfile.BadZipFile, StopIteration, ValueError, NotImplementedError) as error:
         raise DumpFault(f"it is no whole torch file ({_line(error)}): {_WHOLE}") from error
     if key not in ("samples", "rollout_data") or "rollout_id" not in numbers:
@@ -77,7 +80,7 @@ def read_header(path: Path) -> Header:
         )
     if key == "samples" and numbers["format_version"] != 2:
         raise DumpFault(f"its format_version is {numbers['format_version']}, and 2 is what can be read here")
-    return Header(numbers["rollout_id"], numbers.get("rank", 0), key == "rollout_data")
+    return Header(numbers["rollout_id"], numbers.get("rank", 0), key == "rollout_data", rewards)
 
 
 def read_rollout(paths: Sequence[Path], own_layout: bool = True) -> list[StepBatch]:
@@ -130,6 +133,8 @@ class _Response:
     place: int
     """Its number in the order of the rollout."""
     columns: Mapping[str, Tensor]
+    reward: float | None = None
+    """Before any baseline; None where the file does not tell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +157,11 @@ def _all_in_one(responses: list[_Response]) -> _Shard:
 def _whole(payload: Mapping[str, Any]) -> list[_Shard]:
     """The shards of format 2: samples in the order of the rollout, and beside them which rank trained which."""
     samples = payload["samples"]
-    responses = [_response(place, sample, int(sample["response_lengths"])) for place, sample in enumerate(samples)]
+    rewards = [_raw_reward(sample, payload) for sample in samples]
+    responses = [
+        _response(place, sample, int(sample["response_lengths"]), reward)
+        for place, (sample, reward) in enumerate(zip(samples, rewards, strict=True))
+    ]
     for key in ("rollout_position", "sample_index"):
         if all(sample.get(key) is not None for sample in samples):
             column = {"rollout_position": "partition", "sample_index": "sample_indices"}[key]
@@ -178,7 +187,16 @@ def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> list[_Shard]:
     return shards
 
 
-def _response(place: int, row: Mapping[str, Any], length: int) -> _Response:
+def _raw_reward(sample: Mapping[str, Any], payload: Mapping[str, Any]) -> float | None:
+    """A sample's reward before any baseline: its own, or that at its place in the list of the whole rollout. None:
+    neither is there, or it is no number, as that of a reward model with several scores."""
+    reward, place, whole = sample.get("local_raw_reward"), sample.get("rollout_position"), payload.get("raw_reward")
+    if reward is None and isinstance(place, int) and isinstance(whole, list) and place < len(whole):
+        reward = whole[place]
+    return float(reward) if isinstance(reward, int | float) else None
+
+
+def _response(place: int, row: Mapping[str, Any], length: int, reward: float | None = None) -> _Response:
     columns = {}
     for key in COLUMNS:
         values = row.get(key)
@@ -195,7 +213,7 @@ def _response(place: int, row: Mapping[str, Any], length: int) -> _Response:
             )
             raise DumpFault(f"{key} has {len(values)} values for a response of {length} tokens{hint}")
         columns[key] = values
-    return _Response(place, columns)
+    return _Response(place, columns, reward)
 
 
 def _shard(responses: list[_Response], layout: Mapping[str, Any]) -> _Shard:
@@ -228,6 +246,8 @@ def _step(name: str, groups: list[list[_Response]], own_layout: bool) -> StepBat
     if not own_layout:
         responses.sort(key=lambda response: response.place)
     places = torch.tensor([response.place for response in responses], dtype=torch.int64)
+    lengths = torch.tensor([len(response.columns["log_probs"]) for response in responses], dtype=torch.int64)
+    rewards = [response.reward for response in responses if response.reward is not None]
 
     def row(key: str, dtype: torch.dtype = torch.float32) -> Tensor:
         return in_a_row([response.columns[key] for response in responses], dtype)
@@ -238,7 +258,8 @@ def _step(name: str, groups: list[list[_Response]], own_layout: bool) -> StepBat
         rollout_log_probs=row("rollout_log_probs"),
         advantages=row("advantages"),
         mask=row("loss_masks", torch.bool),
-        lengths=torch.tensor([len(response.columns["log_probs"]) for response in responses], dtype=torch.int64),
+        lengths=lengths,
         microbatches=[len(group) for group in groups if group] if own_layout else None,
         order=torch.argsort(places),
+        rewards=torch.tensor(rewards).repeat_interleave(lengths) if len(rewards) == len(responses) else None,
     )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 TOKENS_PER_MICROBATCH = 32_768
 """Bound on the tokens of a micro-batch where nothing else is known: the paper's."""
+
+
+Column = Literal["checkpoint_log_probs", "lags", "rewards", "heads"]
+"""What some methods read and only some dumps hold: log pi_l, and what TokenBatch calls a Need."""
 
 
 class DumpFault(ValueError):
@@ -56,11 +61,23 @@ class StepBatch:
     """(N,) log pi_l, the trainer's under the generating weights."""
     proximal_log_probs: Tensor | None = None
     """(N,) the trainer's before the first optimizer step on this rollout, where that is not log_probs."""
-    lag: float | None = None
-    """Mean over active tokens of the optimizer updates between the generating weights and the trained ones."""
+    lags: Tensor | None = None
+    """(N,) float32: optimizer updates between the weights that generated each token and those in training."""
+    rewards: Tensor | None = None
+    """(N,) float32: reward of the token's response, before any baseline."""
+    rollout_head: Tensor | None = None
+    """(N, k) float32 log mu of the engine's likeliest tokens in each state, or of the vocabulary."""
+    policy_head: Tensor | None = None
+    """(N, k) float32 log pi of the same tokens."""
 
     def __post_init__(self) -> None:
         tokens = int(self.lengths.sum())
+        heads = [head for head in (self.rollout_head, self.policy_head) if head is not None]
+        if heads and [head.shape for head in heads] != [(tokens, heads[0].shape[-1])] * 2:
+            raise DumpFault(
+                f"rollout_head and policy_head have shapes {' and '.join(str(tuple(head.shape)) for head in heads)} "
+                f"for the {tokens} tokens of its responses"
+            )
         for name in ("log_probs", "rollout_log_probs", "advantages", "mask", *OPTIONAL):
             values = getattr(self, name)
             if values is None:
@@ -72,6 +89,22 @@ class StepBatch:
                 if bad:
                     raise DumpFault(f"{name} is no finite number on {bad} active tokens")
 
+    @property
+    def lag(self) -> float | None:
+        """Mean of `lags` over the active tokens; None where they are not known, or no token is active."""
+        return None if self.lags is None or not self.mask.any() else float(self.lags[self.mask].mean())
+
+    @property
+    def columns(self) -> frozenset[Column]:
+        """What it holds of that which only some dumps do."""
+        held: dict[Column, Tensor | None] = {
+            "checkpoint_log_probs": self.checkpoint_log_probs,
+            "lags": self.lags,
+            "rewards": self.rewards,
+            "heads": None if self.rollout_head is None else self.policy_head,
+        }
+        return frozenset(name for name, values in held.items() if values is not None)
+
     def arranged(self, layout: Layout, tokens: int) -> StepBatch:
         """This step with micro-batches: those of `layout`, else the dump's, else consecutive responses of up to
         `tokens`."""
@@ -80,7 +113,8 @@ class StepBatch:
         return self if self.microbatches is not None else replace(self, microbatches=cut(self.lengths, tokens))
 
 
-OPTIONAL = ("checkpoint_log_probs", "proximal_log_probs")
+OPTIONAL = ("checkpoint_log_probs", "proximal_log_probs", "lags", "rewards")
+"""Columns of (N,) that only some dumps hold."""
 
 
 def cut(lengths: Tensor, tokens: int | None = None, responses: int | None = None) -> list[int]:

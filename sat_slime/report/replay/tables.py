@@ -11,6 +11,7 @@ import numpy as np
 
 from sat_slime.report.page import Heading, Sheet
 from sat_slime.report.replay.gradient import CLIPPED, FATES, KEPT, MASKED, REWEIGHTED
+from sat_slime.report.replay.judged import judged_by
 from sat_slime.report.replay.replay import Replay, StepRow
 from sat_slime.report.replay.scope import ORDERS, SIZES
 from sat_slime.report.replay.sums import GROUPS, SCOPES
@@ -46,8 +47,13 @@ def mean_effective(result: Replay) -> np.ndarray:
 def methods_table(result: Replay) -> Sheet:
     """What every method does to the tokens."""
     cosines, effective = result.cosines.mean[:, -1], mean_effective(result)
-    rows, numbers = [], [_METHOD_HEAD]
+    rows: list[list[str]] = []
+    numbers = [_METHOD_HEAD]
+    group = ""
     for index, candidate in enumerate(result.candidates):
+        if (judged := judged_by(candidate.method)) != group:
+            group = judged
+            rows.append([Heading(judged), *[""] * (len(_METHOD_COLUMNS) - 1)])
         sums = result.total.methods[index]
         share = sums.fates / max(sums.tokens, 1)
         cells = [share[:2, CLIPPED].sum(), share[2:, CLIPPED].sum(), *share[:, MASKED]]
@@ -63,35 +69,29 @@ def methods_table(result: Replay) -> Sheet:
         )
         means = [float(effective[index]), sums.weight_max, float(cosines[index])]
         fates = sums.fates.ravel().tolist()
-        numbers.append([candidate.label, sums.tokens, *fates, *means, " ".join(candidate.same)])
+        numbers.append([candidate.label, judged, sums.tokens, *fates, *means, " ".join(candidate.same)])
     return Sheet(
         "methods",
         "What each method does to the tokens",
-        "Percent of the tokens with an advantage. Clipped: the clip interval takes the token's gradient away. Masked: "
+        "Percent of the tokens with an advantage. Methods are grouped by what they judge by: each token's ratio alone; "
+        "its probabilities under both policies; the response as a whole; the distributions of the state; or a "
+        "threshold over the whole batch. Clipped: the clip interval takes the token's gradient away. Masked: "
         "a gate drops it, and the interval would not have; above and below: on which side of 1 the ratio lies. "
         "Re-weighted: it keeps a gradient, but not r A. With v = g / A, g the gradient weight: effective = "
         "(Σ|v|)² / (n Σv²), mean over the steps. Cosine: of the whole gradient with that of the unclipped r A, mean "
         "over the steps.",
-        [
-            "method",
-            "A > 0",
-            "A < 0",
-            *GROUPS,
-            "re-weighted",
-            "kept",
-            "effective",
-            "largest v",
-            "cosine",
-            "same formula",
-        ],
+        _METHOD_COLUMNS,
         rows,
-        [("clipped", 2), ("masked", 4), ("", 6)],
+        [("clipped", 2), ("masked, A > 0", 2), ("masked, A < 0", 2), ("", 6)],
         numbers,
     )
 
 
+_METHOD_COLUMNS = ["method", "A > 0", "A < 0", *("above", "below") * 2, "re-weighted", "kept", "effective", "largest v",
+                   "cosine", "same formula"]  # fmt: skip
 _METHOD_HEAD: list[Any] = [
     "method",
+    "judges",
     "tokens",
     *(f"{fate}, {group}" for group in GROUPS for fate in FATES),
     *("effective share", "largest |v|", "cosine with unclipped", "same formula"),

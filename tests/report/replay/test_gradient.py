@@ -18,6 +18,8 @@ from sat_slime.objective import (
     named_method,
     policy_surrogate,
 )
+from sat_slime.objective.stabilizers.scores.cispo import CISPO
+from sat_slime.objective.stabilizers.scores.score_centering import ScoreCentering
 from sat_slime.report.replay.gradient import (
     CLIPPED,
     KEPT,
@@ -31,7 +33,13 @@ from sat_slime.report.replay.gradient import (
 from sat_slime.report.replay.selection import lacks
 from sat_slime.report.replay.step_batch import StepBatch
 
-REPLAYED = [name for name in method_names() if lacks(named_method(name), has_checkpoint=True) is None]
+EVERYTHING = frozenset({"checkpoint_log_probs", "lags", "rewards", "heads"})
+REPLAYED = [name for name in method_names() if lacks(named_method(name), EVERYTHING) is None]
+OF_THE_PAPER = [
+    "grpo", "gspo", "grpo-r3", "grpo-tis", "gspo-tis", "dppo", "sat-grpo", "sat-gspo", "ppo", "dppo-kl", "spo", "drpo",
+    "icepop", "icepop-weight", "kpop", "seqclip", "sat-grpo-tis",
+]  # fmt: skip
+"""Those that paper_equations has; the tests of each other one hold it against its own equation."""
 
 
 def step_of(tokens, microbatches=None):
@@ -56,7 +64,7 @@ def replayed(method, step):
     return token_gradient(method, SpanView(view, span))
 
 
-@pytest.mark.parametrize("name", [*REPLAYED, "sat-grpo-tis"])
+@pytest.mark.parametrize("name", OF_THE_PAPER)
 @pytest.mark.parametrize("seed", range(3))
 def test_weight_is_the_derivative_of_the_equations(name, seed):
     base = name.removeprefix("sat-").removesuffix("-tis")
@@ -69,11 +77,78 @@ def test_weight_is_the_derivative_of_the_equations(name, seed):
 @pytest.mark.parametrize("name", REPLAYED)
 def test_weight_is_the_gradient_that_a_run_takes(name):
     method = named_method(name)
-    step = step_batch([30, 4, 17, 50], seed=1)
+    step = with_everything(step_batch([30, 4, 17, 50], seed=1))
     log_probs = step.log_probs.clone().requires_grad_()
-    batch = TokenBatch(log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths)
+    own = torch.nn.functional.one_hot(sampled_places(step), step.policy_head.shape[1])
+    head = step.policy_head + own * (log_probs - log_probs.detach())[:, None]
+    batch = TokenBatch(
+        log_probs,
+        step.rollout_log_probs,
+        step.advantages,
+        step.mask,
+        step.lengths,
+        lags=step.lags,
+        rewards=step.rewards,
+        rollout_head=step.rollout_head,
+        policy_head=head,
+    )
     policy_surrogate(method, batch).values.sum().backward()
     torch.testing.assert_close(replayed(method, step).weights, log_probs.grad, rtol=1e-6, atol=1e-7)
+
+
+def sampled_places(step):
+    """(N,) place of the sampled token in the head that with_everything makes."""
+    return torch.arange(len(step.mask)) % step.policy_head.shape[1]
+
+
+def with_everything(step, k=5):
+    """The step with lags, rewards and heads over a vocabulary of k, the sampled token at its place."""
+    generator = torch.Generator().manual_seed(7)
+    n = len(step.mask)
+    log_probs = step.log_probs.clamp(max=-0.01)
+
+    def head(sampled):
+        rest = torch.rand(n, k, generator=generator).scatter(1, place[:, None], 0)
+        rest = rest / rest.sum(-1, keepdim=True) * -sampled.expm1()[:, None]
+        return rest.scatter(1, place[:, None], sampled.exp()[:, None]).log()
+
+    place = torch.arange(n) % k
+    rewards = torch.rand(len(step.lengths), generator=generator).round().repeat_interleave(step.lengths)
+    return dataclasses.replace(
+        step,
+        log_probs=log_probs,
+        lags=torch.randint(0, 5, (n,), generator=generator).float(),
+        rewards=rewards,
+        rollout_head=head(step.rollout_log_probs),
+        policy_head=head(log_probs),
+    )
+
+
+@pytest.mark.parametrize("rule", ["none", "tis", "icepop"])
+def test_score_centering_takes_the_slope_of_its_mean_at_the_sampled_token(rule):
+    """g = A (w - s), s = mu f(pi / mu) - alpha pi of the sampled token; over the whole vocabulary alpha is f(1)."""
+    step = with_everything(step_batch([30, 4, 17, 50], seed=1))
+    method = compose(ScoreCentering(rule=rule))
+    mu, pi = step.rollout_log_probs.exp(), step.log_probs.exp()
+    r = pi / mu
+    w = {"none": torch.ones_like(r), "tis": r.clamp(max=2.0), "icepop": r * ((r >= 0.5) & (r <= 5))}[rule]
+    expected = step.advantages * (w - (mu * w - pi)) * step.mask
+    torch.testing.assert_close(replayed(method, step).weights, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sampled_token_outside_the_head_has_the_weight_alone():
+    step = with_everything(step_batch([6, 4], seed=1))
+    keep = torch.stack([torch.tensor([j for j in range(5) if j != at]) for at in sampled_places(step).tolist()])
+    heads = {name: getattr(step, name).gather(1, keep) for name in ("rollout_head", "policy_head")}
+    found = replayed(named_method("score-centering"), dataclasses.replace(step, **heads)).weights
+    torch.testing.assert_close(found, step.advantages * step.mask)
+
+
+def test_a3po_divides_by_the_lag():
+    step = with_everything(step_batch([30, 20], seed=1))
+    d = StepView(step).log_ratio(named_method("grpo-a3po"))
+    expected = (step.log_probs - step.rollout_log_probs) / step.lags.clamp(min=1) * step.mask
+    torch.testing.assert_close(d, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "spread"), [("sat-grpo", 0.15), ("sat-gspo", 0.7)])
@@ -103,10 +178,10 @@ def test_microbatches_have_their_own_quantile_and_a_step_one(name, spread):
 
 
 def one_token(ratio, advantage, method):
-    """Fate of a token of that ratio, mu one half."""
-    mu = torch.tensor([math.log(0.5)])
+    """Fate of a token of that ratio, mu 0.2, its response's reward the sign of the advantage."""
+    mu = torch.tensor([math.log(0.2)])
     step = StepBatch("step", mu + math.log(ratio), mu, torch.tensor([advantage]), torch.tensor([True]),
-                     torch.tensor([1]), [1])  # fmt: skip
+                     torch.tensor([1]), [1], rewards=torch.tensor([advantage]))  # fmt: skip
     return int(replayed(method, step).fates[0])
 
 
@@ -123,6 +198,16 @@ CASES = [
     (compose(IcePop(0.9, 1.1)), [(1.15, 1.0, MASKED), (0.7, 1.0, MASKED), (1.0, 1.0, KEPT)]),
     (named_method("grpo-tis"), [(1.5, 1.0, REWEIGHTED), (3.0, -1.0, REWEIGHTED), (1.0, 1.0, KEPT)]),
     (named_method("spo"), [(1.1, 1.0, REWEIGHTED), (0.7, -1.0, REWEIGHTED)]),
+    (named_method("cispo"), [(4.0, 1.0, KEPT), (0.1, -1.0, KEPT)]),
+    (compose(CISPO(eps_high=1.0)), [(3.0, 1.0, REWEIGHTED), (1.5, 1.0, KEPT)]),
+    (named_method("rollout-is"), [(1.3, -1.0, MASKED), (1.1, 1.0, KEPT)]),
+    (named_method("topr"), [(0.7, 1.0, REWEIGHTED), (0.7, -1.0, KEPT), (1.5, -1.0, REWEIGHTED)]),
+    (named_method("aspo"), [(1.3, 1.0, MASKED), (0.7, 1.0, REWEIGHTED), (1.3, -1.0, KEPT), (0.7, -1.0, MASKED)]),
+    (named_method("flash"), [(3.0, 1.0, MASKED), (1.01, 1.0, KEPT)]),
+    (named_method("cpgd"), [(1.3, 1.0, CLIPPED), (0.7, -1.0, CLIPPED), (1.1, 1.0, REWEIGHTED)]),
+    (named_method("gmpo"), [(1.6, 1.0, CLIPPED), (1.3, 1.0, KEPT), (0.6, -1.0, CLIPPED)]),
+    (named_method("m2po"), [(1.5, 1.0, MASKED), (1.5, -1.0, KEPT), (1.1, 1.0, KEPT)]),
+    (named_method("ipo"), [(1.1, 1.0, REWEIGHTED), (3.0, 1.0, REWEIGHTED)]),
 ]
 
 

@@ -10,6 +10,7 @@ from sat_slime.report.replay.replay import replay
 from sat_slime.report.replay.selection import choose
 from sat_slime.report.replay.step_batch import Layout, cut
 from sat_slime.report.replay.sums import span_result
+from sat_slime.report.replay.tables import weighted
 from sat_slime.runs.folder import RunFolderError
 
 LENGTHS = [6, 11, 3, 20, 9, 14, 8, 5]
@@ -184,3 +185,50 @@ def test_an_empty_step_counts_nothing(tmp_path):
     result = replay([path], choose("all"))
     assert result.tokens == 0
     assert not any(isinstance(one, Skipped) for one in result.skipped)
+
+
+def heads(n):
+    return np.full((n, 4), np.log(0.25), dtype=np.float32)
+
+
+def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_pass(tmp_path):
+    path = write_run_dump(tmp_path, LENGTHS, iteration=4, rollout_head=heads, policy_head=heads)
+    (step,) = steps(find_dumps([path])[0], Layout())
+    assert step.lags.tolist() == [3.0] * sum(LENGTHS)  # three updates, and tokens of version 0
+    assert step.rewards.tolist() == [float(i % 2) for i, n in enumerate(LENGTHS) for _ in range(n)]
+    assert step.rollout_head.shape == step.policy_head.shape == (sum(LENGTHS), 4)
+    result = replay([path], choose("all"))
+    assert {one.label for one in result.left_out} == {"trpo", "grpo-topp, gspo-topp"}
+    assert all(np.isfinite(sums.weight) and sums.weight > 0 for sums in result.total.methods)
+
+
+def test_methods_that_read_more_confine_the_replay_to_the_dumps_that_hold_most(tmp_path):
+    run = tmp_path / "run"
+    write_run_dump(run, LENGTHS, iteration=1)
+    write_run_dump(run, LENGTHS, iteration=2, rollout_head=heads, policy_head=heads)
+    result = replay([run], choose("topr,score-centering,grpo"))
+    assert [row.name for row in result.rows] == ["iteration 2, update 2"]
+    assert (result.passed_over, result.left_out) == (1, [])
+    assert len(replay([run], choose("topr,grpo")).rows) == 2
+
+
+def test_a_rollout_whose_rewards_are_no_numbers_is_told_where_a_method_reads_them(tmp_path):
+    payload = format_2(rollout(LENGTHS), [(list(range(8)), [[4, 4]])])
+    torch.save(payload | {"raw_reward": [{"answer": 1.0}] * 8}, tmp_path / "0.pt")
+    assert len(replay([tmp_path], choose("grpo")).rows) == 1
+    with pytest.raises(RunFolderError, match="does not hold rewards, which one of the methods reads"):
+        replay([tmp_path], choose("topr"))
+
+
+def test_the_scopes_of_sat_are_of_its_own_score(tmp_path):
+    write_run_dump(tmp_path, LENGTHS * 4)
+    by_ratio, by_tv = choose("sat-grpo", ["sat.score=[log_ratio,tv]"])
+    result = replay([tmp_path], [by_ratio, by_tv], Layout(responses=1))
+    for index in (0, 1):
+        sweep = result.sweeps[index]
+        alone = weighted(result, lambda row, i=index: row.scopes[i, "microbatch"]["sat/gate_rate"])
+        assert sweep.rates(sweep.gated)[0, 0] == pytest.approx(alone)
+        assert sweep.rates(sweep.newly)[0, 0] == pytest.approx(
+            weighted(result, lambda row, i=index: row.scopes[i, "microbatch"]["sat/newly_clipped"])
+        )
+    assert not np.array_equal(result.sweeps[0].newly, result.sweeps[1].newly)

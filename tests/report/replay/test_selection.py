@@ -1,8 +1,8 @@
 import pytest
 
 from sat_slime.config import ConfigError
-from sat_slime.objective import SAT, Clip, compose_method, method_names
-from sat_slime.report.replay.selection import answerable, choose
+from sat_slime.objective import PAPER_METHODS, SAT, Clip, compose_method, method_names, named_method
+from sat_slime.report.replay.selection import ASYNCHRONOUS, answerable, choose, lacks
 
 
 def test_all_is_every_named_method_each_formula_once():
@@ -10,7 +10,7 @@ def test_all_is_every_named_method_each_formula_once():
     labels = [label for one in candidates for label in (one.label, *one.same)]
     assert sorted(labels) == sorted(method_names())
     same = {one.label: set(one.same) for one in candidates}
-    assert {"ppo", "grpo-r3"} <= same["grpo"]
+    assert {"ppo", "grpo-r3", "grpo-vcpo"} <= same["grpo"]
     assert "sat-gspo-r3" in same["sat-gspo"]
 
 
@@ -45,15 +45,52 @@ def test_a_value_of_the_default_among_others_is_replayed_too():
     ],
 )
 def test_bad_choices_are_told(names, settings, said):
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said) as caught:
         choose(names, settings)
+    parts = [part.split(" ")[0] for part in str(caught.value).split(": ")]
+    assert len(parts) == len(set(parts)), "what it is about is said once"
 
 
 def test_what_a_dump_cannot_answer_is_left_out_with_the_reason():
     candidates = choose("gspo,sat-gspo", ["denominator=checkpoint"])
     assert compose_method("gspo", denominator="checkpoint").denominator == candidates[0].method.denominator
-    kept, left_out = answerable(candidates, has_checkpoint=False)
+    kept, left_out = answerable(candidates, frozenset())
     assert not kept
-    assert [one.label for one in left_out] == ["gspo denominator=checkpoint", "sat-gspo denominator=checkpoint"]
+    assert [one.label for one in left_out] == ["gspo denominator=checkpoint, sat-gspo denominator=checkpoint"]
     assert "pi_l" in left_out[0].reason
-    assert answerable(candidates, has_checkpoint=True) == (candidates, [])
+    assert answerable(candidates, frozenset({"checkpoint_log_probs"})) == (candidates, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "said"),
+    [
+        ("topr", "rewards", "good_by=advantage"),
+        ("decoupled-a3po", "lags", "versions of the generating weights"),
+        ("score-centering", "heads", "rollout_head and policy_head"),
+    ],
+)
+def test_a_column_that_a_method_reads_is_asked_for_by_name(name, column, said):
+    others = frozenset({"checkpoint_log_probs", "lags", "rewards", "heads"}) - {column}
+    assert said in lacks(named_method(name), others)
+    assert lacks(named_method(name), frozenset({column})) is None
+
+
+def test_topr_by_the_advantage_reads_no_rewards():
+    (candidate,) = choose("topr", ["topr.good_by=advantage"])
+    assert lacks(candidate.method, frozenset()) is None
+
+
+def test_every_method_can_be_answered_by_some_dump_but_those_of_another_forward_pass():
+    everything = frozenset({"checkpoint_log_probs", "lags", "rewards", "heads"})
+    never = {name for name in method_names() if lacks(named_method(name), everything)}
+    assert never == {"trpo", "grpo-topp", "gspo-topp"}
+
+
+def test_usual_is_the_papers_methods_and_those_of_asynchronous_training():
+    labels = {label for one in choose() for label in (one.label, *one.same)}
+    assert labels == {method.name for method in PAPER_METHODS} | {*ASYNCHRONOUS}
+    assert len(choose()) < len(choose("all")) / 2
+
+
+def test_candidates_stand_in_the_order_of_what_they_judge_by():
+    assert [one.label for one in choose("m2po,gspo,sat-gspo,dppo,grpo")] == ["grpo", "dppo", "gspo", "m2po", "sat-gspo"]

@@ -213,3 +213,27 @@ def test_stand_in_writes_what_slime_writes(tmp_path, monkeypatch):
         assert torch.equal(one.log_probs, other.log_probs)
         assert one.microbatches == other.microbatches
         assert torch.equal(one.order, other.order)
+
+
+def test_rewards_are_those_before_the_baseline_at_the_place_of_the_rollout(tmp_path):
+    columns = rollout([2, 3, 1, 4])
+    payload = format_2(columns, [([2, 0], [[2]]), ([3, 1], [[2]])])
+    payload["raw_reward"] = [10.0, 11.0, 12.0, 13.0]
+    torch.save(payload, tmp_path / "0.pt")
+    assert read_header(tmp_path / "0.pt").rewards
+    (step,) = read_rollout([tmp_path / "0.pt"])
+    assert step.rewards.tolist() == [12.0, 10.0, 10.0, *[13.0] * 4, *[11.0] * 3]
+    for sample in payload["samples"]:
+        sample["local_raw_reward"] = 100.0 + sample["rollout_position"]
+    del payload["raw_reward"]
+    torch.save(payload, tmp_path / "0.pt")
+    assert read_header(tmp_path / "0.pt").rewards
+    (step,) = read_rollout([tmp_path / "0.pt"])
+    assert step.rewards[0] == 102.0
+
+
+def test_the_files_of_slime_0_3_1_do_not_tell_whose_reward_is_whose(tmp_path):
+    torch.save(rank_file(rollout([2, 3]), [0, 1], [[2]], 0), tmp_path / "0_0.pt")
+    assert not read_header(tmp_path / "0_0.pt").rewards
+    (step,) = read_rollout([tmp_path / "0_0.pt"])
+    assert step.rewards is None
