@@ -12,6 +12,8 @@ from torch import Tensor
 MAX_LOG_RATIO = 40.0
 """Ratios saturate at e^40, with zero gradient beyond: the square still fits float32, so that a token with a broken
 log-prob gives a large finite value and no NaN. No sound batch comes near it."""
+MAX_LOG = 1000.0
+"""Logarithms that stand outside an exponential count no further than plus and minus this, for the same reason."""
 
 
 @dataclass(frozen=True, eq=False)

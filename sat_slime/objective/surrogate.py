@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .batch import TokenBatch
 from .batch_view import BatchView
-from .clip import Clipped, clipped_surrogate
+from .clip import MAX_LOG, Clipped, clipped_surrogate
 from .method import Method
 from .ratio import log_ratio
 from .stabilizer import PolicyTerms, Replacement
@@ -126,9 +126,10 @@ def _view(method: Method, batch: TokenBatch, d: Tensor, group: dist.ProcessGroup
 
 def _policy_terms(batch: TokenBatch, d: Tensor) -> PolicyTerms:
     """log pi has its gradient through d, whose slope in it is 1: so that whoever gave d gets all of it."""
-    log_pi = batch.active_or_zero(batch.log_probs.detach()) + (d - d.detach())
+    bounded = d.clamp(-MAX_LOG, MAX_LOG)
+    log_pi = batch.active_or_zero(batch.log_probs.detach()).clamp(min=-MAX_LOG) + (bounded - bounded.detach())
     head = batch.policy_head
-    return PolicyTerms(d, log_pi, None if head is None else batch.active_or_zero(head))
+    return PolicyTerms(bounded, log_pi, None if head is None else batch.active_or_zero(head))
 
 
 @torch.no_grad()

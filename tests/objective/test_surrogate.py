@@ -204,6 +204,29 @@ def test_huge_log_ratios_give_finite_gradients(method: Method, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_log_prob_of_minus_infinity_gives_finite_values_and_gradients(method: Method, advantage: float) -> None:
+    head = torch.tensor([[-1.0, -math.inf]] * 3)
+    batch = TokenBatch(
+        torch.tensor([-1.0, -math.inf, -0.5], requires_grad=True),
+        torch.tensor([-1.0, -1.0, -0.7]),
+        torch.full((3,), advantage),
+        torch.ones(3, dtype=torch.bool),
+        [1, 1, 1],
+        torch.tensor([-1.0, -1.0, -0.7]),
+        lags=torch.tensor([0.0, 3.0, 3.0]),
+        rewards=torch.ones(3),
+        rollout_head=torch.full((3, 2), math.log(0.4)),
+        policy_head=head.requires_grad_(),
+    )
+    surrogate = policy_surrogate(method, batch, quantile=0.1)
+    surrogate.values.sum().backward()
+    assert surrogate.values.isfinite().all()
+    assert batch.log_probs.grad.isfinite().all()
+    assert batch.policy_head.grad is None or batch.policy_head.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 def test_where_the_policies_agree_every_gradient_is_the_advantage(method: Method) -> None:
     tokens = paper.random_tokens(seed=9, lengths=[4, 1, 6, 3], inactive=0.0)
     tokens.advantages = [1.5] * 4 + [0.0] + [-0.5] * 6 + [2.0] * 3

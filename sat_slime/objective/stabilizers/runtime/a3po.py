@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...batch import Need
+from ...clip import MAX_LOG
 from ...stabilizer import ProximalPolicy, Row, Style
 
 
@@ -39,4 +40,4 @@ class A3PO(ProximalPolicy):
     def log_probs(self, log_pi: Tensor, log_mu: Tensor, lags: Tensor) -> Tensor:
         """log mu + a (log pi - log mu), so that d is (log pi - log mu) / lag from lag 1 on."""
         a = ((lags - 1) / lags.clamp(min=1)).clamp(min=0)
-        return log_mu + a * (log_pi - log_mu)
+        return log_mu + a * (log_pi - log_mu).clamp(-MAX_LOG, MAX_LOG)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...batch import Need
 from ...batch_view import BatchView
-from ...clip import bounded_ratio
+from ...clip import MAX_LOG, bounded_ratio
 from ...stabilizer import PolicyTerms, PositiveFloat, Row, Score, Style, around_one
 
 LEAST_TAIL = 1e-6
@@ -96,5 +96,4 @@ class ScoreCentering(Score):
             alpha = tail * self.weight_of(1 / tail)
             ratio = torch.where(q > 0, bounded_ratio(policy_head - rollout_head), 0.0)
             slope = q * self.weight_of(ratio) - alpha * p
-        # A token that pi gives no mass has log pi -inf and the slope 0.
-        return (slope * torch.where(slope == 0, 0.0, policy_head)).sum(-1)
+        return (slope * policy_head.clamp(min=-MAX_LOG)).sum(-1)
