@@ -66,7 +66,7 @@ def test_sapo_has_ppos_slope_at_ratio_one_and_little_far_away() -> None:
     assert gone == pytest.approx(0.02 * 4 * 0.27292 * 0.72708, rel=1e-3), "the sigmoid of -0.98"
 
 
-def test_sapo_without_advantage_reads_the_steepness_of_the_negative_ones() -> None:
+def test_sapo_has_a_steepness_for_each_sign() -> None:
     values = policy_surrogate(at("sapo"), make_batch([0.5] * 2, [0.5] * 2, [1.0, -1.0], [2])).values
     assert values.tolist() == pytest.approx([2 / 1.0, -2 / 1.05])
 
