@@ -83,7 +83,7 @@ def m2po(tokens: Tokens) -> dict[str, float]:
     squares = np.sort(tokens.d[outward] ** 2)
     kept = squares[np.cumsum(squares) <= 0.04 * np.arange(1, len(squares) + 1)]
     dropped = outward & (tokens.d**2 > kept[-1] + 1e-9)
-    return {"m2po/threshold": kept[-1], "m2po/masked": dropped.mean()}
+    return {"m2po/largest": kept[-1], "m2po/masked": dropped.mean()}
 
 
 def topr(tokens: Tokens) -> dict[str, float]:
