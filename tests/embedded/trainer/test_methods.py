@@ -83,7 +83,7 @@ def m2po(tokens: Tokens) -> dict[str, float]:
     squares = np.sort(tokens.d[outward] ** 2)
     kept = squares[np.cumsum(squares) <= 0.04 * np.arange(1, len(squares) + 1)]
     dropped = outward & (tokens.d**2 > kept[-1] + 1e-9)
-    return {"m2po/threshold": kept[-1], "m2po/masked": dropped.mean()}
+    return {"m2po/largest": kept[-1], "m2po/masked": dropped.mean()}
 
 
 def topr(tokens: Tokens) -> dict[str, float]:
@@ -91,9 +91,13 @@ def topr(tokens: Tokens) -> dict[str, float]:
 
 
 def decoupled_a3po(tokens: Tokens) -> dict[str, float]:
-    share = np.maximum(tokens.lags - 1, 0) / np.maximum(tokens.lags, 1)
-    weight = np.exp(share * tokens.d)
-    return {"decoupled/weight": np.where(weight <= 5, weight, 0).mean()}
+    weight = np.exp(a3po(tokens))
+    return {"decoupled/weight": np.where(weight <= 5, weight, 0).mean(), **vcpo_of(tokens, a3po(tokens))}
+
+
+def a3po(tokens: Tokens) -> np.ndarray:
+    """log pi_proximal - log mu."""
+    return np.maximum(tokens.lags - 1, 0) / np.maximum(tokens.lags, 1) * tokens.d
 
 
 def sat_of_tv(tokens: Tokens) -> dict[str, float]:
@@ -102,7 +106,11 @@ def sat_of_tv(tokens: Tokens) -> dict[str, float]:
 
 
 def vcpo(tokens: Tokens) -> dict[str, float]:
-    weights = np.exp(np.bincount(tokens.of_response, tokens.d))
+    return vcpo_of(tokens, tokens.d)
+
+
+def vcpo_of(tokens: Tokens, e: np.ndarray) -> dict[str, float]:
+    weights = np.exp(np.bincount(tokens.of_response, e))
     ess = weights.sum() ** 2 / (weights**2).sum() / len(weights)
     return {"vcpo/ess": ess, "vcpo/scale": np.sqrt(ess)}
 
@@ -110,7 +118,7 @@ def vcpo(tokens: Tokens) -> dict[str, float]:
 BY_HAND = {
     "m2po": ("m2po", None, m2po),
     "topr": ("topr", None, topr),
-    "decoupled-a3po": ("grpo-decoupled-a3po", None, decoupled_a3po),
+    "vcpo over decoupled-a3po": ("grpo-decoupled-a3po-vcpo", None, decoupled_a3po),
     "sat by tv": ("sat-grpo", {"sat": {"score": "tv", "scope": "step", "alpha": 0.9}}, sat_of_tv),
     "vcpo": ("grpo-vcpo", None, vcpo),
     "score centering": ("score-centering", {"score_centering": {"rule": "tis"}}, None),
