@@ -1,0 +1,98 @@
+"""Lags and rewards on their way: out of the rollout process, into the trainer, to the response that they are of."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+
+import pytest
+import torch
+from slime_step import make_args
+
+from sat_slime.plugin.inside import response_facts
+from sat_slime.plugin.inside.batch_facts import BatchFacts
+from sat_slime.plugin.rollout_hooks import log_rollout
+
+A3PO = "grpo-decoupled-a3po"
+
+
+def samples_of(versions: list[str], rewards: list[object], **metadata: object) -> list[SimpleNamespace]:
+    """Responses of 3, 4, ... tokens."""
+    return [
+        SimpleNamespace(
+            index=i, metadata=dict(metadata), weight_versions=[version], response_length=3 + i, reward=reward
+        )
+        for i, (version, reward) in enumerate(zip(versions, rewards, strict=True))
+    ]
+
+
+def batch_of(args, samples: list[SimpleNamespace], order: list[int] | None = None) -> dict[str, list]:
+    """The batch of a rank, which has the samples in that order, as slime hands it on."""
+    log_rollout(5, args, samples, {}, 1.0)
+    mine = [samples[i] for i in order or range(len(samples))]
+    data = {"response_lengths": [sample.response_length for sample in mine]}
+    data["tokens"] = [torch.arange(2 + sample.response_length) for sample in mine]
+    if all("round_number" in sample.metadata for sample in mine):
+        data["round_number"] = pickle.loads(pickle.dumps([sample.metadata["round_number"] for sample in mine]))
+    return data
+
+
+@pytest.mark.parametrize("name", [A3PO, "topr"])
+def test_lags_and_rewards_reach_their_response(name: str) -> None:
+    args = make_args(name)
+    data = batch_of(args, samples_of(["4", "8", "7"], [1.0, -1, 0.5]), order=[2, 0])
+    facts = BatchFacts(steps=9)
+    facts.begin(data)
+    facts.scored(args, 0, data, None)
+    turned = data["tokens"][::-1]  # a micro-batch has them in an order of its own
+    assert [lags.tolist() for lags in response_facts.lags_of(turned)] == [[5, 5, 5], [2] * 5]
+    if name == "topr":
+        assert response_facts.rewards_of(turned) == [1.0, 0.5]
+
+
+def test_what_no_method_reads_does_not_travel() -> None:
+    data = batch_of(make_args("grpo"), samples_of(["4"], [{"accuracy": 1}]))
+    assert data["round_number"][0].reward is None
+
+
+def test_the_reward_is_slimes_raw_one() -> None:
+    args = make_args("topr", reward_key="accuracy")
+    (carried,) = batch_of(args, samples_of(["4"], [{"accuracy": 1}]))["round_number"]
+    assert carried.reward == 1.0
+    (carried,) = batch_of(make_args("topr"), samples_of(["4"], [0.2], raw_reward=-3))["round_number"]
+    assert carried.reward == -3.0
+    with pytest.raises(ValueError, match=r"topr needs the reward .* sample 0 is \{'accuracy': 1\}.*--reward-key"):
+        batch_of(make_args("topr"), samples_of(["4"], [{"accuracy": 1}]))
+
+
+@pytest.mark.parametrize(("name", "what"), [(A3PO, "lags"), ("topr", "rewards")])
+def test_a_batch_without_them_is_not_trained_on(name: str, what: str, caplog) -> None:
+    args, facts = make_args(name), BatchFacts(steps=9)
+    data = batch_of(args, samples_of(["default"], [1.0]))  # an engine that was never sent weights
+    facts.begin(data)
+    with pytest.raises(RuntimeError, match=rf"{name} needs the {what} of the responses.*`lag is unknown`"):
+        facts.scored(args, 0, data, None)
+    assert "lag is unknown" in caplog.text
+
+
+def test_facts_of_the_batch_before_are_forgotten() -> None:
+    args, facts = make_args(A3PO), BatchFacts(steps=9)
+    first, second = (batch_of(args, samples_of(["4"], [1.0])) for _ in range(2))
+    for data in (first, second):
+        facts.begin(data)
+        facts.scored(args, 0, data, None)
+        response_facts.count_step()
+    assert response_facts.lags_of(second["tokens"])[0].tolist() == [6, 6, 6], "one step on"
+    with pytest.raises(RuntimeError, match="were not told"):
+        response_facts.lags_of(first["tokens"])
+
+
+@pytest.mark.needs_slime
+def test_slimes_micro_batches_hold_the_tokens_of_the_batch_themselves() -> None:
+    """What is known of a response is kept under that tensor."""
+    from slime.backends.megatron_utils.data import DataIterator
+
+    tokens = [torch.arange(3), torch.arange(3), torch.arange(4)]
+    iterator = DataIterator({"tokens": tokens}, [[2, 0], [1]])
+    found = [one for _ in range(2) for one in iterator.get_next(["tokens"])["tokens"]]
+    assert [one is tokens[i] for one, i in zip(found, (2, 0, 1), strict=True)] == [True] * 3
