@@ -196,16 +196,18 @@ class Method:
     @property
     def style(self) -> Style:
         """How a figure draws it: colour and dash of what is switched on beside its base, where that has some, else of
-        its base; the base's marker; filled with R3."""
-        line = self.line_giver.style
-        assert line is not None and self.base.style is not None, "a base has a style"
-        return replace(self.base.style, colour=line.colour, dash=line.dash, filled=self.routing_replay)
+        its base; the base's marker, or its variant's; filled with R3."""
+        lines = [one.style for one in self.line_givers if one.style]
+        variant = self.base.variant
+        assert lines and self.base.style is not None, "a base has a style"
+        marker = (variant and variant.marker) or self.base.style.marker
+        return Style(lines[0].colour, lines[-1].dash, marker, self.routing_replay)
 
     @property
-    def line_giver(self) -> Stabilizer:
-        """That of its stabilizers which gives its lines colour and dash."""
+    def line_givers(self) -> tuple[Stabilizer, ...]:
+        """Those of its stabilizers which give its lines colour, the first of them, and dash, the last."""
         beside = (*self._beside("prefix"), *self._beside("suffix"))
-        return next((one for one in beside if one.style), self.base)
+        return tuple(one for one in beside if one.style) or (self.base,)
 
     def _beside(self, place: str) -> tuple[Stabilizer, ...]:
         return tuple(one for one in self.stabilizers if one.place == place)

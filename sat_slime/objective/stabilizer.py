@@ -70,6 +70,8 @@ class Variant:
     """What it adds to the stabilizer's name: `kl` makes NAME-kl."""
     settings: Mapping[str, Any]
     row: Row
+    marker: str = ""
+    """Its marker in figures. Unset: that of the plain one."""
 
 
 class Stabilizer:

@@ -38,10 +38,11 @@ def key_to(names: Iterable[str]) -> str:
     """What colour, dash and marker of these methods tell, in a sentence."""
     lines: dict[str, list[str]] = {}
     for method in filter(None, map(method_called, names)):
-        line, giver = method.style, method.line_giver
+        line, givers = method.style, method.line_givers
         told = f"{line.colour} {_DASHES.get(line.dash, 'broken')}"
-        lines.setdefault(told, []).append(giver.row.title if giver.family != "clip" else "none")
-    told = ", ".join(f"{line}: {' or '.join(dict.fromkeys(givers))}" for line, givers in lines.items())
+        plain = givers[0].family == "clip"
+        lines.setdefault(told, []).append("none" if plain else " + ".join(one.row.title for one in givers))
+    told = ", ".join(f"{line}: {' or '.join(dict.fromkeys(titles))}" for line, titles in lines.items())
     return (
         f"Colour and dash tell the stabilizer ({told}), the marker the base (circle: GRPO, square: GSPO), a filled "
         "marker R3."

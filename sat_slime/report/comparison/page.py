@@ -20,6 +20,7 @@ from sat_slime.report.comparison.sat_figures import draw_parts, draw_sat
 from sat_slime.report.comparison.statistics import TEST
 from sat_slime.report.comparison.tables import difference_table, main_table, run_table
 from sat_slime.report.comparison.tail import draw_tail, gate_table, lag_table
+from sat_slime.report.comparison.token_weights import draw_token_weights
 from sat_slime.report.drawing import save
 from sat_slime.report.page import Figure, Page, Sheet, check_out, listed
 from sat_slime.runs import collapse
@@ -71,6 +72,14 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
         "0.001. SAT's radius depends on the token's d and the batch's q; the third panel holds the factor fixed as "
         "the paper's figure does.",
         draw_geometry,
+    )
+    yield Figure(
+        "token_weights",
+        "What a token weighs",
+        "From the objective's own functions, no data: v = g / A, what a method puts in the place of 1 on the token's "
+        "own A ∇log π, by the ratio. Dotted: the ratio itself. Left out are methods whose weight is no function of the "
+        "token alone: those that judge the response, the state or the batch, as SAT does, and A-3PO, by its lag.",
+        draw_token_weights,
     )
     for lag in collection.lags:
         yield Figure(

@@ -331,7 +331,9 @@ def bound(tokens: Tokens, chosen: np.ndarray | None = None, xi: float = 1.0) -> 
 PROXIES = {
     "|log r|": "what SAT's gate looks at",
     "|r − 1| / 2": "its mean over samples of mu is that of the total variation (Eq. tvid)",
-    "|π − μ| / 2": "the sampled token's own term of the total variation (Eq. tv-mass); DPPO looks at twice this",
+    "|π − μ| / 2": (
+        "the sampled token's own term of the total variation (Eq. tv-mass); DPPO and SAT's score tv look at twice this"
+    ),
 }
 
 

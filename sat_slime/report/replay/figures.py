@@ -125,9 +125,12 @@ def draw_weights(result: Replay) -> Drawing | None:
             axes.set_ylim(max(low, -1) - 0.15, 3)
             axes.set_title(name)
             axes.set_ylabel("v")
-        for axes in panels[-1]:
+        for axes in (places[rows - 1], places[len(names) - 1]):  # the lowest of each column
             axes.set_xlabel("d = log π − log μ of the token, nats")
-        ticks = {-10: "−10", -1: "−1", -0.1: "−0.1", 0: "0", 0.1: "0.1", 1: "1", 10: "10"}
+            axes.tick_params(labelbottom=True)
+        ticks = {-10: "−10", -1: "−1", -0.1: "−0.1", -0.01: "−0.01", 0: "0", 0.01: "0.01", 0.1: "0.1", 1: "1", 10: "10"}
+        if columns > 1:
+            ticks = {d: text for d, text in ticks.items() if abs(d) != 0.1}
         axes = places[0]  # all panels share its axis
         axes.set_xticks(list(ticks), list(ticks.values()))
         axes.set_xlim(centres[0], centres[-1])

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from sat_slime.report.judged import judged_by
 from sat_slime.report.page import Heading, Sheet
 from sat_slime.report.replay.gradient import CLIPPED, FATES, KEPT, MASKED, REWEIGHTED
-from sat_slime.report.replay.judged import judged_by
 from sat_slime.report.replay.replay import Replay, StepRow
 from sat_slime.report.replay.scope import ORDERS, SIZES
 from sat_slime.report.replay.sums import GROUPS, SCOPES

@@ -11,7 +11,7 @@ from sat_slime.report.drawing import save
 
 
 def test_page_is_self_contained(grid, page):
-    assert page.count("data:image/svg+xml;base64,") == 10
+    assert page.count("data:image/svg+xml;base64,") == 11
     assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
     assert 'name="viewport"' in page and "overflow-x: auto" in page
     for link in re.findall(r'href="((?:figures|tables)/[^"]+)"', page):
@@ -69,7 +69,7 @@ def test_three_files_of_slimes_metrics_without_any_run_folder(tmp_path):
     assert "another run" in text and "one seed" in text
     assert "beyond noise: " not in text.split("Rules and tests")[0].split("Bold, beyond noise: ")[0]
     drawn = {path.stem for path in (tmp_path / "out" / "figures").glob("*.svg")}
-    assert drawn == {"scores", "drift", "accuracy", "reward", "departure", "geometry"}
+    assert drawn == {"scores", "drift", "accuracy", "reward", "departure", "geometry", "token_weights"}
 
 
 def test_runs_that_hardly_began(tmp_path):

@@ -208,7 +208,7 @@ def test_methods_that_read_more_confine_the_replay_to_the_dumps_that_hold_most(t
     write_run_dump(run, LENGTHS, iteration=2, rollout_head=heads, policy_head=heads)
     result = replay([run], choose("topr,score-centering,grpo"))
     assert [row.name for row in result.rows] == ["iteration 2, update 2"]
-    assert (result.passed_over, result.left_out) == (1, [])
+    assert (result.passed_over, result.left_out, result.skipped) == (1, [], [])
     assert len(replay([run], choose("topr,grpo")).rows) == 2
 
 

@@ -58,6 +58,7 @@ class DPPO(Gate):
                 needs="rollout log-probs",
                 excludes="nothing",
             ),
+            marker="<",
         ),
     )
     style = Style("green", "-.", "^")

@@ -53,6 +53,7 @@ class IcePop(Gate):
                 needs="rollout log-probs",
                 excludes="TIS, and denominator rollout: π / μ would count twice",
             ),
+            marker="d",
         ),
     )
     style = Style("sky", (0, (6, 1)), "D")

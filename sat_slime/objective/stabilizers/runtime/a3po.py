@@ -31,7 +31,7 @@ class A3PO(ProximalPolicy):
         needs="rollout log-probs; the lag of each token",
         excludes="another denominator",
     )
-    style = Style("green", (0, (1, 2)))
+    style = Style("green", (0, (7, 2, 1, 2)))
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...stabilizer import Replay, Row
+from ...stabilizer import Replay, Row, Style
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class TopP(Replay):
         needs="rollout.top_p below 1, and from the engine the tokens that it kept at every position",
         excludes="rollout.top_p 1: nothing is cut off",
     )
+    style = Style("green", (0, (8, 2)))
 
 
 def on_support(logits: Tensor, kept: Tensor) -> Tensor:

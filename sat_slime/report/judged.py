@@ -1,4 +1,4 @@
-"""What a method judges by: the groups in which a replay shows the methods."""
+"""What a method judges by: the groups in which reports show the methods."""
 
 from __future__ import annotations
 
