@@ -222,7 +222,7 @@ def test_a_rollout_whose_rewards_are_no_numbers_is_told_where_a_method_reads_the
 
 def test_the_scopes_of_sat_are_of_its_own_score(tmp_path):
     write_run_dump(tmp_path, LENGTHS * 4)
-    by_ratio, by_tv = choose("sat-grpo", ["sat.score=[log_ratio,tv]"])
+    by_ratio, by_tv = choose("sat-grpo", ["sat.score=[log_ratio,tv]", "sat.alpha=0.5"])
     result = replay([tmp_path], [by_ratio, by_tv], Layout(responses=1))
     for index in (0, 1):
         sweep = result.sweeps[index]
