@@ -282,7 +282,7 @@ def test_installing_twice_wraps_once(monkeypatch):
     assert vars(actor) == before
 
 
-def test_the_quantile_of_the_step_and_the_metrics_get_what_they_need(monkeypatch):
+def test_the_threshold_of_the_step_and_the_metrics_get_what_they_need(monkeypatch):
     seen = []
     monkeypatch.setattr(step_metrics, "set_rollout_facts", lambda facts: seen.append(dict(facts)))
     monkeypatch.setattr(
@@ -293,7 +293,7 @@ def test_the_quantile_of_the_step_and_the_metrics_get_what_they_need(monkeypatch
     monkeypatch.setattr(train_hooks, "_state", train_hooks._State(actor=actor))
     train_hooks._state.facts.numbers = facts
     data = {}
-    train_hooks.postprocess(Namespace(), 7, data)
+    train_hooks.postprocess(make_args(1, 3, 0, reference=False, hooks={}), 7, data)
     assert seen == [facts, (7, data, actor)]
 
 
