@@ -73,7 +73,7 @@ def test_ten_steps_of_the_other_stabilizers(name, root):
         for gate in method.gates:
             assert 0 <= row[f"{gate.prefix()}/masked"] <= 1
         for weight in weighs:
-            assert row[f"{weight.prefix()}/weight"] > 0
+            assert row[f"{weight.prefix()}/weight"] >= 0  # 0: seq-mask-tis drops whole steps of old responses
         if isinstance(method.base, Score):
             assert 0 <= row[f"{method.base.prefix()}/masked"] <= 1
         if method.step_scale:
