@@ -282,7 +282,7 @@ class Pipeline(ABC):
         restarts = self._restarts(f"iteration {self.iteration}")
         for result in results:
             self.log.step(step_row(batch, result, self.iteration, self.seconds) | self.metrics | restarts)
-            self.log.histogram(histogram_row(result))
+            self.log.histogram(histogram_row(self.config, result))
             restarts = dict.fromkeys(restarts, 0)  # the iteration's first row has told them
         for part, result in enumerate(results):
             if result.tokens is not None:

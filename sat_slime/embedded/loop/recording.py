@@ -26,10 +26,11 @@ def step_row(batch: RolloutBatch, result: StepResult, iteration: int, seconds: d
     }
 
 
-def histogram_row(result: StepResult) -> dict[str, Any]:
-    """One line of histograms.jsonl."""
-    metrics = result.metrics
-    return {"step": metrics["step"], "lag": metrics["lag/mean"], "q": metrics.get("sat/q"), **result.histogram}
+def histogram_row(config: EmbeddedConfig, result: StepResult) -> dict[str, Any]:
+    """One line of histograms.jsonl. SAT's quantile stands beside the histogram of |d| where it is one of |d|."""
+    metrics, of_log_ratios = result.metrics, config.method.sat.score == "log_ratio"
+    q = metrics.get("sat/q") if of_log_ratios else None
+    return {"step": metrics["step"], "lag": metrics["lag/mean"], "q": q, **result.histogram}
 
 
 def token_dump(config: EmbeddedConfig, batch: RolloutBatch, result: StepResult, iteration: int, part: int) -> TokenDump:

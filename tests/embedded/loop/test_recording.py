@@ -9,7 +9,7 @@ import pytest
 from made_up_batch import CONFIG, make_batch
 
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig
-from sat_slime.embedded.loop.recording import evaluation_row, token_dump
+from sat_slime.embedded.loop.recording import evaluation_row, histogram_row, token_dump
 from sat_slime.embedded.rollout_batch import StepResult, group_advantages, training_requests
 from sat_slime.rollout.token_dump import read_dump, write_dump
 
@@ -47,6 +47,15 @@ def test_a_dump_holds_the_batch_in_its_order(tmp_path):
     assert result.tokens is not None
     for name, values in (("log_probs", dump.log_probs), ("entropy", dump.entropy), *dump.more.items()):
         np.testing.assert_array_equal(values, result.tokens[name])
+
+
+@pytest.mark.parametrize(("score", "q"), [("log_ratio", 0.25), ("tv", None)])
+def test_a_histogram_of_log_ratios_has_a_quantile_of_log_ratios(score, q):
+    method = {"base": "gspo", "sat": {"enabled": True, "score": score}}
+    config = EmbeddedConfig.model_validate(CONFIG.model_dump() | {"method": method})
+    result = StepResult({"step": 3, "lag/mean": 2.0, "sat/q": 0.25}, {"edges": [0.1], "counts": [1, 2]}, None)
+    row = {"step": 3, "lag": 2.0, "q": q, "edges": [0.1], "counts": [1, 2]}
+    assert histogram_row(config, result) == row
 
 
 def test_each_optimizer_step_of_a_batch_has_its_part():

@@ -63,7 +63,7 @@ class SAT(TrustRegion, Judge):
     )
     style = Style("blue", "--")
     metrics = (
-        Metric("sat/q", "nats", "The quantile that opens the gate."),
+        Metric("sat/q", "nats", "The quantile that opens the gate; under score tv it is of a probability."),
         Metric("sat/q_min", "nats", "The least quantile of the step's micro-batches.", "min", runtime="slime"),
         Metric("sat/q_max", "nats", "The largest quantile of the step's micro-batches.", "max", runtime="slime"),
         Metric("sat/gate_rate", "share", "Tokens beyond the gate."),
