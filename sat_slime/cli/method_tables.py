@@ -126,7 +126,7 @@ def show_method(name: str, console: Console) -> None:
     try:
         method = named_method(name)
     except ValueError as error:
-        raise ConfigError([f"{error}; alone: {', '.join(beside)}"]) from None
+        raise ConfigError([str(error)]) from None
     console.print(_title(name, " + ".join(row.title for row in method.rows)))
     try:
         check_method(method)

@@ -79,14 +79,14 @@ def replay(
     """
     with without_traceback():
         from sat_slime.report.replay.page import check_out, write_page
-        from sat_slime.report.replay.selection import choose
+        from sat_slime.report.replay.selection import choose, names_several
         from sat_slime.report.replay.step_batch import Layout
 
         layout, console = Layout(microbatch_tokens, microbatch_responses), Console(soft_wrap=True)
         _check_layout(layout)
         candidates = choose(methods, overrides or [])
         check_out(out)
-        result = _replayed(paths, candidates, layout, token_mean, threads, console)
+        result = _replayed(paths, candidates, layout, token_mean, threads, console, names_several(methods))
         page = write_page(result, out, ["sat-slime", *sys.argv[1:]])
         _show(result, page, console)
     raise typer.Exit(FAILED if result.skipped else OK)
@@ -106,6 +106,7 @@ def _replayed(
     token_mean: bool,
     threads: int | None,
     console: Console,
+    every_dump: bool,
 ) -> Replay:
     """What each method does to the dumps. Raises ConfigError or RunFolderError where nothing can be read."""
     from sat_slime.report.replay.replay import replay
@@ -115,7 +116,7 @@ def _replayed(
         def on_step(row: StepRow) -> None:
             status.update(f"{row.name}: {row.tokens:,} tokens")
 
-        return replay(paths, candidates, layout, token_mean, threads, on_step)
+        return replay(paths, candidates, layout, token_mean, threads, on_step, every_dump)
 
 
 def _show(result: Replay, page: Path, console: Console) -> None:
@@ -150,11 +151,14 @@ def _table(sheet: Sheet) -> Table:
 
 
 def _lines(result: Replay) -> list[str]:
+    from sat_slime.report.replay.page import passed_over
+
     rate = result.tokens / max(result.seconds, 1e-9)
     lines = [
         f"{len(result.rows):,} optimizer steps, {result.responses:,} responses, {result.tokens:,} tokens x "
         f"{len(result.candidates)} formulas in {result.seconds:.1f} s ({rate:,.0f} tokens/s)"
     ]
+    lines += [passed_over(result)] if result.passed_over else []
     lines += [f"not replayed: {one.label}: {one.reason}" for one in result.left_out]
     lines += [f"skipped: {one.path}: {one.reason}" for one in result.skipped]
     return lines

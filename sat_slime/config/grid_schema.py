@@ -68,9 +68,8 @@ class GridConfig(Section):
     @field_validator("methods")
     @classmethod
     def _known(cls, methods: list[str]) -> list[str]:
-        for name in methods:
-            named_method(name)
-        return methods
+        """The full names: `mis-geo` is `grpo-mis-geo`."""
+        return [named_method(name).name for name in methods]
 
     @field_validator("methods", "lags", "seeds")
     @classmethod

@@ -320,7 +320,9 @@ def _translate(model: type[Section], source: Source, detail: ErrorDetails) -> st
     if kind == "value_error":  # a section's own check, which names its keys itself
         return f"{source.origin(path)}: {key}: {context['error']}"
     if kind == "model_type":
-        reason = f"it is a section with the keys {', '.join(_section_at(model, path).model_fields)}"
+        keys = list(_section_at(model, path).model_fields)
+        reason = f"it is a section with the keys {', '.join(keys)}"
+        reason += ", or true or false" if keys[0] == "enabled" else ""
     elif kind == "string_pattern_mismatch":
         reason = "it takes letters, digits, '.', '_' and '-', and begins with a letter or a digit"
     elif kind == "string_type":

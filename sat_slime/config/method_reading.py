@@ -90,12 +90,34 @@ def _is_on(value: Any) -> bool:
 
 
 def unused_settings(config: MethodConfig) -> list[str]:
-    """A line for every base whose settings were changed though it is not the base."""
-    others = {key_of(kind): kind.name for kind in bases() if has_settings(kind) and kind.name != config.base}
+    """A line for every stabilizer whose settings were changed though it is neither the base nor switched on, and for
+    every changed setting that the base's variant does not read."""
+    lines = []
+    for kind in (*bases(), *switches()):
+        changed = _changed_settings(config, kind)
+        key = key_of(kind)
+        if kind.place != "base" and changed and not getattr(config, key).enabled:
+            lines.append(
+                f"method.{key} has settings ({', '.join(changed)}), and it is off: set method.{key}.enabled to true"
+            )
+        elif kind.place == "base" and changed and kind.name != config.base:
+            lines.append(
+                f"method.{key} has settings, which base {config.base} does not read: set method.base to {kind.name}"
+            )
+        elif kind.name == config.base and (unread := [name for name in changed if name in _base(config).unread]):
+            lines.append(f"method.{key}.{unread[0]} is not read with the other settings of method.{key}: leave it out")
+    return lines
+
+
+def _changed_settings(config: MethodConfig, kind: type[Stabilizer]) -> list[str]:
+    """Names of the settings of its section that are not at their defaults."""
+    if not has_settings(kind):
+        return []
+    section, default = getattr(config, key_of(kind)), MethodConfig.model_fields[key_of(kind)].default
     return [
-        f"method.{key} has settings, which base {config.base} does not read: set method.base to {name}"
-        for key, name in others.items()
-        if getattr(config, key) != MethodConfig.model_fields[key].default
+        name
+        for name in type(section).model_fields
+        if name != "enabled" and getattr(section, name) != getattr(default, name)
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sat_slime.config.embedded_checks import (
     divisors,
     faults_of_streaming,
+    idle_proximal_policy,
     idle_top_p_replay,
     too_many_responses,
     uneven_batch,
@@ -59,6 +60,7 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
         *_schedule(config),
         *_checkpoints(config),
         *_verifier(config),
+        *idle_proximal_policy(build_method(config.method), config.pipeline),
         *unused_settings(config.method),
     ]
 

@@ -116,8 +116,8 @@ class BatchView:
 
     @cached_property
     def engine_ratio(self) -> Tensor:
-        """pi_proximal / mu."""
-        return self.engine_log_ratio.exp()
+        """pi_proximal / mu, saturated where it is huge."""
+        return bounded_ratio(self.engine_log_ratio)
 
     @cached_property
     def engine_log_ratio(self) -> Tensor:

@@ -72,9 +72,10 @@ def _check_denominator(method: Method, optimizer_steps_per_rollout: int) -> None
         raise ValueError(f"{method.name}: A-3PO makes up the denominator a3po, and it is off: turn method.a3po on")
     for one in method.stabilizers:
         if one.denominators and method.denominator not in one.denominators:
+            others = _moving_the_denominator(method)
             raise ValueError(
-                f"{method.name}: {one.row.title} is defined over denominator {' or '.join(one.denominators)}, and here "
-                f"it is {method.denominator}: leave method.denominator out{_weights_away(method)}"
+                f"{method.name}: {one.row.title} is defined over denominator {' or '.join(one.denominators)}, and "
+                f"{' and '.join(others) or 'method.denominator'} makes it {method.denominator}: leave that out"
             )
     no_op, weights = method.no_op_at_ratio_one, method.engine_weights
     split = "checkpoint, so that the ratio is pi / pi_l, the staleness of the policy, and the weight carries pi_l / mu"
@@ -90,7 +91,6 @@ def _check_denominator(method: Method, optimizer_steps_per_rollout: int) -> None
         )
 
 
-def _weights_away(method: Method) -> str:
-    """What else moves the denominator away from what the base needs, as the end of a remedy."""
-    others = [*method.engine_weights, *([method.proximal_policy.row.title] if method.proximal_policy else [])]
-    return f", and {' and '.join(others)} too" if others else ""
+def _moving_the_denominator(method: Method) -> list[str]:
+    """What is on that wants another denominator than the base."""
+    return [*method.engine_weights, *([method.proximal_policy.row.title] if method.proximal_policy else [])]

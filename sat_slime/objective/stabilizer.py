@@ -354,7 +354,7 @@ class StepScale(Stabilizer):
         """The factor, as `NAME/scale`, and what else it measures.
 
         Args:
-            log_weights: (responses,) log of prod pi / mu over the active tokens of each response of this rank.
+            log_weights: (responses,) log of prod pi_proximal / mu over the active tokens of each response of this rank.
             group: ranks that hold other responses of the step. All get the same answer.
         """
         raise NotImplementedError

@@ -242,6 +242,13 @@ def test_dry_run_shows_plan_and_cost_and_starts_nothing(told):
     assert "2 finished" in measured and "2 planned" in measured
 
 
+def test_settings_that_no_cell_reads_are_told_and_those_of_some_cells_are_not(told):
+    write_grid(settings={"method.sat.alpha": 0.8, "method.kpop.phi": 0.2})
+    plan = " ".join(sat_slime_grid("grid.yaml", "--dry-run").output.split())
+    assert "method.kpop has settings, which base gspo does not read: set method.base to kpop (all cells)" in plan
+    assert "method.sat has settings" not in plan
+
+
 def test_a_cost_that_nothing_is_known_of(told):
     assert "unknown until a cell has run" in sat_slime_grid("grid.yaml", "--dry-run").stdout
 

@@ -72,6 +72,27 @@ def test_settings_of_another_base_are_told():
     assert line == "method.kpop has settings, which base grpo does not read: set method.base to kpop"
 
 
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        (
+            {"base": "grpo", "mis_geo": {"low": 0.9}, "tis": {"enabled": True, "cap": 3}},
+            "method.mis_geo has settings (low), and it is off: set method.mis_geo.enabled to true",
+        ),
+        (
+            {"base": "grpo", "sat": {"score": "tv", "scope": "step"}},
+            "method.sat has settings (scope, score), and it is off: set method.sat.enabled to true",
+        ),
+        (
+            {"base": "score-centering", "score_centering": {"cap": 3}},
+            "method.score_centering.cap is not read with the other settings of method.score_centering: leave it out",
+        ),
+    ],
+)
+def test_settings_that_nothing_reads_are_told(section, told):
+    assert unused_settings(MethodConfig(**section)) == [told]
+
+
 @pytest.mark.parametrize("section", ["icepop", "seqclip"])
 @pytest.mark.parametrize("low, high", [(1.1, 2), (0.5, 0.9)])
 def test_a_range_without_one_is_refused(section, low, high):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.config import GridConfig, config_errors, config_warnings, load_config, load_grid
+from sat_slime.config import ConfigError, GridConfig, config_errors, config_warnings, load_config, load_grid
 from sat_slime.config.grid_schema import matches
 from sat_slime.config.loader import key_paths, vary
 from sat_slime.embedded.initial_model import cached_model
@@ -87,3 +87,16 @@ def test_overrides_are_laid_on_in_the_order_of_the_file():
     assert of("gspo", 1) == (5e-4, "microbatch")
     assert of("sat-gspo", 1) == (1e-3, "step")
     assert of("sat-gspo", 8) == (2e-3, "step")
+
+
+def test_a_method_named_by_what_stands_beside_its_base_is_a_cell_of_its_full_name(tmp_path):
+    file = tmp_path / "grid.yaml"
+    run = ROOT / "configs" / "embedded" / "quickstart.yaml"
+    file.write_text(f"name: x\nrun: {run}\nmethods: [mis-geo, sat-decoupled]\nlags: [1]\nseeds: [1]\n")
+    grid = load_grid(file)
+    cells = plan_cells(grid)
+    assert [cell.method for cell in cells] == ["grpo-mis-geo", "sat-grpo-decoupled"]
+    assert all(cell_config(grid, file, load_config(run), cell, tmp_path) for cell in cells)
+    file.write_text(f"name: x\nrun: {run}\nmethods: [mis-geo, grpo-mis-geo]\n")
+    with pytest.raises(ConfigError, match="grpo-mis-geo more than once"):
+        load_grid(file)

@@ -222,9 +222,18 @@ class TwoJudges(Gate, Judge):
             compose_method("grpo", seq_tis=True, sat=True, denominator="rollout"),
             "twice: set method.denominator to chec",
         ),
-        (named_method("m2po-tis"), "M2PO is defined over denominator rollout.*it is trainer: leave.*and TIS too"),
-        (named_method("flash-a3po"), "FlashREINFORCE is defined over denominator rollout.*it is a3po.*A-3PO too"),
-        (compose_method("vespo", denominator="checkpoint"), "VESPO is defined over denominator rollout"),
+        (
+            named_method("m2po-tis"),
+            "M2PO is defined over denominator rollout, and TIS makes it trainer: leave that out",
+        ),
+        (
+            named_method("flash-a3po"),
+            "FlashREINFORCE is defined over denominator rollout, and A-3PO makes it a3po: leave",
+        ),
+        (
+            compose_method("vespo", denominator="checkpoint"),
+            "VESPO is defined over denominator rollout, and method.denominator makes it checkpoint",
+        ),
         (compose_method("grpo", a3po=True, denominator="rollout"), "A-3PO makes up the denominator.*is rollout"),
         (compose_method("grpo", denominator="a3po"), "A-3PO makes up the denominator a3po.*turn method.a3po on"),
         (compose_method("dro", denominator="trainer"), "identically 1 and the penalty has no gradient"),

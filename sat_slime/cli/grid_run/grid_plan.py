@@ -22,6 +22,7 @@ from sat_slime.config import (
 )
 from sat_slime.config.loader import RunConfig, vary
 from sat_slime.config.marks import kept_changes
+from sat_slime.config.method_reading import unused_settings
 from sat_slime.grid.plan import Cell, cell_config, plan_cells, select_cells
 from sat_slime.grid.progress import CellSize, Outlook, ProgressReader, outlook
 from sat_slime.grid.state import CellState, GridFolder
@@ -95,10 +96,12 @@ def _faults(
     """(errors, warnings) of all cells, each once, with the cells that it is of."""
     errors: dict[str, list[str]] = {}
     warnings: dict[str, list[str]] = {}
+    unread: set[str] = set()
     for cell, config in configs.items():
         found, doubts = _run_faults(config, file)
         for error in found:
             errors.setdefault(error, []).append(cell.name)
+        unread |= set(unused_settings(config.method))
         for doubt in doubts:
             warnings.setdefault(doubt, []).append(cell.name)
         run = RunFolder(folder.runs / cell.name)
@@ -107,7 +110,9 @@ def _faults(
         if changed := _changed(load_config(run.config), config):
             errors.setdefault(changed, []).append(cell.name)
     lines = [f"{file}: {error} ({_of(cells, len(configs))})" for error, cells in errors.items()]
-    return lines, [f"{text} ({_of(cells, len(configs))})" for text, cells in warnings.items()]
+    # Settings that some cells do not read are there for the others.
+    told = {text: cells for text, cells in warnings.items() if text not in unread or len(cells) == len(configs)}
+    return lines, [f"{text} ({_of(cells, len(configs))})" for text, cells in told.items()]
 
 
 def _of(cells: Sequence[str], total: int) -> str:

@@ -165,6 +165,12 @@ def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
     return {**env, **cluster.env}
 
 
+REFUSED = {
+    "use-score-centering": "slime refuses --use-score-centering with every loss but its own, and so with this plugin's",
+}
+"""Flags that no setting stands for, with the reason why they may not be given."""
+
+
 def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:
     """A line for every flag of the run that slime would not take as it is meant, with the setting that it comes from.
 
@@ -174,6 +180,9 @@ def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[st
     arguments = slime_arguments(config, run_folder(config), known)
     errors: list[str] = []
     for name in config.extra_args:
+        if name in REFUSED:
+            errors.append(f"{_extra(name)}: {REFUSED[name]}: leave this out")
+            continue
         ours = [argument for argument in arguments if argument.name == name and argument.key != _extra(name)]
         key = GOVERNED.get(name) or (ours[0].key if ours else None)
         flag = known.by_name.get(f"--{name}")

@@ -68,7 +68,15 @@ def summary(result: Replay) -> Iterator[str]:
             f"({cosines[order[-1]]:.3f})."
         )
     if result.passed_over:
-        yield f"{result.passed_over} dumps that do not hold what one of the methods reads were left out."
+        yield passed_over(result)
+
+
+def passed_over(result: Replay) -> str:
+    """A sentence on the dumps that were left out."""
+    return (
+        f"{result.passed_over} dumps were left out, since they do not hold what one of the methods reads; leave that "
+        "method out of --methods to have them all."
+    )
 
 
 def _warnings(result: Replay) -> str:

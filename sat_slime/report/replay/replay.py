@@ -84,18 +84,20 @@ def replay(
     token_mean: bool = False,
     threads: int | None = None,
     on_step: Callable[[StepRow], None] = lambda row: None,
+    every_dump: bool = False,
 ) -> Replay:
     """Replay the methods on every optimizer step in `paths`.
 
     A method that reads what only some dumps hold confines all of them to those, so that they are compared on the same
-    tokens. threads: default: one per core.
+    tokens; with `every_dump` such a method is left out instead, but for one that divides by pi_l. threads: default: one
+    per core.
 
     Raises:
         RunFolderError: nothing that was given can be replayed.
     """
     began = time.perf_counter()
     dumps, skipped = find_dumps(paths)
-    usable, left_out = answerable(candidates, _most_columns(candidates, dumps))
+    usable, left_out = answerable(candidates, _columns(candidates, dumps, every_dump))
     if not usable:
         raise RunFolderError(f"none of the methods can be replayed: {left_out[0].label} {left_out[0].reason}")
     result = Replay(
@@ -129,10 +131,15 @@ def replay(
     return result
 
 
-def _most_columns(candidates: Sequence[Candidate], dumps: Sequence[Dump]) -> frozenset[Column]:
-    """The columns of the dump that holds most of what the methods read."""
-    read = frozenset[Column]().union(*(read_columns(one.method) for one in candidates))
-    return max((dump.columns & read for dump in dumps), key=len, default=frozenset())
+def _columns(candidates: Sequence[Candidate], dumps: Sequence[Dump], every_dump: bool) -> frozenset[Column]:
+    """Of what the methods read, the columns of the dump that holds most of it; with `every_dump` of all dumps, but for
+    those of pi_l, which few dumps hold."""
+    read = frozenset[Column]().union(*(read_columns(one.method) for one in candidates if not one.refused))
+    most = max((dump.columns & read for dump in dumps), key=len, default=frozenset())
+    if not every_dump or not dumps:
+        return most
+    few = frozenset[Column](["checkpoint_log_probs"])
+    return frozenset.intersection(*(dump.columns for dump in dumps)) & read | (most & few)
 
 
 @dataclass

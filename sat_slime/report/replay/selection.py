@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -43,6 +43,8 @@ class Candidate:
     method: Method
     same: tuple[str, ...] = ()
     """Labels of further methods with the same formula, which give the same result on any dump."""
+    refused: str = ""
+    """Why it means nothing with the settings that were laid over it; empty where it does."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class LeftOut:
 
 def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
     """The methods of a comma-separated list, all of them, or the usual ones; each formula once, by what they judge by.
+    Of all and of the usual ones those are kept, as refused, that mean nothing with the settings.
 
     settings: `sat.alpha=0.95` texts in the keys of a run's `method` section, for the methods that read that key; a
     list of values makes a candidate of each.
@@ -65,6 +68,7 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
     wanted = _wanted(names)
     sweeps = [_sweep(text) for text in settings]
     found: list[tuple[str, Method]] = []
+    refused: list[Candidate] = []
     read: set[str] = set()
     for name in dict.fromkeys(wanted):
         try:
@@ -76,15 +80,28 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
         for values in itertools.product(*(sweep.values for sweep in reads)):
             chosen = {sweep.key: value for sweep, value in zip(reads, values, strict=True)}
             label = " ".join([name, *(f"{key}={_shown(value)}" for key, value in chosen.items())])
-            found.append((label, _checked(label, _with(name, chosen) if chosen else method)))
+            one = Candidate(label, _with(name, chosen) if chosen else method)
+            if reason := _refusal(one.method):
+                if not names_several(names):
+                    raise ConfigError([f"{label}: {reason}; or leave {name} out of --methods"])
+                refused.append(replace(one, refused=reason))
+                continue
+            found.append((label, one.method))
     if unread := [sweep.text for sweep in sweeps if sweep.text not in read]:
         raise ConfigError([f"--set {unread[0]} changes none of the methods {', '.join(wanted)}: leave it out"])
-    return sorted(_each_formula_once(found), key=lambda one: JUDGED_BY.index(judged_by(one.method)))
+    return [*sorted(_each_formula_once(found), key=lambda one: JUDGED_BY.index(judged_by(one.method))), *refused]
+
+
+def names_several(names: str) -> bool:
+    """Whether it stands for methods that nobody has named one by one: `all`, or `usual`."""
+    return names.strip() in (ALL, USUAL)
 
 
 def _wanted(names: str) -> list[str]:
     several = {ALL: method_names, USUAL: usual_names}.get(names.strip())
     wanted = several() if several else [name.strip() for name in names.split(",") if name.strip()]
+    if mixed := {ALL, USUAL}.intersection(wanted):
+        raise ConfigError([f"--methods {names}: {mixed.pop()} stands alone: leave it out, or the other names"])
     if not wanted:
         raise ConfigError([f"--methods names none: give names with commas between them, {ALL} or {USUAL}"])
     return wanted
@@ -134,12 +151,13 @@ def _with(name: str, settings: dict[str, Any]) -> Method:
         raise ConfigError([f"--set of {name}: {error}"]) from None
 
 
-def _checked(label: str, method: Method) -> Method:
+def _refusal(method: Method) -> str:
+    """Why a method means nothing, in words; empty where it means something."""
     try:
         check_method(method)
     except ValueError as error:
-        raise ConfigError([f"{label}: {str(error).removeprefix(f'{method.name}: ')}"]) from None
-    return method
+        return str(error).removeprefix(f"{method.name}: ")
+    return ""
 
 
 def _shown(value: Any) -> str:
@@ -166,7 +184,7 @@ def answerable(candidates: Sequence[Candidate], columns: frozenset[Column]) -> t
     kept: list[Candidate] = []
     by_reason: dict[str, list[str]] = {}
     for candidate in candidates:
-        reason = lacks(candidate.method, columns)
+        reason = candidate.refused or lacks(candidate.method, columns)
         if reason is None:
             kept.append(candidate)
         else:

@@ -36,3 +36,7 @@ def test_long_responses_neither_overflow_nor_vanish() -> None:
     for shift in (-5000.0, 5000.0):
         scale = VCPO().scale(torch.tensor([shift, shift + math.log(2)], dtype=torch.float64))["vcpo/scale"]
         assert scale == pytest.approx(math.sqrt(9 / 5 / 2), rel=1e-9)
+
+
+def test_products_that_are_all_zero_leave_the_learning_rate_as_it_is() -> None:
+    assert VCPO().scale(torch.tensor([-math.inf, -math.inf])) == {"vcpo/scale": 1.0, "vcpo/ess": 1.0}

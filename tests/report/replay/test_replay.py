@@ -3,11 +3,12 @@ import pytest
 import torch
 from dump_files import format_2, rank_file, rollout, step_batch, write_run_dump
 
+from sat_slime.config import ConfigError
 from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate, response_mean_weights
 from sat_slime.report.replay.dumps import Skipped, find_dumps, steps
 from sat_slime.report.replay.gradient import CLIPPED, MASKED, StepView, spans
 from sat_slime.report.replay.replay import replay
-from sat_slime.report.replay.selection import choose
+from sat_slime.report.replay.selection import answerable, choose
 from sat_slime.report.replay.step_batch import Layout, cut
 from sat_slime.report.replay.sums import span_result
 from sat_slime.report.replay.tables import weighted
@@ -163,6 +164,28 @@ def test_pi_l_confines_the_replay_to_the_dumps_that_hold_it(tmp_path):
     with pytest.raises(RunFolderError, match="none of the methods can be replayed"):
         replay([run / "dumps" / "000001.safetensors"], choose("gspo", ["denominator=checkpoint"]))
     assert isinstance(find_dumps([run / "dumps"])[1], list)
+
+
+def test_methods_that_nobody_named_are_left_out_before_a_dump_is(tmp_path):
+    run = tmp_path / "run"
+    write_run_dump(run, LENGTHS, iteration=1)
+    write_run_dump(run, LENGTHS, iteration=2, rollout_head=heads, policy_head=heads)
+    result = replay([run], choose("usual"), every_dump=True)
+    assert (len(result.rows), result.passed_over) == (2, 0)
+    assert [one.label for one in result.left_out] == ["score-centering"]
+    result = replay([run], choose("grpo,score-centering"))
+    assert (len(result.rows), result.passed_over, result.left_out) == (1, 1, [])
+
+
+def test_a_setting_that_some_methods_refuse_leaves_those_out_unless_they_were_named():
+    refused = [one for one in choose("usual", ["denominator=checkpoint"]) if one.refused]
+    assert {one.label.split()[0] for one in refused} == {"score-centering", "m2po", "flash"}
+    kept, left_out = answerable(refused, frozenset(["checkpoint_log_probs", "heads"]))
+    assert not kept and all("is defined over denominator rollout" in one.reason for one in left_out)
+    with pytest.raises(ConfigError, match=r"^m2po denominator=checkpoint: M2PO is defined.*or leave m2po out of"):
+        choose("grpo,m2po", ["denominator=checkpoint"])
+    with pytest.raises(ConfigError, match="usual stands alone"):
+        choose("usual,topr")
 
 
 def test_pi_l_of_a_run_that_divides_by_it_is_not_taken_for_the_trainers(tmp_path):

@@ -45,8 +45,8 @@ class M2PO(Gate, Judge):
     metrics = (Metric("m2po/largest", "nats²", "The largest d² of an outward token that is kept.", "max"),)
 
     def scores(self, batch: BatchView) -> tuple[Tensor, int]:
-        """(n,) d^2 of the outward tokens."""
-        return batch.d[_outward(batch)].square(), 0
+        """(n,) d^2 of the outward tokens, and whatever is NaN, so that the threshold tells it."""
+        return batch.d[_outward(batch) | batch.d.isnan()].square(), 0
 
     def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
         """The largest d^2 up to which, in ascending order, the mean is at most the setting `threshold`."""

@@ -29,13 +29,13 @@ class VCPO(StepScale):
     row = Row(
         "VCPO",
         unit="optimizer step",
-        discriminator="ESS of Π π / μ",
+        discriminator="ESS of Π π_proximal / μ",
         constraint="—",
         weight="learning rate × √(ESS / n)",
         direction="—",
         formula=(
-            "learning rate × √min(1, ESS / (n base)),  ESS = (Σ W)² / Σ W²,  W the product over a response of π / μ,  "
-            "n responses"
+            "learning rate × √min(1, ESS / (n base)),  ESS = (Σ W)² / Σ W²,  W the product over a response of "
+            "π_proximal / μ,  n responses"
         ),
         source="arXiv 2602.17616 and its public code",
         needs="rollout log-probs; the optimizer, so embedded runs alone",
@@ -56,11 +56,11 @@ class VCPO(StepScale):
         largest = log_weights.amax() if len(log_weights) else log_weights.new_full((), -math.inf)
         if group is not None:
             dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
-        weights = (log_weights - largest).exp()
+        weights = (log_weights - largest.clamp(min=torch.finfo(largest.dtype).min)).exp()
         sums = torch.stack([weights.sum(), weights.square().sum(), weights.new_tensor(float(len(weights)))])
         if group is not None:
             dist.all_reduce(sums, group=group)
         total, squares, n = sums.tolist()
-        share = total**2 / squares / n if n else 1.0
+        share = total**2 / squares / n if squares > 0 else 1.0
         effective = min(1.0, share / self.base)
         return {"vcpo/scale": math.sqrt(effective) if self.form == "sqrt" else effective, "vcpo/ess": share}
