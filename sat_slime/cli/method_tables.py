@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sat_slime.config import ConfigError
-from sat_slime.config.method_section import MethodConfig, has_settings, key_of, section_of
+from sat_slime.config.method_section import MethodConfig, has_settings, key_of, section_name, section_of
 from sat_slime.config.on_slime import not_on_slime
 from sat_slime.objective import (
     DENOMINATORS,
@@ -181,8 +181,7 @@ def _parameters(method: Method) -> Iterator[tuple[str, str, str]]:
         yield from _fields("method.clip", Clip, method.trust_region)
     # SAT first: it is the clip's
     for one in sorted(method.stabilizers, key=lambda one: one.place != "prefix"):
-        section = "settings" if one is method.base and not method.base_is_ours else key_of(type(one))
-        yield from _fields(f"method.{section}", type(one), one)
+        yield from _fields(f"method.{section_name(method, one)}", type(one), one)
     meaning = MethodConfig.model_fields["denominator"].description or ""
     yield "method.denominator", method.denominator, meaning.replace("`", "")
 

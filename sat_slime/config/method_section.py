@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from sat_slime.config.marks import OWN_TO_A_CELL
 from sat_slime.config.section import Section
+from sat_slime.objective.method import Method
 from sat_slime.objective.ratio import Denominator
 from sat_slime.objective.stabilizer import Stabilizer
 from sat_slime.objective.stabilizers import STABILIZERS, bases, find, switches
@@ -42,6 +43,11 @@ BaseName = Annotated[  # type: ignore[valid-type]
 def key_of(kind: type[Stabilizer]) -> str:
     """Its key in the section `method`."""
     return kind.key or kind.name
+
+
+def section_name(method: Method, one: Stabilizer) -> str:
+    """The key in the section `method` below which the settings of one of its stabilizers are."""
+    return "settings" if one is method.base and not method.base_is_ours else key_of(type(one))
 
 
 def has_settings(kind: type[Stabilizer]) -> bool:

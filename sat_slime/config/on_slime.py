@@ -16,9 +16,9 @@ def not_on_slime(method: Method) -> str | None:
         )
     if "heads" in method.needs:
         return (
-            f"{method.name}: score centering reads the engine's likeliest tokens of every state, for which slime asks "
-            "its engines only under its own --use-score-centering, and that refuses every loss but its own (v0.3.1 and "
-            "624b824a8 lack the flag too): run slime's own without this plugin's loss, or the embedded runtime"
+            f"{method.name}: it reads the engine's likeliest tokens of every state, for which slime asks its engines "
+            "only under its own --use-score-centering, and that refuses every loss but its own (v0.3.1 and 624b824a8 "
+            "lack the flag too): run slime's own without this plugin's loss, or the embedded runtime"
         )
     if method.step_scale:
         return (

@@ -13,6 +13,7 @@ from sat_slime.config.embedded_checks import (
     uneven_batch,
 )
 from sat_slime.config.method_reading import build_method, unused_settings
+from sat_slime.config.method_section import section_name
 from sat_slime.config.on_slime import needs_versions, not_on_slime
 from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_schema import SlimeConfig
@@ -100,7 +101,7 @@ def _method(config: SlimeConfig) -> Iterator[str]:
     except ValueError as error:
         yield f"method: {error}"
     if method.judge and method.threshold_is_of_the_step and steps > 1:
-        scope = f"{method.judge.name}.scope"
+        scope = f"{section_name(method, method.judge)}.scope"
         yield (
             f"method.{scope} is step with pipeline.optimizer_steps_per_rollout {steps}: the threshold is taken before "
             "the first step and would be stale for the others; set pipeline.optimizer_steps_per_rollout to 1 or "

@@ -170,6 +170,11 @@ def test_a_bad_module_is_told(package, tmp_path, code, said):
         ("PositiveFloat = 0.1", "PositiveFloat", "Halfway.band has no default"),
         ("def factor", "def factors", "Halfway does not define `factor`"),
         ("import Gate,", "import Stabilizer as Gate,", "computes nothing of the loss"),
+        (
+            "    name =",
+            "    needs = ('reward',)\n    name =",
+            "Halfway.needs has 'reward': a batch has lags, rewards, heads",
+        ),
     ],
 )
 def test_what_a_class_lacks_is_told(package, tmp_path, written, instead, said):

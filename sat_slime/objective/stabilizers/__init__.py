@@ -10,7 +10,9 @@ import dataclasses
 import importlib
 import re
 from types import ModuleType
+from typing import get_args
 
+from ..batch import Need
 from ..stabilizer import Clipping, Gate, Penalty, Replacement, Row, Score, Stabilizer, StepConstraint, Weight
 
 MODULES = (
@@ -130,6 +132,8 @@ def _fault(kind: type[Stabilizer]) -> str:
         return " is no frozen dataclass: write @dataclass(frozen=True) above it"
     if unset := [field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING]:  # type: ignore[arg-type]
         return f".{unset[0]} has no default: give every setting one"
+    if unknown := set(kind().needs) - set(get_args(Need)):
+        return f".needs has {', '.join(map(repr, sorted(unknown)))}: a batch has {', '.join(get_args(Need))}"
     computed = next((base for base in _COMPUTED_BY if issubclass(kind, base)), None)
     if computed is None and not issubclass(kind, Clipping):
         return " computes nothing of the loss: let it be a Gate, Weight, Penalty, Score, Replacement or StepConstraint"

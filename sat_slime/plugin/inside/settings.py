@@ -9,6 +9,7 @@ from typing import Any
 
 from sat_slime.config.loader import read_section
 from sat_slime.config.method_reading import build_method
+from sat_slime.config.method_section import section_name
 from sat_slime.config.on_slime import needs_versions, not_on_slime
 from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.source import ConfigError
@@ -136,10 +137,10 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
             "spares the forward pass at their start: leave that flag out"
         )
     if method.judge and method.threshold_is_of_the_step and steps > 1:
+        scope = f"{KEY}.method.{section_name(method, method.judge)}.scope"
         errors.append(
-            f"{KEY}.method.{method.judge.name}.scope is step with {steps} optimizer steps per rollout: the threshold "
-            "is taken before the first of them and would be stale for the others; use one step per rollout, or scope "
-            "microbatch"
+            f"{scope} is step with {steps} optimizer steps per rollout: the threshold is taken before the first of them "
+            "and would be stale for the others; use one step per rollout, or scope microbatch"
         )
     errors += _untold(args, config, method)
     try:
