@@ -139,8 +139,8 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     if method.judge and method.threshold_is_of_the_step and steps > 1:
         scope = f"{KEY}.method.{section_name(method, method.judge)}.scope"
         errors.append(
-            f"{scope} is step with {steps} optimizer steps per rollout: the threshold is taken before the first of them "
-            "and would be stale for the others; use one step per rollout, or scope microbatch"
+            f"{scope} is step with {steps} optimizer steps per rollout: the threshold is taken before the first of "
+            "them and would be stale for the others; use one step per rollout, or scope microbatch"
         )
     errors += _untold(args, config, method)
     try:
