@@ -29,6 +29,8 @@ SUBMISSIONS = 12
 POLL_S = 0.5
 DELETIONS = 5
 """How often Ray is asked to forget a job, at the most."""
+FORGOTTEN_S = 3.0
+"""Seconds for which a deleted job must stay unknown: three periods of Ray's watch."""
 
 
 class JobError(RuntimeError):
@@ -153,14 +155,21 @@ class JobServer:
         return state
 
     def delete(self, job: str) -> None:
-        """Has Ray forget a job that has ended. Ray's own watch of the job may note its end after that, which makes it
-        known again: so Ray is asked until it does not know the job any more."""
+        """Has Ray forget a job that has ended. Ray's own watch of the job looks once a second, and may note its end
+        after that, which makes it known again: so Ray is asked until the job stays unknown."""
         for _ in range(DELETIONS):
             with _told(self.address):
                 self._client.delete_job(job)
-            time.sleep(POLL_S)
-            if self.state(job) is None:
+            if not self._becomes_known(job, FORGOTTEN_S):
                 return
+
+    def _becomes_known(self, job: str, within_s: float) -> bool:
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline:
+            time.sleep(POLL_S)
+            if self.state(job) is not None:
+                return True
+        return False
 
 
 def given_address(option: str | None, configured: str | None) -> str | None:

@@ -1,3 +1,4 @@
+import itertools
 import os
 import re
 import signal
@@ -279,10 +280,15 @@ def test_a_ray_of_ones_own_ends_alone(ray_server):
         JobServer(mine.address)
 
 
-def test_a_job_that_ray_notes_once_more_is_forgotten_all_the_same(monkeypatch):
-    server, known = mock.create_autospec(JobServer, instance=True), [True, True, False]
+@pytest.mark.parametrize(("known", "asked"), [([0, 0, 0], 1), ([1, 1, 0, 0, 0], 3), ([0, 0, 1, 0, 0, 0], 2)])
+def test_a_job_that_ray_notes_once_more_is_forgotten_all_the_same(monkeypatch, known, asked):
+    server = object.__new__(JobServer)
     server.address, server._client = "http://127.0.0.1:1", mock.Mock()
-    server.state.side_effect = lambda job: JobState("SUCCEEDED", 0, "") if known.pop(0) else None
-    monkeypatch.setattr(ray_jobs, "POLL_S", 0.0)
-    JobServer.delete(server, "a-job")
-    assert server._client.delete_job.call_args_list == [mock.call("a-job")] * 3
+    seen = iter(known)
+    monkeypatch.setattr(server, "state", lambda job: JobState("SUCCEEDED", 0, "") if next(seen) else None)
+    # A clock that moves by a second whenever somebody waits, so that three looks are the time.
+    monkeypatch.setattr(ray_jobs, "time", mock.Mock(monotonic=(clock := itertools.count()).__next__))
+    monkeypatch.setattr(ray_jobs, "FORGOTTEN_S", 4.0)
+    server.delete("a-job")
+    assert server._client.delete_job.call_args_list == [mock.call("a-job")] * asked
+    assert next(seen, None) is None and next(clock) > 0
