@@ -255,6 +255,21 @@ def test_one_that_fails_always_ends_the_run_with_its_reason():
         simulate(whole())
 
 
+def test_after_one_that_fails_always_no_other_begins():
+    async def whole():
+        engines = Engines()
+        engines.faults = dict.fromkeys(range(1000), stream_module.MAX_ATTEMPTS)
+        run = Run(engines)
+        with pytest.raises(RuntimeError, match="could not be generated"):
+            await run.go()
+        drawn = run.prompts.drawn
+        await asyncio.sleep(1000)
+        return run, drawn
+
+    run, drawn = simulate(whole())
+    assert run.prompts.drawn == drawn and not run.stream.begun
+
+
 def test_what_came_without_a_version_is_dropped():
     async def whole():
         engines = Engines()

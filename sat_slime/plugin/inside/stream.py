@@ -163,9 +163,9 @@ class Stream:
     # -------------------------------------------------------------------------------------------------- generation
 
     async def _tend(self) -> None:
-        """Begins groups whenever there is room for them."""
+        """Begins groups whenever there is room for them, until one has failed too often."""
         try:
-            while True:
+            while self.failure is None:
                 news = self._news
                 await self._begin()
                 await _wait(news, POLL_S)
@@ -175,7 +175,7 @@ class Stream:
 
     async def _begin(self) -> None:
         left = (self.rollouts - self.next_rollout) * self.bound.prompts
-        while not self.held and self._unfinished() < self.engines.slots:
+        while not self.held and self.failure is None and self._unfinished() < self.engines.slots:
             line = len(self.waiting) + len(self.begun)
             if line >= left:
                 return
