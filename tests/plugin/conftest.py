@@ -9,8 +9,10 @@ SLIME is a checkout of slime, MEGATRON one of Megatron-LM at the commit that sli
 from __future__ import annotations
 
 import pytest
+from hook_samples import StandIn
 from real_slime import MISSING, NEEDS
 
+from sat_slime.plugin import rollout_hooks
 from sat_slime.plugin.inside import step_metrics
 
 
@@ -21,8 +23,13 @@ def pytest_configure(config):
 
 def pytest_runtest_setup(item):
     for mark in NEEDS:
-        if item.get_closest_marker(mark) and (missing := MISSING[mark]):
-            pytest.skip(f"needs the real slime: {', '.join(missing)} not importable")
+        if item.get_closest_marker(mark):
+            skip_without(mark)
+
+
+def skip_without(mark):
+    if missing := MISSING[mark]:
+        pytest.skip(f"needs the real slime: {', '.join(missing)} not importable")
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +37,22 @@ def nothing_of_another_test(monkeypatch):
     """Clears what the trainer keeps of a step in its process: all tests share one process."""
     monkeypatch.setattr(step_metrics, "_facts", {})
     monkeypatch.setattr(step_metrics, "_step", step_metrics._Step())
+
+
+@pytest.fixture(params=["stand-in", "slime"])
+def sample_class(request):
+    """slime's Sample, where it is installed, and what stands in for it."""
+    if request.param == "stand-in":
+        return StandIn
+    skip_without("needs_slime")
+    from slime.utils.types import Sample
+
+    return Sample
+
+
+@pytest.fixture
+def rollout_process(monkeypatch):
+    """A process in which no hook of a rollout has run."""
+    monkeypatch.setattr(rollout_hooks, "_generated", -1)
+    rollout_hooks._announce.cache_clear()
+    rollout_hooks._eval_file.cache_clear()

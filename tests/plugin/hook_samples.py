@@ -1,0 +1,77 @@
+"""Samples and arguments as slime's rollout process hands them to the hooks."""
+
+from __future__ import annotations
+
+import enum
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from synthetic_routes import make_routes
+
+
+@dataclass
+class StandIn:
+    """The fields of slime's Sample that the hooks read."""
+
+    class Status(enum.Enum):
+        PENDING = "pending"
+        COMPLETED = "completed"
+        TRUNCATED = "truncated"
+        ABORTED = "aborted"
+
+    index: int | None = None
+    group_index: int | None = None
+    rollout_id: int | None = None
+    tokens: list[int] = field(default_factory=list)
+    response_length: int = 0
+    reward: float | None = None
+    loss_mask: list[int] | None = None
+    weight_versions: list[str] = field(default_factory=list)
+    rollout_routed_experts: Any = None
+    rollout_log_probs: list[float] | None = None
+    remove_sample: bool = False
+    status: Status = Status.PENDING
+    metadata: dict = field(default_factory=dict)
+
+
+def make_args(hooks: dict[str, bool] | None = None, **other: Any) -> Namespace:
+    settings = {
+        "rollout_top_p": 1.0,
+        "sat_slime": {"method": {"r3": True}, "hooks": hooks or {}},
+        "use_rollout_routing_replay": True,
+        "num_layers": 3,
+        "moe_router_topk": 4,
+        "num_experts": 32,
+        "moe_layer_freq": 1,
+        "eps_clip": 0.2,
+        "eps_clip_high": 0.2,
+        "eps_clip_c": None,
+        "keep_old_actor": False,
+        "use_rollout_logprobs": True,
+        "rollout_batch_size": 8,
+        "n_samples_per_prompt": 4,
+        "global_batch_size": 32,
+        "update_weight_transport": "nccl",
+    }
+    return Namespace(**(settings | other))
+
+
+def make_sample(sample_class, index: int = 0, response: int = 10, version: str = "3", **other: Any):
+    """A response to prompt `index // 4`, which has 10 tokens, with good routes."""
+    group = index // 4
+    routes = torch.cat([make_routes(11, seed=group), make_routes(response, seed=1000 + index)])
+    fields = {
+        "index": index,
+        "group_index": group,
+        "rollout_id": index,
+        "tokens": [group] * 10 + [50 + index] * response,
+        "response_length": response,
+        "reward": float(index % 2),
+        "status": sample_class.Status.COMPLETED,
+        "rollout_routed_experts": routes,
+        "rollout_log_probs": [-0.5] * response,
+        "weight_versions": [version],
+    }
+    return sample_class(**(fields | other))
