@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 Need = Literal["lags", "rewards", "heads"]
 """What only some methods read of a batch: the lag of each token, its response's reward, the two heads."""
@@ -29,26 +28,26 @@ class TokenBatch:
         ValueError: a shape, a dtype or the sum of the lengths does not fit.
     """
 
-    log_probs: Tensor
+    log_probs: torch.Tensor
     """(N,) log pi of the sampled tokens under the policy in training; requires grad."""
-    rollout_log_probs: Tensor
+    rollout_log_probs: torch.Tensor
     """(N,) log mu: what the rollout engine sampled with."""
-    advantages: Tensor
+    advantages: torch.Tensor
     """(N,) advantage of each token."""
-    mask: Tensor
+    mask: torch.Tensor
     """(N,) bool: the active tokens."""
-    lengths: Tensor | Sequence[int]
+    lengths: torch.Tensor | Sequence[int]
     """Tokens per response, in order; sum N. Zero is a response of which this rank holds nothing."""
-    proximal_log_probs: Tensor | None = None
+    proximal_log_probs: torch.Tensor | None = None
     """(N,) the denominator where it is not mu: the trainer at the start of the step or under the generating weights."""
-    lags: Tensor | None = None
+    lags: torch.Tensor | None = None
     """(N,) optimizer updates between the weights that generated each token and those in training."""
-    rewards: Tensor | None = None
+    rewards: torch.Tensor | None = None
     """(N,) reward of the token's response, before any baseline."""
-    rollout_head: Tensor | None = None
+    rollout_head: torch.Tensor | None = None
     """(N, k) log-probs of the k tokens that the rollout engine found likeliest in each state, or of all of the
     vocabulary; -inf where it would not sample."""
-    policy_head: Tensor | None = None
+    policy_head: torch.Tensor | None = None
     """(N, k) log-probs of the same tokens under the policy in training, over the whole vocabulary; requires grad."""
 
     def __post_init__(self) -> None:
@@ -75,9 +74,9 @@ class TokenBatch:
                 f"rollout_head and policy_head have shapes {' and '.join(str(tuple(head.shape)) for head in heads)}: "
                 f"pass both, with a row for each of the {len(self.log_probs)} tokens and the same k columns"
             )
-        if (total := int(sum(self.lengths) if not isinstance(self.lengths, Tensor) else self.lengths.sum())) != len(
-            self.log_probs
-        ):
+        if (
+            total := int(sum(self.lengths) if not isinstance(self.lengths, torch.Tensor) else self.lengths.sum())
+        ) != len(self.log_probs):
             raise ValueError(
                 f"lengths add up to {total} for {len(self.log_probs)} tokens: one length per response, sum N"
             )
@@ -86,7 +85,7 @@ class TokenBatch:
         """Whether it holds what some methods read."""
         return (self.rollout_head if need == "heads" else getattr(self, need)) is not None
 
-    def needed(self, need: Need) -> Tensor:
+    def needed(self, need: Need) -> torch.Tensor:
         """That column, or the engine's head. Raises ValueError where the batch has none."""
         column = self.rollout_head if need == "heads" else getattr(self, need)
         if column is None:
@@ -100,25 +99,25 @@ class TokenBatch:
         return int(self.mask.sum())
 
     @cached_property
-    def lengths_tensor(self) -> Tensor:
+    def lengths_tensor(self) -> torch.Tensor:
         """(responses,) int64 lengths on the tokens' device."""
         return torch.as_tensor(self.lengths, dtype=torch.int64, device=self.log_probs.device)
 
     @cached_property
-    def active_lengths(self) -> Tensor:
+    def active_lengths(self) -> torch.Tensor:
         """(responses,) float64: active tokens of each response."""
         if self.n_active == len(self.mask):
             return self.lengths_tensor.double()
         return segment_sums(self.mask, self.lengths_tensor)
 
-    def active_or_zero(self, values: Tensor) -> Tensor:
+    def active_or_zero(self, values: torch.Tensor) -> torch.Tensor:
         """(N,) or (N, k) the values, 0 on inactive tokens, whatever stood there; no gradient reaches those."""
         if self.n_active == len(self.mask):
             return values
         mask = self.mask if values.dim() == 1 else self.mask[:, None]
         return torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
 
-    def active_means(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+    def active_means(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """0-dim means over active tokens from the 0-dim sums over them; 0 where no token is active."""
         means = torch.stack(list(sums.values())) / max(self.n_active, 1)
         return dict(zip(sums, means.unbind(), strict=True))
@@ -133,11 +132,11 @@ class TokenBatch:
         return replace(self, **{name: tensor.to(dtype) for name, tensor in tensors.items()})
 
 
-def segment_sums(values: Tensor, lengths: Tensor) -> Tensor:
+def segment_sums(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """(responses,) float64 sums of the (N,) values of each response, from (responses,) lengths that add up to N."""
     return torch.segment_reduce(values.double(), "sum", lengths=lengths, unsafe=True)
 
 
-def per_token(values: Tensor, lengths: Tensor, n_tokens: int) -> Tensor:
+def per_token(values: torch.Tensor, lengths: torch.Tensor, n_tokens: int) -> torch.Tensor:
     """(N,) the (responses,) values, each repeated for the tokens of its response."""
     return torch.repeat_interleave(values, lengths, output_size=n_tokens)

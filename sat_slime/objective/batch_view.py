@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-import torch.distributed as dist
-from torch import Tensor
+import torch
 
 from .batch import TokenBatch
 from .clip import bounded_ratio
@@ -33,9 +32,9 @@ class BatchView:
         self,
         batch: TokenBatch,
         denominator: Denominator,
-        d: Tensor,
-        advantages: Tensor,
-        group: dist.ProcessGroup | None = None,
+        d: torch.Tensor,
+        advantages: torch.Tensor,
+        group: torch.distributed.ProcessGroup | None = None,
         unit: Ratio = "token",
     ) -> None:
         """batch: promoted. d: the method's log-ratio. group: context-parallel ranks that share the responses. unit:
@@ -43,9 +42,9 @@ class BatchView:
         self.unit = unit
         """token: d is of the token itself; sequence: of its response."""
         self._batch, self._denominator, self.group = batch, denominator, group
-        self.threshold: Tensor | None = None
+        self.threshold: torch.Tensor | None = None
         """0-dim threshold of the method's Judge, where it has one."""
-        self._once: dict[Callable[[BatchView], Tensor], Tensor] = {}
+        self._once: dict[Callable[[BatchView], torch.Tensor], torch.Tensor] = {}
         self.d = d.detach()
         """log r of the method: the token's or its response's, over the method's denominator."""
         self.advantages = advantages
@@ -53,7 +52,7 @@ class BatchView:
         self._versions = self._read_versions()
 
     @property
-    def mask(self) -> Tensor:
+    def mask(self) -> torch.Tensor:
         """Bool: the active tokens."""
         return self._batch.mask
 
@@ -63,64 +62,64 @@ class BatchView:
         return self._batch.n_active
 
     @property
-    def lengths(self) -> Tensor:
+    def lengths(self) -> torch.Tensor:
         """(responses,) int64: tokens of each response on this rank."""
         return self._batch.lengths_tensor
 
     @cached_property
-    def ratio(self) -> Tensor:
+    def ratio(self) -> torch.Tensor:
         """r = e^d."""
         return bounded_ratio(self.d)
 
     @cached_property
-    def log_pi(self) -> Tensor:
+    def log_pi(self) -> torch.Tensor:
         """log pi."""
         return self._batch.active_or_zero(self._batch.log_probs.detach())
 
     @cached_property
-    def log_mu(self) -> Tensor:
+    def log_mu(self) -> torch.Tensor:
         """log mu."""
         return self._batch.active_or_zero(self._batch.rollout_log_probs.detach())
 
     @cached_property
-    def log_proximal(self) -> Tensor:
+    def log_proximal(self) -> torch.Tensor:
         """log pi_proximal. Raises ValueError where that is pi_l and the batch has no log-probs of it."""
         return self._batch.active_or_zero(proximal_log_probs(self._denominator, self._batch))
 
     @cached_property
-    def log_denominator(self) -> Tensor:
+    def log_denominator(self) -> torch.Tensor:
         """log-probs of the denominator."""
         return self._batch.active_or_zero(denominator_log_probs(self._denominator, self._batch))
 
     @property
-    def lags(self) -> Tensor:
+    def lags(self) -> torch.Tensor:
         """Optimizer updates between the weights that generated each token and those in training. Raises ValueError
         where the batch has none."""
         return self._batch.active_or_zero(self._batch.needed("lags"))
 
     @property
-    def rewards(self) -> Tensor:
+    def rewards(self) -> torch.Tensor:
         """Reward of each token's response. Raises ValueError where the batch has none."""
         return self._batch.active_or_zero(self._batch.needed("rewards"))
 
     @property
-    def rollout_head(self) -> Tensor:
+    def rollout_head(self) -> torch.Tensor:
         """(N, k) log-probs of the engine's likeliest tokens, 0 on inactive ones. Raises ValueError where the batch has
         none."""
         return self._batch.active_or_zero(self._batch.needed("heads"))
 
     @cached_property
-    def mu(self) -> Tensor:
+    def mu(self) -> torch.Tensor:
         """mu, a probability."""
         return self.log_mu.exp()
 
     @cached_property
-    def engine_ratio(self) -> Tensor:
+    def engine_ratio(self) -> torch.Tensor:
         """pi_proximal / mu, saturated where it is huge."""
         return bounded_ratio(self.engine_log_ratio)
 
     @cached_property
-    def engine_log_ratio(self) -> Tensor:
+    def engine_log_ratio(self) -> torch.Tensor:
         """log pi_proximal - log mu."""
         return self.log_proximal - self.log_mu
 
@@ -148,21 +147,21 @@ class BatchView:
         written = sum(self.__dict__[name]._version for name in computed if name in self.__dict__)
         return (*(column._version for column in given if column is not None), written)
 
-    def sequence_mean(self, values: Tensor) -> Tensor:
+    def sequence_mean(self, values: torch.Tensor) -> torch.Tensor:
         """Mean of the values over the active tokens of each response, on whatever ranks, at each of them."""
         return sequence_mean(values, self._batch, self.group)
 
-    def sequence_sum(self, values: Tensor) -> Tensor:
+    def sequence_sum(self, values: torch.Tensor) -> torch.Tensor:
         """Sum of the values over the active tokens of each response, on whatever ranks, at each of them, without
         gradient."""
         return sequence_sum(values, self._batch, self.group)
 
-    def sequence_max(self, values: Tensor) -> Tensor:
+    def sequence_max(self, values: torch.Tensor) -> torch.Tensor:
         """Largest of the values at the active tokens of each response, on whatever ranks, at each of them. No
         gradient."""
         return sequence_max(values, self._batch, self.group)
 
-    def once(self, compute: Callable[[BatchView], Tensor]) -> Tensor:
+    def once(self, compute: Callable[[BatchView], torch.Tensor]) -> torch.Tensor:
         """What a function makes of this view, computed at the first call."""
         if compute not in self._once:
             self._once[compute] = compute(self)

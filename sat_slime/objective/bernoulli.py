@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 
-def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
+def bernoulli_kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
     """KL(Bernoulli(p) || Bernoulli(q)) from log p and log q. Never negative, which rounding alone would not grant."""
     log_p, log_q = log_p.clamp(max=0.0), log_q.clamp(max=0.0)
     p, one_minus_p, one_minus_q = log_p.exp(), -log_p.expm1(), -log_q.expm1()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
 
 MAX_LOG_RATIO = 40.0
 """Ratios saturate at e^40, with zero gradient beyond: the square still fits float32, so that a token with a broken
@@ -20,25 +18,27 @@ MAX_LOG = 1000.0
 class Clipped:
     """The clipped surrogate of N tokens."""
 
-    values: Tensor
+    values: torch.Tensor
     """(N,) min(r A, clip(r) A), with gradient to the log-ratio."""
-    ratio: Tensor
+    ratio: torch.Tensor
     """(N,) r, detached."""
-    cut: Tensor
+    cut: torch.Tensor
     """(N,) 1.0 where the clip takes the gradient away: clip(r) A < r A."""
 
-    def sums(self, advantages: Tensor) -> dict[str, Tensor]:
+    def sums(self, advantages: torch.Tensor) -> dict[str, torch.Tensor]:
         """0-dim counts of the tokens that are cut: all of them, those with advantage above 0 and those below."""
         both, upper = self.cut.sum(), torch.dot(self.cut, indicator(torch.gt, advantages, 0.0))
         return {"clip/fraction": both, "clip/upper": upper, "clip/lower": both - upper}
 
 
-def bounded_ratio(log_ratio: Tensor) -> Tensor:
+def bounded_ratio(log_ratio: torch.Tensor) -> torch.Tensor:
     """(N,) r = e^d, saturated at e^MAX_LOG_RATIO."""
     return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
 
 
-def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, low: float | Tensor, high: float | Tensor) -> Clipped:
+def clipped_surrogate(
+    log_ratio: torch.Tensor, advantages: torch.Tensor, low: float | torch.Tensor, high: float | torch.Tensor
+) -> Clipped:
     """min(r A, clip(r) A) (Eqs. ppo-objective, satrloss), r = e^d.
 
     Value and gradient are, to the bit, those of torch.minimum and torch.clamp under autograd, ties and kinks included;
@@ -49,6 +49,8 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, low: float | Tensor
         advantages: (N,) A, no gradient.
         low, high: ends of the interval, two numbers or two (N,) tensors.
     """
+    from .derivatives import GivenSlope  # its class needs torch, which reading a configuration does not
+
     with torch.no_grad():
         ratio = bounded_ratio(log_ratio)
         inside = ratio.clamp(low, high)  # type: ignore[arg-type]
@@ -61,23 +63,9 @@ def clipped_surrogate(log_ratio: Tensor, advantages: Tensor, low: float | Tensor
         kept *= indicator(torch.le, log_ratio, MAX_LOG_RATIO)
         slope = advantages * kept
         cut = indicator(torch.lt, gap, 0.0)
-    return Clipped(_WithDerivative.apply(log_ratio, values, slope, ratio), ratio, cut)
+    return Clipped(GivenSlope.apply(log_ratio, values, slope, ratio), ratio, cut)
 
 
-def indicator(compare: Callable[..., Tensor], left: Tensor, right: Tensor | float) -> Tensor:
+def indicator(compare: Callable[..., torch.Tensor], left: torch.Tensor, right: torch.Tensor | float) -> torch.Tensor:
     """1.0 where left compares to right, else 0.0, in left's dtype: on the CPU several times as fast as through bool."""
     return compare(left, right, out=torch.empty_like(left))
-
-
-class _WithDerivative(torch.autograd.Function):
-    """Values of a function of the log-ratio, with their derivative slope * ratio given."""
-
-    @staticmethod
-    def forward(ctx: Any, log_ratio: Tensor, values: Tensor, slope: Tensor, ratio: Tensor) -> Tensor:
-        ctx.save_for_backward(slope, ratio)
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None, None]:
-        slope, ratio = ctx.saved_tensors
-        return grads[0] * slope * ratio, None, None, None

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from .batch import TokenBatch, per_token, segment_sums
 from .method import Method
@@ -21,9 +19,9 @@ _LOW_VARIANCE_KL_MAX = 10.0
 class PolicyLoss:
     """What policy_loss returns."""
 
-    total: Tensor
+    total: torch.Tensor
     """0-dim, to be minimized, with gradient: this micro-batch's share of the batch loss."""
-    metrics: dict[str, Tensor]
+    metrics: dict[str, torch.Tensor]
     """The surrogate's metrics and loss/{total,policy,kl,entropy}: kl and entropy without their coefficients, where
     their inputs are given."""
     surrogate: Surrogate
@@ -32,14 +30,14 @@ class PolicyLoss:
 def policy_loss(
     method: Method,
     batch: TokenBatch,
-    token_weights: Tensor,
+    token_weights: torch.Tensor,
     *,
     kl_coef: float = 0.0,
     entropy_coef: float = 0.0,
-    ref_log_probs: Tensor | None = None,
-    entropy: Tensor | None = None,
-    group: dist.ProcessGroup | None = None,
-    quantile: Tensor | float | None = None,
+    ref_log_probs: torch.Tensor | None = None,
+    entropy: torch.Tensor | None = None,
+    group: torch.distributed.ProcessGroup | None = None,
+    quantile: torch.Tensor | float | None = None,
 ) -> PolicyLoss:
     """sum_t w_t (-S_t + kl_coef k3_t - entropy_coef H_t) over the tokens of one micro-batch.
 
@@ -82,7 +80,7 @@ def policy_loss(
     return PolicyLoss(total, {"loss/total": total.detach(), **metrics, **surrogate.metrics}, surrogate)
 
 
-def low_variance_kl(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
+def low_variance_kl(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
     """(N,) estimate of KL(pi || ref) per token: e^x - 1 - x with x = log ref - log pi, at most 10 (slime's low_var_kl).
 
     Zero gradient where it is cut at 10.
@@ -93,8 +91,11 @@ def low_variance_kl(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 
 
 def response_mean_weights(
-    mask: Tensor, lengths: Tensor | Sequence[int], n_responses: int, group: dist.ProcessGroup | None = None
-) -> Tensor:
+    mask: torch.Tensor,
+    lengths: torch.Tensor | Sequence[int],
+    n_responses: int,
+    group: torch.distributed.ProcessGroup | None = None,
+) -> torch.Tensor:
     """(N,) float64 1 / (n_responses * active tokens of the response): mean over responses of their token means.
 
     Args:
@@ -106,11 +107,11 @@ def response_mean_weights(
     lengths = torch.as_tensor(lengths, dtype=torch.int64, device=mask.device)
     active = segment_sums(mask, lengths)
     if group is not None:
-        dist.all_reduce(active, group=group)
+        torch.distributed.all_reduce(active, group=group)
     weights = 1.0 / (n_responses * active.clamp(min=1))
     return per_token(weights, lengths, len(mask)) * mask
 
 
-def token_mean_weights(mask: Tensor, n_tokens: int) -> Tensor:
+def token_mean_weights(mask: torch.Tensor, n_tokens: int) -> torch.Tensor:
     """(N,) float64 1 / n_tokens on active tokens, n_tokens those of the whole batch: mean over tokens."""
     return mask.double() / max(n_tokens, 1)

@@ -382,5 +382,7 @@ ANY_NAME = (
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    words = sorted(name.lower().split("-"))
+    near = [other for other in known if sorted(other.split("-")) == words]  # the same words in another order
+    near += difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""

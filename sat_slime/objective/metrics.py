@@ -10,8 +10,7 @@ import functools
 import math
 from collections.abc import Mapping
 
-import torch.distributed as dist
-from torch import Tensor
+import torch
 
 from .metric import Metric, Reduction
 from .ranks import gather
@@ -129,6 +128,14 @@ _STEP = (
     ),
     Metric(
         "rollout/rejected/REASON", "count", "The rejected by reason, where there are any.", "step", runtime="embedded"
+    ),
+    Metric(
+        "rollout/weight_error",
+        "share",
+        "Relative error of the projections that the engines hold, where rollout.weights rounds them: the norm of the "
+        "difference over that of the weights.",
+        "step",
+        runtime="embedded",
     ),
     Metric(
         "rollout/restarts",
@@ -295,13 +302,13 @@ class MetricAccumulator:
     minima, maxima, and means weighted by the active tokens of each micro-batch."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[dict[str, Tensor | float], Tensor | float]] = []
+        self._rows: list[tuple[dict[str, torch.Tensor | float], torch.Tensor | float]] = []
 
-    def add(self, metrics: Mapping[str, Tensor | float], weight: Tensor | float) -> None:
+    def add(self, metrics: Mapping[str, torch.Tensor | float], weight: torch.Tensor | float) -> None:
         """One micro-batch: 0-dim metrics, and its active tokens. Nothing is read back before reduce."""
         self._rows.append((dict(metrics), weight))
 
-    def reduce(self, group: dist.ProcessGroup | None = None) -> dict[str, float]:
+    def reduce(self, group: torch.distributed.ProcessGroup | None = None) -> dict[str, float]:
         """The step's metrics, the same on all ranks. A rank that added nothing takes part all the same.
 
         Raises:

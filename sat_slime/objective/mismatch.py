@@ -6,8 +6,6 @@ import math
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from .quantile import tail_quantile
 from .ranks import gather
@@ -20,12 +18,12 @@ _QUANTILES = {"q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
 def mismatch_metrics(
-    log_probs: Tensor,
-    rollout_log_probs: Tensor,
-    mask: Tensor,
+    log_probs: torch.Tensor,
+    rollout_log_probs: torch.Tensor,
+    mask: torch.Tensor,
     *,
-    checkpoint_log_probs: Tensor | None = None,
-    group: dist.ProcessGroup | None = None,
+    checkpoint_log_probs: torch.Tensor | None = None,
+    group: torch.distributed.ProcessGroup | None = None,
 ) -> dict[str, float]:
     """The mismatch d = log pi - log mu over the active tokens of an optimizer step, exact across ranks.
 
@@ -80,7 +78,9 @@ def mismatch_metrics(
     return metrics
 
 
-def mismatch_histogram(abs_log_ratio: Tensor, group: dist.ProcessGroup | None = None) -> dict[str, list[Any]]:
+def mismatch_histogram(
+    abs_log_ratio: torch.Tensor, group: torch.distributed.ProcessGroup | None = None
+) -> dict[str, list[Any]]:
     """Counts of |d| on fixed logarithmic edges, over all ranks.
 
     Args:
@@ -94,5 +94,5 @@ def mismatch_histogram(abs_log_ratio: Tensor, group: dist.ProcessGroup | None = 
     edges = torch.tensor(HISTOGRAM_EDGES, dtype=torch.float64, device=values.device)
     counts = torch.bincount(torch.bucketize(values, edges, right=True), minlength=len(edges) + 1)
     if group is not None:
-        dist.all_reduce(counts, group=group)
+        torch.distributed.all_reduce(counts, group=group)
     return {"edges": list(HISTOGRAM_EDGES), "counts": counts.tolist()}

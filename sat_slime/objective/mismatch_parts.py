@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torch import Tensor
+import torch
 
 
-def mismatch_parts(scores: Mapping[str, Tensor], *, replayed: bool) -> dict[str, Tensor]:
+def mismatch_parts(scores: Mapping[str, torch.Tensor], *, replayed: bool) -> dict[str, torch.Tensor]:
     """Parts of d that sum to it, each log-prob being compared with the next on the way from pi to mu.
 
     Write A for the weights in training and B for those that generated; own and engine for the routes; C for B in the

@@ -5,8 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 RADIX_BITS = 11
 """Bits of the float pattern that one histogram resolves: 16 KiB of counts per all-reduce, three to a float32."""
@@ -25,8 +23,8 @@ def quantile_rank(alpha: float, n: int) -> int:
 
 
 def tail_quantile(
-    abs_log_ratio: Tensor, alpha: float, group: dist.ProcessGroup | None = None, *, padding: int = 0
-) -> Tensor:
+    abs_log_ratio: torch.Tensor, alpha: float, group: torch.distributed.ProcessGroup | None = None, *, padding: int = 0
+) -> torch.Tensor:
     """q, the smallest x with at least a fraction alpha of the |d| at or below it (Eq. quantile): their k-th smallest,
     k = ceil(alpha n). One of the values, never an interpolation; 0 where there are none.
 
@@ -61,18 +59,20 @@ def tail_quantile(
     return values.kthvalue(rank).values
 
 
-def _counts(values: Tensor, padding: int, group: dist.ProcessGroup | None) -> tuple[int, int, int]:
+def _counts(values: torch.Tensor, padding: int, group: torch.distributed.ProcessGroup | None) -> tuple[int, int, int]:
     """Values that count, NaNs and padding, over all ranks."""
     has_nan = len(values) > 0 and bool(values.amax().isnan())
     counts = [len(values) - padding, int(values.isnan().sum()) if has_nan else 0, padding]
     if group is not None:
         total = torch.tensor(counts, dtype=torch.int64, device=values.device)
-        dist.all_reduce(total, group=group)
+        torch.distributed.all_reduce(total, group=group)
         counts = total.tolist()
     return counts[0], counts[1], counts[2]
 
 
-def longest_prefix_end(values: Tensor, mean: float, group: dist.ProcessGroup | None = None) -> Tensor:
+def longest_prefix_end(
+    values: torch.Tensor, mean: float, group: torch.distributed.ProcessGroup | None = None
+) -> torch.Tensor:
     """The largest of the values up to which, in ascending order, their mean is at most `mean`; equal values are taken
     together or not at all. 0 where not even the smallest ones fit, or there are none.
 
@@ -102,7 +102,7 @@ def longest_prefix_end(values: Tensor, mean: float, group: dist.ProcessGroup | N
         counts = torch.bincount(digits, minlength=RADIX).double()
         totals = torch.stack([counts, torch.bincount(digits, bits.view(values.dtype).double(), minlength=RADIX)])
         if group is not None:
-            dist.all_reduce(totals, group=group)
+            torch.distributed.all_reduce(totals, group=group)
         up_to = before[:, None] + totals.cumsum(1)
         too_many = up_to[1] > mean * up_to[0]  # rises with the digit: the values are sorted by it
         if shift == first and not bool(too_many[-1]):
@@ -116,20 +116,20 @@ def longest_prefix_end(values: Tensor, mean: float, group: dist.ProcessGroup | N
     return _largest(values[values < bound], group)
 
 
-def _largest(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def _largest(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) -> torch.Tensor:
     """The largest of the values of all ranks, none of them negative; 0 where there is none."""
     largest = values.amax() if len(values) else values.new_zeros(())
     if group is not None:
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+        torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX, group=group)
     return largest
 
 
-def _pattern(values: Tensor) -> tuple[torch.dtype, int]:
+def _pattern(values: torch.Tensor) -> tuple[torch.dtype, int]:
     """(integers, bits that matter) of the values' bit pattern: non-negative floats order as the integers of it."""
     return (torch.int64, 63) if values.dtype == torch.float64 else (torch.int32, 31)
 
 
-def _kth_smallest_of_ranks(values: Tensor, k: int, group: dist.ProcessGroup) -> Tensor:
+def _kth_smallest_of_ranks(values: torch.Tensor, k: int, group: torch.distributed.ProcessGroup) -> torch.Tensor:
     """Radix selection: each histogram of the next digit, summed over ranks, fixes that digit of the k-th smallest
     value, and only the values that share it stay."""
     pattern, width = _pattern(values)
@@ -138,7 +138,7 @@ def _kth_smallest_of_ranks(values: Tensor, k: int, group: dist.ProcessGroup) -> 
     for shift in reversed(range(0, width, RADIX_BITS)):
         digits = (bits >> shift) & (RADIX - 1)
         counts = torch.bincount(digits, minlength=RADIX)
-        dist.all_reduce(counts, group=group)
+        torch.distributed.all_reduce(counts, group=group)
         at_most = counts.cumsum(0)
         digit = int(torch.searchsorted(at_most, k))
         k -= int(at_most[digit] - counts[digit])

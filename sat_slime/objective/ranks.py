@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch.distributed as dist
+import torch
 
 
-def gather(part: Any, group: dist.ProcessGroup | None) -> list[Any]:
+def gather(part: Any, group: torch.distributed.ProcessGroup | None) -> list[Any]:
     """The small object of every rank, in rank order."""
     if group is None:
         return [part]
-    parts: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(parts, part, group=group)
+    parts: list[Any] = [None] * torch.distributed.get_world_size(group)
+    torch.distributed.all_gather_object(parts, part, group=group)
     return parts

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from .batch import TokenBatch, per_token, segment_sums
 
@@ -23,7 +21,7 @@ DENOMINATORS: dict[Denominator, str] = {
 """What each denominator of the ratio is."""
 
 
-def denominator_log_probs(denominator: Denominator, batch: TokenBatch) -> Tensor:
+def denominator_log_probs(denominator: Denominator, batch: TokenBatch) -> torch.Tensor:
     """(N,) log-probs of the denominator, detached.
 
     `trainer` without proximal_log_probs is the training forward itself, detached: the ratio is 1, which is exact at
@@ -37,7 +35,7 @@ def denominator_log_probs(denominator: Denominator, batch: TokenBatch) -> Tensor
     return proximal_log_probs(denominator, batch)
 
 
-def proximal_log_probs(denominator: Denominator, batch: TokenBatch) -> Tensor:
+def proximal_log_probs(denominator: Denominator, batch: TokenBatch) -> torch.Tensor:
     """(N,) log-probs of pi_proximal, the trainer's policy that TIS, IcePop and KPop hold against mu, detached: the
     denominator where that is not mu, else the policy in training.
 
@@ -59,70 +57,65 @@ def proximal_log_probs(denominator: Denominator, batch: TokenBatch) -> Tensor:
 
 
 def log_ratio(
-    ratio: Ratio, denominator: Denominator, batch: TokenBatch, group: dist.ProcessGroup | None = None
-) -> Tensor:
+    ratio: Ratio, denominator: Denominator, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
+) -> torch.Tensor:
     """(N,) d = log r (Eq. ratio-def, Eq. gspo-ratio), with gradient; 0 on inactive tokens."""
     token = batch.active_or_zero(batch.log_probs - denominator_log_probs(denominator, batch))
     return token if ratio == "token" else sequence_mean(token, batch, group)
 
 
-def sequence_mean(values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
+def sequence_mean(
+    values: torch.Tensor, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
+) -> torch.Tensor:
     """(N,) mean over the active tokens of each response, broadcast to them; 0 on inactive tokens.
 
     Sums are taken in float64, so that neither long responses nor the way a response is split over context-parallel
     ranks shows in the result. The gradient is that of the sum of all ranks' losses.
     """
-    return _SequenceMean.apply(values, batch, group)
+    from .derivatives import SelfAdjoint  # its class needs torch, which reading a configuration does not
+
+    return SelfAdjoint.apply(values, lambda column: _average(column, batch, group))
 
 
-@torch.no_grad()
-def sequence_sum(values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
+def sequence_sum(
+    values: torch.Tensor, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
+) -> torch.Tensor:
     """(N,) sum over the active tokens of each response, broadcast to them; 0 on inactive tokens. Sums are taken in
     float64, as those of sequence_mean."""
     lengths = batch.lengths_tensor
-    sums = _sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group).to(values.dtype)
-    return batch.active_or_zero(per_token(sums, lengths, len(values)))
+    with torch.no_grad():
+        sums = _sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group).to(values.dtype)
+        return batch.active_or_zero(per_token(sums, lengths, len(values)))
 
 
-@torch.no_grad()
-def sequence_max(values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
+def sequence_max(
+    values: torch.Tensor, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
+) -> torch.Tensor:
     """(N,) largest value at the active tokens of each response, broadcast to them; 0 on inactive tokens."""
     lengths = batch.lengths_tensor
-    low = torch.where(batch.mask, values, -torch.inf)
-    largest = torch.segment_reduce(low, "max", lengths=lengths, unsafe=True)  # -inf for a response without tokens
-    if group is not None:
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
-    return batch.active_or_zero(per_token(largest, lengths, len(values)))
+    with torch.no_grad():
+        low = torch.where(batch.mask, values, -torch.inf)
+        largest = torch.segment_reduce(low, "max", lengths=lengths, unsafe=True)  # -inf for a response without tokens
+        if group is not None:
+            torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX, group=group)
+        return batch.active_or_zero(per_token(largest, lengths, len(values)))
 
 
-def response_lengths(batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
+def response_lengths(batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
     """(responses,) float64: active tokens of each response, over the ranks that share it."""
     return _sum_of_ranks(batch.active_lengths, group)
 
 
-class _SequenceMean(torch.autograd.Function):
-    """Averaging within responses is its own transpose: backward averages the gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None) -> Tensor:
-        ctx.batch, ctx.group = batch, group
-        return _average(values, batch, group)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None, None]:
-        return _average(grads[0], ctx.batch, ctx.group), None, None
-
-
-def _average(values: Tensor, batch: TokenBatch, group: dist.ProcessGroup | None) -> Tensor:
+def _average(values: torch.Tensor, batch: TokenBatch, group: torch.distributed.ProcessGroup | None) -> torch.Tensor:
     lengths = batch.lengths_tensor
     sums = _sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group)
     means = (sums / response_lengths(batch, group).clamp(min=1)).to(values.dtype)
     return batch.active_or_zero(per_token(means, lengths, len(values)))
 
 
-def _sum_of_ranks(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def _sum_of_ranks(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) -> torch.Tensor:
     if group is None:
         return values
     total = values.clone()
-    dist.all_reduce(total, group=group)
+    torch.distributed.all_reduce(total, group=group)
     return total

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-import torch.distributed as dist
 from annotated_types import Ge, Gt
-from torch import Tensor
 
 from .batch import Need
 from .batch_view import BatchView
@@ -53,11 +51,11 @@ class Style:
     """How a figure draws it."""
 
     colour: str
-    """A colour of report.drawing by its name, such as `blue`, or any that matplotlib knows."""
+    """A colour of report.looks by its name, such as `blue`, or any of CSS."""
     dash: Any
-    """The dash of lines in matplotlib's notation: `-`, `--`, or (0, (6, 1))."""
+    """The dash of lines: `-`, `--`, `:`, `-.`, or (0, (6, 1)), lengths on and off in widths of the line."""
     marker: str = ""
-    """The marker of a base; empty for what stands beside one, since the base's marker stays."""
+    """The marker of a base, one of report.looks; empty for what stands beside one, since the base's marker stays."""
     filled: bool = False
     """Whether the marker is filled."""
 
@@ -184,11 +182,11 @@ class Gate(Stabilizer):
 
     family = "gate"
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """(N,) 0 on the tokens that it drops, 1 (or their weight) on the others. Runs without gradient."""
         raise NotImplementedError
 
-    def measured(self, batch: BatchView) -> dict[str, Tensor]:
+    def measured(self, batch: BatchView) -> dict[str, torch.Tensor]:
         """0-dim metrics besides that share."""
         return {}
 
@@ -198,11 +196,11 @@ class Weight(Stabilizer):
 
     family = "weight"
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """(N,) weights. Runs without gradient."""
         raise NotImplementedError
 
-    def sums(self, weights: Tensor) -> dict[str, Tensor]:
+    def sums(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
         """0-dim sums over the tokens, 0 on inactive ones, whose means are its metrics."""
         return {f"{self.prefix()}/weight": weights.sum()}
 
@@ -214,11 +212,13 @@ class Judge(Stabilizer):
     scope: Scope
     """Tokens that the threshold is taken over: one micro-batch, or the whole optimizer step on all ranks."""
 
-    def scores(self, batch: BatchView) -> tuple[Tensor, int]:
+    def scores(self, batch: BatchView) -> tuple[torch.Tensor, int]:
         """(n,) scores of the tokens that count, not negative; and how many of them are zeros that do not count."""
         raise NotImplementedError
 
-    def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
+    def threshold_of(
+        self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None, padding: int = 0
+    ) -> torch.Tensor:
         """0-dim threshold. The same on all ranks of `group`, for a number of bytes that does not depend on n.
 
         Args:
@@ -232,15 +232,15 @@ class Judge(Stabilizer):
 class PolicyTerms:
     """What carries the gradient to the policy in training."""
 
-    d: Tensor
+    d: torch.Tensor
     """(N,) log r of the method; 0 on inactive tokens."""
-    log_pi: Tensor
+    log_pi: torch.Tensor
     """(N,) log pi of the sampled tokens; 0 on inactive ones."""
-    head: Tensor | None = None
+    head: torch.Tensor | None = None
     """(N, k) log pi of the tokens that `BatchView.rollout_head` is of."""
 
     @property
-    def ratio(self) -> Tensor:
+    def ratio(self) -> torch.Tensor:
         """(N,) r = e^d, saturated where it is huge."""
         return bounded_ratio(self.d)
 
@@ -250,11 +250,11 @@ class Replacement(Stabilizer):
 
     no_interval = "surrogate replaces the clip"
 
-    def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
+    def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
         """(N,) S, with its gradient through what `policy` holds."""
         raise NotImplementedError
 
-    def sums(self, batch: BatchView) -> dict[str, Tensor]:
+    def sums(self, batch: BatchView) -> dict[str, torch.Tensor]:
         """0-dim sums over the active tokens, whose means are its metrics. Runs without gradient."""
         return {}
 
@@ -266,10 +266,10 @@ class Penalty(Replacement):
     no_interval = "penalty replaces the clip"
     no_op_at_ratio_one = "the penalty has no gradient"
 
-    def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
+    def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
         return self.surrogate(policy.ratio, batch)
 
-    def surrogate(self, ratio: Tensor, batch: BatchView) -> Tensor:
+    def surrogate(self, ratio: torch.Tensor, batch: BatchView) -> torch.Tensor:
         """(N,) S, with its gradient through the (N,) ratio r."""
         raise NotImplementedError
 
@@ -283,19 +283,19 @@ class Score(Replacement):
     family = "score"
     no_interval = "score form takes no gradient away at the end of an interval"
 
-    def weight(self, batch: BatchView) -> Tensor:
+    def weight(self, batch: BatchView) -> torch.Tensor:
         """(N,) w. Runs without gradient."""
         raise NotImplementedError
 
-    def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
+    def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
         return self._weight(batch) * batch.advantages * policy.log_pi
 
-    def sums(self, batch: BatchView) -> dict[str, Tensor]:
+    def sums(self, batch: BatchView) -> dict[str, torch.Tensor]:
         weight = torch.where(batch.mask, self._weight(batch), 0.0)
         dropped = batch.mask & (weight == 0)
         return {f"{self.prefix()}/weight": weight.sum(), f"{self.prefix()}/masked": dropped.sum()}
 
-    def _weight(self, batch: BatchView) -> Tensor:
+    def _weight(self, batch: BatchView) -> torch.Tensor:
         with torch.no_grad():
             return batch.once(self.weight)
 
@@ -315,7 +315,9 @@ class StepConstraint(Stabilizer):
     max_backtracks: int
     """Halvings of a step before it is given up and the weights stay as they were."""
 
-    def stands(self, before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> bool:
+    def stands(
+        self, before: torch.Tensor, after: torch.Tensor, group: torch.distributed.ProcessGroup | None = None
+    ) -> bool:
         """Whether an optimizer step may stand.
 
         Args:
@@ -333,7 +335,7 @@ class ProximalPolicy(Stabilizer):
     denominator: ClassVar[Denominator]
     """What the denominator is called."""
 
-    def log_probs(self, log_pi: Tensor, log_mu: Tensor, lags: Tensor) -> Tensor:
+    def log_probs(self, log_pi: torch.Tensor, log_mu: torch.Tensor, lags: torch.Tensor) -> torch.Tensor:
         """(N,) log-probs of the denominator. Runs without gradient.
 
         Args:
@@ -350,7 +352,7 @@ class StepScale(Stabilizer):
     family = "optimizer"
     place = "suffix"
 
-    def scale(self, log_weights: Tensor, group: dist.ProcessGroup | None = None) -> dict[str, float]:
+    def scale(self, log_weights: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> dict[str, float]:
         """The factor, as `NAME/scale`, and what else it measures.
 
         Args:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from .batch import TokenBatch
 from .batch_view import BatchView
@@ -22,11 +20,11 @@ from .stabilizers.clips.sat import SAT, contract, sat_metrics, scope_is_too_smal
 class Surrogate:
     """What policy_surrogate returns."""
 
-    values: Tensor
+    values: torch.Tensor
     """(N,) S, to be maximized; carries the gradient; 0 on inactive tokens."""
-    clipped: Tensor
+    clipped: torch.Tensor
     """(N,) bool: tokens whose gradient the clip interval takes away."""
-    metrics: dict[str, Tensor]
+    metrics: dict[str, torch.Tensor]
     """Name to 0-dim tensor, detached: fractions and means over this rank's active tokens of the micro-batch."""
 
 
@@ -34,9 +32,9 @@ def policy_surrogate(
     method: Method,
     batch: TokenBatch,
     *,
-    group: dist.ProcessGroup | None = None,
-    quantile: Tensor | float | None = None,
-    d: Tensor | None = None,
+    group: torch.distributed.ProcessGroup | None = None,
+    quantile: torch.Tensor | float | None = None,
+    d: torch.Tensor | None = None,
 ) -> Surrogate:
     """The sampled surrogate S of each token (Eqs. ppo-objective, satrloss, app-spo, app-drpo), times gates and weights.
 
@@ -65,7 +63,7 @@ def policy_surrogate(
     view.threshold = _threshold(method, view, quantile)
     factor, factor_metrics = _gates_and_weights(method, batch, view)
 
-    metrics: dict[str, Tensor]
+    metrics: dict[str, torch.Tensor]
     if instead is not None:
         values, clipped = instead.values(_policy_terms(batch, d), view), torch.zeros_like(batch.mask)
         values, metrics = batch.active_or_zero(values), _own_metrics(instead, batch, view)
@@ -98,10 +96,13 @@ def supply_proximal(method: Method, batch: TokenBatch) -> TokenBatch:
         return replace(batch, proximal_log_probs=made_up.log_probs(*(column.detach() for column in columns)))
 
 
-@torch.no_grad()
 def threshold_scores(
-    method: Method, batch: TokenBatch, *, group: dist.ProcessGroup | None = None, d: Tensor | None = None
-) -> Tensor:
+    method: Method,
+    batch: TokenBatch,
+    *,
+    group: torch.distributed.ProcessGroup | None = None,
+    d: torch.Tensor | None = None,
+) -> torch.Tensor:
     """(n,) detached scores of the tokens by which the method's judge takes its threshold: SAT's staleness |d| (Eq.
     satr-d), of the token or of its response; M2PO's d^2 of outward tokens.
 
@@ -113,18 +114,21 @@ def threshold_scores(
         batch, group, d: as in policy_surrogate.
     """
     assert method.judge, "it judges by a threshold"
-    batch = supply_proximal(method, batch.promoted())
-    d = log_ratio(method.ratio, method.denominator, batch, group) if d is None else batch.active_or_zero(d)
-    scores, padding = method.judge.scores(_view(method, batch, d, group))
-    return scores[batch.mask] if padding else scores
+    with torch.no_grad():
+        batch = supply_proximal(method, batch.promoted())
+        d = log_ratio(method.ratio, method.denominator, batch, group) if d is None else batch.active_or_zero(d)
+        scores, padding = method.judge.scores(_view(method, batch, d, group))
+        return scores[batch.mask] if padding else scores
 
 
-def _view(method: Method, batch: TokenBatch, d: Tensor, group: dist.ProcessGroup | None) -> BatchView:
+def _view(
+    method: Method, batch: TokenBatch, d: torch.Tensor, group: torch.distributed.ProcessGroup | None
+) -> BatchView:
     advantages = batch.active_or_zero(batch.advantages.detach())
     return BatchView(batch, method.denominator, d, advantages, group, method.ratio)
 
 
-def _policy_terms(batch: TokenBatch, d: Tensor) -> PolicyTerms:
+def _policy_terms(batch: TokenBatch, d: torch.Tensor) -> PolicyTerms:
     """log pi has its gradient through d, whose slope in it is 1: so that whoever gave d gets all of it."""
     bounded = d.clamp(-MAX_LOG, MAX_LOG)
     log_pi = batch.active_or_zero(batch.log_probs.detach()).clamp(min=-MAX_LOG) + (bounded - bounded.detach())
@@ -132,40 +136,42 @@ def _policy_terms(batch: TokenBatch, d: Tensor) -> PolicyTerms:
     return PolicyTerms(bounded, log_pi, None if head is None else batch.active_or_zero(head))
 
 
-@torch.no_grad()
-def _threshold(method: Method, view: BatchView, known: Tensor | float | None) -> Tensor | None:
+def _threshold(method: Method, view: BatchView, known: torch.Tensor | float | None) -> torch.Tensor | None:
     """0-dim threshold of the method's judge; None where it has none."""
     if method.judge is None:
         return None
     if known is not None:
         return torch.as_tensor(known, dtype=view.d.dtype, device=view.d.device)
-    scores, padding = method.judge.scores(view)
-    return method.judge.threshold_of(scores, view.group, padding)
+    with torch.no_grad():
+        scores, padding = method.judge.scores(view)
+        return method.judge.threshold_of(scores, view.group, padding)
 
 
-@torch.no_grad()
-def _own_metrics(instead: Replacement, batch: TokenBatch, view: BatchView) -> dict[str, Tensor]:
-    sums = instead.sums(view)
-    view.check_unwritten(instead.name)
-    return batch.active_means(sums) if sums else {}
+def _own_metrics(instead: Replacement, batch: TokenBatch, view: BatchView) -> dict[str, torch.Tensor]:
+    with torch.no_grad():
+        sums = instead.sums(view)
+        view.check_unwritten(instead.name)
+        return batch.active_means(sums) if sums else {}
 
 
-@torch.no_grad()
-def _gates_and_weights(method: Method, batch: TokenBatch, view: BatchView) -> tuple[Tensor | None, dict[str, Tensor]]:
+def _gates_and_weights(
+    method: Method, batch: TokenBatch, view: BatchView
+) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
     """(N,) product of the gates and the weights, and their metrics; None where the method has neither."""
-    factor: Tensor | None = None
-    metrics: dict[str, Tensor] = {}
-    for gate in method.gates:
-        kept = batch.active_or_zero(gate.factor(view))
-        view.check_unwritten(gate.name)
-        masked = batch.mask & (kept == 0)
-        metrics |= batch.active_means({f"{gate.prefix()}/masked": masked.sum()}) | gate.measured(view)
-        factor = kept if factor is None else factor * kept
-    for weight in method.weights:
-        weights = batch.active_or_zero(weight.factor(view))
-        view.check_unwritten(weight.name)
-        metrics |= batch.active_means(weight.sums(weights))
-        factor = weights if factor is None else factor * weights
+    factor: torch.Tensor | None = None
+    metrics: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        for gate in method.gates:
+            kept = batch.active_or_zero(gate.factor(view))
+            view.check_unwritten(gate.name)
+            masked = batch.mask & (kept == 0)
+            metrics |= batch.active_means({f"{gate.prefix()}/masked": masked.sum()}) | gate.measured(view)
+            factor = kept if factor is None else factor * kept
+        for weight in method.weights:
+            weights = batch.active_or_zero(weight.factor(view))
+            view.check_unwritten(weight.name)
+            metrics |= batch.active_means(weight.sums(weights))
+            factor = weights if factor is None else factor * weights
     return factor, metrics
 
 
@@ -174,10 +180,10 @@ def _contracted(
     method: Method,
     batch: TokenBatch,
     view: BatchView,
-    d: Tensor,
-    factor: Tensor | None,
+    d: torch.Tensor,
+    factor: torch.Tensor | None,
     quantile_is_new: bool,
-) -> tuple[Clipped, dict[str, Tensor]]:
+) -> tuple[Clipped, dict[str, torch.Tensor]]:
     """The surrogate on SAT's interval (Eqs. quantile, satr-clip, satrloss), with sat/* and clip/*."""
     clip, q = method.trust_region, view.threshold
     assert clip is not None and q is not None, "there is an interval, and a quantile"

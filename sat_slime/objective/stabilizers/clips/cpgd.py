@@ -8,7 +8,6 @@ from typing import Annotated
 
 import torch
 from annotated_types import Gt, Lt
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...metric import Metric
@@ -43,13 +42,13 @@ class CPGD(Replacement):
     metrics = (Metric("cpgd/held", "share", "Tokens that CPGD holds at the end of its interval."),)
     style = Style("black", "-", "h")
 
-    def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
+    def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
         """A log pi inside the interval, a constant beyond it."""
         log_denominator = (policy.log_pi - policy.d).detach()
         up, down = policy.d.clamp(max=math.log1p(self.eps)), policy.d.clamp(min=math.log1p(-self.eps))
         return batch.advantages * (log_denominator + torch.where(batch.advantages > 0, up, down))
 
-    def sums(self, batch: BatchView) -> dict[str, Tensor]:
+    def sums(self, batch: BatchView) -> dict[str, torch.Tensor]:
         """The number of tokens that are held."""
         upper = (batch.advantages > 0) & (batch.d > math.log1p(self.eps))
         lower = (batch.advantages < 0) & (batch.d < math.log1p(-self.eps))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...clip import bounded_ratio
@@ -44,13 +43,13 @@ class GMPO(Replacement):
     metrics = (Metric("gmpo/held", "share", "Tokens that GMPO holds at the end of its interval."),)
     style = Style("black", "-", "p")
 
-    def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
+    def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
         """A exp(mean c), at every token of the response; a token beyond its end adds a constant to the mean."""
         up, down = policy.d.clamp(max=self.eps_high), policy.d.clamp(min=-self.eps_low)
         held = torch.where(batch.advantages > 0, up, torch.where(batch.advantages < 0, down, 0.0))
         return batch.sequence_mean(batch.advantages) * bounded_ratio(batch.sequence_mean(held))
 
-    def sums(self, batch: BatchView) -> dict[str, Tensor]:
+    def sums(self, batch: BatchView) -> dict[str, torch.Tensor]:
         """The number of tokens that are held."""
         upper = (batch.advantages > 0) & (batch.d > self.eps_high)
         lower = (batch.advantages < 0) & (batch.d < -self.eps_low)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ...stabilizer import Clipping, PositiveFloat, Row, Style
 
@@ -47,7 +46,7 @@ def clip_ends(clip: Clip | None) -> tuple[float, float]:
     return (0.0, float("inf")) if clip is None else (1.0 - clip.eps_low, 1.0 + clip.eps_high)
 
 
-def dual_clip(dual: float, values: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor]:
+def dual_clip(dual: float, values: torch.Tensor, advantages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(N,) max(S, dual A) where A < 0, which bounds what a token with a huge ratio and a negative advantage can weigh;
     and the (N,) bool tokens that it holds."""
     bound = dual * advantages

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-import torch.distributed as dist
 from annotated_types import Gt, Le
-from torch import Tensor
 
 from ...batch import TokenBatch
 from ...batch_view import BatchView
@@ -78,12 +76,12 @@ class SAT(TrustRegion, Judge):
         Metric("sat/scope_too_small", "share", "Scopes in which the gate cannot open."),
     )
 
-    def scores(self, batch: BatchView) -> tuple[Tensor, int]:
+    def scores(self, batch: BatchView) -> tuple[torch.Tensor, int]:
         """(N,) staleness of the tokens, 0 on inactive ones, which are padding."""
         stale = batch.once(self.staleness)
         return stale, len(stale) - batch.n_active
 
-    def staleness(self, batch: BatchView) -> Tensor:
+    def staleness(self, batch: BatchView) -> torch.Tensor:
         """(N,) what the quantile is taken of and the gate opens by: |d| (Eq. satr-d), or |pi - denominator|."""
         if self.score == "log_ratio":
             return batch.d.abs()
@@ -91,7 +89,9 @@ class SAT(TrustRegion, Judge):
         distance = (pi - denominator).abs()
         return batch.sequence_mean(distance) if batch.unit == "sequence" else distance
 
-    def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
+    def threshold_of(
+        self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None, padding: int = 0
+    ) -> torch.Tensor:
         """q, the alpha quantile of the scores (Eq. quantile)."""
         return tail_quantile(scores, self.alpha, group, padding=padding)
 
@@ -99,23 +99,25 @@ class SAT(TrustRegion, Judge):
 # ------------------------------------------------------------------------------------- the equations, as they stand
 
 
-def quantile(d: Tensor, alpha: float) -> Tensor:
+def quantile(d: torch.Tensor, alpha: float) -> torch.Tensor:
     """0-dim q, the smallest x at which at least a fraction alpha of the (n,) |d| is at or below x (Eq. quantile); n is
     at least 1."""
     return d.abs().sort().values[quantile_rank(alpha, len(d)) - 1]
 
 
-def kernel(u: Tensor, q: Tensor | float, exponent: float = 2.0) -> Tensor:
+def kernel(u: torch.Tensor, q: torch.Tensor | float, exponent: float = 2.0) -> torch.Tensor:
     """psi(u; q) = 1 / (1 + (u / q)^p), the Hill kernel of the staleness u on one side (Eq. kernel)."""
     return 1.0 / (1.0 + (u / q) ** exponent)
 
 
-def gate(d: Tensor, q: Tensor | float) -> Tensor:
+def gate(d: torch.Tensor, q: torch.Tensor | float) -> torch.Tensor:
     """Bool: q > 0 and |d| > q, strictly (Eq. gate)."""
     return (d.abs() > q) & (torch.as_tensor(q) > 0)
 
 
-def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 2.0) -> tuple[Tensor, Tensor]:
+def contraction_factors(
+    log_ratio: torch.Tensor, q: torch.Tensor | float, exponent: float = 2.0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Contraction of the lower and the upper radius, gate included (Eqs. kernel, gate).
 
     c = 1 / (1 + (|d| / q)^exponent) where q > 0 and |d| > q, on the side of sign(d); exactly 1 elsewhere.
@@ -134,14 +136,19 @@ def contraction_factors(log_ratio: Tensor, q: Tensor | float, exponent: float = 
     )
 
 
-def radii(clip: Clip, c_low: Tensor, c_high: Tensor) -> tuple[Tensor, Tensor]:
+def radii(clip: Clip, c_low: torch.Tensor, c_high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Radii below and above 1, each (N,): eps_low c_low and eps_high c_high (Eq. adaptive-eps)."""
     return clip.eps_low * c_low, clip.eps_high * c_high
 
 
 def sat_surrogate(
-    sat: SAT, clip: Clip, d: Tensor, advantages: Tensor, q: Tensor | float, stale: Tensor | None = None
-) -> Tensor:
+    sat: SAT,
+    clip: Clip,
+    d: torch.Tensor,
+    advantages: torch.Tensor,
+    q: torch.Tensor | float,
+    stale: torch.Tensor | None = None,
+) -> torch.Tensor:
     """(N,) S = min(r A, clip(r, 1 - eps_low c_low, 1 + eps_high c_high) A), r = e^d (Eqs. satr-clip, satrloss). stale:
     (N,) what stands in the place of |d| under another score than the paper's."""
     signed = d.detach() if stale is None else torch.copysign(stale, d.detach())
@@ -157,18 +164,18 @@ def sat_surrogate(
 class Contraction:
     """SAT's interval of N tokens."""
 
-    q: Tensor
+    q: torch.Tensor
     """0-dim."""
-    c: Tensor
+    c: torch.Tensor
     """(N,) the factor of |d|."""
-    shrink: Tensor
+    shrink: torch.Tensor
     """(N,) 1 - c."""
-    low: Tensor
-    high: Tensor
+    low: torch.Tensor
+    high: torch.Tensor
     """(N,) ends of the interval."""
 
 
-def contract(sat: SAT, clip: Clip, stale: Tensor, q: Tensor) -> Contraction:
+def contract(sat: SAT, clip: Clip, stale: torch.Tensor, q: torch.Tensor) -> Contraction:
     """SAT's interval for the (N,) staleness at the 0-dim quantile q (Eqs. kernel, gate, adaptive-eps).
 
     The ratio lies on the side of 1 that sign(d) names, so the end on the other side cannot bind: the factor of the
@@ -179,7 +186,7 @@ def contract(sat: SAT, clip: Clip, stale: Tensor, q: Tensor) -> Contraction:
     return Contraction(q, c, shrink, *contracted_ends(clip, shrink))
 
 
-def contraction(mismatch: Tensor, q: Tensor | float, exponent: float = 2.0) -> Tensor:
+def contraction(mismatch: torch.Tensor, q: torch.Tensor | float, exponent: float = 2.0) -> torch.Tensor:
     """(N,) gated kernel of one side (Eqs. kernel, gate): 1 / (1 + (u / q)^exponent) where u > q > 0, else 1."""
     bound = float(q)
     if bound <= 0:
@@ -189,7 +196,7 @@ def contraction(mismatch: Tensor, q: Tensor | float, exponent: float = 2.0) -> T
     return tail.pow_(exponent).add_(1.0).reciprocal_()
 
 
-def contracted_ends(clip: Clip, shrink: Tensor) -> tuple[Tensor, Tensor]:
+def contracted_ends(clip: Clip, shrink: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(N,) ends of SAT's interval (Eq. adaptive-eps) from shrink = 1 - c.
 
     Taken from PPO's ends by subtraction, so that c = 1 gives those to the bit, and never beyond 1.
@@ -201,35 +208,37 @@ def contracted_ends(clip: Clip, shrink: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-@torch.no_grad()
 def sat_metrics(
-    interval: Contraction, clip: Clip, batch: TokenBatch, view: BatchView, held: Clipped, factor: Tensor | None
-) -> dict[str, Tensor]:
+    interval: Contraction, clip: Clip, batch: TokenBatch, view: BatchView, held: Clipped, factor: torch.Tensor | None
+) -> dict[str, torch.Tensor]:
     """0-dim sat/* and clip/* of a micro-batch (Table monitor).
 
     Args:
         held: the clipped surrogate on that interval.
         factor: (N,) product of gates and weights: a token that a gate drops had no gradient to lose. None: 1.
     """
-    in_base = indicator(torch.eq, held.ratio.clamp(*clip_ends(clip)), held.ratio)
-    cut = held.cut if factor is None else held.cut * factor.sign()
-    either, difference = interval.shrink.sum(), torch.dot(interval.shrink, view.d.sign())
-    means = batch.active_means(
-        {
-            "sat/gate_rate": interval.shrink.sign().sum(),
-            "sat/newly_clipped": torch.dot(cut, in_base),
-            "sat/eps_low_mean": (either - difference) * (-clip.eps_low / 2),
-            "sat/eps_high_mean": (either + difference) * (-clip.eps_high / 2),
-        }
-        | held.sums(view.advantages)
-    )
-    means["sat/eps_low_mean"] += clip.eps_low
-    means["sat/eps_high_mean"] += clip.eps_high
-    c, q = interval.c, interval.q
-    return {"sat/q": q, "sat/c_min": c.amin() if len(c) else torch.ones_like(q)} | means
+    with torch.no_grad():
+        in_base = indicator(torch.eq, held.ratio.clamp(*clip_ends(clip)), held.ratio)
+        cut = held.cut if factor is None else held.cut * factor.sign()
+        either, difference = interval.shrink.sum(), torch.dot(interval.shrink, view.d.sign())
+        means = batch.active_means(
+            {
+                "sat/gate_rate": interval.shrink.sign().sum(),
+                "sat/newly_clipped": torch.dot(cut, in_base),
+                "sat/eps_low_mean": (either - difference) * (-clip.eps_low / 2),
+                "sat/eps_high_mean": (either + difference) * (-clip.eps_high / 2),
+            }
+            | held.sums(view.advantages)
+        )
+        means["sat/eps_low_mean"] += clip.eps_low
+        means["sat/eps_high_mean"] += clip.eps_high
+        c, q = interval.c, interval.q
+        return {"sat/q": q, "sat/c_min": c.amin() if len(c) else torch.ones_like(q)} | means
 
 
-def scope_is_too_small(sat: SAT, ratio: Ratio, batch: TokenBatch, group: dist.ProcessGroup | None = None) -> Tensor:
+def scope_is_too_small(
+    sat: SAT, ratio: Ratio, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
+) -> torch.Tensor:
     """0-dim: 1.0 where the quantile's scope is so small that the gate may be bound to stay shut (`scope_too_small`)."""
     if ratio == "token" and group is None:
         n_active, largest = batch.n_active, 1

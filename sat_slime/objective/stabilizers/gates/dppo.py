@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...bernoulli import bernoulli_kl
@@ -67,7 +67,7 @@ class DPPO(Gate):
     def unread(self) -> tuple[str, ...]:
         return ("delta",) if self.divergence == "kl" else ("delta_kl",)
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """1 where the update is not outward or the token's divergence is within its bound, with r = pi / mu of the
         token (Eq. app-dppo-mask): mu |r - 1| at most delta, or KL(Bernoulli(mu) || Bernoulli(pi)) at most delta_kl."""
         d = batch.log_pi - batch.log_mu

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...stabilizer import Gate, PositiveFloat, Row, Style, Variant, around_one
@@ -65,7 +64,7 @@ class IcePop(Gate):
     def engine_weight(self) -> str:
         return "IcePop's weight" if self.form == "weight" else ""
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """1 (form mask) or k (form weight) where k = pi_proximal / mu is in [low, high], else 0 (Eq. app-icepop)."""
         k = batch.engine_ratio
         inside = (k >= self.low) & (k <= self.high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...bernoulli import bernoulli_kl
@@ -34,7 +34,7 @@ class KPop(Gate):
     )
     style = Style("sky", (0, (6, 1)), "P")
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """1 where the Bernoulli KL between pi_proximal and mu is at most phi in both directions (Eq. app-kpop)."""
         pi, mu = batch.log_proximal, batch.log_mu
         close = (bernoulli_kl(pi, mu) <= self.phi) & (bernoulli_kl(mu, pi) <= self.phi)

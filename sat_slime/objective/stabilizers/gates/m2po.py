@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...metric import Metric
@@ -44,24 +42,26 @@ class M2PO(Gate, Judge):
     style = Style("sky", (0, (6, 1)), "*")
     metrics = (Metric("m2po/largest", "nats²", "The largest d² of an outward token that is kept.", "max"),)
 
-    def scores(self, batch: BatchView) -> tuple[Tensor, int]:
+    def scores(self, batch: BatchView) -> tuple[torch.Tensor, int]:
         """(n,) d^2 of the outward tokens, and whatever is NaN, so that the threshold tells it."""
         return batch.d[_outward(batch) | batch.d.isnan()].square(), 0
 
-    def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None, padding: int = 0) -> Tensor:
+    def threshold_of(
+        self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None, padding: int = 0
+    ) -> torch.Tensor:
         """The largest d^2 up to which, in ascending order, the mean is at most the setting `threshold`."""
         return longest_prefix_end(scores, self.threshold, group)
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """0 on outward tokens whose d^2 is above the threshold, else 1."""
         assert batch.threshold is not None, "it judges by a threshold"
         return 1.0 - (_outward(batch) & (batch.d.square() > batch.threshold)).to(batch.d.dtype)
 
-    def measured(self, batch: BatchView) -> dict[str, Tensor]:
+    def measured(self, batch: BatchView) -> dict[str, torch.Tensor]:
         assert batch.threshold is not None, "it judges by a threshold"
         return {"m2po/largest": batch.threshold}
 
 
-def _outward(batch: BatchView) -> Tensor:
+def _outward(batch: BatchView) -> torch.Tensor:
     """(N,) bool: active tokens whose update leads away from mu, A d > 0."""
     return batch.mask & (torch.sign(batch.advantages) * torch.sign(batch.d) > 0)

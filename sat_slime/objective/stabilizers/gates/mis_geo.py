@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...stabilizer import Gate, PositiveFloat, Row, Style, around_one
@@ -42,7 +42,7 @@ class MISGeo(Gate):
     def __post_init__(self) -> None:
         around_one(self.low, self.high)
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """1 where the response's mean log(pi_proximal / mu) is in [log low, log high], else 0."""
         rho = batch.sequence_mean(batch.engine_log_ratio).exp()
         return ((rho >= self.low) & (rho <= self.high)).to(rho.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...stabilizer import Gate, PositiveFloat, Row, Style
@@ -38,7 +38,7 @@ class OPSM(Gate):
     )
     style = Style("sky", (0, (3, 1, 1, 1)))
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """0 where A < 0 and the response's mean log(mu / pi) is above delta, else 1. pi is the policy in training."""
         away = batch.sequence_mean(batch.log_mu - batch.log_pi)
         return 1.0 - ((batch.advantages < 0) & (away > self.delta)).to(away.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...stabilizer import Gate, PositiveFloat, Row, Style, around_one
@@ -39,7 +39,7 @@ class SeqClip(Gate):
     def __post_init__(self) -> None:
         around_one(self.low, self.high)
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """1 where the response's ratio pi / mu, length-normalized, is in [low, high] (Eq. app-seqclip)."""
         rho = batch.sequence_mean(batch.log_pi - batch.log_mu).exp()
         return ((rho >= self.low) & (rho <= self.high)).to(rho.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...stabilizer import Gate, PositiveFloat, Row, Style
@@ -38,7 +38,7 @@ class TRMMax(Gate):
     )
     style = Style("sky", (0, (5, 2, 1, 2)))
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """1 where the response's largest d^2 / 2 is at most delta, else 0."""
         k2 = batch.engine_log_ratio.square() / 2
         return (batch.sequence_max(k2) <= self.delta).to(k2.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...stabilizer import Gate, PositiveFloat, Row, Style
@@ -41,7 +41,7 @@ class TRMMean(Gate):
     )
     style = Style("sky", (0, (5, 2, 1, 2, 1, 2)))
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """1 where the response's mean e^d - 1 - d, d held inside +-20, is at most delta, else 0."""
         k = batch.engine_log_ratio.clamp(-LARGEST, LARGEST)
         return (batch.sequence_mean(k.expm1() - k) <= self.delta).to(k.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...stabilizer import Gate, PositiveFloat, Row, Style, around_one
@@ -42,7 +42,7 @@ class Veto(Gate):
     def __post_init__(self) -> None:
         around_one(self.low, self.high or float("inf"))
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """0 where a token of the response has pi_proximal / mu below low or above high, else 1."""
         k = batch.engine_ratio
         out = k < self.low if self.high is None else (k < self.low) | (k > self.high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...stabilizer import PolicyTerms, PositiveFloat, Replacement, Row, Style
@@ -35,6 +35,6 @@ class DRO(Replacement):
     )
     style = Style("vermilion", (0, (1, 1, 4, 1)), "v")
 
-    def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
+    def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
         """A log pi - beta d^2 / 2."""
         return batch.advantages * policy.log_pi - self.beta / 2 * policy.d.square()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...stabilizer import Penalty, PositiveFloat, Row, Style
@@ -32,7 +32,7 @@ class DRPO(Penalty):
     )
     style = Style("vermilion", (0, (1, 1, 4, 1)), "D")
 
-    def surrogate(self, ratio: Tensor, batch: BatchView) -> Tensor:
+    def surrogate(self, ratio: torch.Tensor, batch: BatchView) -> torch.Tensor:
         """r A - |A| mu (r - 1)^2 / (2 delta) (Eq. app-drpo)."""
         advantages = batch.advantages
         return ratio * advantages - advantages.abs() / (2 * self.delta) * batch.mu * (ratio - 1).square()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...metric import Metric
@@ -40,15 +39,15 @@ class IPO(Replacement):
     metrics = (Metric("ipo/masked", "share", "Tokens whose r A IPO drops."),)
     style = Style("vermilion", (0, (1, 1, 4, 1)), "s")
 
-    def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
+    def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
         """1(|pi - mu| <= eps) r A - kl_tau d^2."""
         kept = self._kept(batch).to(policy.d.dtype)
         return kept * policy.ratio * batch.advantages - self.kl_tau * policy.d.square()
 
-    def sums(self, batch: BatchView) -> dict[str, Tensor]:
+    def sums(self, batch: BatchView) -> dict[str, torch.Tensor]:
         """The number of tokens that it drops."""
         return {"ipo/masked": (batch.mask & ~self._kept(batch)).sum()}
 
-    def _kept(self, batch: BatchView) -> Tensor:
+    def _kept(self, batch: BatchView) -> torch.Tensor:
         with torch.no_grad():
             return (batch.log_pi.exp() - batch.mu).abs() <= self.eps

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...stabilizer import Penalty, PositiveFloat, Row, Style
@@ -37,7 +36,7 @@ class SAPO(Penalty):
     no_op_at_ratio_one = ""
     style = Style("vermilion", (0, (1, 1, 4, 1)), "^")
 
-    def surrogate(self, ratio: Tensor, batch: BatchView) -> Tensor:
+    def surrogate(self, ratio: torch.Tensor, batch: BatchView) -> torch.Tensor:
         """A (4 / tau) sigmoid(tau (r - 1)); 2 A / tau at r = 1, where its gradient in log pi is A."""
         tau = torch.full_like(ratio, self.tau_neg).masked_fill(batch.advantages > 0, self.tau_pos)
         return batch.advantages * (4 / tau) * torch.sigmoid(tau * (ratio - 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...stabilizer import Penalty, PositiveFloat, Row, Style
@@ -32,6 +32,6 @@ class SPO(Penalty):
     )
     style = Style("vermilion", (0, (1, 1, 4, 1)), "o")
 
-    def surrogate(self, ratio: Tensor, batch: BatchView) -> Tensor:
+    def surrogate(self, ratio: torch.Tensor, batch: BatchView) -> torch.Tensor:
         """r A - |A| (r - 1)^2 / (2 eps) (Eq. app-spo)."""
         return ratio * batch.advantages - batch.advantages.abs() / (2 * self.eps) * (ratio - 1).square()

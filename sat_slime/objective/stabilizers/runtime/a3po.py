@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch import Need
 from ...clip import MAX_LOG
@@ -37,7 +37,7 @@ class A3PO(ProximalPolicy):
     def needs(self) -> tuple[Need, ...]:
         return ("lags",)
 
-    def log_probs(self, log_pi: Tensor, log_mu: Tensor, lags: Tensor) -> Tensor:
+    def log_probs(self, log_pi: torch.Tensor, log_mu: torch.Tensor, lags: torch.Tensor) -> torch.Tensor:
         """log mu + a (log pi - log mu), so that d is (log pi - log mu) / lag from lag 1 on."""
         a = ((lags - 1) / lags.clamp(min=1)).clamp(min=0)
         return log_mu + a * (log_pi - log_mu).clamp(-MAX_LOG, MAX_LOG)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ...stabilizer import Replay, Row, Style
 
@@ -36,7 +35,7 @@ class TopP(Replay):
     style = Style("green", (0, (8, 2)))
 
 
-def on_support(logits: Tensor, kept: Tensor) -> Tensor:
+def on_support(logits: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """(..., V) the logits, -inf outside the nucleus (Eq. app-top-p-replay). No gradient reaches those.
 
     Args:
@@ -46,6 +45,6 @@ def on_support(logits: Tensor, kept: Tensor) -> Tensor:
     return torch.where(kept, logits, -torch.inf)
 
 
-def log_probs_on_support(logits: Tensor, kept: Tensor) -> Tensor:
+def log_probs_on_support(logits: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
     """(..., V) log-probs normalized over the nucleus, -inf outside it. Arguments as in on_support, V whole."""
     return on_support(logits, kept).log_softmax(-1)

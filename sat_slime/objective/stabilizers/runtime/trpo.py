@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-import torch.distributed as dist
 from annotated_types import Ge, Gt, Lt
-from torch import Tensor
 
 from ...metric import Metric
 from ...stabilizer import Row, StepConstraint, Style
@@ -68,7 +66,9 @@ class TRPO(StepConstraint):
         Metric("trpo/backtracks", "count", "Halvings until TRPO's constraint stood.", "step", runtime="embedded"),
     )
 
-    def stands(self, before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> bool:
+    def stands(
+        self, before: torch.Tensor, after: torch.Tensor, group: torch.distributed.ProcessGroup | None = None
+    ) -> bool:
         """Whether an optimizer step may stand: at every state (over `state`), or in the mean (over `mean`), the
         divergence is at most delta, or the step has not raised it. The last is what makes the constraint asymmetric: a
         state that staleness alone has put outside the region may come back, and does not forbid every other step."""
@@ -80,7 +80,7 @@ class TRPO(StepConstraint):
         return now <= self.delta * n or now <= was
 
 
-def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
+def total_variation(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
     """(N,) 1/2 sum_a |p(a) - q(a)| from (N, V) log-probs of the whole vocabulary; -inf is a probability of 0."""
     return (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
 
@@ -107,7 +107,9 @@ def backtrack(
     return 0.0, constraint.max_backtracks
 
 
-def divergence_metrics(before: Tensor, after: Tensor, group: dist.ProcessGroup | None = None) -> dict[str, float]:
+def divergence_metrics(
+    before: torch.Tensor, after: torch.Tensor, group: torch.distributed.ProcessGroup | None = None
+) -> dict[str, float]:
     """trpo/tv_mean and trpo/tv_max of the step that was made, and those of the weights before it; 0 without states.
 
     Args:
@@ -116,7 +118,7 @@ def divergence_metrics(before: Tensor, after: Tensor, group: dist.ProcessGroup |
     both = torch.stack([before, after]).double()
     largest = both.amax(1) if both.shape[1] else both.new_zeros(2)
     if group is not None:
-        dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+        torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX, group=group)
     n = torch.tensor([float(both.shape[1])], dtype=torch.float64, device=both.device)
     *sums, count = _total(torch.cat([both.sum(1), n]), group)
     return {
@@ -127,7 +129,7 @@ def divergence_metrics(before: Tensor, after: Tensor, group: dist.ProcessGroup |
     }
 
 
-def _total(values: Tensor, group: dist.ProcessGroup | None) -> list[float]:
+def _total(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) -> list[float]:
     if group is not None:
-        dist.all_reduce(values, group=group)
+        torch.distributed.all_reduce(values, group=group)
     return values.tolist()

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from ...metric import Metric
 from ...stabilizer import PositiveFloat, Row, StepScale, Style
@@ -47,7 +45,7 @@ class VCPO(StepScale):
         Metric("vcpo/ess", "share", "Effective responses over responses.", "step", runtime="embedded"),
     )
 
-    def scale(self, log_weights: Tensor, group: dist.ProcessGroup | None = None) -> dict[str, float]:
+    def scale(self, log_weights: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> dict[str, float]:
         """(min(1, ESS / (n base)))^(1/2), or without the root; 1 where there are no responses.
 
         The weights are divided by the largest one, which changes nothing and keeps long responses from overflow.
@@ -55,11 +53,11 @@ class VCPO(StepScale):
         log_weights = log_weights.detach().double()
         largest = log_weights.amax() if len(log_weights) else log_weights.new_full((), -math.inf)
         if group is not None:
-            dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+            torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX, group=group)
         weights = (log_weights - largest.clamp(min=torch.finfo(largest.dtype).min)).exp()
         sums = torch.stack([weights.sum(), weights.square().sum(), weights.new_tensor(float(len(weights)))])
         if group is not None:
-            dist.all_reduce(sums, group=group)
+            torch.distributed.all_reduce(sums, group=group)
         total, squares, n = sums.tolist()
         share = total**2 / squares / n if squares > 0 else 1.0
         effective = min(1.0, share / self.base)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...stabilizer import PositiveFloat, Row, Score, Style
@@ -41,7 +40,7 @@ class ASPO(Score):
     no_interval = "interval is of another kind, on a weight that falls with the ratio"
     style = Style("purple", "-", "v")
 
-    def weight(self, batch: BatchView) -> Tensor:
+    def weight(self, batch: BatchView) -> torch.Tensor:
         """min(1 / r, cap) up to 1 + eps_high where A > 0; min(r, cap) from 1 - eps_low on where A <= 0; else 0."""
         r = batch.ratio
         up = torch.where(r <= 1 + self.eps_high, (-batch.d).exp().clamp(max=self.cap), 0.0)

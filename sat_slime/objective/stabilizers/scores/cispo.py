@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
 
 from ...batch_view import BatchView
 from ...stabilizer import PositiveFloat, Row, Score, Style
@@ -35,6 +35,6 @@ class CISPO(Score):
     )
     style = Style("purple", "-", "o")
 
-    def weight(self, batch: BatchView) -> Tensor:
+    def weight(self, batch: BatchView) -> torch.Tensor:
         """clip(r, 1 - eps_low, 1 + eps_high)."""
         return batch.ratio.clamp(1 - self.eps_low, 1 + self.eps_high)

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...bernoulli import bernoulli_kl
@@ -43,7 +42,7 @@ class Flash(Score):
     denominators = ("rollout",)
     style = Style("purple", "-", "s")
 
-    def weight(self, batch: BatchView) -> Tensor:
+    def weight(self, batch: BatchView) -> torch.Tensor:
         """r where the response's mean KL is at most delta, else 0."""
         low, high = math.log(LEAST_PROBABILITY), math.log1p(-LEAST_PROBABILITY)
         divergence = bernoulli_kl(batch.log_mu.clamp(low, high), batch.log_pi.clamp(low, high))

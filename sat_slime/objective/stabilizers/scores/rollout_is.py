@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...stabilizer import PositiveFloat, Row, Score, Style
@@ -38,7 +37,7 @@ class RolloutIS(Score):
     denominators = ("rollout",)
     style = Style("purple", "-", "D")
 
-    def weight(self, batch: BatchView) -> Tensor:
+    def weight(self, batch: BatchView) -> torch.Tensor:
         """r where 1 - eps_low < r < 1 + eps_high, else 0."""
         inside = (batch.ratio > 1 - self.eps_low) & (batch.ratio < 1 + self.eps_high)
         return torch.where(inside, batch.ratio, 0.0)

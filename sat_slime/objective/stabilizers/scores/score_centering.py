@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ...batch import Need
 from ...batch_view import BatchView
@@ -63,17 +62,17 @@ class ScoreCentering(Score):
         read = {"none": (), "tis": ("cap",), "icepop": ("low", "high")}[self.rule]
         return tuple(name for name in ("cap", "low", "high") if name not in read)
 
-    def weight(self, batch: BatchView) -> Tensor:
+    def weight(self, batch: BatchView) -> torch.Tensor:
         """f(pi / mu) of the sampled token."""
         return self.weight_of(batch.ratio)
 
-    def values(self, policy: PolicyTerms, batch: BatchView) -> Tensor:
+    def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
         """A (w log pi - C)."""
         rollout_head = batch.rollout_head
         assert policy.head is not None, "a batch has both heads or none"
         return super().values(policy, batch) - batch.advantages * self.centre(policy.head, rollout_head)
 
-    def weight_of(self, ratio: Tensor) -> Tensor:
+    def weight_of(self, ratio: torch.Tensor) -> torch.Tensor:
         """f of a ratio pi / mu, of any shape."""
         if self.rule == "tis":
             return ratio.clamp(max=self.cap)
@@ -81,7 +80,7 @@ class ScoreCentering(Score):
             return torch.where((ratio >= self.low) & (ratio <= self.high), ratio, 0.0)
         return torch.ones_like(ratio)
 
-    def centre(self, policy_head: Tensor, rollout_head: Tensor) -> Tensor:
+    def centre(self, policy_head: torch.Tensor, rollout_head: torch.Tensor) -> torch.Tensor:
         """(N,) C: the mean under mu of f(pi / mu) times the score, as a function whose gradient it is. The tail of mu
         outside the head is taken for a multiple of pi's.
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ...batch import Need
 from ...batch_view import BatchView
@@ -42,7 +41,7 @@ class TOPR(Score):
     def needs(self) -> tuple[Need, ...]:
         return ("rewards",) if self.good_by == "reward" else ()
 
-    def weight(self, batch: BatchView) -> Tensor:
+    def weight(self, batch: BatchView) -> torch.Tensor:
         """1 for good responses, min(r, cap) for bad ones."""
         good = (batch.rewards if self.good_by == "reward" else batch.advantages) > 0
         return torch.where(good, 1.0, batch.ratio.clamp(max=self.cap))

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...stabilizer import PositiveFloat, Row, Score, Style
@@ -44,7 +43,7 @@ class VESPO(Score):
     denominators = ("rollout",)
     style = Style("purple", "-", "P")
 
-    def weight(self, batch: BatchView) -> Tensor:
+    def weight(self, batch: BatchView) -> torch.Tensor:
         """phi(W), by the sign of the response's mean advantage."""
         log_w = batch.sequence_sum(batch.d).clamp(*LOG_PRODUCT)
         bad = batch.sequence_mean(batch.advantages) < 0

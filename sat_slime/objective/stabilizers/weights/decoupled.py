@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...stabilizer import PositiveFloat, Row, Style, Weight
@@ -46,7 +45,7 @@ class Decoupled(Weight):
     def engine_weight(self) -> str:
         return "Decoupled PPO"
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """k = pi_proximal / mu up to the cap; above it 0, or the cap with form clamp."""
         k = batch.engine_ratio
         return k.clamp(max=self.cap) if self.form == "clamp" else torch.where(k <= self.cap, k, 0.0)

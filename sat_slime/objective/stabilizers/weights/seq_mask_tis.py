@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...stabilizer import PositiveFloat, Row, Style, Weight, around_one
@@ -47,7 +46,7 @@ class SeqMaskTIS(Weight):
     def engine_weight(self) -> str:
         return "Seq-Mask-TIS"
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """k = pi_proximal / mu where the response's geometric mean of it is in [low, high], else 0."""
         rho = batch.sequence_mean(batch.engine_log_ratio).exp()
         return torch.where((rho >= self.low) & (rho <= self.high), batch.engine_ratio, 0.0)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...stabilizer import PositiveFloat, Row, Style, Weight
@@ -48,7 +47,7 @@ class SeqTIS(Weight):
     def engine_weight(self) -> str:
         return "Seq-TIS"
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """min(W, cap), or 0 above the cap with form mask."""
         product = batch.sequence_sum(batch.engine_log_ratio).clamp(-LARGEST_LOG, LARGEST_LOG).exp()
         if self.form == "mask":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from ...batch_view import BatchView
 from ...clip import indicator
@@ -46,10 +45,10 @@ class TIS(Weight):
     def engine_weight(self) -> str:
         return "TIS"
 
-    def factor(self, batch: BatchView) -> Tensor:
+    def factor(self, batch: BatchView) -> torch.Tensor:
         """min(pi_proximal / mu, cap) (Eq. app-tis)."""
         return batch.engine_ratio.clamp(max=self.cap)
 
-    def sums(self, weights: Tensor) -> dict[str, Tensor]:
+    def sums(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
         """The sum of the weights, and the number of tokens at the cap."""
         return {"tis/weight": weights.sum(), "tis/capped": indicator(torch.eq, weights, self.cap).sum()}
