@@ -50,7 +50,7 @@ echo "setup: installing SGLang and what it needs on a CPU"
 install -r requirements/embedded.txt -c $constraints
 install sglang --no-deps -c $constraints
 echo "setup: installing sat-slime with Megatron, Ray and the tools"
-install -e ".[embedded,slime,reward,data,dev]" -c $constraints
+install -e ".[embedded,slime,reward,data,dev,docs,notebooks]" -c $constraints
 
 wanted >$stamp
 echo "setup: done; the command is .venv/bin/sat-slime"

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,16 @@ def test_setup_refuses_an_interpreter_that_will_not_do(tmp_path, refused, messag
     fake.write_text(f'#!/bin/sh\ncase "$*" in *{refused}*) exit 1;; esac\nexec "{sys.executable}" "$@"\n')
     fake.chmod(0o755)
     assert message in setup_with(fake, tmp_path)
+
+
+def test_the_wheel_carries_what_commands_read(tmp_path):
+    for name in ("sat_slime", "pyproject.toml", "README.md", "LICENSE"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    build = "import setuptools.build_meta as b; print(b.build_wheel('wheel'))"
+    done = subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(tmp_path / "wheel" / done.stdout.split()[-1]) as wheel:
+        packed = {name for name in wheel.namelist() if not name.endswith(".py") and "dist-info" not in name}
+    files = {*ROOT.glob("sat_slime/configs/**/*.yaml"), *ROOT.glob("sat_slime/requirements/*.txt")}
+    assert files and {str(path.relative_to(ROOT)) for path in files} <= packed
+    assert not [name for name in packed if "__pycache__" in name]

@@ -62,7 +62,7 @@ def _settings(model: type[Section], values: Section, indent: str) -> Iterator[st
 
 def _setting(name: str, value: Any, field: FieldInfo, indent: str) -> Iterator[str]:
     """A setting with its comment behind it, or above it where that is too long."""
-    line, meaning = f"{indent}{name}: {_as_yaml(value)}", " ".join((field.description or "").splitlines())
+    line, meaning = f"{indent}{name}: {as_yaml(value)}", " ".join((field.description or "").splitlines())
     beside = f"{line}  # {meaning}"
     if len(beside) <= WIDTH:
         yield beside
@@ -79,7 +79,7 @@ def _comment(text: str, indent: str) -> list[str]:
     )
 
 
-def _as_yaml(value: Any) -> str:
+def as_yaml(value: Any) -> str:
     """A value on one line, a small number as `5e-4`, which these files may write and plain YAML may not."""
     if isinstance(value, float) and 0 < abs(value) < SMALL:
         return f"{Decimal(repr(value)):e}"

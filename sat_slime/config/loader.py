@@ -251,7 +251,7 @@ def _known(
             for leaf in _leaves(inner, value):
                 nearest = _nearest(leaf, known)
                 faulty += [nearest] if nearest else []
-                hint = f"; did you mean '{'.'.join(nearest)}'?" if nearest else ""
+                hint = f"; did you mean '{'.'.join(nearest)}'?" if nearest else _siblings(leaf, path, model)
                 errors.append(f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}")
             continue
         section = _section(field.annotation)
@@ -272,6 +272,12 @@ def _known(
         else:
             result[key] = value
     return result
+
+
+def _siblings(leaf: KeyPath, path: KeyPath, model: type[Section]) -> str:
+    """What the section has, of which an unknown key resembles nothing."""
+    where = ".".join(path) or "a file"
+    return f"; {where} has {', '.join(model.model_fields)}" if len(leaf) == len(path) + 1 else ""
 
 
 def _leaves(path: KeyPath, value: Any) -> list[KeyPath]:
@@ -325,6 +331,8 @@ def _translate(model: type[Section], source: Source, detail: ErrorDetails) -> st
         reason += ", or true or false" if keys[0] == "enabled" else ""
     elif kind == "string_pattern_mismatch":
         reason = "it takes letters, digits, '.', '_' and '-', and begins with a letter or a digit"
+    elif kind == "too_short":
+        reason = f"it needs {context['min_length']} or more"
     elif kind == "string_type":
         reason = "it must be text; put it in quotes"
     else:

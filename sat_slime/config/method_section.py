@@ -9,7 +9,7 @@ import textwrap
 import typing
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, WrapValidator, create_model, model_validator
+from pydantic import ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
 from pydantic_core import ErrorDetails
 
 from sat_slime.config.marks import OWN_TO_A_CELL
@@ -85,8 +85,14 @@ def _made(settings: type) -> type[Section]:
     )
 
 
+_MADE = ConfigDict(use_attribute_docstrings=False)
+"""Of sections that are made here, with descriptions: pydantic would look for their source in all modules there are."""
+
+
 class _Settings(Section):
     """Base of the sections of stabilizers."""
+
+    model_config = _MADE
 
     @model_validator(mode="after")
     def _sound(self) -> Any:
@@ -115,6 +121,8 @@ def _docstrings(settings: type) -> dict[str, str]:
 
 class _Method(Section):
     """What is optimized. `method: sat-gspo-r3` is short for the base and the switches of that named method."""
+
+    model_config = _MADE
 
     @model_validator(mode="before")
     @classmethod

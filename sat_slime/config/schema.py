@@ -178,6 +178,9 @@ class RolloutConfig(Section):
     """SGLang servers, each with its own Ray actor; they share a batch."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Arithmetic of the servers."""
+    weights: Literal["bfloat16", "float8_e4m3", "int8"] | None = None
+    """What the projections are rounded to before they are broadcast, with a scale for each output channel, as FP8 and
+    INT8 rollouts do. Unset: not at all; the servers round to their own arithmetic."""
     prompts_per_iteration: PositiveInt = 16
     """Prompts of a batch. The paper's is 256."""
     samples_per_prompt: Annotated[int, Field(ge=2)] = 16
@@ -352,6 +355,8 @@ class LoggingConfig(Section):
     """Weights & Biases project; unset: off."""
     samples_every_n_iterations: NonNegativeInt = 16
     """Iterations between batches whose responses are written to samples/; 0: never."""
+    health: bool = True
+    """Say in view, log and report what looks unhealthy, with its threshold and what to try (docs/report.md)."""
 
 
 class EmbeddedConfig(Section):

@@ -304,6 +304,8 @@ class SlimeLoggingConfig(Section):
     """Write TensorBoard events into the run folder."""
     wandb_project: str | None = None
     """Weights & Biases project; unset: off. The key is taken from WANDB_API_KEY of the cluster's own environment."""
+    health: bool = True
+    """Say in the report what looks unhealthy, with its threshold and what to try (docs/report.md)."""
 
 
 class ClusterConfig(Section):

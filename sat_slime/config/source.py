@@ -103,7 +103,8 @@ def _read_file(path: Path) -> Source:
         if root is None or root.tag == "tag:yaml.org,2002:null" or root.value == []:
             raise ConfigError([f"{path}: holds no settings: write some, such as `extends: base.yaml`"])
         if not isinstance(root, yaml.MappingNode):
-            raise ConfigError([f"{path}:1: expected settings `key: value`, found {root.value!r}"])
+            found = repr(root.value) if isinstance(root, yaml.ScalarNode) else "a list"
+            raise ConfigError([f"{path}:1: expected settings `key: value`, found {found}"])
         source.values = _mapping(loader, root, (), source.origins, str(path))
         return source
     except yaml.MarkedYAMLError as error:
@@ -144,6 +145,6 @@ def _mapping(
 
 
 def _similar_file(path: Path) -> str:
-    names = [file.name for file in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
-    return f"; did you mean {path.parent / close[0]}?" if close else ""
+    there = {file.stem: file for file in path.parent.glob("*.y*ml")} if path.parent.is_dir() else {}
+    close = difflib.get_close_matches(path.stem, there, n=1, cutoff=0.6)
+    return f"; did you mean {there[close[0]]}?" if close else ""

@@ -62,7 +62,7 @@ def test_no_line_is_longer_than_the_width(name):
 
 @pytest.mark.parametrize("value", [1e-6, 5e-4, 0.001, 1.0, 0.0, 12.5, None, True, "flash", "~/x", [], {}, [1, 2]])
 def test_values_are_read_back_as_they_were(value):
-    assert parse_value(base_files._as_yaml(value)) == value
+    assert parse_value(base_files.as_yaml(value)) == value
 
 
 def test_the_command_writes_the_files(tmp_path, capsys):

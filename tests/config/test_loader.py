@@ -81,9 +81,12 @@ def test_nearest_key_is_sought_everywhere(tmp_path, text, unknown, nearest):
     assert f"x.yaml:1: unknown key '{unknown}'; did you mean '{nearest}'?" in errors(tmp_path, text)
 
 
-def test_nothing_near_nothing_suggested(tmp_path):
-    assert errors(tmp_path, "zzyzx: 1") == ["x.yaml:1: unknown key 'zzyzx'"]
-    assert errors(tmp_path, "rollout: {foo: 1}") == ["x.yaml:1: unknown key 'rollout.foo'"]
+def test_where_nothing_is_near_the_section_tells_what_it_has(tmp_path):
+    (whole,) = errors(tmp_path, "zzyzx: 1")
+    assert whole.startswith("x.yaml:1: unknown key 'zzyzx'; a file has runtime, name, ") and ", pipeline, " in whole
+    (section,) = errors(tmp_path, "pipeline: {foo: 1}")
+    assert section.startswith("x.yaml:1: unknown key 'pipeline.foo'; pipeline has mode, lag, ")
+    assert errors(tmp_path, "zzyzx: {a: 1}") == ["x.yaml:1: unknown key 'zzyzx.a'"]
 
 
 @pytest.mark.parametrize(

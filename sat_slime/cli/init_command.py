@@ -1,0 +1,39 @@
+"""`sat-slime init`: a commented file to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sat_slime.cli.terminal import without_traceback
+
+
+def init(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[quickstart|streaming|grid|slime|paper]", help="What to start from; default: list them."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("."),
+) -> None:
+    """Write a commented file to start from, and the files that it extends.
+
+    sat-slime init quickstart
+
+    sat-slime launch quickstart.yaml
+    """
+    with without_traceback():
+        from sat_slime.config.starters import STARTERS, write_starter
+
+        if name is None:
+            for each, starter in STARTERS.items():
+                typer.echo(f"{each:11} {starter.meaning}")
+            return
+        first, *others = write_starter(name, out)
+        typer.echo(f"{first}: {STARTERS[name].meaning}")
+        for path in others:
+            typer.echo(f"{path}: what it names")
+        typer.echo(f"check it with: sat-slime {STARTERS[name].command} {first} --dry-run")

@@ -1,0 +1,63 @@
+"""Files to start from: runs and grids of configs/, each with the files that it names, copied side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sat_slime.config.source import ConfigError
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+"""The files that come with the package."""
+_REFERENCE = re.compile(r"^(extends|run): *(?P<path>\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Starter:
+    """What a file is to start, and where it lies below CONFIGS."""
+
+    path: str
+    meaning: str
+    command: str = "launch"
+    """The command that runs it."""
+
+
+STARTERS: Mapping[str, Starter] = {
+    "quickstart": Starter("embedded/quickstart.yaml", "a first run on this machine, about five minutes on two cores"),
+    "streaming": Starter("embedded/streaming.yaml", "the same fully asynchronous: weights change while it writes"),
+    "grid": Starter("grid/embedded.yaml", "methods x lags x seeds on this machine", "grid"),
+    "slime": Starter("recipes/qwen3-4b-8gpus.yaml", "a run on slime, of Qwen3-4B on a node of eight GPUs"),
+    "paper": Starter("paper/qwen3-30b-a3b.yaml", "the paper's runs, each setting with its source"),
+}
+
+
+def write_starter(name: str, folder: Path) -> list[Path]:
+    """Copy a starter and what it names, directly or not, into a folder; returns the paths, the starter's own first.
+
+    Raises:
+        ConfigError: there is no such starter, or a file of that name holds something else.
+    """
+    if name not in STARTERS:
+        raise ConfigError([f"init {name}: there is no such starter; there are {', '.join(STARTERS)}"])
+    texts = _with_references(CONFIGS / STARTERS[name].path, f"{name}.yaml")
+    for file, text in texts.items():
+        path = folder / file
+        if path.exists() and (not path.is_file() or path.read_text(encoding="utf-8") != text):
+            raise ConfigError([f"{path} is there already and holds something else: choose another folder with --out"])
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, text in texts.items():
+        (folder / file).write_text(text, encoding="utf-8")
+    return [folder / file for file in texts]
+
+
+def _with_references(source: Path, name: str) -> dict[str, str]:
+    """{name: text} of a file and of those that it names, which are then named without their folders."""
+    text = source.read_text(encoding="utf-8")
+    named = [source.parent / match["path"] for match in _REFERENCE.finditer(text)]
+    local = _REFERENCE.sub(lambda match: f"{match[1]}: {Path(match['path']).name}", text)
+    found = {name: local}
+    for path in named:
+        found |= _with_references(path, path.name)
+    return found

@@ -1,0 +1,27 @@
+"""From `sat-slime init` to a run that can be launched, and what is told on the way."""
+
+import pytest
+from command_line import sat_slime_command
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_list_names_every_starter():
+    lines = sat_slime_command("init").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["quickstart", "streaming", "grid", "slime", "paper"]
+
+
+@pytest.mark.parametrize("name", ["quickstart", "streaming", "grid", "slime", "paper"])
+def test_the_command_that_is_told_accepts_what_was_written(name):
+    told = sat_slime_command("init", name, "--out", "mine").stdout
+    (command,) = [line for line in told.splitlines() if line.startswith("check it with: sat-slime ")]
+    result = sat_slime_command(*command.split()[4:])
+    assert result.exit_code == 0, result.output
+
+
+def test_faults_are_a_line():
+    result = sat_slime_command("init", "none")
+    assert result.exit_code == 2 and "there is no such starter" in result.output and "Traceback" not in result.output

@@ -1,0 +1,41 @@
+"""What `sat-slime init` writes: files that load as those of the package do, wherever they are."""
+
+import pytest
+
+from sat_slime.config import ConfigError, load_config
+from sat_slime.config.loader import load_grid
+from sat_slime.config.starters import CONFIGS, STARTERS, write_starter
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_a_starter_loads_as_the_package_s_own_file(name, tmp_path):
+    first, *others = write_starter(name, tmp_path / "new")
+    assert first == tmp_path / "new" / f"{name}.yaml" and others
+    original = CONFIGS / STARTERS[name].path
+    if STARTERS[name].command == "grid":
+        ours, theirs = load_grid(first), load_grid(original)
+        assert (first.parent / ours.run).is_file()
+        assert load_config(first.parent / ours.run) == load_config(original.parent / theirs.run)
+        assert ours.model_copy(update={"run": theirs.run}) == theirs
+    else:
+        assert load_config(first) == load_config(original)
+    assert first.read_text().startswith("# ")  # it says what it is
+    assert write_starter(name, tmp_path / "new") == [first, *others]  # nothing has changed
+
+
+def test_starters_share_a_folder(tmp_path):
+    for name in STARTERS:
+        write_starter(name, tmp_path / "one" if STARTERS[name].path.startswith("recipes") else tmp_path)
+
+
+def test_a_file_of_the_user_is_never_overwritten(tmp_path):
+    (tmp_path / "base.yaml").write_text("name: mine\n")
+    with pytest.raises(ConfigError, match=r"base.yaml is there already and holds something else: .*--out"):
+        write_starter("quickstart", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["base.yaml"]
+    assert (tmp_path / "base.yaml").read_text() == "name: mine\n"
+
+
+def test_an_unknown_starter_is_named_with_those_there_are(tmp_path):
+    with pytest.raises(ConfigError, match="init quickest: there is no such starter; there are quickstart, streaming"):
+        write_starter("quickest", tmp_path)
