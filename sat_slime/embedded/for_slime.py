@@ -33,7 +33,8 @@ def write_folder(config: EmbeddedConfig, folder: Path) -> None:
 
         model.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as scratch:
-            warm_up(config, model, f"file://{scratch}/meeting-point")
+            for _ in warm_up(config, model, f"file://{scratch}/meeting-point"):
+                pass
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(model, part / "model")

@@ -89,10 +89,52 @@ BATCHED_AGAINST_STOCK = """
 """
 
 
+EXPERTS_AGAINST_STOCK = """
+    import types, torch
+    from sat_slime.rollout.sglang_on_cpu import patches
+    patches.apply()
+    from sglang.srt.layers.moe import fused_moe_native
+    from sglang.srt.layers.moe.moe_runner import MoeRunnerConfig
+    from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
+
+    import importlib.util
+    stock = importlib.util.module_from_spec(fused_moe_native.__spec__)
+    fused_moe_native.__spec__.loader.exec_module(stock)
+    set_global_server_args_for_scheduler(ServerArgs(model_path="dummy"))
+    torch.manual_seed(0)
+    config = MoeRunnerConfig(activation="silu")
+    for dtype in (torch.float32, torch.bfloat16):
+        for sizes in ((1, 64, 64, 8, 2), (7, 64, 32, 8, 2), (250, 64, 64, 8, 2), (33, 32, 16, 4, 1)):
+            tokens, hidden, width, experts, top_k = sizes
+            layer = types.SimpleNamespace(
+                num_experts=experts,
+                w13_weight=torch.randn(experts, 2 * width, hidden, dtype=dtype),
+                w2_weight=torch.randn(experts, hidden, width, dtype=dtype),
+            )
+            x = torch.randn(tokens, hidden, dtype=dtype)
+            weights, ids = torch.randn(tokens, experts).softmax(-1).topk(top_k)
+            routed = weights, ids.int(), None
+            assert stock.moe_forward_native is not fused_moe_native.moe_forward_native
+            expected = stock.moe_forward_native(layer, x.clone(), routed, config)
+            assert torch.equal(fused_moe_native.moe_forward_native(layer, x, routed, config), expected)
+    print("equal")
+"""
+
+
+def patched(program: str) -> subprocess.CompletedProcess:
+    """A program that runs in a process of its own, where SGLang is patched."""
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    environment = {"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"}
+    return subprocess.run(command, env=environment, capture_output=True)
+
+
 @pytest.mark.engine
 def test_batched_attention_is_sglangs_own():
-    command = [sys.executable, "-c", textwrap.dedent(BATCHED_AGAINST_STOCK)]
-    result = subprocess.run(
-        command, env={"SGLANG_USE_CPU_ENGINE": "1", "TORCHDYNAMO_DISABLE": "1"}, capture_output=True
-    )
+    result = patched(BATCHED_AGAINST_STOCK)
     assert result.stdout.decode().split() == ["equal", "equal"], result.stderr.decode()
+
+
+@pytest.mark.engine
+def test_experts_that_are_activated_together_are_sglangs_own_to_the_bit():
+    result = patched(EXPERTS_AGAINST_STOCK)
+    assert result.stdout.decode().split() == ["equal"], result.stderr.decode()

@@ -11,10 +11,13 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from sat_slime.embedded.cluster.ray_environment import ray
 from sat_slime.embedded.cluster.results import ActorFailure, RayDied, first_lines
 from sat_slime.embedded.deaths import RAY_PROCESSES, RayWatch, children
+from sat_slime.embedded.forking import ray_worker
+from sat_slime.embedded.forking.forked_process import FOLDER
 from sat_slime.rollout.ray_start import RayNotStarted, free_ports, load_remark
 from sat_slime.rollout.scratch import new_scratch, remove_scratch
 
@@ -69,7 +72,7 @@ def _start_ray(scratch: Path, log_dir: Path | None) -> None:
     if get_authentication_mode() != AuthenticationMode.TOKEN:
         raise RayNotStarted("Ray was imported before sat_slime.embedded, which has it ask for a token: import it later")
     try:
-        with _ports_of_agents_given(), _signals_left_alone():
+        with _ray_as_we_need_it(), _signals_left_alone():
             # Without the address a RAY_ADDRESS in the environment would put a laptop run onto somebody's cluster.
             ray.init(
                 address="local",
@@ -87,16 +90,27 @@ def _start_ray(scratch: Path, log_dir: Path | None) -> None:
 
 
 @contextmanager
-def _ports_of_agents_given() -> Iterator[None]:
-    """Gives the agents of Ray's raylet their ports. The raylet waits 15 s for agents that choose ports themselves, and
-    ends without them; for given ports it does not wait, but ray.init, unlike `ray start`, takes none."""
+def _ray_as_we_need_it() -> Iterator[None]:
+    """Gives Ray's node what `ray.init`, unlike `ray start`, does not take.
+
+    Ports for the raylet's agents: it waits 15 s for agents that choose ports themselves, and ends without them. No log
+    monitor and no autoscaler, of which a run on one machine needs neither. Workers from the fork server, where this
+    process has one.
+    """
     from ray._private import parameter
 
     original = parameter.RayParams
     agents, http, environments = free_ports(3)
-    parameter.RayParams = functools.partial(  # type: ignore[misc, assignment]
-        original, metrics_agent_port=agents, dashboard_agent_listen_port=http, runtime_env_agent_port=environments
-    )
+    options: dict[str, Any] = {
+        "metrics_agent_port": agents,
+        "dashboard_agent_listen_port": http,
+        "runtime_env_agent_port": environments,
+        "include_log_monitor": False,
+        "no_monitor": True,
+    }
+    if FOLDER in os.environ:
+        options["setup_worker_path"] = ray_worker.__file__
+    parameter.RayParams = functools.partial(original, **options)  # type: ignore[misc, assignment]
     try:
         yield
     finally:

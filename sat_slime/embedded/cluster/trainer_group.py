@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +36,21 @@ class _Rank:
         return getattr(self.trainer, method)(*arguments, **keywords)
 
 
-def _warm_up(config: EmbeddedConfig, folder: Path, meeting_point: Path, log_dir: Path) -> None:
-    """Makes the initial model in this process; meeting_point: a file that torch.distributed makes."""
+def _warm_up(config: EmbeddedConfig, folder: Path, meeting_point: Path, log_dir: Path) -> Iterator[int]:
+    """Makes the initial model in this process; meeting_point: a file that torch.distributed makes. Yields steps."""
     _log_to(log_dir / "warm-up.log")
     from sat_slime.embedded.trainer.warmup import warm_up
 
-    warm_up(config, folder, f"file://{meeting_point}")
+    yield from warm_up(config, folder, f"file://{meeting_point}")
 
 
-def warm_up_model(config: EmbeddedConfig, folder: Path, scratch: Path, log_dir: Path) -> None:
-    """Makes the initial model in a process of its own."""
-    warm_up = ray.remote(_warm_up).options(num_cpus=1, max_retries=0)
-    wait_all([warm_up.remote(config, folder, scratch / "warm-up", log_dir)], "warm-up")
+def warm_up_model(
+    config: EmbeddedConfig, folder: Path, scratch: Path, log_dir: Path, told: Callable[[int], None]
+) -> None:
+    """Makes the initial model in a process of its own. told: is given the number of steps made, now and then."""
+    warm_up: Any = ray.remote(_warm_up).options(num_cpus=1, max_retries=0, num_returns="streaming")
+    for steps in warm_up.remote(config, folder, scratch / "warm-up", log_dir):
+        told(wait_all([steps], "warm-up")[0])
 
 
 class TrainerGroup:

@@ -17,9 +17,11 @@ from sat_slime.config.exits import how_it_ended
 from sat_slime.config.schema import ModelConfig, RolloutConfig
 from sat_slime.embedded.deaths import dead_children, is_ending
 from sat_slime.embedded.engine.sglang_process import SCRATCH, SOCKET
+from sat_slime.embedded.forking.forked_process import SGLANG, ForkedProcess, NoForkServer, socket_of
 from sat_slime.rollout.client import SGLangClient
 from sat_slime.rollout.scratch import Scratch, new_scratch
 
+SGLANG_COMMAND = (sys.executable, "-m", "sat_slime.embedded.engine.sglang_process")
 LOG_TAIL_LINES = 20
 CPU_ARGUMENTS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
@@ -51,9 +53,9 @@ class SGLangServer:
         self.rollout = rollout
         self.model = model
         self.log_path = Path(log_dir).resolve() / f"sglang-{index}.log"
-        self.command = command or [sys.executable, "-m", "sat_slime.embedded.engine.sglang_process"]
+        self.command = command
         self._client: SGLangClient | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._scratch: Scratch | None = None
 
     @property
@@ -84,9 +86,8 @@ class SGLangServer:
         self.stop()
         self._scratch = new_scratch()
         self._client = SGLangClient(self._scratch.path / SOCKET, self.rollout.request_timeout_s)
-        on_gpu = _gpu_available()
-        command = [*self.command, *self.arguments(model_path, version, on_gpu)]
-        self._spawn(command, server_environment(on_gpu), self._scratch)
+        on_gpu = gpu_available()
+        self._spawn(self.arguments(model_path, version, on_gpu), server_environment(on_gpu), self._scratch)
         deadline = time.monotonic() + self.rollout.startup_timeout_s
         while not await self._client.healthy(timeout_s=5.0):
             if not self.alive:
@@ -158,18 +159,24 @@ class SGLangServer:
         log = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
         return log[log.rfind("\n--- ") + 1 :]
 
-    def _spawn(self, command: list[str], environment: dict[str, str], folder: Scratch) -> None:
+    def _spawn(self, arguments: list[str], environment: dict[str, str], folder: Scratch) -> None:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.
+        environment = {**os.environ, **environment, "TMPDIR": str(folder.path), SCRATCH: str(folder.path)}
+        command = [*(self.command or SGLANG_COMMAND), *arguments]
         with self.log_path.open("ab") as log:
             log.write(f"--- at {folder.path / SOCKET}: {' '.join(command)}\n".encode())
             log.flush()
+            if self.command is None:
+                with contextlib.suppress(NoForkServer):
+                    self._process = _forked_server(arguments, environment, folder, log.fileno())
+                    return
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # never written to: its closing tells the server that we are gone
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # SGLang leaves its sockets in the temporary folder; in one of its own they go with the server.
-                env={**os.environ, **environment, "TMPDIR": str(folder.path), SCRATCH: str(folder.path)},
+                env=environment,
                 cwd=folder.path,
                 pass_fds=(folder.hold,),  # the server's processes keep the hold when this one is killed
                 start_new_session=True,
@@ -183,6 +190,29 @@ class SGLangServer:
             f"the SGLang server of engine {self.index} {what}{ended}{self.last_words()}\n"
             f"Its log {self.log_path} ends with:\n{self.log_tail()}"
         )
+
+
+def _forked_server(arguments: list[str], environment: dict[str, str], folder: Scratch, log: int) -> ForkedProcess:
+    """A server that has everything imported when it starts. Raises NoForkServer."""
+    server = socket_of(SGLANG, os.environ)
+    theirs, ours = os.pipe()  # as the standard input of a command
+    try:
+        process = ForkedProcess(
+            server,
+            ["sglang", *arguments],
+            stdin=theirs,
+            stdout=log,
+            environment=environment,
+            cwd=folder.path,
+            keep=(folder.hold,),
+        )
+    except NoForkServer:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    process.stdin = os.fdopen(ours, "wb", buffering=0)
+    return process
 
 
 def server_arguments(
@@ -240,6 +270,7 @@ def server_environment(on_gpu: bool) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health answers at once instead of after a second
+        "SGLANG_USE_PICKLE_IPC": "0",  # its processes send each other bytes: torch's pickles cost a tenth of a batch
     }
     if not on_gpu:
         environment |= {
@@ -250,7 +281,8 @@ def server_environment(on_gpu: bool) -> dict[str, str]:
     return environment
 
 
-def _gpu_available() -> bool:
+def gpu_available() -> bool:
+    """Whether torch sees a GPU."""
     import torch
 
     return torch.cuda.is_available()

@@ -1,19 +1,23 @@
 """The process of SGLang's server: `python -m sat_slime.embedded.engine.sglang_process ARGUMENTS`.
 
-It takes SGLang's arguments, runs SGLang's HTTP server, and ends with its parent.
+It takes SGLang's arguments, runs SGLang's HTTP server, and ends with its parent. `--fork-server DESCRIPTOR` imports
+SGLang once, and forks a server for whoever asks.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sat_slime.embedded.forking.fork_server import serve
 from sat_slime.rollout.scratch import name_shared_memory, remove_scratch
 
 SCRATCH = "SAT_SLIME_SCRATCH"
@@ -61,20 +65,37 @@ def stay_on_loopback(args: Any, folder: Path) -> None:
         os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{folder}/meeting-point"
 
 
-def main() -> None:
-    """Runs SGLang's server until it ends, or the parent does."""
-    folder = Path(os.environ[SCRATCH])
-    die_with_parent(folder)
+def leave_imports_uncollected() -> None:
+    """Takes what was imported out of garbage collection, in this process and in those that it forks: a million objects
+    that never go, and that each full collection would look through in the middle of a batch."""
+    gc.collect()
+    gc.freeze()
+
+
+def import_sglang() -> None:
+    """Imports SGLang's server, on a CPU with the patches that it needs there."""
     if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
         from sat_slime.rollout.sglang_on_cpu import patches
 
         patches.apply()
+    import sglang.srt.entrypoints.http_server  # noqa: F401
+
+    leave_imports_uncollected()
+
+
+def run_server(arguments: Sequence[str]) -> None:
+    """Runs SGLang's server until it ends, or the parent does.
+
+    Args:
+        arguments: SGLang's.
+    """
     from sglang.srt.entrypoints.http_server import launch_server
     from sglang.srt.server_args import prepare_server_args
 
+    folder = Path(os.environ[SCRATCH])
     try:
         # SGLang's warm-up would send a request to the port, where here nobody listens, or a stranger does.
-        args = prepare_server_args([*sys.argv[1:], "--skip-server-warmup"])
+        args = prepare_server_args([*arguments, "--skip-server-warmup"])
         listen_on_file(folder)
         stay_on_loopback(args, folder)
         name_shared_memory(folder)
@@ -83,6 +104,19 @@ def main() -> None:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
+
+
+def main() -> None:
+    """A server as a command, or with `--fork-server SOCKET` one that forks them."""
+    if sys.argv[1:2] == ["--fork-server"]:
+        import_sglang()
+        if not serve(int(sys.argv[2])):
+            return
+        die_with_parent(Path(os.environ[SCRATCH]))
+    else:
+        die_with_parent(Path(os.environ[SCRATCH]))
+        import_sglang()
+    run_server(sys.argv[1:])
 
 
 if __name__ == "__main__":

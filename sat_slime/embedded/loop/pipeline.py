@@ -25,6 +25,7 @@ from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.initial_model import cached_model, is_model
 from sat_slime.embedded.loop.interruption import Interruption
 from sat_slime.embedded.loop.recording import evaluation_row, histogram_row, sample_rows, step_row, token_dump
+from sat_slime.embedded.quantization import quantize_folder
 from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, evaluation_requests
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
 
@@ -71,6 +72,8 @@ class Pipeline(ABC):
         """How long the parts of the current iteration took; `wait` adds up all waits for a rollout."""
         self.metrics: dict[str, float] = {}
         """What the current iteration reports besides its batch and its steps."""
+        self.weight_error: float | None = None
+        """Relative error of the weights that the engines hold, where `rollout.weights` rounds them."""
         self.initial_checksums: dict[str, str] = {}
         """Checksums of the initial model's files, by name."""
 
@@ -141,8 +144,11 @@ class Pipeline(ABC):
         cached.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(cached, ignore_errors=True)  # half of a model may be there
         with naming(cached):
-            warm_up_model(self.config, cached, self.scratch, self.log_dir)
+            warm_up_model(self.config, cached, self.scratch, self.log_dir, self._tell_warm_up)
         self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
+
+    def _tell_warm_up(self, steps: int) -> None:
+        self.log.status(phase="warm-up", done=steps, of=self.config.warmup.steps)
 
     def _begin(self) -> None:
         self._forget_after(0, updates=-1)
@@ -167,7 +173,7 @@ class Pipeline(ABC):
         for version in state.weight_versions:
             self.trainer.call("remember_weights", self._weights_folder(version), version)
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
-        self.engines.update_weights(self._weights_folder(self.versions[-1]), self.versions[-1])
+        self._update_engines(self.versions[-1])
         self._read_ahead(path)
 
     def _forget_after(self, iteration: int, updates: int) -> None:
@@ -268,20 +274,32 @@ class Pipeline(ABC):
         folder = self._weights_folder(self.updates)
         with naming(folder):
             version = self.trainer.call("export_weights", folder)
-        self.engines.update_weights(folder, version)
+        self._update_engines(version)
         if version not in self.versions:
             self.versions.append(version)
         kept = self.config.pipeline.weights_in_use
         for old in self.versions[:-kept]:
-            shutil.rmtree(self._weights_folder(old), ignore_errors=True)
+            for path in self.weights.glob(f"{self._weights_folder(old).name}*"):
+                shutil.rmtree(path, ignore_errors=True)
         self.versions = self.versions[-kept:]
+
+    def _update_engines(self, version: int) -> None:
+        """Gives the engines the exported weights of a version, rounded as `rollout.weights` says."""
+        folder = self._weights_folder(version)
+        if to := self.config.rollout.weights:
+            rounded = folder.with_name(f"{folder.name}.{to}")
+            with naming(rounded):
+                self.weight_error = quantize_folder(folder, rounded, to)
+            folder = rounded
+        self.engines.update_weights(folder, version)
 
     # ------------------------------------------------------------------------------------- record, measure, save
 
     def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
         restarts = self._restarts(f"iteration {self.iteration}")
+        rounding = {} if self.weight_error is None else {"rollout/weight_error": self.weight_error}
         for result in results:
-            self.log.step(step_row(batch, result, self.iteration, self.seconds) | self.metrics | restarts)
+            self.log.step(step_row(batch, result, self.iteration, self.seconds) | self.metrics | rounding | restarts)
             self.log.histogram(histogram_row(self.config, result))
             restarts = dict.fromkeys(restarts, 0)  # the iteration's first row has told them
         for part, result in enumerate(results):

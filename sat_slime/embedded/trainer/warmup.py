@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,15 @@ from sat_slime.embedded.trainer.hf_weights import save_hf
 from sat_slime.embedded.trainer.log_probs import vocab_parallel_log_probs
 from sat_slime.embedded.trainer.model import PackedLayout, build_model, forward_logits
 
+TOLD_EVERY = 10
+"""Steps of the warm-up after which it tells how far it is."""
 _BALANCE_COEF = 0.01
 """Load-balancing loss during the warm-up, so that no expert is left unused."""
 
 
-def warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> None:
-    """Trains the initial model on one rank in this process and writes it to `folder` in fp32."""
+def warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> Iterator[int]:
+    """Trains the initial model on one rank in this process and writes it to `folder` in fp32; yields now and then how
+    many steps are made."""
     parallel.initialize(TrainConfig(), 0, init_method)
     torch.manual_seed(config.warmup.seed)
     rng = np.random.default_rng(config.warmup.seed)
@@ -47,6 +51,8 @@ def warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> None:
         optimizer.step()
         if (step + 1) % 100 == 0:
             print(f"warm-up step {step + 1} of {warmup.steps}: loss {loss.item():.3f}", flush=True)
+        if (step + 1) % TOLD_EVERY == 0:
+            yield step + 1
     # Two runs may warm up the same model at once: each writes its own folder, the first one to finish stays.
     own = folder.with_name(f"{folder.name}.{os.getpid()}")
     save_hf(model, config.model, task.VOCAB_SIZE, task.EOS, own)

@@ -27,6 +27,7 @@ def apply() -> None:
     hash_seeds_in_torch()
     keep_torch_matmuls()
     register_batched_attention()
+    activate_experts_together()
 
 
 def load_only_qwen3() -> None:
@@ -127,10 +128,15 @@ def register_batched_attention() -> None:
 
         def _attend(self, queries: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, scale: float) -> Any:
             """queries (sequences, queries, heads, dim) -> the same shape."""
-            keys, values = k_cache[self.slots].transpose(1, 2), v_cache[self.slots].transpose(1, 2)
+            keys, values = (self._gathered(cache).transpose(1, 2) for cache in (k_cache, v_cache))
             attend = torch.nn.functional.scaled_dot_product_attention
             out = attend(queries.transpose(1, 2), keys, values, self.mask, scale=scale, enable_gqa=True)
             return out.transpose(1, 2)
+
+        def _gathered(self, cache: torch.Tensor) -> torch.Tensor:
+            """(slots of the cache, heads, dim) -> (sequences, keys, heads, dim), a row at a time: indexing would go by
+            elements."""
+            return cache.flatten(1).index_select(0, self.slots.flatten()).view(*self.slots.shape, *cache.shape[1:])
 
         def _run_sdpa_forward_decode(self, query, output, k_cache, v_cache, *rest, scaling, **options) -> Any:
             output[:] = self._attend(query[:, None], k_cache, v_cache, scaling)[:, 0]
@@ -143,3 +149,38 @@ def register_batched_attention() -> None:
     # Under SGLang's own name, by which the rest of it knows that there is no Triton.
     register_attention_backend("torch_native")(BatchedAttentionBackend)
     server_args.add_deterministic_attention_backend_choices(["torch_native"])
+
+
+def experts(
+    x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, expert_weights: torch.Tensor, expert_ids: torch.Tensor
+) -> torch.Tensor:
+    """A layer of SwiGLU experts: what SGLang's `moe_forward_native` computes, to the bit, in half as many calls.
+
+    x (tokens, hidden), w13 (experts, 2 x width, hidden), w2 (experts, hidden, width), expert_weights and expert_ids
+    (tokens, top-k) -> (tokens, hidden)
+    """
+    if not len(x):
+        return torch.empty_like(x)
+    linear, chosen = torch.nn.functional.linear, expert_ids.view(-1)
+    order = chosen.argsort()
+    counts = torch.bincount(chosen, minlength=len(w13)).tolist()
+    parts = x.index_select(0, order // expert_ids.shape[1]).split(counts)
+    mine = [expert for expert, count in enumerate(counts) if count]
+    gate, up = torch.cat([linear(parts[expert], w13[expert]) for expert in mine]).chunk(2, dim=-1)
+    inner = (torch.nn.functional.silu(gate) * up).split(counts)
+    outputs = torch.cat([linear(inner[expert], w2[expert]) for expert in mine])
+    by_choice = torch.empty_like(outputs).index_copy_(0, order, outputs).view(*expert_ids.shape, -1)
+    return by_choice.type(expert_weights.dtype).mul_(expert_weights[..., None]).sum(1).type(x.dtype)
+
+
+def activate_experts_together() -> None:
+    """SGLang's experts on a CPU without AMX are called one after the other, each with a module of its own for the
+    activation: a quarter of a decoding step. All models that are served here have plain SwiGLU experts."""
+    from sglang.srt.layers.moe import fused_moe_native
+
+    def forward(layer: Any, x: torch.Tensor, topk_output: Any, config: Any) -> torch.Tensor:
+        assert config.activation == "silu" and config.gemm1_alpha is None and not config.apply_router_weight_on_input
+        expert_weights, expert_ids, _ = topk_output
+        return experts(x, layer.w13_weight, layer.w2_weight, expert_weights, expert_ids)
+
+    fused_moe_native.moe_forward_native = forward

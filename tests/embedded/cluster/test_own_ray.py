@@ -18,6 +18,8 @@ from ray._private import parameter  # noqa: E402
 from sat_slime.embedded.cluster import own_ray  # noqa: E402
 from sat_slime.embedded.cluster.own_ray import local_ray  # noqa: E402
 from sat_slime.embedded.deaths import RAY_PROCESSES, children  # noqa: E402
+from sat_slime.embedded.forking import ray_worker  # noqa: E402
+from sat_slime.embedded.forking.forked_process import FOLDER  # noqa: E402
 from sat_slime.rollout import ray_start  # noqa: E402
 from sat_slime.rollout.ray_start import PATIENCE, RayNotStarted  # noqa: E402
 
@@ -86,13 +88,18 @@ def test_of_a_process_that_was_killed_no_others_error_is_quoted(monkeypatch, tmp
     assert [str(death) for death in told] == ["Ray's gcs_server (process 7) was killed by SIGKILL"]
 
 
-def test_the_agents_have_ports_that_ray_knows():
-    names = {"metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port"}
-    assert names <= set(inspect.signature(parameter.RayParams).parameters)
-    original = parameter.RayParams
-    with own_ray._ports_of_agents_given():
+def test_what_ray_is_given_it_knows(monkeypatch):
+    ports = {"metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port"}
+    known = set(inspect.signature(parameter.RayParams).parameters)
+    assert {*ports, "include_log_monitor", "no_monitor", "setup_worker_path"} <= known
+    original, workers = parameter.RayParams, parameter.RayParams().setup_worker_path
+    with own_ray._ray_as_we_need_it():
         given = vars(parameter.RayParams())
-        assert len({given[name] for name in names}) == 3 and all(given[name] > 1024 for name in names)
+        assert len({given[name] for name in ports}) == 3 and all(given[name] > 1024 for name in ports)
+        assert given["no_monitor"] and not given["include_log_monitor"] and given["setup_worker_path"] == workers
+    monkeypatch.setenv(FOLDER, "sockets")
+    with own_ray._ray_as_we_need_it():
+        assert parameter.RayParams().setup_worker_path == ray_worker.__file__
     assert parameter.RayParams is original
 
 

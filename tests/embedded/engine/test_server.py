@@ -127,7 +127,8 @@ sys.stdin.read()
 def spawn(server, program, *words):
     """A program that runs in the place of SGLang's server."""
     server._scratch = new_scratch()
-    server._spawn([sys.executable, "-c", program, *words], {}, server._scratch)
+    server.command = [sys.executable, "-c", program]
+    server._spawn(list(words), {}, server._scratch)
 
 
 @pytest.mark.parametrize(("name", "part"), [("sglang::scheduler", "scheduler"), ("sglang::detokenizer", "detokenizer")])
