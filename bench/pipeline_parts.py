@@ -24,7 +24,7 @@ def running(config: EmbeddedConfig) -> Iterator[tuple[TrainerGroup, EngineGroup]
         initial = cached_model(config)
         if not is_model(initial):
             initial.parent.mkdir(parents=True, exist_ok=True)
-            warm_up_model(config, initial, scratch, logs)
+            warm_up_model(config, initial, scratch, logs, lambda steps: None)
         trainer = TrainerGroup(config, scratch, logs)
         engines = EngineGroup(config, initial, logs)
         loading = trainer.start("load_initial", initial)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from sat_slime.config import load_config
 from sat_slime.config.exits import how_it_ended
@@ -40,12 +39,30 @@ class View(Protocol):
 class Cells(Protocol):
     """How a cell is run, which depends on the runtime."""
 
-    def command(self, state: CellState) -> list[str]:
-        """The command that runs a cell to its end, from its beginning or from where it stands."""
+    def arguments(self, state: CellState) -> list[str]:
+        """The arguments of `sat-slime` that run a cell to its end, from its beginning or from where it stands."""
+
+    def start(self, arguments: Sequence[str], output: IO[bytes]) -> Process:
+        """Start `sat-slime` in a process that leads a session of its own, reads nothing, and gets SIGTERM when this one
+        ends.
+
+        output: takes what it prints.
+        """
 
     def settle(self, state: CellState) -> None:
         """Bring the state.json of a cell's run up to date, where the run may end without a process of ours, as a
         cluster's job does."""
+
+
+class Process(Protocol):
+    """A process that runs a cell, as `subprocess.Popen` tells of it."""
+
+    pid: int
+    returncode: int | Any
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
 
 
 @dataclass
@@ -53,7 +70,7 @@ class Active:
     """A cell that is being run."""
 
     state: CellState
-    process: subprocess.Popen[bytes] | None
+    process: Process | None
     """None where a process that is not ours works on the cell, such as one that ends after its grid was killed."""
     run: RunFolder
 
@@ -125,16 +142,13 @@ class GridRun:
         if run.state().get("status") == "finished":
             self._finish(state, run)
             return
-        command = self.cells.command(state)
+        arguments = self.cells.arguments(state)
         goes_on = run.has_data()
         state.started, state.ended = time.time(), None
         with open(self._output(state), "ab") as output:
-            output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {' '.join(command)}\n".encode())
+            output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} sat-slime {' '.join(arguments)}\n".encode())
             output.flush()
-            # A session of its own: Ctrl-C in the terminal is for the grid, which passes it on.
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
+            process = self.cells.start(arguments, output)
         self.running.append(Active(state, process, run))
         again = f", attempt {state.attempts + 1}" if state.attempts else ""
         self._note(state, "running", ("goes on from its newest checkpoint" if goes_on else "started") + again)

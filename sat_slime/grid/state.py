@@ -117,6 +117,10 @@ class GridFolder:
     def is_running(self) -> bool:
         return self._lock.is_held()
 
+    def holder(self) -> int | None:
+        """The number of the process that runs the grid; None where none does."""
+        return self._lock.holder()
+
     def run_folder(self, cell: CellState) -> RunFolder:
         return RunFolder(self.path / cell.folder)
 

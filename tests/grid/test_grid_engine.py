@@ -1,7 +1,9 @@
-"""A grid on the real engines: killed in the middle of a cell, it ends as an undisturbed one, bit for bit."""
+"""A grid on the real engines: forked, and killed in the midst of its cells, it ends as cells of their own processes do,
+bit for bit."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import signal
@@ -27,10 +29,15 @@ ITERATIONS = 10
 CELLS = ["gspo-lag2-seed3", "sat-gspo-r3-lag2-seed3"]
 
 
+# Ray's own two agents take a minute to give up on a head that was killed; they hold nothing of the run.
+AGENTS = ("DashboardAgent", "RuntimeEnvAgent")
+FORK_SERVERS = {"runs": "grid_run.runs_fork_server", "sglang": "sglang_process --fork-server"}
+
+
 class Grid:
     """One `sat-slime grid` in a process of its own."""
 
-    def __init__(self, root: Path, name: str) -> None:
+    def __init__(self, root: Path, name: str, *options: str) -> None:
         values = {
             "name": name,
             "output_dir": str(root / "grids"),
@@ -43,7 +50,7 @@ class Grid:
         (root / f"{name}.yaml").write_text(yaml.safe_dump(values))
         self.folder = root / "grids" / name
         self.output = root / f"{name}-{len(list(root.glob('*.out')))}.out"
-        command = [Path(sys.executable).parent / "sat-slime", "grid", root / f"{name}.yaml", "--no-live"]
+        command = [Path(sys.executable).parent / "sat-slime", "grid", root / f"{name}.yaml", "--no-live", *options]
         self.process = subprocess.Popen(command, stdout=self.output.open("w"), stderr=subprocess.STDOUT)
 
     def rows(self, cell: str, file: str = "metrics") -> list[dict]:
@@ -60,40 +67,69 @@ class Grid:
         cells = json.loads((self.folder / "state.json").read_text())["cells"]
         return [(row["cell"], row["state"], row["attempts"]) for row in cells]
 
-    def until(self, cell: str, steps: int) -> list:
-        """Waits until a cell has so many steps; returns the processes of its run, that of `launch` first."""
+    def until(self, cell: str, steps: int) -> Processes:
+        """Waits until a cell has so many steps; returns what runs of the grid then."""
         deadline = time.monotonic() + 240
         while len(self.rows(cell)) < steps:
             assert self.process.poll() is None and time.monotonic() < deadline, self.output.read_text()
             time.sleep(0.05)
-        (launch,) = psutil.Process(self.process.pid).children()
-        # Ray's own two agents take a minute to give up on a head that was killed; they hold nothing of the run.
-        agents = ("DashboardAgent", "RuntimeEnvAgent")
-        everything = [launch, *launch.children(recursive=True)]
-        return [process for process in everything if not any(name in " ".join(process.cmdline()) for name in agents)]
+        return Processes(psutil.Process(self.process.pid).children(recursive=True), cell)
 
 
-@pytest.mark.timeout(1500)  # seven starts of engines, on a busy machine
-def test_a_grid_that_lost_a_cell_an_engine_and_itself_ends_as_an_undisturbed_one(tmp_path):
-    undisturbed = Grid(tmp_path, "undisturbed")
-    assert undisturbed.process.wait(600) == 0, undisturbed.output.read_text()
+class Processes:
+    """The processes below a grid."""
+
+    def __init__(self, found: list[psutil.Process], cell: str) -> None:
+        self.lines = {}
+        for process in found:
+            with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended meanwhile
+                self.lines[process] = " ".join(process.cmdline())
+        self.cell = cell
+
+    def __iter__(self):
+        return iter(p for p, line in self.lines.items() if not any(agent in line for agent in AGENTS))
+
+    def of(self, words: str) -> psutil.Process:
+        """The process with these words in its command line; of several the one that began first."""
+        return min((p for p in self if words in self.lines[p]), key=lambda process: process.create_time())
+
+    @property
+    def launcher(self) -> psutil.Process:
+        return self.of(f"{self.cell}.yaml")
+
+    @property
+    def server(self) -> psutil.Process:
+        """SGLang's server: below the fork server where there is one."""
+        if not any(FORK_SERVERS["sglang"] in line for line in self.lines.values()):
+            return self.of("engine.sglang_process")
+        forked = self.of(FORK_SERVERS["sglang"]).children()
+        return next(process for process in forked if process.status() != psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.timeout(1500)  # nine starts of engines, on a busy machine
+def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_their_own(tmp_path):
+    for method in ("gspo", "sat-gspo-r3"):  # a cell alone is not forked
+        undisturbed = Grid(tmp_path, "undisturbed", "--only", method)
+        assert undisturbed.process.wait(600) == 0, undisturbed.output.read_text()
     assert undisturbed.cells() == [(cell, "finished", 1) for cell in CELLS]
+    assert not (undisturbed.folder / "logs/fork-servers.txt").exists()
 
     disturbed = Grid(tmp_path, "disturbed")
-    launch, *_ = disturbed.until(CELLS[0], 3)
-    launch.kill()  # the cell: the grid takes it up again
-    servers = [p for p in disturbed.until(CELLS[0], 6) if "engine.sglang_process" in " ".join(p.cmdline())]
-    servers[0].kill()  # its engine: the run itself starts another
-    processes = disturbed.until(CELLS[1], 3)
+    processes = disturbed.until(CELLS[0], 3)
+    assert all(processes.of(words).is_running() for words in FORK_SERVERS.values())
+    processes.launcher.kill()  # the cell: the grid takes it up again
+    disturbed.until(CELLS[0], 6).server.kill()  # its engine: the run itself starts another
+    disturbed.until(CELLS[1], 2).of(FORK_SERVERS["runs"]).kill()  # what forked the cell: the grid does without
+    processes = disturbed.until(CELLS[1], 5)
     disturbed.process.send_signal(signal.SIGKILL)
     disturbed.process.wait()
-    _, alive = psutil.wait_procs(processes, timeout=60)
+    _, alive = psutil.wait_procs(list(processes), timeout=60)
     assert not alive, [process.cmdline() for process in alive]
     assert len(disturbed.rows(CELLS[1])) < ITERATIONS
     finished = (disturbed.folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns
 
     resumed = Grid(tmp_path, "disturbed")
     assert resumed.process.wait(600) == 0, resumed.output.read_text()
-    assert resumed.cells() == [(CELLS[0], "finished", 2), (CELLS[1], "finished", 1)]
+    assert resumed.cells() == [(cell, "finished", 2) for cell in CELLS]  # each has lost its launcher once
     assert resumed.histories() == undisturbed.histories()
     assert (resumed.folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns == finished

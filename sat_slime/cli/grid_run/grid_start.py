@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import IO
 
 from rich.console import Console
 
 from sat_slime.cli.embedded_run import engine_packages
+from sat_slime.cli.grid_run.fork_servers import SAT_SLIME, fork_servers
 from sat_slime.cli.grid_run.grid_plan import GridPlan, grid_outlook, sizes
 from sat_slime.cli.slime_run.slime_plan import saved_iterations
-from sat_slime.cli.terminal import Ending
+from sat_slime.cli.terminal import Ending, keys_unseen
 from sat_slime.config import ConfigError, EmbeddedConfig, SlimeConfig
 from sat_slime.config.disk import disk_is_full
 from sat_slime.grid.progress import ProgressReader
-from sat_slime.grid.runner import GridRun
+from sat_slime.grid.runner import GridRun, Process
 from sat_slime.grid.state import CellState
 from sat_slime.grid.view import GridSight, LiveGridView, PlainGridView
 from sat_slime.runs.folder import RunFolderError, writable
@@ -28,12 +32,14 @@ COMMAND = (sys.executable, "-m", "sat_slime.cli.grid_run.tied")
 class Cells:
     """The commands that run the cells: `sat-slime launch`, or `sat-slime logs` where a cell's job goes on already."""
 
-    def __init__(self, plan: GridPlan, options: Sequence[str] = ()):
-        """options: further options of `sat-slime launch`, for runs of slime."""
+    def __init__(self, plan: GridPlan, options: Sequence[str] = (), environment: Mapping[str, str] | None = None):
+        """options: further options of `sat-slime launch`, for runs of slime. environment: what is more in that of a
+        cell."""
         self.plan = plan
         self.options = options
+        self.environment = {**os.environ, **(environment or {})}
 
-    def command(self, state: CellState) -> list[str]:
+    def arguments(self, state: CellState) -> list[str]:
         config, run = self.plan.configs[state.cell], self.plan.folder.run_folder(state)
         if isinstance(config, SlimeConfig) and run.state().get("status") == "running":
             arguments = ["logs", str(run.path), "--follow"]
@@ -42,7 +48,28 @@ class Cells:
         else:
             file = self.plan.folder.keep_cell(state.cell, config)
             arguments = ["launch", str(file), "--no-live", *self.options]
-        return [*COMMAND, str(os.getpid()), *arguments]
+        return arguments
+
+    def start(self, arguments: Sequence[str], output: IO[bytes]) -> Process:
+        from sat_slime.embedded.forking.forked_process import RUNS, ForkedProcess, NoForkServer, socket_of
+
+        with contextlib.suppress(NoForkServer), open(os.devnull, "rb") as nothing:
+            return ForkedProcess(
+                socket_of(RUNS, self.environment),
+                [SAT_SLIME, *arguments],
+                stdin=nothing.fileno(),
+                stdout=output.fileno(),
+                environment=self.environment,
+                at_loss=signal.SIGTERM,
+            )
+        # A session of its own: Ctrl-C in the terminal is for the grid, which passes it on.
+        return subprocess.Popen(
+            [*COMMAND, str(os.getpid()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     def settle(self, state: CellState) -> None:
         if isinstance(self.plan.run, SlimeConfig):
@@ -71,13 +98,22 @@ def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: b
             undo.callback(folder.unlock)
             states = folder.begin(plan.grid, plan.run)
         try:
-            _run(plan, states, retry_failed, Cells(plan, options), live, console)
+            with keys_unseen(), _forking(plan) as environment:
+                _run(plan, states, retry_failed, Cells(plan, options, environment), live, console)
         except OSError as error:
             if not disk_is_full(error):
                 raise
             remedy = f"free space and go on with: sat-slime grid {folder.path}"
             return Ending("failed", None, f"{error.filename or folder.path}: {error.strerror}; {remedy}")
     return _ending(plan, states)
+
+
+def _forking(plan: GridPlan) -> contextlib.AbstractContextManager[Mapping[str, str]]:
+    """What the environment of a cell needs so that its processes are forked, while this is open."""
+    if not isinstance(plan.run, EmbeddedConfig) or len(plan.wanted) == 1:  # one cell alone would wait for the imports
+        return contextlib.nullcontext({})
+    plan.folder.logs.mkdir(parents=True, exist_ok=True)
+    return fork_servers(plan.folder.logs / "fork-servers.txt")
 
 
 def _run(

@@ -1,0 +1,61 @@
+"""`python -m sat_slime.cli.grid_run.runs_fork_server SOCKET` forks the launchers of a grid's cells, and Ray's workers.
+
+SOCKET is the descriptor of its socket.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+from collections.abc import Callable
+
+from sat_slime.cli import main as sat_slime
+from sat_slime.cli.grid_run.fork_servers import SAT_SLIME
+
+IMPORTED = (
+    "sat_slime.cli.app",
+    "sat_slime.cli.run_plan",
+    "sat_slime.cli.embedded_run.embedded_plan",
+    "sat_slime.cli.embedded_run.embedded_start",
+    "sat_slime.embedded.checkpoint",
+    "sat_slime.embedded.grading",
+    "sat_slime.embedded.engine.rollout_engine",
+    "sat_slime.embedded.trainer.rank",
+    "sat_slime.report.run.page",
+)
+"""What a cell's processes import, but for Ray, whose library reads the environment as it is imported: each process has
+its own."""
+
+
+def main() -> None:
+    from sat_slime.embedded.forking.fork_server import serve
+
+    for module in IMPORTED:
+        importlib.import_module(module)
+    name = _naming()
+    gc.collect()
+    gc.freeze()  # a collection in a forked process would write to, and so copy, what was imported
+    if not serve(int(sys.argv[1])):
+        return
+    if sys.argv[0] != SAT_SLIME:
+        from sat_slime.embedded.forking.ray_worker import be_ray_worker
+
+        be_ray_worker()
+        return
+    name(" ".join(sys.argv))
+    sat_slime()
+
+
+def _naming() -> Callable[[str], None]:
+    """What gives a process the name that `ps` shows, so that it tells cells apart."""
+    try:
+        import setproctitle
+    except ImportError:
+        return lambda name: None
+    setproctitle.getproctitle()  # finds its place in memory, by the environment, which a forked process replaces
+    return setproctitle.setproctitle
+
+
+if __name__ == "__main__":
+    main()
