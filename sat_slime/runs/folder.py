@@ -133,6 +133,10 @@ class RunFolder:
         """Whether a living process, this one included, works on the folder."""
         return self._lock.is_held()
 
+    def holder(self) -> int | None:
+        """The number of the process that works on the folder; None where none does."""
+        return self._lock.holder()
+
     def started(self, job: str | None = None) -> None:
         """Note that a run begins or goes on here, in this process or as a cluster's job; the first start is kept."""
         first = self._read_state().get("started")

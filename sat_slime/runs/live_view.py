@@ -25,9 +25,21 @@ SPARKS = "▁▂▃▄▅▆▇█"
 RECENT_ITERATIONS = 32
 """Iterations over which the view averages its speed."""
 SPARKLINE_STEPS = 20
+WIDE = 100
+"""Columns from which on the panel has two columns of numbers."""
+CURVES_WIDTH, CURVES_HEIGHT = 110, 30
+"""Columns and lines of a terminal from which on the panel has curves of the whole run."""
+CURVE_LINES = 11
+CURVES_EVERY_S = 2.0
+"""Seconds for which curves stay as they are: to draw them takes 30 ms of a core that trains."""
+CURVES = {"reward/mean": "reward", "mismatch/d_pi": "d_pi", "accuracy": "eval"}
+"""Metrics whose whole course is drawn, and their headings."""
 SHOWN_MESSAGES = 4
 CALM_ENGINE_STATES = {"starting", "ready", "generating", "stopped"}
 """States of an engine that are normal; any other, such as a restart, is shown as a warning."""
+
+
+Points = tuple[list[float], list[float]]
 
 
 class View(Protocol):
@@ -47,17 +59,20 @@ def make_view(
     console: Console | None = None,
     live: bool | None = None,
     first_step: int = 0,
+    past: Sequence[Mapping[str, Any]] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> View:
     """The view of a run. live: whether it repaints itself; default: on a terminal it does, elsewhere it prints lines.
 
-    total_steps: optimizer steps of the whole run. first_step: steps made before this start. clock: tells seconds, from
-    which the run's speed is computed.
+    total_steps: optimizer steps of the whole run. first_step: steps made before this start. past: rows of these steps
+    and evaluations, for the curves. clock: tells seconds, from which the run's speed is computed.
     """
     console = console or Console()
     if live is None:
         live = console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ
     progress = Progress(title, total_steps, clock, steps=first_step)
+    for row in past:
+        progress.remember(row)
     return LiveView(progress, console) if live else PlainView(progress, console)
 
 
@@ -81,8 +96,20 @@ class Progress:
     eval_interval: tuple[float, float] = (math.nan, math.nan)
     """95 % interval of the newest evaluation, from its samples."""
     messages: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=SHOWN_MESSAGES))
+    curves: dict[str, tuple[list[float], list[float]]] = field(
+        default_factory=lambda: {key: ([], []) for key in CURVES}
+    )
+    """(steps, values) of the whole run."""
+
+    def remember(self, row: Mapping[str, Any]) -> None:
+        """Add a row of a step or of an evaluation to the curves."""
+        for key, (steps, values) in self.curves.items():
+            if (value := number(row, key)) == value:
+                steps.append(number(row, "step", len(steps) + 1.0))
+                values.append(value)
 
     def add_step(self, metrics: Mapping[str, Any]) -> None:
+        self.remember(metrics)
         iteration = metrics.get("iteration")
         same_batch = iteration is not None and iteration == self.metrics.get("iteration")
         self.metrics.update(metrics)
@@ -94,6 +121,7 @@ class Progress:
             self.rewards.append(reward)
 
     def add_eval(self, metrics: Mapping[str, Any]) -> None:
+        self.remember(metrics)
         if (accuracy := number(metrics, "accuracy")) == accuracy:
             self.evals.append(accuracy)
             self.eval_interval = number(metrics, "accuracy/low_samples"), number(metrics, "accuracy/high_samples")
@@ -113,6 +141,19 @@ class Progress:
         """Response tokens trained per second of wall clock."""
         seconds = self.times[-1][0] - self.times[0][0] if self.times else 0.0
         return sum(tokens for _, _, tokens in list(self.times)[1:]) / seconds if seconds > 0 else math.nan
+
+    @property
+    def part_done(self) -> tuple[int, int] | None:
+        """(steps made, of so many) of a phase before the first iteration that tells them, such as the warm-up."""
+        done, of = self.fields.get("done"), self.fields.get("of")
+        return (int(done), int(of)) if done is not None and of else None
+
+    def tell(self, fields: Mapping[str, Any]) -> None:
+        """Take a status. What an earlier phase told of its steps is over with it."""
+        if fields.get("phase", self.fields.get("phase")) != self.fields.get("phase"):
+            self.fields.pop("done", None)
+            self.fields.pop("of", None)
+        self.fields.update(fields)
 
     @property
     def engine_warning(self) -> str | None:
@@ -142,7 +183,7 @@ class PlainView:
         # per-step phases would drown the steps; before the first one they are all there is to see
         if phase and phase != self.progress.fields.get("phase") and not self.progress.metrics:
             self._print(str(phase))
-        self.progress.fields.update(fields)
+        self.progress.tell(fields)
         # "ready (1 restarts)" and "generating (1 restarts)" take turns from then on: each is told once
         if (warning := self.progress.engine_warning) and warning not in self._warned:
             self._warned.add(warning)
@@ -200,7 +241,9 @@ class LiveView:
 
     def __init__(self, progress: Progress, console: Console):
         self.progress = progress
+        self._console = console
         self._lock = threading.Lock()
+        self._curves = CurvePanel(progress)
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=False)
 
     def step(self, metrics: Mapping[str, Any]) -> None:
@@ -213,7 +256,7 @@ class LiveView:
 
     def status(self, fields: Mapping[str, Any]) -> None:
         with self._lock:
-            self.progress.fields.update(fields)
+            self.progress.tell(fields)
 
     def message(self, text: str, level: str) -> None:
         with self._lock:
@@ -224,59 +267,102 @@ class LiveView:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._curves = CurvePanel(self.progress)  # what stays on the screen is of the newest step
         self._live.stop()
 
     def _render(self) -> RenderableType:
         with self._lock:
-            return render(self.progress)
+            width, height = self._console.size
+            curves = self._curves.shown(width) if width >= CURVES_WIDTH and height >= CURVES_HEIGHT else None
+            return render(self.progress, width, curves)
 
 
-def render(progress: Progress) -> RenderableType:
-    """The live panel."""
+class CurvePanel:
+    """The curves of a run side by side, drawn anew every few seconds."""
+
+    def __init__(self, progress: Progress):
+        self._progress = progress
+        self._drawn: tuple[float, int, RenderableType] | None = None
+
+    def shown(self, width: int) -> RenderableType | None:
+        """The curves for a terminal of so many columns; None before there are any."""
+        now = time.monotonic()
+        if self._drawn is None or now - self._drawn[0] > CURVES_EVERY_S or self._drawn[1] != width:
+            known = {name: self._progress.curves[key] for key, name in CURVES.items() if self._progress.curves[key][0]}
+            if not known:
+                return None
+            row = Table.grid(padding=(0, 1))
+            each = (width - 6) // len(CURVES) - 1
+            row.add_row(*(Text.from_ansi(curve(name, *points, each)) for name, points in known.items()))
+            self._drawn = now, width, row
+        return self._drawn[2]
+
+
+def curve(name: str, steps: Sequence[float], values: Sequence[float], width: int) -> str:
+    """A curve in braille, with as many points as fit."""
+    import plotext
+
+    every = max(1, len(steps) // (2 * width))
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plot_size(width, CURVE_LINES)
+    plotext.plot(list(steps)[::-every][::-1], list(values)[::-every][::-1], marker="braille")
+    plotext.title(name)
+    plotext.xfrequency(3)
+    plotext.yfrequency(3)
+    return str(plotext.build())
+
+
+def render(progress: Progress, width: int = WIDE, curves: RenderableType | None = None) -> RenderableType:
+    """The live panel of a terminal of so many columns."""
     metrics = progress.metrics
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(no_wrap=True)
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True, justify="right")
+    what, done, total = "step", progress.steps, progress.total_steps
     left = duration(progress.seconds_left) + " left" if progress.times else "starting"
-    bar.add_row(
-        f"step [bold]{progress.steps}[/] of {progress.total_steps}",
-        ProgressBar(total=progress.total_steps, completed=progress.steps),
-        left,
-    )
+    if progress.part_done is not None:
+        what, left = str(progress.fields.get("phase")), ""
+        done, total = progress.part_done
+    bar.add_row(f"{what} [bold]{done}[/] of {total}", ProgressBar(total=total, completed=done), left)
 
-    table = Table.grid(padding=(0, 2), expand=True)
-    for label_width, ratio in ((13, 3), (7, 2)):
-        table.add_column(width=label_width, style="dim")
-        table.add_column(ratio=ratio, no_wrap=True)
     spark = sparkline(list(progress.rewards)[-SPARKLINE_STEPS:])
     evals = " → ".join(f"{value:.3f}" for value in dict.fromkeys((*progress.evals[:1], *progress.evals[-1:])))
     if evals and progress.eval_interval[0] == progress.eval_interval[0]:
         evals += "  [dim]{:.3f} to {:.3f}[/]".format(*progress.eval_interval)
     least, most = shown(metrics, "lag/min", "g"), shown(metrics, "lag/max", "g")
-    table.add_row("reward", f"[bold]{shown(metrics, 'reward/mean', '.3f')}[/] [cyan]{spark}[/]", "eval", evals or "–")
-    table.add_row(
-        "mismatch d_pi",
-        shown(metrics, "mismatch/d_pi", ".4f"),
-        "lag",
-        f"{shown(metrics, 'lag/mean', 'g')}  [dim]{least} to {most}[/]",
-    )
-    table.add_row(
-        "gate open",
-        f"{shown(metrics, 'sat/gate_rate', '.1%')}  [dim]newly clipped[/] {shown(metrics, 'sat/newly_clipped', '.2%')}",
-        "clipped",
-        shown(metrics, "clip/fraction", ".1%"),
-    )
     rate = f"{progress.tokens_per_second:,.0f} tokens/s  [dim]at[/] {progress.seconds_per_step:.2f} s/step"
-    styles = {"engine": "not dim bold yellow"} if progress.engine_warning else {}
+    gate, newly = shown(metrics, "sat/gate_rate", ".1%"), shown(metrics, "sat/newly_clipped", ".2%")
+    told = {
+        "reward": f"[bold]{shown(metrics, 'reward/mean', '.3f')}[/] [cyan]{spark}[/]",
+        "eval": evals or "–",
+        "mismatch d_pi": shown(metrics, "mismatch/d_pi", ".4f"),
+        "lag": f"{shown(metrics, 'lag/mean', '.3g')}  [dim]{least} to {most}[/]",
+        "gate open": f"{gate}  [dim]newly clipped[/] {newly}",
+        "clipped": shown(metrics, "clip/fraction", ".1%"),
+        "speed": rate.replace("nan", "–"),
+        "phase": escape(str(progress.fields.get("phase", "–"))),
+    }
+    pairs = 2 if width >= WIDE else 1
+    table = Table.grid(padding=(0, 2), expand=True)
+    for label_width, ratio in ((13, 3), (7, 2))[:pairs]:
+        table.add_column(width=label_width, style="dim")
+        table.add_column(ratio=ratio, no_wrap=True)
+    cells = [cell for pair in told.items() for cell in pair]
+    for first in range(0, len(cells), 2 * pairs):
+        table.add_row(*cells[first : first + 2 * pairs])
+    styles = {"health": "not dim bold yellow"} | ({"engine": "not dim bold yellow"} if progress.engine_warning else {})
     others = (
         f"[{styles.get(key, 'dim')}]{escape(key)} {escape(str(value))}[/]"
         for key, value in progress.fields.items()
-        if key != "phase"
+        if key not in ("phase", "done", "of") and value is not None
     )
-    table.add_row("speed", rate.replace("nan", "–"), "phase", escape(str(progress.fields.get("phase", "–"))))
 
     body: list[RenderableType] = [bar, Text(""), table]
+    if curves is not None:
+        body += [Text(""), curves]
     if line := "  ".join(others):
         body.append(Text.from_markup(line, overflow="ellipsis"))
     colours = {"warning": "yellow", "error": "red"}

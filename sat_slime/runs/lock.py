@@ -52,6 +52,13 @@ class FolderLock:
         """Whether this object holds the lock."""
         return self._file is not None
 
+    def holder(self) -> int | None:
+        """The number of the process that holds the lock; None where none does."""
+        if not self.is_held():
+            return None
+        text = self.path.read_text(encoding="utf-8").strip()
+        return int(text) if text.isdigit() else None
+
     def is_held(self) -> bool:
         """Whether a living process, this one included, holds the lock."""
         if self.is_mine:

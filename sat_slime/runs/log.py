@@ -16,6 +16,7 @@ from typing import IO, Any
 from sat_slime.config.disk import disk_is_full
 from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import View
 from sat_slime.runs.row_faults import lost_rows
 from sat_slime.runs.rows import keep_rows, read_rows, to_json
@@ -44,13 +45,16 @@ class RunLog:
         config: Mapping[str, Any] | None = None,
         watch: CollapseWatch | None = None,
         stop_on_collapse: bool = False,
+        health: HealthWatch | None = None,
     ):
-        """watch: the collapse rule. It gets every row, and what it says joins the metrics and the messages."""
+        """watch: the collapse rule. It gets every row, and what it says joins the metrics and the messages. health: the
+        rules of advisories, of which each is a message as it begins to hold; None: none."""
         self._folder = folder
         self._view = view
         self._lock = threading.RLock()
         self._files: dict[Path, IO[str]] = {}
         self._watch, self._stop_on_collapse, self._told = watch, stop_on_collapse, False
+        self._health = health
         self._tensorboard = _TensorBoard(folder.tensorboard) if tensorboard else None
         self._wandb = _wandb_run(wandb_project, folder, config or {}) if wandb_project else None
 
@@ -63,6 +67,10 @@ class RunLog:
         self._track(metrics)
         self._view.step(metrics)
         self._tell_collapse()
+        if self._health is not None:
+            for advisory in self._health.step(metrics):
+                self.message(f"health: {advisory.text}", "warning")
+            self._view.status({"health": ", ".join(self._health.holding) or None})
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
         """One evaluation (step, weights_step, accuracy, n_samples): a line of eval.jsonl."""
@@ -123,6 +131,9 @@ class RunLog:
                 self._watch = CollapseWatch(self._watch.period, self._watch.by_accuracy)
                 self._watch.replay(kept, read_rows(self._folder.eval))
                 self._told = self._watch.met
+            if self._health is not None:
+                self._health = self._health.anew()
+                self._health.replay(kept)
             last = max((row["iteration"] for row in kept if row.get("iteration") is not None), default=-1)
             for path in self._folder.samples.glob("*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > last:

@@ -4,6 +4,7 @@ import math
 import pytest
 from rich.console import Console
 from synthetic import step_metrics
+from terminal_screen import screen_of
 
 from sat_slime.runs.live_view import LiveView, PlainView, Progress, duration, make_view, render, sparkline, step_line
 
@@ -152,3 +153,59 @@ def test_sparkline_spans_its_own_range():
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text
+
+
+VIEW = """
+import sys, time
+from sat_slime.cli.terminal import keys_unseen
+from sat_slime.runs.live_view import make_view
+past = [{"step": step, "reward/mean": 0.1, "mismatch/d_pi": 0.5} for step in range(1, 21)]
+with keys_unseen(), make_view("run · SAT-GSPO · lag 8", 240, live=True, first_step=20, past=past) as view:
+    for step in range(21, 61):
+        view.step({"step": step, "iteration": step, "reward/mean": step / 100, "mismatch/d_pi": 0.02,
+            "lag/mean": 0.725114, "lag/min": 0, "lag/max": 8, "sat/gate_rate": 0.095, "tokens/response_total": 3300})
+        view.eval({"step": step, "accuracy": 0.157 + step / 1000, "accuracy/low_samples": 0.117,
+            "accuracy/high_samples": 0.232})
+    view.message("waiting", "info")
+    try:
+        while WAITS:
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        view.message("ending after this iteration", "info")
+"""
+
+
+def test_the_panel_on_eighty_columns():
+    lines = screen_of(VIEW.replace("WAITS", "False"), 80, 24)
+    told = "\n".join(lines)
+    assert "0.178 → 0.217  0.117 to 0.232" in told and "0.725  0 to 8" in told and "…" not in told
+    assert sum(line.startswith("╭") for line in lines) == sum(line.startswith("╰") for line in lines) == 1
+    assert {len(line) for line in lines if line} == {80} and "┤" not in told
+
+
+def test_a_wide_terminal_has_the_curves_of_the_whole_run():
+    lines = screen_of(VIEW.replace("WAITS", "False"), 160, 40)
+    told = "\n".join(lines)
+    assert any("reward  " in line and "d_pi  " in line and "eval  " in line for line in lines)
+    assert told.count("┤") >= 9 and {len(line) for line in lines if line} == {160}
+    assert "0.50┤" in told  # the first d_pi, from before the resume
+
+
+def test_the_frame_stays_whole_after_ctrl_c():
+    """On a frame as wide as the terminal the `^C` that it echoes would wrap, and the frame be a line too low."""
+    lines = screen_of(VIEW.replace("WAITS", "True"), 80, 24, keys={"waiting": b"\x03"})
+    assert lines[0].startswith("╭") and sum(line.startswith("╭") for line in lines) == 1
+    assert any("ending after this iteration" in line for line in lines) and "^C" not in "\n".join(lines)
+
+
+def test_the_warm_up_has_a_bar_of_its_own():
+    made = Progress("run", 240)
+    made.tell({"phase": "warm-up"})
+    assert "step 0 of 240" in shown(render(made))
+    made.tell({"phase": "warm-up", "done": 120, "of": 700})
+    text = shown(render(made))
+    assert "warm-up 120 of 700" in text and "starting" not in text and "done" not in text
+    made.tell({"engine": "starting"})
+    assert "warm-up 120 of 700" in shown(render(made))
+    made.tell({"phase": "starting"})
+    assert "step 0 of 240" in shown(render(made))

@@ -1,0 +1,132 @@
+"""Advisories: a healthy run has none, each illness has its own, and each names its threshold and what to try."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+from synthetic import step_metrics
+
+from sat_slime.config import EmbeddedConfig, dump_config
+from sat_slime.config.method_reading import method_switches
+from sat_slime.report.run.page import findings
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.health import HealthWatch
+from sat_slime.runs.live_view import make_view
+from sat_slime.runs.log import RunLog
+from sat_slime.runs.reading import load_run
+
+STEPS = 96
+CONFIG = EmbeddedConfig.model_validate(
+    {"method": method_switches("sat-gspo"), "pipeline": {"lag": 8, "iterations": STEPS}}
+)
+RESPONSES = CONFIG.rollout.prompts_per_iteration * CONFIG.rollout.samples_per_prompt
+
+
+def watch():
+    return HealthWatch.of(CONFIG.model_dump(mode="json"))
+
+
+def rows(**illness):
+    """A run that is ill from step 49 on. illness: value of a metric by its name, `/` written `__`; or a function of the
+    healthy value."""
+    made = []
+    for step in range(1, STEPS + 1):
+        row = step_metrics(step) | {"rollout/rejected": 0, "rollout/restarts": 0}
+        for name, value in illness.items() if step > STEPS // 2 else ():
+            key = name.replace("__", "/")
+            row[key] = value(row[key]) if callable(value) else value
+        made.append(row)
+    return made
+
+
+ILLNESSES = {
+    "ess": ({"mismatch__ess": 0.3}, ["below 50%", "Try a smaller lag"]),
+    "mismatch": ({"mismatch__d_pi": lambda healthy: 6 * healthy}, ["3 times its lowest level", "Try SAT"]),
+    "gate": ({"sat__gate_rate": 0.001}, ["less than a tenth of the tail's 10%", "scope to step"]),
+    "lag": ({"lag__max": 11}, ["11 updates old, 8 by the plan"]),
+    "rejected": ({"rollout__rejected": RESPONSES // 20}, ["above 1%", "rollout/rejected/REASON"]),
+    "entropy": ({"loss__entropy": 0.01}, ["below a tenth of", "entropy_coef"]),
+    "restarts": ({"rollout__restarts": 1}, ["restarted", "the log names what died"]),
+}
+
+
+def test_a_healthy_run_has_no_advisory():
+    healthy = watch()
+    assert [one for row in rows() for one in healthy.step(row)] == [] and healthy.holding == {}
+
+
+@pytest.mark.parametrize("name", ILLNESSES)
+def test_each_illness_is_told_once_as_it_begins(name):
+    illness, told = ILLNESSES[name]
+    ill = watch()
+    found = [(row["step"], one) for row in rows(**illness) for one in ill.step(row)]
+    assert [one.name for _, one in found] == [name] and set(ill.holding) == {name}
+    ((step, advisory),) = found
+    assert STEPS // 2 < step <= STEPS // 2 + 16
+    for text in told:
+        assert text in advisory.text
+
+
+def test_what_passes_is_over_and_may_be_told_again():
+    one = watch()
+    steps = [*rows(mismatch__ess=0.3), *rows(), *rows(mismatch__ess=0.3)]
+    told = [advisory.name for row in steps for advisory in one.step(row)]
+    assert told == ["ess", "ess"]
+
+
+def test_a_log_without_these_metrics_is_not_judged():
+    empty = watch()
+    assert [one for step in range(100) for one in empty.step({"step": step})] == []
+
+
+def test_without_sat_no_gate_is_missed():
+    plain = CONFIG.model_copy(
+        update={"method": EmbeddedConfig.model_validate({"method": method_switches("gspo")}).method}
+    )
+    assert HealthWatch.of(plain.model_dump(mode="json")).tail is None
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "most"),
+    [
+        ({"lag": 0}, 1),
+        ({"lag": 8, "optimizer_steps_per_rollout": 2}, 16),
+        ({"mode": "streaming", "lag": 1, "max_staleness": 4}, 4),
+    ],
+)
+def test_the_lag_of_the_plan(pipeline, most):
+    config = EmbeddedConfig.model_validate({"pipeline": pipeline}).model_dump(mode="json")
+    assert HealthWatch.of(config).most_lag == most
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", dump_config(CONFIG))
+    yield folder
+    folder.unlock()
+
+
+def test_the_log_says_it_once_also_over_a_resume(folder):
+    told = io.StringIO()
+    view = make_view("run", STEPS, Console(file=told, width=300))
+    first = RunLog(folder, view, health=watch())
+    for row in rows(mismatch__ess=0.3)[:80]:
+        first.step(row)
+    first.close()
+    assert folder.log.read_text().count("WARNING health: the effective sample size") == 1
+    resumed = RunLog(folder, view, health=watch())
+    resumed.rewind(76)
+    for row in rows(mismatch__ess=0.3)[76:]:
+        resumed.step(row)
+    resumed.close()
+    assert folder.log.read_text().count("WARNING health: ") == 1 and told.getvalue().count("warning: health: ") == 1
+
+
+def test_the_page_says_since_when(folder):
+    folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows(mismatch__ess=0.3)))
+    (said,) = [text for text in findings(load_run(folder.path)) if text.startswith("Health")]
+    assert said.startswith("Health, from step 60, still at the end: the effective sample size is 4")
+    quiet = CONFIG.model_copy(update={"logging": CONFIG.logging.model_copy(update={"health": False})})
+    folder.config.write_text(dump_config(quiet))
+    assert not [text for text in findings(load_run(folder.path)) if text.startswith("Health")]

@@ -1,0 +1,114 @@
+"""Whatever slime's trackers left is one run, by the same names and steps; the files are slime's own."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from sat_slime.runs.folder import RunFolderError
+from sat_slime.runs.trackers.tracked_run import is_tracker, read_tracked
+
+RECORDED = Path(__file__).parent / "recorded"
+needs_slime = pytest.mark.skipif(
+    find_spec("slime") is None or find_spec("slime.observability") is None or find_spec("wandb") is None,
+    reason="needs the real slime",
+)
+
+
+def forms(folder):
+    return [folder / "events", folder / "job.log"]
+
+
+@pytest.mark.parametrize("path", forms(RECORDED), ids=lambda path: path.name)
+def test_recorded_trackers_of_slime(path):
+    """recorded/ is of slime 624b824a8, whole on a CPU: train_async.py, its own GRPO, 3 rollouts, TensorBoard. Of the
+    log the lines of metrics and some others were kept; the event files were renamed."""
+    assert is_tracker(path)
+    run = read_tracked([path])
+    assert [row["step"] for row in run.metrics] == [1, 2, 3]
+    assert [row["reward/mean"] for row in run.metrics] == [0.25, 0.25, 0.125]
+    assert [row["mismatch/d_pi"] for row in run.metrics] == pytest.approx([3.3159e-7, 0.056297, 0.136218], rel=1e-4)
+    assert [row["response/length_mean"] for row in run.metrics] == [10.0, 8.8125, 13.8125]
+    assert [row["loss/kl"] for row in run.metrics] == pytest.approx([0, 0.004671, 0.092434], rel=1e-3)
+    assert all(row["ppo_kl"] == row["clip/fraction"] == row["truncated_ratio"] == 0 for row in run.metrics)
+    assert [(row["step"], row["accuracy"], row["dataset"]) for row in run.evals] == [(2, 0.2578125, "held_out")]
+
+
+@needs_slime
+def test_slimes_own_functions_write_both_forms_of_the_same_run(tmp_path):
+    from slime_writes import write_with_slime
+
+    write_with_slime(tmp_path)
+    events, log = (read_tracked([path]) for path in forms(tmp_path))
+    assert [row["reward/mean"] for row in log.metrics] == [0.5, 1.5, 2.5]
+    assert [row["truncated_ratio"] for row in log.metrics] == [0.25] * 3
+    assert [row["mismatch/d_pi"] for row in log.metrics] == [0.25] * 3
+    assert [(row["step"], row["accuracy"], row["dataset"]) for row in log.evals] == [(3, 0.5, "aime")]
+    assert (events.metrics, events.evals) == (log.metrics, log.evals)
+
+
+def test_events_and_log_say_the_same():
+    events, log = (read_tracked([path]) for path in forms(RECORDED))
+    assert events.evals == log.evals
+    for one, other in zip(events.metrics, log.metrics, strict=True):
+        assert one == pytest.approx(other, rel=1e-6)
+
+
+def test_several_files_of_one_run_are_put_together(tmp_path):
+    train, rollout = tmp_path / "train.jsonl", tmp_path / "rollout.jsonl"
+    train.write_text(json.dumps({"train/step": 0, "train/kl_loss": 0.5}) + "\n")
+    rollout.write_text(json.dumps({"rollout/step": 0, "rollout/raw_reward": 1.0, "_step": 7}) + "\n")
+    (row,) = read_tracked([train, rollout]).metrics
+    assert (row["loss/kl"], row["reward/mean"]) == (0.5, 1.0)
+
+
+def test_rows_by_our_names_are_taken_as_they_are(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "mismatch/d_pi": 0.5}\n')
+    (tmp_path / "eval.jsonl").write_text('{"step": 1, "accuracy": 0.5}\n')
+    run = read_tracked([path])
+    assert (run.metrics, run.evals) == ([{"step": 1, "mismatch/d_pi": 0.5}], [{"step": 1, "accuracy": 0.5}])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("run-x.wandb", b":W&B\x00", "run folder of W&B, .* The log that the job printed has the same numbers"),
+        ("notes.txt", b"nothing here\n", "unknown kind, which begins with 'nothing here"),
+        ("empty.log", b"", "an empty file"),
+        ("model.bin", b"\x80\x00\xff", "unknown kind"),
+        ("gone.log", None, "it is not there"),
+    ],
+)
+def test_a_file_of_an_unknown_kind_is_named_with_what_can_be_read(name, content, said, tmp_path):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(RunFolderError, match=said) as error:
+        read_tracked([path])
+    assert "TensorBoard events" in str(error.value) and str(path) in str(error.value)
+
+
+def test_folders_of_wandb_and_of_nothing(tmp_path):
+    (tmp_path / "wandb" / "offline-run-1").mkdir(parents=True)
+    (tmp_path / "wandb" / "offline-run-1" / "run-1.wandb").write_bytes(b":W&B")
+    with pytest.raises(RunFolderError, match="no public Python package reads"):
+        read_tracked([tmp_path / "wandb"])
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "a.bin").touch()
+    with pytest.raises(RunFolderError, match=r"a folder without metrics; it holds .bin"):
+        read_tracked([tmp_path / "weights"])
+
+
+def test_metrics_without_steps_are_none_of_slime(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"loss": 1}\n')
+    with pytest.raises(RunFolderError, match="no metric of slime"):
+        read_tracked([path])
+
+
+def test_without_tensorboard_the_package_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tensorboard.backend.event_processing.event_file_loader", None)
+    with pytest.raises(RunFolderError, match="pip install tensorboard"):
+        read_tracked([RECORDED / "events"])
