@@ -23,12 +23,32 @@ figure { margin: 2.4rem 0 0; }
 figure p { margin: 0 0 .7rem; color: var(--dim); font-size: .95rem; }
 figure img { display: block; width: 100%; height: auto; background: #fff; border: 1px solid var(--rule);
   border-radius: 6px; padding: .5rem; }
+figure.drawn img { display: none; }
+.live.live { display: block; max-width: 54rem; overflow: hidden; touch-action: pan-y; }
+.live svg { display: block; font-variant-numeric: tabular-nums; }
+@media (prefers-color-scheme: dark) { .live svg { filter: brightness(1.2); } }
+.live .vega-bindings { font-size: .85rem; }
+.live .vega-bind { display: flex; gap: .6rem; align-items: center; }
+.live input[type=range] { flex: 1; max-width: 28rem; min-width: 8rem; }
+#vg-tooltip-element { font: 13px/1.4 system-ui, sans-serif; background: var(--paper); color: var(--ink);
+  border: 1px solid var(--rule); padding: .4rem .6rem; max-width: 20rem; }
+#vg-tooltip-element table tr td.key { color: var(--dim); max-width: 9rem; }
+#vg-tooltip-element table tr td.value { max-width: 14rem; white-space: normal; }
+.how { color: var(--dim); font-size: .9rem; margin: 1.6rem 0 0; }
 figcaption { font-size: .85rem; margin-top: .3rem; }
 a { color: var(--accent); }
 details { margin-top: 2.6rem; }
 summary { cursor: pointer; font-weight: 600; }
 pre { overflow-x: auto; font-size: .82rem; line-height: 1.45; border: 1px solid var(--rule); border-radius: 6px;
   padding: .8rem; }
+@media print {
+  :root { color-scheme: light; --ink: #1c1c1c; --dim: #5f6368; --paper: #fff; --rule: #dcdcd8; --accent: #0072b2;
+    --warn: #fff4dc; }
+  figure, table { break-inside: avoid; }
+  figure.drawn img { display: block; }
+  .live, .how { display: none !important; }
+  details > :not(summary) { display: none; }
+}
 """
 """The page of a single run: one column, with pictures as wide as the column."""
 
@@ -43,6 +63,7 @@ th.group { text-align: center; color: var(--ink); font-weight: 600; border-left:
 th:first-child { position: sticky; left: 0; background: var(--paper); }
 th[scope=row] { min-width: 10.5rem; }
 tr.head th { color: var(--dim); font-weight: 400; }
+@media (min-width: 40rem) { tr.head th { white-space: normal; } }
 tr.part th { text-align: left; font-weight: 600; padding-top: .8rem; }
 table { font-size: .85rem; }
 td { white-space: pre-line; }
@@ -57,7 +78,6 @@ nav a { display: block; }
   body { padding: 1.2rem .8rem 3rem; }
   table { font-size: .8rem; }
 }
-@media print { figure, table { break-inside: avoid; } }
 """
 )
 """Every other page: wide tables and a list of contents."""

@@ -1,148 +1,262 @@
-"""What every figure is made of: a style, panels in one column, and files with the numbers beside them."""
+"""What every figure is made of: layers of lines and markers, panels in one column, and a key."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Sequence
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import matplotlib
+import altair as alt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from sat_slime.config.disk import naming
+from sat_slime.report.looks import BLACK, Look
 
 Table = dict[str, np.ndarray]
 """The numbers of a figure, a column for each key; columns may differ in length."""
-Panel = Callable[[Axes, Table], bool]
-"""Draws into the axes, adds its numbers to the table; False when it has no data."""
 
-# Okabe and Ito's colours, told apart by the colour-blind; every line also has its own dash for print in grey.
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#CCCCCC"
-COLOURS = {
-    "black": BLACK,
-    "orange": ORANGE,
-    "sky": SKY,
-    "green": GREEN,
-    "blue": BLUE,
-    "vermilion": VERMILION,
-    "purple": PURPLE,
-}
-"""The colours, by the names that stabilizers have for them."""
-STYLE: Any = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "lines.linewidth": 1.6,
-    "legend.frameon": False,
-    "legend.borderaxespad": 0.1,
-    "legend.columnspacing": 1.4,
-    "legend.fontsize": 9,
-    "legend.handlelength": 2.6,
-    "svg.hashsalt": "sat_slime",  # equal data gives equal files
-}
-WIDTH, NARROW_WIDTH = 6.4, 5.2
-"""Inches. Figures have one column of panels, so that their text stays readable across a phone; in the narrow ones, of
-many lines and longer labels, text of 10 points is then 9 pixels high."""
+
+class Plot(NamedTuple):
+    """A panel that has data."""
+
+    chart: alt.Chart | alt.LayerChart
+    looks: Sequence[Look] = ()
+    """What its key lists."""
+
+
+Panel = Callable[[Table, alt.Parameter], Plot | None]
+"""Draws what the parameter shows of its lines, and adds its numbers to the table; None when it has no data."""
 
 
 @dataclass
 class Drawing:
     """A figure and the table of numbers in it."""
 
-    figure: Figure
+    chart: alt.TopLevelMixin
     table: Table
+    columns: int = 1
+    """Panels side by side."""
+
+
+# -------------------------------------------------------------------------------------------------------- data
+
+
+def rows(**columns: Any) -> alt.InlineData:
+    """Data of a chart, a row for each entry of the columns; what is one value stands in every row. Numbers have five
+    digits; what is not finite is missing."""
+    length = max((len(one) for one in columns.values() if _several(one)), default=1)
+    every = [[_short(value) for value in (one if _several(one) else [one] * length)] for one in columns.values()]
+    return alt.InlineData(values=[dict(zip(columns, row, strict=True)) for row in zip(*every, strict=True)])
+
+
+def joined(parts: Iterable[alt.InlineData]) -> alt.InlineData:
+    """The rows of all parts."""
+    return alt.InlineData(values=[row for part in parts for row in part.values])
+
+
+def _several(column: Any) -> bool:
+    return isinstance(column, (Sequence, np.ndarray)) and not isinstance(column, str)
+
+
+def _short(value: Any) -> str | float | None:
+    if isinstance(value, str):
+        return str(value)
+    return float(f"{value:.5g}") if value is not None and math.isfinite(value) else None
+
+
+# ------------------------------------------------------------------------------------------------------- layers
+
+
+def scale_of(looks: Sequence[Look], part: Callable[[Look], Any]) -> alt.Scale:
+    """The scale from the names of looks to a part of them."""
+    return alt.Scale(domain=[look.name for look in looks], range=[part(look) for look in looks])
+
+
+def in_colour(looks: Sequence[Look]) -> alt.Color:
+    """The colour of each look, of the column `line`."""
+    return alt.Color("line:N", scale=scale_of(looks, lambda look: look.colour), legend=None)
+
+
+def lines(
+    base: alt.Chart, looks: Sequence[Look], tips: Sequence[alt.Tooltip], *, marks: str = "", **line: Any
+) -> list[alt.Chart]:
+    """Layers of lines with their markers, which tell their values to a pointer.
+
+    Args:
+        base: a chart with x, y and a column `line` that has the names of the looks.
+        marks: an expression for the rows that have a marker; unset: all have.
+        line: further properties of the lines.
+    """
+    coloured = base.encode(in_colour(looks))
+    dashes = alt.StrokeDash("line:N", scale=scale_of(looks, lambda look: look.dashes), legend=None)
+    layers = [coloured.mark_line(clip=True, **line).encode(dashes)]
+    if any(look.marker for look in looks):
+        layers.append(markers(base.transform_filter(marks) if marks else base, looks))
+    return [*layers, pointed(base, tips)]
+
+
+def markers(base: alt.Chart, looks: Sequence[Look], size: int = 50) -> alt.Chart:
+    """A layer of markers, by the column `line`."""
+    shapes = alt.Shape("line:N", scale=scale_of(looks, lambda look: look.path), legend=None)
+    return base.mark_point(size=size, clip=True).encode(in_colour(looks), shapes, _fill(looks, legend=None))
+
+
+def _fill(looks: Sequence[Look], **more: Any) -> alt.Fill:
+    return alt.Fill("line:N", scale=scale_of(looks, lambda one: one.colour if one.filled else "transparent"), **more)
+
+
+def pointed(base: alt.Chart, tips: Sequence[alt.Tooltip]) -> alt.Chart:
+    """An unseen layer of points that tell their values to a pointer. Files have none of it."""
+    return base.mark_point(style="pointed", clip=True, size=110, filled=True, opacity=0, aria=False).encode(
+        tooltip=list(tips)
+    )
+
+
+def layered(*layers: Any, **more: Any) -> alt.LayerChart:
+    """Charts on top of each other."""
+    return alt.LayerChart(layer=list(layers), **more)
+
+
+def tip(column: str, title: str, form: str = ".4~g") -> alt.Tooltip:
+    """A line of what a pointer is told. column: as `y:Q` for a number, `line:N` for text."""
+    number = column.endswith(":Q")
+    return alt.Tooltip(column, title=title, format=form) if number else alt.Tooltip(column, title=title)
+
+
+def rule(axis: str, value: float, **look: Any) -> alt.Chart:
+    """A thin straight line at a value of x or y."""
+    style: dict[str, Any] = {"strokeWidth": 0.8, "color": BLACK}
+    chart = alt.Chart(rows(at=value)).mark_rule(**(style | look))
+    return chart.encode(**{axis: alt.datum(value)})
+
+
+def log_axis(**more: Any) -> dict[str, Any]:
+    """Scale and axis of logarithms, from the smallest value to the largest: not to the next powers of ten."""
+    room = {} if "domain" in more else {"nice": False, "padding": 8}
+    return {"scale": alt.Scale(type="log", **(room | more)), "axis": alt.Axis(tickCount=4, format="~g")}
+
+
+def steps_axis(title: str, **more: Any) -> alt.X:
+    """The x of a panel over whole numbers, such as optimizer steps."""
+    return alt.X(
+        "x:Q", title=title, axis=alt.Axis(tickMinStep=1), scale=alt.Scale(zero=False, nice=False, padding=5), **more
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- figures
 
 
 def column_of(
     panels: Sequence[Panel],
-    x_label: str,
     *,
-    width: float = NARROW_WIDTH,
-    height: float = 2.9,
-    legend: bool = True,
-    integer_x: bool = True,
+    height: int = 190,
+    one_key: bool = True,
+    zoom: bool = True,
+    linked: bool = True,
     table: Table | None = None,
 ) -> Drawing | None:
     """Panels one above the other. Those without data are left out, and a figure of none is None.
 
-    height: of one panel, inches. legend: one for all panels, above them. integer_x: the axes have ticks at whole
-    numbers alone. table: columns that come before those of the panels.
+    Args:
+        height: of a panel, pixels; one that has its own keeps it.
+        one_key: a single key for all panels, above them; else each panel has its own.
+        zoom: whether x can be moved and zoomed.
+        linked: all panels have the same x, and are zoomed together.
+        table: columns that come before those of the panels.
     """
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(layout="constrained")
-        column, numbers = _filled(figure, panels)
-        if not column:
-            return None
-        handles: dict[str, Any] = {}
-        for axes in column:
-            handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-            if integer_x:
-                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        column[-1].set_xlabel(x_label)
-        figure.set_size_inches(width, height * len(column) + 0.3)
-        if legend and handles:
-            rows = -(-len(handles) // 3)
-            figure.set_size_inches(width, height * len(column) + 0.4 + 0.21 * rows)
-            figure.legend(
-                handles.values(), handles.keys(), loc="outside upper left", ncols=3, handlelength=2.5, columnspacing=1.0
-            )
-        return Drawing(figure, (table or {}) | numbers)
+    numbers: Table = {}
+    drawn: list[tuple[Plot, alt.Parameter]] = []
+    for place, panel in enumerate(panels):
+        shown = chosen(0 if one_key else place)
+        if (plot := panel(numbers, shown)) is not None:
+            drawn.append((plot, shown))
+    if not drawn:
+        return None
+    charts: list[Any] = []
+    if one_key:
+        looks = list({look.name: look for plot, _ in drawn for look in plot.looks}.values())
+        charts += [key(looks, drawn[0][1])] if looks else []
+    for place, (plot, shown) in enumerate(drawn):
+        chart = plot.chart.copy(deep=False)
+        if chart.height is alt.Undefined:
+            chart.height = height
+        if plot.looks and not one_key:
+            charts.append(key(plot.looks, shown).properties(title=chart.title))
+            chart.title = alt.Undefined
+        charts.append(chart.add_params(_zoom(0 if linked else place)) if zoom else chart)
+    with quiet():
+        chart = alt.vconcat(*charts, spacing=12).resolve_scale(
+            **_OWN_SCALES, x="shared" if linked and zoom else "independent"
+        )
+    return Drawing(chart, (table or {}) | numbers)
 
 
-def _filled(figure: Figure, panels: Sequence[Panel]) -> tuple[list[Axes], Table]:
-    """The axes of the panels that have data, one above the other without gaps, and the numbers of all of them."""
-    table: Table = {}
-    column: list[Axes] = []
-    every: list[Axes] = list(figure.subplots(len(panels), 1, squeeze=False)[:, 0]) if panels else []
-    for panel, axes in zip(panels, every, strict=True):
-        numbers: Table = {}
-        if panel(axes, numbers):
-            table |= numbers
-            column.append(axes)
-        else:
-            axes.remove()
-    if 0 < len(column) < len(panels):
-        grid = figure.add_gridspec(len(column), 1)
-        for row, axes in enumerate(column):
-            axes.set_subplotspec(grid[row])
-    return column, table
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Altair warns of panels that share a selection, as the zoom is shared on purpose."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
-def save(drawing: Drawing, folder: Path, name: str) -> bytes:
-    """Write NAME.png, NAME.svg and NAME.csv into `folder`; returns the SVG. An OSError names the folder at least."""
-    with naming(folder):
-        return _save(drawing, folder, name)
+_OWN_SCALES: Any = dict.fromkeys(("color", "fill", "shape", "stroke", "strokeDash"), "independent")
 
 
-def _save(drawing: Drawing, folder: Path, name: str) -> bytes:
-    folder.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(STYLE):
-        drawing.figure.draw_without_rendering()
-        drawing.figure.set_layout_engine("none")  # one layout is enough for both files
-        drawing.figure.savefig(folder / f"{name}.png", dpi=130)
-        drawing.figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
-    rows = max((len(values) for values in drawing.table.values()), default=0)
-    with open(folder / f"{name}.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(drawing.table)
-        for row in range(rows):
-            writer.writerow([_cell(values, row) for values in drawing.table.values()])
-    return (folder / f"{name}.svg").read_bytes()
+def _zoom(place: int) -> alt.Parameter:
+    """Drag to move, Ctrl and the wheel to zoom: a wheel alone scrolls the page."""
+    wheel = "wheel![event.ctrlKey || event.metaKey]"
+    return alt.selection_interval(name=f"zoom_{place}", bind="scales", encodings=["x"], zoom=wheel)
 
 
-def _cell(values: np.ndarray, row: int) -> str:
-    if values.dtype.kind == "U":
-        return str(values[row]) if row < len(values) else ""
-    return f"{values[row]:.10g}" if row < len(values) and np.isfinite(values[row]) else ""
+def grid_of(grid: Sequence[Sequence[Any]], table: Table, looks: Sequence[Look] = ()) -> Drawing:
+    """Rows of panels that stand side by side, with a key to the looks above them, which chooses what chosen() shows."""
+    with quiet():
+        charts = [alt.hconcat(*row, spacing=12).resolve_scale(**_OWN_SCALES) for row in grid]
+        every = [key(looks, chosen()), *charts] if looks else charts
+        chart = alt.vconcat(*every, spacing=12).resolve_scale(**_OWN_SCALES)
+    return Drawing(chart, table, max(map(len, grid)))
+
+
+def facets(panel: alt.LayerChart, data: alt.InlineData, columns: int, table: Table, looks: Sequence[Look]) -> Drawing:
+    """The same panel for each name in the column `panel`, with a key to the looks above them."""
+    header = alt.Header(title=None, labelAnchor="start", labelFontWeight="bold", labelPadding=4)
+    names = list(dict.fromkeys(row["panel"] for row in data.values))
+    with quiet():
+        grid = panel.facet(alt.Facet("panel:N", header=header, sort=names), columns=columns, data=data)
+        chart = alt.vconcat(key(looks, chosen()), grid, spacing=12).resolve_scale(**_OWN_SCALES)
+    return Drawing(chart, table, columns)
+
+
+def chosen(place: int = 0) -> alt.Parameter:
+    """What a key lets show of the lines. place: of the key in its figure."""
+    return alt.selection_point(name=f"shown_{place}", fields=["line"], bind="legend")
+
+
+_BESIDE = 60
+"""Pixels left of a panel, for the labels of its axis: a key begins where the panel does."""
+
+
+def key(looks: Sequence[Look], shown: alt.Parameter) -> alt.Chart:
+    """The key to looks: an empty chart below its legend, in which a click chooses what is shown."""
+    names = scale_of(looks, lambda look: look.swatch)
+    entry = 52 + 7 * max(len(look.name) for look in looks)
+    legend = alt.Legend(
+        orient="top",
+        direction="horizontal",
+        columns=alt.expr(f"max(1, floor((room - {_BESIDE}) / {entry}))"),
+        symbolSize=25,
+        symbolOffset=12,
+        labelOffset=16,
+    )
+    return (
+        alt.Chart(rows(line=[look.name for look in looks]), height=1)
+        .mark_point(size=0, opacity=1)
+        .encode(
+            alt.Shape("line:N", scale=names, title=None, legend=legend),
+            alt.Stroke("line:N", scale=scale_of(looks, lambda look: look.colour), title=None),
+            _fill(looks, title=None),
+        )
+        .add_params(shown)
+    )

@@ -4,35 +4,50 @@ from __future__ import annotations
 
 import base64
 import csv
+import functools
+import hashlib
 import html
+import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import vl_convert
+
 from sat_slime.config.disk import naming
 from sat_slime.config.method_reading import method_label
 from sat_slime.report.css import WIDE_STYLE
-from sat_slime.report.drawing import Drawing, save
+from sat_slime.report.drawing import Drawing
+from sat_slime.report.figure_files import save
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, section
 from sat_slime.runs.rows import write_atomically
 
+_LIVE = Path(__file__).with_name("live.js")
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>{title} · sat-slime</title>
 <style>{style}</style>
 </head>
 <body>
 <h1>{title}</h1>
 {body}
-</body>
+{script}</body>
 </html>
 """
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
+"""A page asks nothing of a network, and runs no script but its own, whose digest is added."""
+_HOW = (
+    "A pointer on a figure tells the values. A click on a name above it shows that line alone, Shift and a click add "
+    "one or take it away, a double click brings all back. Drag along an axis to move, turn the wheel with Ctrl to "
+    "zoom, double-click to go back."
+)
 _FILES = (("csv", "numbers"), ("png", "PNG"), ("svg", "SVG"))
 
 
@@ -106,6 +121,7 @@ class Page:
         self._folder = folder
         self._contents: list[tuple[str, str]] = []
         self._body: list[str] = []
+        self._live = False
 
     def add(self, markup: str) -> None:
         """Add HTML that the list of contents does not name; nothing where it is empty."""
@@ -136,14 +152,19 @@ class Page:
         drawing = figure.draw()
         if drawing is None:
             return False
-        picture = base64.b64encode(save(drawing, self._folder / "figures", figure.name)).decode()
+        spec, svg = save(drawing, self._folder / "figures", figure.name)
+        if not self._live:
+            self._body.append(f'<p class="how">{_HOW}</p>')
+        self._live = True
+        live = f'<div class="live"></div><script type="application/json">{_in_script(spec)}</script>'
+        picture = base64.b64encode(svg).decode()
         self._contents.append((figure.name, figure.heading))
         name, heading = html.escape(figure.name), html.escape(figure.heading)
         files = " · ".join(f'<a href="figures/{name}.{kind}">{text}</a>' for kind, text in _FILES)
         alone = f'<p class="files"><code>{html.escape(command)}</code></p>' if command else ""
         self._body.append(
             f'<figure id="{name}"><h2>{heading}</h2><p>{html.escape(figure.sentence)}</p>'
-            f'<img alt="{heading}" src="data:image/svg+xml;base64,{picture}"><figcaption>{files}</figcaption>'
+            f'<img alt="{heading}" src="data:image/svg+xml;base64,{picture}">{live}<figcaption>{files}</figcaption>'
             f"{alone}</figure>"
         )
         return True
@@ -175,8 +196,39 @@ class Page:
         ]
         body = "\n".join([*filter(None, top), *self._body])
         path = self._folder / file
-        write_atomically(path, _PAGE.format(title=html.escape(title), style=style, body=body))
+        policy, script = _POLICY, ""
+        if self._live:
+            code = f"{_vega()}\n{_LIVE.read_text(encoding='utf-8')}"
+            digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+            policy, script = f"{policy}; script-src 'sha256-{digest}'", f"<script>{code}</script>\n"
+        values = {"title": html.escape(title), "style": style, "body": body, "policy": policy, "script": script}
+        write_atomically(path, _PAGE.format(**values))
         return path
+
+
+@functools.cache
+def _vega() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, which takes a second or two to make."""
+    return vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
+
+
+def _in_script(spec: Mapping[str, Any]) -> str:
+    """JSON in which no text can end the element that holds it. Data stand by columns, a column of few values as these
+    and their numbers: a fifth as long as by rows."""
+    datasets = {name: _by_columns(rows) for name, rows in spec["datasets"].items()}
+    text = json.dumps({**spec, "datasets": datasets}, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def _by_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, Any] = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        number = {value: i for i, value in enumerate(dict.fromkeys(values))}
+        few = len(number) < len(values) / 3
+        columns[name] = {"of": list(number), "at": [number[value] for value in values]} if few else values
+    return columns
 
 
 def check_out(folder: Path) -> None:

@@ -1,18 +1,37 @@
-"""Which report is written: of a single run, or of several runs together."""
+"""Which report is written: of a single run, of several runs together, of a study, or a check-up of a run of slime."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sat_slime.report.checkup.checkup import check
+from sat_slime.report.checkup.page import Findings, write_findings
 from sat_slime.report.comparison.page import write_grid_report
-from sat_slime.report.run.page import write_report
+from sat_slime.report.comparison.study.grids import is_study
+from sat_slime.report.comparison.study.page import write_study_report
+from sat_slime.report.run.figures import figures
+from sat_slime.report.run.page import write_report, write_tracked_report
 from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.trackers.tracked_run import is_tracker
 
 
 def write_reports(paths: Sequence[str | Path], out: str | Path | None, only: Sequence[str]) -> list[Path]:
-    """Write the report of a single run, where `paths` is one run folder and nothing of a comparison is asked for; else
-    one report of all of them. Returns what to look at. Raises RunFolderError."""
-    if len(paths) == 1 and out is None and not only and RunFolder(paths[0]).is_run():
-        return [write_report(paths[0])]
+    """Write the report of a single run, where `paths` is one run folder and nothing of a comparison is asked for, or
+    one tracker's files; of a study, where it is one folder of grids; else one report of all of them. Returns what to
+    look at. Raises RunFolderError."""
+    path = Path(paths[0])
+    if len(paths) == 1 and out is None and not only and RunFolder(path).is_run():
+        return [write_report(path)]
+    if len(paths) == 1 and is_study(path):
+        return write_study_report(path, out, only)
+    if len(paths) == 1 and not only and not (path / "metrics.jsonl").exists() and is_tracker(path):
+        return [write_tracked_report(path, Path(out or "report"))]
     return write_grid_report(paths, out, only)
+
+
+def write_checkup(
+    paths: Sequence[Path], out: Path, reward_key: str | None, on_file: Callable[[str], object]
+) -> Findings:
+    """Write the check-up of a run of slime, from what there is of its trackers and dumps. Raises RunFolderError."""
+    return write_findings(check(paths, reward_key, on_file), paths, out, figures)

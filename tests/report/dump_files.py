@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sat_slime.report.replay.step_batch import StepBatch
+from sat_slime.report.dumps.step_batch import StepBatch
 from sat_slime.rollout.token_dump import TokenDump, dump_path, write_dump
 
 
@@ -53,7 +53,7 @@ def schedule(per_step):
 
 def format_2(columns, ranks, rollout_id=0):
     """What slime after 0.3.1 saves. ranks: (partition, responses per micro-batch and step) of each data-parallel
-    rank. Held against slime's own function in test_slime_dump.py."""
+    rank. Held against slime's own function in dumps/test_train_dump.py."""
     shards, samples = [], []
     for rank, (partition, per_step) in enumerate(ranks):
         mine = part(columns, partition)

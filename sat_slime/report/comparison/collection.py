@@ -23,7 +23,8 @@ from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, read_yaml, section
 from sat_slime.runs.row_faults import last_step, missing_steps
 from sat_slime.runs.rows import columns, read_histograms, read_rows
-from sat_slime.runs.slime_rows import adopt, is_slime_log, split_log
+from sat_slime.runs.slime_rows import adopt
+from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_tracked, what_it_is
 
 Rows = list[dict[str, Any]]
 _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
@@ -186,13 +187,14 @@ def _known_to(grid: GridFolder, left_out: list[str]) -> tuple[list[Cell], dict[s
 
 
 def load_compared_run(path: Path) -> ComparedRun:
-    """A run folder, a folder with metrics.jsonl, or a file of metrics. Raises RunFolderError when it is none."""
-    if path.is_file():
-        return _of_file(path)
+    """A run folder, a folder with metrics.jsonl, or what a tracker left. Raises RunFolderError when it is none."""
     if not (path / "metrics.jsonl").exists() and not RunFolder(path).is_run():
-        raise RunFolderError(
-            f"{path} is no run, grid or file of metrics: a run has config.yaml or metrics.jsonl, a grid grid.yaml"
-        )
+        if not is_tracker(path):
+            raise RunFolderError(
+                f"{path} is no run, grid or file of metrics: {what_it_is(path)}. A run has config.yaml or "
+                f"metrics.jsonl, a grid grid.yaml; of other runs {READABLE} can be read"
+            )
+        return _tracked(path)
     folder = RunFolder(path)
     state = folder.state()
     run = _compared_run(path, read_yaml(folder.config), read_rows(folder.metrics), read_rows(folder.eval))
@@ -201,14 +203,11 @@ def load_compared_run(path: Path) -> ComparedRun:
     return run
 
 
-def _of_file(path: Path) -> ComparedRun:
-    """The run in a file with rows by slime's names, or in a metrics.jsonl with its eval.jsonl beside it."""
-    rows = read_rows(path)
-    if not rows:
-        raise RunFolderError(f"{path} holds no JSON lines: give a run folder, a grid or a file like metrics.jsonl")
-    metrics, evals = split_log(rows) if is_slime_log(rows) else (rows, read_rows(path.with_name("eval.jsonl")))
+def _tracked(path: Path) -> ComparedRun:
+    """The run that a tracker's file or folder holds, or a metrics.jsonl with its eval.jsonl beside it."""
+    tracked = read_tracked([path])
     name = path.parent / path.parent.name if path.stem in ("metrics", "log") else path.with_suffix("")
-    run = _compared_run(Path(name), {}, metrics, evals)
+    run = _compared_run(Path(path if path.is_dir() else name), {}, tracked.metrics, tracked.evals)
     run.path = path
     return run
 
@@ -235,20 +234,28 @@ def _compared_run(path: Path, config: dict[str, Any], metric_rows: Rows, eval_ro
 
 def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]:
     """Settings in which the runs differ beyond method, lag and seed: {dotted key: {value: runs}}."""
-    flat = [_flat(run.config) for run in runs if run.config]
+    flat = [(told_settings(run.config), _base_of(run.config)) for run in runs if run.config]
     differing: dict[str, dict[str, int]] = {}
-    for key in sorted({key for values in flat for key in values}):
-        if among(key, _NOT_TOLD):
-            continue
+    for key in sorted({key for values, _ in flat for key in values}):
         counts: dict[str, int] = {}
-        for values in flat:
-            if key.startswith("method.settings.") and "." not in str(values.get("method.base")):
+        for values, base in flat:
+            if key.startswith("method.settings.") and "." not in base:
                 continue  # its base has its settings elsewhere
             text = str(values.get(key, "unset"))
             counts[text] = counts.get(text, 0) + 1
         if len(counts) > 1:
             differing[key] = counts
     return differing
+
+
+def _base_of(config: Mapping[str, Any]) -> str:
+    method = config.get("method")
+    return str(method.get("base")) if isinstance(method, Mapping) else ""
+
+
+def told_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run by dotted keys, but for those of a cell and those that compute nothing."""
+    return {key: value for key, value in _flat(config).items() if not among(key, _NOT_TOLD)}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import altair as alt
 import numpy as np
-from matplotlib.axes import Axes
 
 from sat_slime.objective import named_method
 from sat_slime.report.comparison.collection import ComparedRun
 from sat_slime.report.comparison.methods import label_of, method_called
-from sat_slime.report.drawing import COLOURS, Table
+from sat_slime.report.drawing import Plot, in_colour, joined, layered, lines, rows, tip
+from sat_slime.report.looks import COLOURS, Look, apart
 from sat_slime.report.smoothing import smooth, window_of
 
 MARKS = 6
 """Markers on a line."""
 
 
-def style_of(name: str) -> dict[str, Any]:
-    """How a method is drawn: as its stabilizers say; a name that is none of a method as GRPO."""
-    style = (method_called(name) or named_method("grpo")).style
-    colour = COLOURS.get(style.colour, style.colour)
-    return {
-        "color": colour,
-        "linestyle": style.dash,
-        "marker": style.marker,
-        "markersize": 4.5,
-        "markerfacecolor": colour if style.filled else "white",
-        "markeredgecolor": colour,
-        "markeredgewidth": 1.1,
-        "linewidth": 1.4,
-    }
+def looks_of(names: Sequence[str]) -> dict[str, Look]:
+    """How methods are drawn: as their stabilizers say, a name that is none of a method as GRPO, and no two alike."""
+    looks = []
+    for name in names:
+        style = (method_called(name) or named_method("grpo")).style
+        colour = COLOURS.get(style.colour, style.colour)
+        looks.append(Look(label_of(name), colour, style.dash, style.marker, style.filled))
+    return dict(zip(names, apart(looks), strict=True))
 
 
 def key_to(names: Iterable[str]) -> str:
@@ -83,31 +79,46 @@ def seed_mean(values: np.ndarray) -> np.ndarray:
     return values.mean(axis=0) if len(values) else np.full(values.shape[1], np.nan)
 
 
-def draw_seeds(
-    axes: Axes,
-    table: Table,
-    method: str,
-    curves: Sequence[tuple[np.ndarray, np.ndarray]],
-    place: int,
-    column: str,
-    band: bool,
-    scale: float = 1.0,
-) -> bool:
-    """The mean over the seeds of a method, with the range from the least to the greatest of them where `band`."""
+@dataclass(frozen=True)
+class SeedCurve:
+    """The mean over the seeds of a method and their range, at the x that all of them have."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    """The least seed."""
+    high: np.ndarray
+    seeds: int
+
+    def rows(self, look: Look, place: int) -> alt.InlineData:
+        """Data of a chart. place: of the method among those of the panel."""
+        marked = np.isin(np.arange(len(self.x)), marks(len(self.x), place)).astype(float)
+        more = {"marked": marked, "seeds": self.seeds}
+        return rows(x=self.x, y=self.mean, low=self.low, high=self.high, line=look.name, **more)
+
+
+def seed_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]], scale: float = 1.0) -> SeedCurve | None:
+    """The curves of the seeds together; None where there is no x that all of them have."""
     curves = [curve for curve in curves if len(curve[0])]
-    if not curves:
-        return False
     x, values = aligned(curves)
-    values = scale * values
     mean = seed_mean(values)
     known = np.isfinite(mean)
-    x, values, mean = x[known], values[:, known], mean[known]
-    if not len(x):
-        return False
-    style = style_of(method)
-    axes.plot(x, mean, label=label_of(method), markevery=marks(len(x), place), **style)
-    table |= {f"{column}: x": x, f"{column}: mean": mean}
-    if band and len(values) > 1:
-        axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.13, linewidth=0)
-        table |= {f"{column}: least": values.min(axis=0), f"{column}: greatest": values.max(axis=0)}
-    return True
+    if not known.any():
+        return None
+    values = scale * values[:, known]
+    return SeedCurve(x[known], scale * mean[known], values.min(axis=0), values.max(axis=0), len(values))
+
+
+def curve_panel(
+    parts: Mapping[Look, alt.InlineData], title: str, x: alt.X, y: alt.Y, shown: alt.Parameter, *, band: bool = True
+) -> Plot:
+    """A panel of the rows of seed curves, with their range as a band."""
+    looks, unit = list(parts), str(y["title"])
+    base = alt.Chart().encode(x, y).transform_filter(shown)
+    tips = [tip("line:N", "method"), tip("x:Q", str(x["title"]), "d"), tip("y:Q", f"mean, {unit}")]
+    tips += [tip("low:Q", "least seed"), tip("high:Q", "greatest"), tip("seeds:Q", "seeds", "d")]
+    layers = lines(base, looks, tips, marks="datum.marked")
+    if band:
+        low = alt.Y("low:Q", title=unit)
+        layers.insert(0, base.mark_area(opacity=0.13).encode(low, in_colour(looks), y2="high:Q"))
+    return Plot(layered(*layers, data=joined(parts.values()), title=title), looks)

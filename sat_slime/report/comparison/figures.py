@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import matplotlib
+import altair as alt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from sat_slime.objective.metrics import axis_of
 from sat_slime.report.comparison.collection import ComparedRun
 from sat_slime.report.comparison.contrasts import Comparison, score_curve
-from sat_slime.report.comparison.curves import draw_seeds, metric_curve, style_of
+from sat_slime.report.comparison.curves import curve_panel, looks_of, metric_curve, seed_curve
 from sat_slime.report.comparison.methods import label_of
-from sat_slime.report.comparison.paper_numbers import paper_cell
-from sat_slime.report.drawing import GREY, NARROW_WIDTH, STYLE, Drawing, Table, column_of
+from sat_slime.report.comparison.paper_numbers import PaperCell, paper_cell
+from sat_slime.report.drawing import (
+    Drawing,
+    Plot,
+    Table,
+    column_of,
+    grid_of,
+    in_colour,
+    joined,
+    layered,
+    lines,
+    log_axis,
+    markers,
+    pointed,
+    rows,
+    steps_axis,
+    tip,
+)
+from sat_slime.report.looks import CROSS, Look
 from sat_slime.report.smoothing import smooth
 from sat_slime.runs.collapse import KL_RISE, MISMATCH_CEILING, MISMATCH_RISE, first_departure
 
@@ -28,94 +43,131 @@ def lag_name(lag: int | None) -> str:
 
 def draw_scores(comparison: Comparison) -> Drawing | None:
     """Best scores: the paper's on the left, ours with intervals and seeds on the right, a row of panels per lag."""
-    lags = [
-        lag
-        for lag in comparison.collection.lags
-        if any(comparison.summary(method, lag).best.n for method in comparison.collection.methods)
-    ]
+    methods = comparison.collection.methods
+    lags = [lag for lag in comparison.collection.lags if any(comparison.summary(m, lag).best.n for m in methods)]
     if not lags:
         return None
-    methods = comparison.collection.methods[::-1]
-    table: Table = {"method": np.array([label_of(method) for method in methods])}
-    with matplotlib.rc_context(STYLE):
-        size = (NARROW_WIDTH, (0.6 + 0.23 * len(methods)) * len(lags) + 0.3)
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(len(lags), 2, squeeze=False, sharey=True, sharex="col", width_ratios=(2, 3))
-        for (left, right), lag in zip(grid, lags, strict=True):
-            _paper_dots(left, table, methods, lag)
-            _our_dots(right, table, comparison, methods, lag)
-            left.set_yticks(range(len(methods)), [label_of(method) for method in methods])
-            left.set_ylim(-0.6, len(methods) - 0.4)
-            left.set_title(f"{lag_name(lag)}: paper")
-            right.set_title(f"{lag_name(lag)}: ours")
-        grid[-1, 0].set_xlabel("best AIME24, %")
-        grid[-1, 1].set_xlabel("best held-out accuracy, %")
-        return Drawing(figure, table)
+    looks = looks_of(methods)
+    table: Table = {"method": np.array([label_of(method) for method in methods[::-1]])}
+    grid = []
+    for lag in lags:
+        cells = [paper_cell(method, lag) for method in methods]
+        table[f"{lag_name(lag)}: paper %"] = np.array([cell.score if cell else np.nan for cell in cells])[::-1]
+        paper = [_paper_scores(cells, looks, lag)] if any(cells) else []
+        grid.append([*paper, _our_scores(comparison, looks, lag, table, named=not paper)])
+    return grid_of(grid, table)
 
 
-def _paper_dots(axes: Axes, table: Table, methods: Sequence[str], lag: int | None) -> None:
-    cells = [paper_cell(method, lag) for method in methods]
-    for place, cell in enumerate(cells):
-        if cell is not None:
-            style = style_of(cell.method) | {"linestyle": "", "markersize": 6}
-            axes.plot(cell.score, place, **style | ({"marker": "X"} if cell.collapsed else {}))
-    table[f"{lag_name(lag)}: paper %"] = np.array([cell.score if cell else np.nan for cell in cells])
+def by_method(looks: Iterable[Look], *, column: str = "line", named: bool = True) -> alt.Y:
+    """Methods one below the other; named: with their names beside them."""
+    return alt.Y(
+        f"{column}:N", title=None, sort=[look.name for look in looks], axis=alt.Axis(labels=named, ticks=False)
+    )
 
 
-def _our_dots(axes: Axes, table: Table, comparison: Comparison, methods: Sequence[str], lag: int | None) -> None:
-    rows = [comparison.summary(method, lag) for method in methods]
-    for place, row in enumerate(rows):
-        style = style_of(row.method)
-        seeds = [100 * comparison.of(run).best for run in comparison.collection.of(row.method, lag)]
-        axes.plot(seeds, [place + 0.24] * len(seeds), ".", color=style["color"], markersize=3.5)
-        if np.isfinite(row.best.low):
-            low, high = max(0.0, 100 * row.best.low), min(100.0, 100 * row.best.high)
-            axes.plot([low, high], [place, place], color=style["color"], linewidth=1.6)
-        if row.best.n:
-            marker = "X" if row.collapsed else style["marker"]
-            axes.plot(100 * row.best.mean, place, **style | {"linestyle": "", "marker": marker, "markersize": 6})
-    table |= {
-        f"{lag_name(lag)}: ours mean %": np.array([100 * row.best.mean for row in rows]),
-        f"{lag_name(lag)}: ours low %": np.array([100 * row.best.low for row in rows]),
-        f"{lag_name(lag)}: ours high %": np.array([100 * row.best.high for row in rows]),
-        f"{lag_name(lag)}: ours seeds": np.array([float(row.best.n) for row in rows]),
-    }
+def _paper_scores(cells: list[PaperCell | None], looks: Mapping[str, Look], lag: int | None) -> alt.LayerChart:
+    score = [cell.score if cell else np.nan for cell in cells]
+    fell = [float(cell is not None and cell.collapsed) for cell in cells]
+    data = rows(x=score, line=[look.name for look in looks.values()], fell=fell)
+    x = alt.X("x:Q", title="best AIME24, %", scale=alt.Scale(zero=False))
+    base = alt.Chart(data).encode(x, by_method(looks.values())).transform_filter("isValid(datum.x)")
+    return _scores([], base, looks, f"{lag_name(lag)}: paper", [tip("x:Q", "best AIME24, %", ".2f")])
+
+
+def _our_scores(
+    comparison: Comparison, looks: Mapping[str, Look], lag: int | None, table: Table, *, named: bool
+) -> alt.LayerChart:
+    summaries = [comparison.summary(method, lag) for method in looks]
+    mean, low, high = (
+        np.array([100 * getattr(one.best, part) for one in summaries]) for part in ("mean", "low", "high")
+    )
+    count = [float(one.best.n) for one in summaries]
+    columns = {"ours mean %": mean, "ours low %": low, "ours high %": high, "ours seeds": np.array(count)}
+    table.update({f"{lag_name(lag)}: {name}": values[::-1] for name, values in columns.items()})
+    names = [look.name for look in looks.values()]
+    fell = [float(one.collapsed > 0) for one in summaries]
+    data = rows(x=mean, low=np.clip(low, 0, None), high=np.clip(high, None, 100), line=names, seeds=count, fell=fell)
+    runs = [(run, looks[run.method].name) for method in looks for run in comparison.collection.of(method, lag)]
+    seeds = rows(
+        x=[100 * comparison.of(run).best for run, _ in runs],
+        line=[name for _, name in runs],
+        seed=["unknown" if run.seed is None else str(run.seed) for run, _ in runs],
+    )
+    x = alt.X("x:Q", title="best held-out accuracy, %", scale=alt.Scale(zero=False))
+    y = by_method(looks.values(), named=named)
+    base = alt.Chart(data).encode(x, y).transform_filter("isValid(datum.x)")
+    dots = alt.Chart(seeds).mark_point(size=12, filled=True, yOffset=-6, opacity=1)
+    dots = dots.encode(
+        x,
+        y,
+        in_colour(list(looks.values())),
+        tooltip=[tip("line:N", "method"), tip("seed:N", "seed"), tip("x:Q", "best, %")],
+    )
+    bars = base.mark_rule(strokeWidth=1.6, clip=True).encode(
+        alt.X("low:Q", title=x["title"]), in_colour(list(looks.values())), x2="high:Q"
+    )
+    tips = [tip("x:Q", "mean of the best, %", ".2f"), tip("low:Q", "95 % interval from", ".2f")]
+    tips += [tip("high:Q", "to", ".2f"), tip("seeds:Q", "seeds", "d")]
+    return _scores([bars, dots], base, looks, f"{lag_name(lag)}: ours", tips)
+
+
+def _scores(
+    layers: list[alt.Chart], base: alt.Chart, looks: Mapping[str, Look], title: str, tips: list[alt.Tooltip]
+) -> alt.LayerChart:
+    """A marker for each method; a cross where it collapsed."""
+    every = list(looks.values())
+    crosses = base.transform_filter("datum.fell").mark_point(shape=CROSS, size=70, filled=True, opacity=1)
+    stands = markers(base.transform_filter("!datum.fell"), every)
+    dots = pointed(base, [tip("line:N", "method"), *tips])
+    return layered(*layers, stands, crosses.encode(in_colour(every)), dots, title=title, height=alt.Step(18))
+
+
+Y_TITLES = {
+    "accuracy": "held-out accuracy, %",
+    "reward/mean": "mean reward",
+    "mismatch/d_pi": f"d_pi, {axis_of('mismatch/d_pi')[0]}",
+}
 
 
 def draw_drift(comparison: Comparison) -> Drawing | None:
     """d_pi over training, all methods, a panel per lag."""
     panels = [partial(_lines, comparison, lag, None, "mismatch/d_pi") for lag in comparison.collection.lags]
-    return column_of(panels, "optimizer step", height=3.6)
+    return column_of(panels, height=260)
 
 
-def _lines(comparison: Comparison, lag: int | None, family: str | None, key: str, axes: Axes, table: Table) -> bool:
-    """Draw a line for each method at a lag. family: only methods with that ratio; None: all."""
-    drawn = False
-    methods = [m for m in comparison.collection.methods if family is None or family_of(m) == family]
+def _lines(
+    comparison: Comparison, lag: int | None, family: str | None, key: str, table: Table, shown: alt.Parameter
+) -> Plot | None:
+    """A line for each method at a lag. family: only methods with that ratio; None: all."""
+    looks = looks_of(comparison.collection.methods)
+    methods = [method for method in looks if family is None or family_of(method) == family]
+    parts, means = {}, []
     for place, method in enumerate(methods):
         runs = comparison.collection.of(method, lag)
+        curve = seed_curve([curve_of(run, key) for run in runs], 100.0 if key == "accuracy" else 1.0)
+        if curve is None:
+            continue
         column = f"{method} {lag_name(lag)}"
-        if key == "accuracy":
-            curves, scale = [score_curve(run) for run in runs], 100.0
-        elif key == "reward/mean":
-            curves, scale = [reward_by_version(run) for run in runs], 1.0
-        else:
-            curves, scale = [metric_curve(run, key) for run in runs], 1.0
-        drawn |= draw_seeds(axes, table, method, curves, place, column, band=family is not None, scale=scale)
-    names = {
-        "accuracy": "held-out accuracy, %",
-        "reward/mean": "mean reward",
-        "mismatch/d_pi": f"d_pi, {axis_of('mismatch/d_pi')[0]}",
-    }
-    axes.set_title(f"{lag_name(lag)}{'' if family is None else ', ' + family}")
-    axes.set_ylabel(names[key])
-    if key == "mismatch/d_pi" and drawn:
-        top, bottom = axes.dataLim.y1, axes.dataLim.y0
-        if bottom > 0 and top > 8 * bottom:
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(bottom=0)
-    return drawn
+        table |= {f"{column}: x": curve.x, f"{column}: mean": curve.mean}
+        if family is not None and curve.seeds > 1:
+            table |= {f"{column}: least": curve.low, f"{column}: greatest": curve.high}
+        parts[looks[method]] = curve.rows(looks[method], place)
+        means.append(curve.mean)
+    if not parts:
+        return None
+    every = np.concatenate(means)
+    wide = key == "mismatch/d_pi" and every.min() > 0 and every.max() > 8 * every.min()
+    y = alt.Y("y:Q", title=Y_TITLES[key], **(log_axis() if wide else {"scale": alt.Scale(zero=key == "mismatch/d_pi")}))
+    x = steps_axis("optimizer step" if key == "mismatch/d_pi" else "updates of the weights that were measured")
+    title = f"{lag_name(lag)}{'' if family is None else ', ' + family}"
+    return curve_panel(parts, title, x, y, shown, band=family is not None)
+
+
+def curve_of(run: ComparedRun, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """(x, y) of a run: accuracy and reward by the updates of the weights that earned them, other metrics by step."""
+    if key == "accuracy":
+        return score_curve(run)
+    return reward_by_version(run) if key == "reward/mean" else metric_curve(run, key)
 
 
 def family_of(method: str) -> str:
@@ -143,7 +195,7 @@ def draw_learning(comparison: Comparison, key: str) -> Drawing | None:
         for lag in comparison.collection.lags
         for family in ("token ratio", "sequence ratio")
     ]
-    return column_of(panels, "optimizer updates of the weights that were measured")
+    return column_of(panels)
 
 
 def draw_departure(comparison: Comparison) -> Drawing | None:
@@ -154,7 +206,7 @@ def draw_departure(comparison: Comparison) -> Drawing | None:
         for lag in comparison.collection.lags
         for key, label in keys
     ]
-    return column_of(panels, "optimizer step", legend=True)
+    return column_of(panels, height=240)
 
 
 def departure_of(run: ComparedRun, key: str) -> int | None:
@@ -166,43 +218,49 @@ def departure_of(run: ComparedRun, key: str) -> int | None:
     return first_departure(metrics["step"], metrics[key], run.data.period, rise, float(ceiling))
 
 
-_NAME: Any = {
-    "xytext": (-7, 7),
-    "textcoords": "offset points",
-    "ha": "right",
-    "fontsize": 7,
-    "zorder": 4,
-    "bbox": {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
-}
-
-
-def _departure_panel(comparison: Comparison, lag: int | None, key: str, label: str, axes: Axes, table: Table) -> bool:
+def _departure_panel(
+    comparison: Comparison, lag: int | None, key: str, label: str, table: Table, shown: alt.Parameter
+) -> Plot | None:
     # runs that broke off are drawn too: what broke them may be seen here
     runs = [run for run in comparison.collection.runs if run.lag == lag and len(metric_curve(run, key)[0])]
-    left = 0
-    for run in runs:
+    looks = looks_of(comparison.collection.methods)
+    leavers: dict[str, Look] = {}
+    curves: dict[bool, list[alt.InlineData]] = {False: [], True: []}
+    marked: list[alt.InlineData] = []
+    for number, run in enumerate(runs):
         steps, values = metric_curve(run, key)
-        at = departure_of(run, key)
-        seed = "" if run.seed is None else f" seed {run.seed}"
-        style = style_of(run.method) | {"marker": ""}
-        if at is None:
-            axes.plot(steps, values, color=GREY, linewidth=0.7, zorder=1)
-            continue
-        axes.plot(steps, values, **style, zorder=2, label=label_of(run.method))
-        index = int(np.searchsorted(steps, at))
-        mark = {"marker": style_of(run.method)["marker"], "markersize": 8, "markerfacecolor": "white"}
-        axes.plot(at, values[index], color=style["color"], markeredgewidth=1.6, zorder=3, linestyle="", **mark)
-        if left < 8:  # more names than that would cover each other; the table has them all
-            axes.annotate(f"{run.label}{seed}, {at}", (at, values[index]), **_NAME)
-        left += 1
-    if not runs:
-        return False
-    for run in runs:
+        at, look = departure_of(run, key), looks[run.method]
         column = f"{run.method} {lag_name(lag)} seed {run.seed}: {key}"
-        steps, values = metric_curve(run, key)
-        table |= {f"{column}: step": steps, column: values}
-        table[f"{column}: departed at"] = np.array([departure_of(run, key) or np.nan])
-    axes.set_yscale("log", nonpositive="mask")
-    axes.set_title(f"{lag_name(lag)}: {left} of {len(runs)} runs left their low band")
-    axes.set_ylabel(label)
-    return True
+        table |= {f"{column}: step": steps, column: values, f"{column}: departed at": np.array([at or np.nan])}
+        seed = "" if run.seed is None else f"seed {run.seed}"
+        of_run = {"line": look.name, "seed": seed, "run": number}
+        curves[at is not None].append(rows(x=steps, y=np.where(values > 0, values, np.nan), **of_run))
+        if at is not None:
+            leavers[run.method] = look
+            level = values[int(np.searchsorted(steps, at))]
+            # more names than that would cover each other; a pointer finds them all
+            told = f"{look.name} {seed}, {at}" if len(marked) < 8 else ""
+            marked.append(rows(x=at, y=level, told=told, **of_run))
+    if not runs:
+        return None
+    x, y = steps_axis("optimizer step"), alt.Y("y:Q", title=label, **log_axis())
+    who = [tip("line:N", "method"), tip("seed:N", "run")]
+    stays = alt.Chart(joined(curves[False])).encode(x, y, alt.Detail("run:N"), tooltip=who)
+    layers: list[Any] = [stays.mark_line(strokeWidth=0.9, opacity=0.3)]
+    drawn = list(leavers.values())
+    if drawn:
+        base = alt.Chart().transform_filter(shown)
+        left = base.encode(x, y, alt.Detail("run:N"))
+        tips = [*who, tip("x:Q", "step", "d"), tip("y:Q", label)]
+        named = base.encode(x, y)
+        layers += [
+            layered(*lines(left, drawn, tips, marks="false"), data=joined(curves[True])),
+            layered(
+                markers(named, drawn, size=130),
+                named.mark_text(align="right", dx=-8, dy=-9, fontSize=10).encode(text="told:N"),
+                pointed(named, [*who, tip("x:Q", "left its band at step", "d"), tip("y:Q", label)]),
+                data=joined(marked),
+            ),
+        ]
+    title = f"{lag_name(lag)}: {len(marked)} of {len(runs)} runs left their low band"
+    return Plot(layered(*layers, title=title), drawn)

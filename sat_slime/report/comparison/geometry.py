@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import groupby
 
-import matplotlib
+import altair as alt
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from sat_slime.objective import Clip, TokenBatch, named_method, policy_surrogate
 from sat_slime.objective.clip import clipped_surrogate
 from sat_slime.objective.stabilizers.clips.sat import contracted_ends
-from sat_slime.report.drawing import NARROW_WIDTH, STYLE, Drawing, Table
+from sat_slime.report.drawing import Drawing, Plot, Table, column_of, in_colour, joined, layered, rows, rule, tip
+from sat_slime.report.looks import GREY, ORANGE, Look
 
 MU = 0.01
 """Probability of the sampled token under the engine, which DPPO's bound needs: delta / mu = 0.1."""
@@ -62,58 +61,63 @@ def regions(slopes: np.ndarray) -> np.ndarray:
 
 PANELS = (
     ("PPO", lambda: by_method("ppo"), "PPO: outward updates stop at 1 ± 0.2"),
-    ("DPPO", lambda: by_method("dppo"), f"DPPO-TV on a token of μ = {MU}: they stop at 1 ± δ/μ"),
-    ("SAT, c = 0.6", with_fixed_factor, f"SAT with factor {FIXED_FACTOR}, as in the paper: 1 ± 0.12"),
+    ("DPPO", lambda: by_method("dppo"), f"DPPO-TV, μ = {MU}: they stop at 1 ± δ/μ"),
+    ("SAT, c = 0.6", with_fixed_factor, f"SAT, factor {FIXED_FACTOR} as in the paper: 1 ± 0.12"),
     (
         "SAT",
         lambda: by_method("sat-grpo", QUANTILE),
-        f"SAT at q = {QUANTILE}: radius 0.2 / (1 + (d/q)²) beyond q",
+        f"SAT, q = {QUANTILE}: 0.2 / (1 + (d/q)²) beyond q",
     ),
 )
 """(name, slopes, title)."""
 
 
-def draw_geometry() -> Drawing:
+LOOKS = (
+    Look("kept", "transparent", "", "bar", filled=True),
+    Look("stopped, as by PPO", GREY, "", "bar", filled=True),
+    Look("stopped newly", ORANGE, "", "bar", filled=True),
+)
+"""Of KEPT, STOPPED and NEWLY."""
+SIDES = rows(x=[1.3, 0.7, 0.7, 1.3], y=[0.5, -0.5, 0.5, -0.5], text=["outward", "outward", "pull-back", "pull-back"])
+
+
+def draw_geometry() -> Drawing | None:
     """PPO, DPPO and SAT: where the gradient of a sampled token acts, is stopped, and is stopped newly."""
     r, a = np.meshgrid(RATIOS, ADVANTAGES)
-    table: Table = {"ratio": r.ravel(), "advantage": a.ravel()}
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(NARROW_WIDTH, 2.2 * len(PANELS) + 0.6), layout="constrained")
-        for axes, panel in zip(figure.subplots(len(PANELS), 1, sharex=True), PANELS, strict=True):
-            _panel(axes, table, *panel)
-        axes.set_xlabel("ratio r = π / μ of the sampled token")
-        names = ("kept", "stopped, as by PPO", "stopped newly")
-        patches = [
-            Patch(facecolor=c, edgecolor="#555555", hatch=h, label=n)
-            for c, h, n in zip(_FACES, _HATCHES, names, strict=True)
-        ]
-        figure.legend(handles=patches, loc="outside upper left", ncols=3)
-        return Drawing(figure, table)
+    panels = [partial(_panel, *panel) for panel in PANELS]
+    return column_of(panels, height=160, zoom=False, table={"ratio": r.ravel(), "advantage": a.ravel()})
 
 
-_FACES, _HATCHES = ("#ffffff", "#d0d0d0", "#f0c87a"), ("", "", "////")
-
-
-def _panel(axes: Axes, table: Table, name: str, slopes: Callable[[], np.ndarray], title: str) -> None:
+def _panel(name: str, slopes: Callable[[], np.ndarray], title: str, table: Table, shown: alt.Parameter) -> Plot:
     values = slopes()
     kind = regions(values)
     table[f"{name}: dS/dr"] = values.ravel()
     table[f"{name}: 0 kept, 1 stopped, 2 newly"] = kind.ravel().astype(float)
-    extent = (RATIOS[0], RATIOS[-1], ADVANTAGES[0], ADVANTAGES[-1])
-    axes.imshow(kind, origin="lower", extent=extent, aspect="auto", cmap=ListedColormap(_FACES), vmin=0, vmax=2,
-                interpolation="nearest")  # fmt: skip
-    if (kind == NEWLY).any():
-        masked = np.ma.masked_where(kind != NEWLY, np.ones(kind.shape))
-        axes.contourf(RATIOS, ADVANTAGES, masked, levels=[0.5, 1.5], colors="none", hatches=["////"])
-    axes.axvline(1, color="#000000", linewidth=0.8)
-    axes.axhline(0, color="#000000", linewidth=0.8)
-    for x, y, text in (
-        (1.3, 0.5, "outward"),
-        (0.7, -0.5, "outward"),
-        (0.7, 0.5, "pull-back"),
-        (1.3, -0.5, "pull-back"),
-    ):
-        axes.text(x, y, text, ha="center", va="center", fontsize=8)
-    axes.grid(False)
-    axes.set_title(title)
-    axes.set_ylabel("advantage")
+    area = alt.Chart(rectangles(kind)).transform_filter(shown)
+    area = area.encode(
+        alt.X("x:Q", title="ratio r = π / μ of the sampled token", scale=alt.Scale(zero=False, nice=False)),
+        alt.Y("y:Q", title="advantage", scale=alt.Scale(nice=False)),
+        in_colour(LOOKS),
+        x2="x2:Q",
+        y2="y2:Q",
+        tooltip=[tip("line:N", "the gradient is"), tip("x:Q", "ratio from"), tip("x2:Q", "to")],
+    )
+    text = alt.Chart(SIDES).mark_text().encode(x="x:Q", y="y:Q", text="text:N")
+    layers = [area.mark_rect(opacity=0.6), rule("x", 1), rule("y", 0), text]
+    return Plot(layered(*layers, title=title), LOOKS)
+
+
+def rectangles(kind: np.ndarray) -> alt.InlineData:
+    """(advantages, ratios) regions as rectangles: neighbours of one kind are one, and so are neighbouring rows that are
+    alike."""
+    r, a = (
+        np.concatenate([values[:1], (values[1:] + values[:-1]) / 2, values[-1:]]) for values in (RATIOS, ADVANTAGES)
+    )
+    found = []
+    for _, same in groupby(range(len(kind)), key=lambda row: kind[row].tobytes()):
+        band = list(same)
+        for one, run in groupby(range(kind.shape[1]), key=lambda column: int(kind[band[0], column])):
+            cells = list(run)
+            place = {"x": r[cells[0]], "x2": r[cells[-1] + 1], "y": a[band[0]], "y2": a[band[-1] + 1]}
+            found.append(rows(**place, line=LOOKS[one].name))
+    return joined(found)

@@ -21,7 +21,7 @@ from sat_slime.report.comparison.statistics import TEST
 from sat_slime.report.comparison.tables import difference_table, main_table, run_table
 from sat_slime.report.comparison.tail import draw_tail, gate_table, lag_table
 from sat_slime.report.comparison.token_weights import draw_token_weights
-from sat_slime.report.drawing import save
+from sat_slime.report.figure_files import save
 from sat_slime.report.page import Figure, Page, Sheet, check_out, listed
 from sat_slime.runs import collapse
 from sat_slime.runs.folder import RunFolderError, writable
@@ -93,7 +93,7 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
         "tail",
         "Tail of |d| by realized lag",
         "d = log π − log μ of single tokens, from the histograms of all runs at the highest lag. The realized lag is "
-        "that of the batch, and cycles from 1 to the configured one.",
+        "that of the batch, and cycles from 1 to the configured one. The sliders choose a step, of all runs together.",
         partial(draw_tail, collection),
     )
     yield Figure(

@@ -36,8 +36,8 @@ def main_table(comparison: Comparison, lag: int | None, ours: str, explain: bool
                 DASH if paper is None else f"{paper.score:.2f} ({paper.step}){' ‡' if paper.collapsed else ''}",
                 DASH if paper is None else f"{paper.d_pi:.4f}",
                 _mark(_best_text(one), from_best["best"].get(method)),
-                _mark(_estimate(one.late, PERCENT, 1), from_best["late"].get(method)),
-                _mark(_estimate(one.d_pi, NATS, 4), from_best["d_pi"].get(method)),
+                _mark(estimate_text(one.late, PERCENT, 1), from_best["late"].get(method)),
+                _mark(estimate_text(one.d_pi, NATS, 4), from_best["d_pi"].get(method)),
                 runs,
             ]
         )
@@ -89,14 +89,14 @@ def _numbers(one: Summary, paper: PaperCell | None) -> list[Any]:
 
 
 def _best_text(one: Summary) -> str:
-    text = _estimate(one.best, PERCENT, 1)
+    text = estimate_text(one.best, PERCENT, 1)
     if one.best_steps:
         least, most = min(one.best_steps), max(one.best_steps)
         text += f" ({least:.0f})" if least == most else f" ({least:.0f}–{most:.0f})"
     return text + (f" ‡ {one.collapsed}/{one.n}" if one.collapsed else "")
 
 
-def _estimate(estimate: Estimate, scale: float, digits: int) -> str:
+def estimate_text(estimate: Estimate, scale: float, digits: int) -> str:
     if not estimate.n:
         return DASH
     mean = f"{scale * estimate.mean:.{digits}f}"

@@ -6,15 +6,16 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
+import altair as alt
 import numpy as np
-from matplotlib.axes import Axes
 
 from sat_slime.objective.metrics import axis_of
+from sat_slime.report import histogram
 from sat_slime.report.comparison.collection import Collection, ComparedRun
 from sat_slime.report.comparison.methods import has, label_of
-from sat_slime.report.drawing import BLACK, BLUE, GREEN, ORANGE, VERMILION, Drawing, Table, column_of
+from sat_slime.report.drawing import Drawing, Panel, Plot, Table, column_of, joined, layered, lines, log_axis, rows, tip
+from sat_slime.report.looks import BLACK, BLUE, GREEN, ORANGE, VERMILION, Look
 
 BOUNDS = tuple(10.0**exponent for exponent in (-2, -1.5, -1, -0.5, 0))
 """Limits of the columns of |d| in the gate table, nats; each is an edge of the histograms."""
@@ -82,40 +83,43 @@ def _share_above(edges: np.ndarray, q: float) -> np.ndarray:
 
 
 def draw_tail(collection: Collection) -> Drawing | None:
-    """Histogram of |d|, and the share of the tokens above it, a line per realized lag; with and without R3."""
-    panels = []
-    for replayed, name in ((False, "without R3"), (True, "with R3")):
+    """Histogram of |d|, and the share of the tokens above it, a line per realized lag; with and without R3. Below, the
+    histogram of one step, of all runs together."""
+    panels: list[Panel] = []
+    for place, (replayed, name) in enumerate(((False, "without R3"), (True, "with R3"))):
         runs = [run for run in stalest(collection) if has(run.method, "r3") == replayed]
-        pools = pool(runs)
-        for kind in ("histogram", "tail"):
-            panels.append(partial(_panel, pools, kind, f"{len(runs)} run{'s' * (len(runs) != 1)} {name}: {kind}"))
-    return column_of(panels, "|d| = |log π − log μ| of a token, nats", integer_x=False)
+        told = f"{len(runs)} run{'s' * (len(runs) != 1)} {name}"
+        if not (pools := pool(runs)):
+            continue
+        panels += [partial(_panel, pools, kind, f"{told}: {kind}") for kind in ("histogram", "tail")]
+        found = histogram.usable([row for run in runs for row in run.data.histograms])
+        panels.append(histogram.over_steps(found, told, place))
+    return column_of(panels)
 
 
-def _panel(pools: dict[int, Pool], kind: str, title: str, axes: Axes, table: Table) -> bool:
+def _panel(pools: dict[int, Pool], kind: str, title: str, table: Table, shown: alt.Parameter) -> Plot:
     # lag 0 is the first batch alone, of weights that no training has touched
     lags = [lag for lag in pools if lag > 0] or list(pools)
     if len(lags) > len(_LINES):  # the ends and what lies evenly between them
         lags = [lags[round(i * (len(lags) - 1) / (len(_LINES) - 1))] for i in range(len(_LINES))]
+    looks, parts = [], []
     for lag, (colour, dash) in zip(lags, _LINES, strict=False):
+        looks.append(look := Look(f"realized lag {lag}", colour, dash))
         edges, share = pools[lag].edges, pools[lag].counts / max(pools[lag].counts.sum(), 1)
-        look: Any = {"color": colour, "linestyle": dash, "linewidth": 1.5, "label": f"realized lag {lag}"}
         if kind == "tail":
             above = share[::-1].cumsum()[::-1][1:]  # at each edge
-            shown = (above > 0) & (edges >= SHOWN_FROM)
-            axes.plot(edges[shown], above[shown], **look)
             table |= {f"{title}, lag {lag}: x": edges, f"{title}, lag {lag}: share above x": above}
+            parts.append(rows(x=edges, y=np.where(above > 0, above, np.nan), line=look.name, to=np.nan))
         else:
-            inner = share[1:-1]
-            axes.stairs(np.where(inner > 0, inner, np.nan), edges, **look)
             bounds = np.array([0.0, *edges, np.inf])
             table |= {f"{title}, lag {lag}: from": bounds[:-1], f"{title}, lag {lag}: share": share}
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(left=SHOWN_FROM)
-    axes.set_ylabel("share above |d|" if kind == "tail" else "share per bin")
-    axes.set_title(title)
-    return bool(lags)
+            parts.append(histogram.stairs(edges, share, look.name))
+        parts[-1] = alt.InlineData(values=[row for row in parts[-1].values if row["x"] >= SHOWN_FROM])
+    name = "share above |d|" if kind == "tail" else "share per bin"
+    base = alt.Chart(joined(parts)).encode(histogram.X, alt.Y("y:Q", title=name, **log_axis())).transform_filter(shown)
+    tips = [tip("line:N", "tokens at"), tip("x:Q", "|d|, nats"), tip("y:Q", name, ".3~%")]
+    how = {} if kind == "tail" else {"interpolate": "step-after"}
+    return Plot(layered(*lines(base, looks, tips, **how), title=title), looks)
 
 
 Rows = list[list[str]]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import matplotlib
+import altair as alt
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
 from sat_slime.objective import Method, TokenBatch, method_names, named_method, policy_surrogate
-from sat_slime.report.drawing import BLACK, BLUE, STYLE, VERMILION, WIDTH, Drawing, Table
+from sat_slime.report.drawing import Drawing, Table, chosen, facets, joined, layered, lines, rows, tip
 from sat_slime.report.judged import TOKEN_PROBABILITY, TOKEN_RATIO, judged_by
+from sat_slime.report.looks import BLACK, BLUE, VERMILION, Look
 
 MU = 0.15
 """Probability of the sampled token under the engine, for those that judge by more than the ratio."""
@@ -46,29 +46,23 @@ def weights(method: Method, sign: int) -> np.ndarray:
     return (slopes * sign).numpy()
 
 
+LOOKS = (Look("ratio r", BLACK, ":"), Look("A > 0", BLUE), Look("A < 0", VERMILION, "--"))
+_EVERY = 3
+"""Of so many ratios one is drawn; the table has all."""
+
+
 def draw_token_weights() -> Drawing:
     """A panel for each method: v over the ratio, for both signs of the advantage."""
-    names = drawn()
-    rows = -(-len(names) // COLUMNS)
     table: Table = {"ratio": RATIOS}
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, 1.35 * rows + 0.8), layout="constrained")
-        panels = figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False)
-        for axes in panels.ravel()[len(names) :]:
-            axes.set_axis_off()
-        for axes, name in zip(panels.ravel(), names, strict=False):
-            axes.plot(RATIOS, RATIOS, color=BLACK, linestyle=":", linewidth=1, label="ratio r")
-            for sign, colour, dash, text in ((1, BLUE, "-", "A > 0"), (-1, VERMILION, "--", "A < 0")):
-                values = weights(named_method(name), sign)
-                axes.plot(RATIOS, values, color=colour, linestyle=dash, label=text)
-                table[f"{name}: v, {text}"] = values
-            axes.set_title(name)
-        axes = panels[0, 0]  # all panels share its axes
-        axes.set_xscale("log")
-        axes.set_xticks([0.2, 0.5, 1, 2, 5], ["0.2", "0.5", "1", "2", "5"])
-        axes.minorticks_off()
-        axes.set_ylim(-1.2, 5.6)
-        figure.supxlabel(f"ratio r = π / μ of the sampled token, μ = {MU}", fontsize=10)
-        figure.supylabel("v = g / A", fontsize=10)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper left", ncols=3)
-        return Drawing(figure, table)
+    parts = []
+    for name in drawn():
+        parts.append(rows(x=RATIOS[::_EVERY], y=RATIOS[::_EVERY], line="ratio r", panel=name))
+        for sign, text in ((1, "A > 0"), (-1, "A < 0")):
+            values = table[f"{name}: v, {text}"] = weights(named_method(name), sign)
+            parts.append(rows(x=RATIOS[::_EVERY], y=values[::_EVERY], line=text, panel=name))
+    ratio = alt.X("x:Q", title=f"r = π / μ, μ = {MU}", scale=alt.Scale(type="log", nice=False))
+    ratio = ratio.axis(values=[0.2, 0.5, 1, 2, 5])
+    v = alt.Y("y:Q", title="v = g / A", scale=alt.Scale(domain=[-1.2, 5.6], nice=False))
+    base = alt.Chart().encode(ratio, v).transform_filter(chosen())
+    tips = [tip("panel:N", "method"), tip("line:N", "line"), tip("x:Q", "ratio"), tip("y:Q", "v")]
+    return facets(layered(*lines(base, LOOKS, tips), height=90), joined(parts), COLUMNS, table, LOOKS)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+import altair as alt
 import numpy as np
-from matplotlib.axes import Axes
 
 from sat_slime.objective.metrics import axis_of
 from sat_slime.report.diagnosis.tables import percent
-from sat_slime.report.drawing import BLACK, BLUE, ORANGE, VERMILION, Drawing, Table, column_of
+from sat_slime.report.drawing import Drawing, Plot, Table, column_of, joined, layered, lines, rows, steps_axis, tip
+from sat_slime.report.looks import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, Look
 from sat_slime.report.page import Figure, Sheet
 from sat_slime.runs.rows import Columns
 
@@ -37,7 +38,7 @@ def metrics_table(metrics: Columns) -> Sheet:
         "Policy and implementation part by lag",
         "Means over the split steps (Eq. split), in nats: of |d|, of |log π − log π_l|, of |log π_l − log μ|. "
         "Then the policy part's share of |d| in the direction of d, over all tokens and beyond the quantiles of each "
-        "step; the implementation part has the rest.",
+        "step, steps weighted by their |d|; the implementation part has the rest.",
         head,
         rows,
         numbers=[head, *numbers],
@@ -47,17 +48,17 @@ def metrics_table(metrics: Columns) -> Sheet:
 def metrics_findings(metrics: Columns) -> Iterator[str]:
     """What the table says, a sentence each."""
     split = np.isfinite(metrics["mismatch/implementation"])
-    mean = {key: float(np.mean(metrics[key][split])) for key in SIZES}
+    mean = {key: _mean(metrics, key, split) for key in SIZES}
     yield (
         f"Over {int(split.sum())} split steps mean |d| is {mean['mismatch/d_pi']:.4f} nats, the policy part "
         f"{mean['mismatch/policy']:.4f}, the implementation part {mean['mismatch/implementation']:.4f}."
     )
-    shares = [metrics[key][split] for key in SHARES if key in metrics]
-    if len(shares) == len(SHARES) and all(np.isfinite(share).any() for share in shares):
-        texts = [percent(float(np.nanmean(share))) for share in shares]
+    shares = [_mean(metrics, key, split) for key in SHARES]
+    if np.isfinite(shares).all():
+        texts = [percent(share) for share in shares]
         yield (
             f"The policy part carries {texts[0]} of mean |d|, {texts[1]} of it beyond the 90 % quantile and {texts[2]} "
-            "beyond the 99 % quantile (means over the steps)."
+            "beyond the 99 % quantile (means over the steps, each by its |d|)."
         )
 
 
@@ -72,23 +73,31 @@ def metrics_figure(metrics: Columns) -> Figure:
 
 
 def _draw(metrics: Columns) -> Drawing | None:
-    looks = ((BLACK, "-", "o"), (BLUE, "--", "s"), (VERMILION, "-.", "^"))
-    sizes, shares = list(zip(SIZES.items(), looks, strict=True)), list(zip(SHARES.items(), looks, strict=True))
-    panels = [partial(_panel, metrics, sizes, *axis_of("mismatch/policy"))]
+    sizes = ((BLACK, "-", "o"), (BLUE, "--", "s"), (VERMILION, "-.", "^"))
+    shares = ((ORANGE, "-", "o"), (PURPLE, "--", "D"), (GREEN, "-.", "v"))
+    panels = [partial(_panel, metrics, SIZES, sizes, *axis_of("mismatch/policy"))]
     if any(key in metrics for key in SHARES):
-        panels.append(partial(_panel, metrics, shares, "% of |d|", 100.0))
-    return column_of(panels, "realized lag, updates")
+        panels.append(partial(_panel, metrics, SHARES, shares, "% of |d|", 100.0))
+    return column_of(panels, one_key=False)
 
 
-def _panel(metrics: Columns, lines: list, unit: str, scale: float, axes: Axes, table: Table) -> bool:
+def _panel(
+    metrics: Columns,
+    names: dict[str, str],
+    styles: tuple[tuple[str, str, str], ...],
+    unit: str,
+    scale: float,
+    table: Table,
+    shown: alt.Parameter,
+) -> Plot | None:
     lags, means = _by_lag(metrics)
     table["lag"] = lags
-    for (key, label), (colour, dash, marker) in lines:
-        table[label] = scale * means[key]
-        look = {"color": ORANGE if key == "mismatch/policy_of_mean" else colour, "linestyle": dash, "marker": marker}
-        axes.plot(lags, table[label], label=label, ms=4, mfc="white", **look)
-    axes.set_ylabel(unit)
-    return bool(len(lags))
+    table |= {label: scale * means[key] for key, label in names.items()}
+    looks = [Look(label, *style) for label, style in zip(names.values(), styles, strict=True)]
+    data = joined([rows(x=lags, y=table[look.name], line=look.name, steps=means["steps"]) for look in looks])
+    base = alt.Chart().encode(steps_axis("realized lag, updates"), alt.Y("y:Q", title=unit)).transform_filter(shown)
+    tips = [tip("line:N", "mean"), tip("x:Q", "lag"), tip("y:Q", unit), tip("steps:Q", "steps", "d")]
+    return Plot(layered(*lines(base, looks, tips), data=data, title=unit), looks) if len(lags) else None
 
 
 def _by_lag(metrics: Columns) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -98,11 +107,13 @@ def _by_lag(metrics: Columns) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     lags = np.unique(realized[split & np.isfinite(realized)])
     means = {"steps": np.array([float((split & (realized == lag)).sum()) for lag in lags])}
     for key in (*SIZES, *SHARES):
-        column = metrics.get(key, np.full(len(split), np.nan))
-        means[key] = np.array([_mean(column[split & (realized == lag)]) for lag in lags])
+        means[key] = np.array([_mean(metrics, key, split & (realized == lag)) for lag in lags])
     return lags, means
 
 
-def _mean(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else np.nan
+def _mean(metrics: Columns, key: str, steps: np.ndarray) -> float:
+    """Mean over the steps where it is known; a share counts by the |d| that it is of, since nothing has no parts."""
+    values = metrics.get(key, np.full(len(steps), np.nan))
+    known = steps & np.isfinite(values)
+    weights = metrics["mismatch/d_pi"][known] if key in SHARES else np.ones(known.sum())
+    return float(np.average(values[known], weights=weights)) if weights.sum() > 0 else np.nan

@@ -6,12 +6,26 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import matplotlib
+import altair as alt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Canvas
 
-from sat_slime.report.drawing import BLACK, BLUE, GREY, ORANGE, SKY, STYLE, VERMILION, WIDTH, Drawing, Table
+from sat_slime.report.drawing import (
+    Drawing,
+    Plot,
+    Table,
+    chosen,
+    column_of,
+    facets,
+    grid_of,
+    in_colour,
+    joined,
+    layered,
+    lines,
+    rows,
+    rule,
+    tip,
+)
+from sat_slime.report.looks import BLACK, BLUE, GREY, ORANGE, SKY, VERMILION, Look, apart
 from sat_slime.report.page import Figure
 from sat_slime.report.replay.gradient import CLIPPED, MASKED
 from sat_slime.report.replay.replay import Replay
@@ -20,7 +34,7 @@ from sat_slime.report.replay.sums import EDGES
 from sat_slime.report.replay.tables import REFERENCE, labels, percent
 
 MANY = 20
-"""Methods from beyond which on a figure has no room for a number of each pair, or a row for each."""
+"""Methods from beyond which on a figure has no room for a number of each pair."""
 
 
 def figures(result: Replay) -> Iterator[Figure]:
@@ -57,40 +71,46 @@ def figures(result: Replay) -> Iterator[Figure]:
     )
 
 
+FATES = (
+    Look("clipped", VERMILION, "", "bar", filled=True),
+    Look("masked, ratio above 1", ORANGE, "", "bar", filled=True),
+    Look("masked, ratio below 1", SKY, "", "bar", filled=True),
+)
+
+
 def draw_fates(result: Replay) -> Drawing | None:
     """Clipped and masked shares by method, for each sign of the advantage."""
+    table: Table = {"method": np.arange(len(labels(result)), dtype=float)}
+    return column_of([partial(_fates_panel, result, sign) for sign in (0, 1)], zoom=False, table=table)
+
+
+def _fates_panel(result: Replay, sign: int, table: Table, shown: alt.Parameter) -> Plot:
     names = labels(result)
-    table: Table = {"method": np.arange(len(names), dtype=float)}
-    with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=(WIDTH, 2 * (0.24 * len(names) + 0.55) + 0.4), layout="constrained")
-        panels = canvas.subplots(2, 1, sharex=True)
-        widest = 0.0
-        for sign, axes in enumerate(panels):
-            counts = np.stack([one.fates[2 * sign : 2 * sign + 2] for one in result.total.methods]).astype(float)
-            of = np.maximum(counts.sum(axis=(1, 2)), 1)
-            parts = (
-                ("clipped", counts[:, :, CLIPPED].sum(axis=1) / of, VERMILION, ""),
-                ("masked, ratio above 1", counts[:, 0, MASKED] / of, ORANGE, "////"),
-                ("masked, ratio below 1", counts[:, 1, MASKED] / of, SKY, "...."),
-            )
-            left = np.zeros(len(names))
-            for name, share, colour, hatch in parts:
-                axes.barh(names, 100 * share, left=100 * left, color=colour, hatch=hatch, edgecolor=BLACK,
-                          linewidth=0.5, height=0.68, label=name)  # fmt: skip
-                left += share
-                table[f"{'A > 0' if sign == 0 else 'A < 0'}: {name}"] = share
-            for place, share in enumerate(left):
-                axes.annotate(percent(share), (100 * share, place), (4, 0), textcoords="offset points", va="center",
-                              fontsize=8)  # fmt: skip
-            axes.set_ylim(len(names) - 0.4, -0.6)
-            axes.grid(axis="y", visible=False)
-            widest = max(widest, float(left.max()))
-            axes.set_title("advantage above 0" if sign == 0 else "advantage below 0")
-        panels[-1].set_xlim(0, 112 * widest or 1)  # room for the last number
-        panels[-1].set_xlabel("% of these tokens")
-        handles, texts = panels[0].get_legend_handles_labels()
-        canvas.legend(handles, texts, loc="outside upper left", ncols=3)
-        return Drawing(canvas, table)
+    counts = np.stack([one.fates[2 * sign : 2 * sign + 2] for one in result.total.methods]).astype(float)
+    of = np.maximum(counts.sum(axis=(1, 2)), 1)
+    shares = (counts[:, :, CLIPPED].sum(axis=1) / of, counts[:, 0, MASKED] / of, counts[:, 1, MASKED] / of)
+    for look, share in zip(FATES, shares, strict=True):
+        table[f"{'A > 0' if sign == 0 else 'A < 0'}: {look.name}"] = share
+    named = enumerate(zip(FATES, shares, strict=True))
+    data = joined([rows(x=100 * share, method=names, line=look.name, place=i) for i, (look, share) in named])
+    y = alt.Y("method:N", title=None, sort=names, axis=alt.Axis(ticks=False))
+    title = "% of the tokens with that sign"
+    bars = alt.Chart(data).transform_filter(shown).mark_bar(height={"band": 0.75})
+    bars = bars.encode(
+        alt.X("x:Q", title=title, stack="zero"),
+        y,
+        in_colour(FATES),
+        alt.Order("place:Q"),
+        tooltip=[tip("method:N", "method"), tip("line:N", "fate"), tip("x:Q", title)],
+    )
+    total = np.sum(shares, axis=0)
+    sums = alt.Chart(rows(x=100 * total, method=names, told=[percent(share) for share in total]))
+    text = sums.mark_text(align="left", dx=4).encode(alt.X("x:Q", title=title), y, text="told:N")
+    title = "advantage above 0" if sign == 0 else "advantage below 0"
+    return Plot(layered(bars, text, title=title, height=alt.Step(18)), FATES)
+
+
+WEIGHTS = (Look("ratio r", BLACK, ":"), Look("A > 0", BLUE), Look("A < 0", VERMILION, "--"))
 
 
 def draw_weights(result: Replay) -> Drawing | None:
@@ -100,43 +120,30 @@ def draw_weights(result: Replay) -> Drawing | None:
     seen = np.flatnonzero(tokens.sum(axis=0))
     if not len(seen):
         return None
-    shown = slice(seen[0], seen[-1] + 1)
-    centres = bin_centres()[shown]
-    table: Table = {"d": centres, "A > 0: tokens": tokens[0, shown], "A < 0: tokens": tokens[1, shown]}
-    with matplotlib.rc_context(STYLE):
-        columns = 1 if len(names) <= MANY else 2
-        rows = -(-len(names) // columns)
-        canvas = Canvas(figsize=(WIDTH, 1.25 * rows + 0.7), layout="constrained")
-        panels = canvas.subplots(rows, columns, sharex=True, squeeze=False)
-        places = panels.T.ravel()
-        for axes in places[len(names) :]:
-            axes.set_axis_off()
-        for axes, name, sums in zip(places, names, result.total.methods, strict=False):
-            axes.plot(centres, np.exp(centres), color=BLACK, linestyle=":", linewidth=1, label="ratio r")
-            for sign, colour, dash in ((0, BLUE, "-"), (1, VERMILION, "--")):
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    mean = np.where(tokens[sign] > 0, sums.curve[sign] / tokens[sign], np.nan)[shown]
-                label = "A > 0" if sign == 0 else "A < 0"
-                axes.plot(centres, mean, color=colour, linestyle=dash, label=label)
-                table[f"{name}: v, {label}"] = mean
-            axes.set_xscale("symlog", linthresh=1e-3)
-            axes.minorticks_off()
-            low = min(0.0, float(np.nanmin([line.get_ydata() for line in axes.lines[1:]])))
-            axes.set_ylim(max(low, -1) - 0.15, 3)
-            axes.set_title(name)
-            axes.set_ylabel("v")
-        for axes in (places[rows - 1], places[len(names) - 1]):  # the lowest of each column
-            axes.set_xlabel("d = log π − log μ of the token, nats")
-            axes.tick_params(labelbottom=True)
-        ticks = {-10: "−10", -1: "−1", -0.1: "−0.1", -0.01: "−0.01", 0: "0", 0.01: "0.01", 0.1: "0.1", 1: "1", 10: "10"}
-        if columns > 1:
-            ticks = {d: text for d, text in ticks.items() if abs(d) != 0.1}
-        axes = places[0]  # all panels share its axis
-        axes.set_xticks(list(ticks), list(ticks.values()))
-        axes.set_xlim(centres[0], centres[-1])
-        handles, texts = axes.get_legend_handles_labels()
-        canvas.legend(handles, texts, loc="outside upper left", ncols=3)
-        return Drawing(canvas, table)
+    part = slice(seen[0], seen[-1] + 1)
+    centres = bin_centres()[part]
+    table: Table = {"d": centres, "A > 0: tokens": tokens[0, part], "A < 0: tokens": tokens[1, part]}
+    parts = []
+    for name, sums in zip(names, result.total.methods, strict=True):
+        parts.append(rows(x=centres, y=np.exp(centres), line="ratio r", panel=name))
+        for sign, look in enumerate(WEIGHTS[1:]):
+            with np.errstate(invalid="ignore", divide="ignore"):
+                mean = np.where(tokens[sign] > 0, sums.curve[sign] / tokens[sign], np.nan)[part]
+            table[f"{name}: v, {look.name}"] = mean
+            parts.append(rows(x=centres, y=mean, line=look.name, panel=name))
+    axis = alt.Axis(values=[-10, -1, -0.1, -0.01, 0, 0.01, 0.1, 1, 10], format="~g")
+    scale = alt.Scale(type="symlog", constant=1e-3, nice=False)
+    base = (
+        alt.Chart()
+        .transform_filter(chosen())
+        .encode(
+            alt.X("x:Q", title="d = log π − log μ, nats", scale=scale, axis=axis),
+            alt.Y("y:Q", title="v", scale=alt.Scale(domain=[-1.15, 3], nice=False), axis=alt.Axis(tickCount=4)),
+        )
+    )
+    tips = [tip("panel:N", "method"), tip("line:N", "line"), tip("x:Q", "d, nats"), tip("y:Q", "v")]
+    panel = layered(*lines(base, WEIGHTS, tips), height=90)
+    return facets(panel, joined(parts), 2, table, WEIGHTS)
 
 
 def bin_centres() -> np.ndarray:
@@ -147,74 +154,73 @@ def bin_centres() -> np.ndarray:
 
 
 def draw_cosines(result: Replay) -> Drawing | None:
-    """The matrix of cosines, with its numbers in it."""
+    """The matrix of cosines, with its numbers in it where they have room."""
     names = [*labels(result), REFERENCE]
     values = result.cosines.mean
     if not np.isfinite(values).any():
         return None
     table: Table = {name: values[:, j] for j, name in enumerate(names)}
-    with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=(WIDTH, WIDTH), layout="constrained")
-        axes = canvas.add_subplot()
-        least = float(np.nanmin(values))
-        many = len(names) > MANY
-        # never so dark that the numbers cannot be read
-        image = axes.imshow(values, cmap="Greys", vmin=least, vmax=1 if many else 1.3 - 0.3 * least + 1e-9)
-        if many:
-            canvas.colorbar(image, ax=axes, location="bottom", shrink=0.5, label="cosine")
-        else:
-            _numbers(axes, values, 8 if len(names) <= 14 else 6.5)
-        text: Any = {"fontsize": 6.5 if many else 10}
-        upright: Any = text | {"rotation": 90 if many else 60, "ha": "right", "rotation_mode": "anchor"}
-        axes.set_xticks(range(len(names)), names, **upright)
-        axes.set_yticks(range(len(names)), names, **text)
-        axes.grid(False)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0)
-        return Drawing(canvas, table)
-
-
-def _numbers(axes: Axes, values: np.ndarray, size: float) -> None:
-    least = float(np.nanmin(values))
-    for i, j in np.ndindex(values.shape):
-        if np.isfinite(values[i, j]):
-            text = "1" if values[i, j] > 0.9995 else f"{values[i, j]:.2f}".replace("0.", ".").replace("-", "−")
-            ink = "white" if values[i, j] - least > 0.7 * (1 - least) else BLACK
-            axes.text(j, i, text, ha="center", va="center", fontsize=size, color=ink)
+    many = len(names) > MANY
+    i, j = np.nonzero(np.isfinite(values))
+    data = rows(one=[names[a] for a in i], other=[names[b] for b in j], cosine=values[i, j])
+    text: Any = {"title": None, "sort": names}
+    axis: Any = {"ticks": False, "domain": False, "labelFontSize": 9 if many else 11, "labelOverlap": False}
+    base = alt.Chart(data).encode(
+        alt.X("one:N", **text, axis=alt.Axis(labelAngle=-60, **axis)), alt.Y("other:N", **text, axis=alt.Axis(**axis))
+    )
+    tips = [tip("one:N", "method"), tip("other:N", "and"), tip("cosine:Q", "cosine", ".4f")]
+    # never so dark that the numbers cannot be read
+    shade = alt.Opacity("cosine:Q", scale=alt.Scale(range=[0.04, 0.9 if many else 0.45], zero=False), legend=None)
+    cells = base.mark_rect(color=BLUE).encode(shade, tooltip=tips)
+    numbers = base.transform_filter(f"width > {30 * len(names)}").mark_text(fontSize=10)
+    numbers = numbers.encode(text=alt.Text("cosine:Q", format=".2f"))
+    layers = [cells] if many else [cells, numbers]
+    return grid_of([[layered(*layers, height=alt.Step(12 if many else 24))]], table)
 
 
 def draw_scope(result: Replay) -> Drawing | None:
     """Gate rate, and what SAT newly clips, by the number of responses in the scope."""
     drawn = {i: sweep for i, sweep in result.sweeps.items() if sweep.tokens.any()}
+    colours = (BLUE, VERMILION, ORANGE, SKY, BLACK)
+    styles = (("-", "o", True), ("--", "s", False))
+    looks = apart(
+        Look(f"{result.candidates[index].label}, {order}", colours[place % len(colours)], *style)
+        for place, index in enumerate(drawn)
+        for order, style in zip(ORDERS, styles, strict=True)
+    )
+    rates = {what: {} for what in ("gate", "newly")}  # type: dict[str, dict[Look, np.ndarray]]
+    of_lines = iter(looks)
+    table: Table = {"responses": np.array(SIZES, dtype=float)}
+    for sweep in drawn.values():
+        for row, _ in enumerate(ORDERS):
+            look = next(of_lines)
+            for what, counts in (("gate", sweep.gated), ("newly", sweep.newly)):
+                rates[what][look] = table[f"{look.name}: {what}"] = sweep.rates(counts)[row]
     if not drawn:
         return None
-    table: Table = {"responses": np.array(SIZES, dtype=float)}
-    colours = (BLUE, VERMILION, ORANGE, SKY, BLACK)
-    with matplotlib.rc_context(STYLE):
-        canvas = Canvas(figsize=(WIDTH, 5.2), layout="constrained")
-        gate, newly = canvas.subplots(2, 1, sharex=True)
-        for place, (index, sweep) in enumerate(drawn.items()):
-            label, colour = result.candidates[index].label, colours[place % len(colours)]
-            for row, (order, dash, marker) in enumerate(zip(ORDERS, ("-", "--"), ("o", "s"), strict=True)):
-                name, face = f"{label}, {order}", "white" if row else colour
-                look: Any = {"color": colour, "ls": dash, "marker": marker, "ms": 4.5, "markerfacecolor": face}
-                for axes, what, counts in ((gate, "gate", sweep.gated), (newly, "newly", sweep.newly)):
-                    rates = sweep.rates(counts)[row]
-                    axes.plot(SIZES, 100 * rates, label=name, **look)
-                    table[f"{name}: {what}"] = rates
-        _levels(gate, result)
-        for axes, title in ((gate, "gate open"), (newly, "newly clipped: gradient taken by SAT alone")):
-            axes.set_title(title)
-            axes.set_ylabel("% of the tokens")
-            axes.set_ylim(bottom=0)
-        newly.set_xscale("log", base=2)
-        newly.set_xticks(SIZES, [str(size) for size in SIZES])
-        newly.set_xlabel("responses in the scope")
-        canvas.legend(*gate.get_legend_handles_labels(), loc="outside upper left", ncols=2)
-        return Drawing(canvas, table)
+    levels = sorted({one.method.sat.alpha for one in result.candidates if one.method.sat})
+    panels = [
+        partial(_scope_panel, "gate open", rates["gate"], [100 * (1 - alpha) for alpha in levels]),
+        partial(_scope_panel, "newly clipped: gradient taken by SAT alone", rates["newly"], []),
+    ]
+    return column_of(panels, zoom=False, table=table)
 
 
-def _levels(axes: Axes, result: Replay) -> None:
-    """What the gate can open at most, for each level of the quantile."""
-    for alpha in sorted({one.method.sat.alpha for one in result.candidates if one.method.sat}):
-        axes.axhline(100 * (1 - alpha), color=GREY, linewidth=1.2, zorder=0)
+def _scope_panel(
+    title: str, rates: dict[Look, np.ndarray], levels: list[float], table: Table, shown: alt.Parameter
+) -> Plot:
+    """levels: what the gate can open at most, for each level of the quantile."""
+    axis = alt.Axis(values=list(SIZES), format="d")
+    base = (
+        alt.Chart()
+        .transform_filter(shown)
+        .encode(
+            alt.X("x:Q", title="responses in the scope", scale=alt.Scale(type="log", base=2, nice=False), axis=axis),
+            alt.Y("y:Q", title="% of the tokens"),
+        )
+    )
+    data = joined([rows(x=list(SIZES), y=100 * values, line=look.name) for look, values in rates.items()])
+    tips = [tip("line:N", "method, order"), tip("x:Q", "responses", "d"), tip("y:Q", "% of the tokens")]
+    layers: list[Any] = [rule("y", level, color=GREY, strokeWidth=1.2) for level in levels]
+    layers.append(layered(*lines(base, list(rates), tips), data=data))
+    return Plot(layered(*layers, title=title), list(rates))

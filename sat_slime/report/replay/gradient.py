@@ -26,7 +26,7 @@ from sat_slime.objective import (
 )
 from sat_slime.objective.clip import bounded_ratio
 from sat_slime.objective.ratio import log_ratio, sequence_mean
-from sat_slime.report.replay.step_batch import StepBatch
+from sat_slime.report.dumps.step_batch import StepBatch
 
 KEPT, REWEIGHTED, MASKED, CLIPPED = range(4)
 FATES = ("kept", "re-weighted", "masked", "clipped")

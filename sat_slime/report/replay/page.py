@@ -44,7 +44,7 @@ def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
         )
 
 
-WIDEST = 21
+WIDEST = 16
 """Columns of a table beyond which the figure before it says more, so that it is a file alone."""
 
 _AFTER = {"cosines": "cosine_numbers", "scope": "scopes"}

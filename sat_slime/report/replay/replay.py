@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from sat_slime.objective import mismatch_metrics
-from sat_slime.report.replay.dumps import Dump, Skipped, find_dumps, steps
+from sat_slime.report.dumps.dump_files import Dump, Skipped, find_dumps, steps
+from sat_slime.report.dumps.step_batch import Column, Layout, StepBatch
 from sat_slime.report.replay.gradient import CLIPPED, MASKED, Metrics, StepView, spans
 from sat_slime.report.replay.scope import Sweep, sweep_step
 from sat_slime.report.replay.selection import UNCLIPPED, Candidate, LeftOut, answerable, read_columns
-from sat_slime.report.replay.step_batch import Column, Layout, StepBatch
 from sat_slime.report.replay.sums import SCOPES, Cosines, SpanResult, Sums, reduced, span_result
 from sat_slime.runs.folder import RunFolderError
 

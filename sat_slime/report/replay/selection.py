@@ -16,8 +16,8 @@ from sat_slime.config.method_reading import build_method, method_switches
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.source import parse_value
 from sat_slime.objective import PAPER_METHODS, Method, check_method, method_names, named_method
+from sat_slime.report.dumps.step_batch import Column
 from sat_slime.report.judged import JUDGED_BY, judged_by
-from sat_slime.report.replay.step_batch import Column
 
 ALL, USUAL = "all", "usual"
 ASYNCHRONOUS = (

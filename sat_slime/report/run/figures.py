@@ -3,46 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
+import altair as alt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
+from sat_slime.report import histogram
 from sat_slime.report.drawing import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    SKY,
-    VERMILION,
-    WIDTH,
     Drawing,
+    Plot,
     Table,
     column_of,
+    in_colour,
+    joined,
+    layered,
+    lines,
+    pointed,
+    rows,
+    steps_axis,
+    tip,
 )
+from sat_slime.report.looks import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, Look
 from sat_slime.report.page import Figure
-from sat_slime.report.run.panels import (
-    PANEL_HEIGHT,
-    Series,
-    by_step,
-    draw_lines,
-    finish,
-    line_panel,
-    steps_of,
-)
+from sat_slime.report.run.panels import by_step, line_panel, steps_of
 from sat_slime.report.smoothing import smooth, window_of
-from sat_slime.runs.reading import RunData
+from sat_slime.runs.reading import RunData, section
 from sat_slime.runs.rows import has, largest_k
 
-HistogramRow = Mapping[str, Any]
 
-
-def figures(data: RunData) -> Iterator[Figure]:
-    """All figures of the page, drawn when asked for."""
+def figures(data: RunData, config: Mapping[str, Any] | None = None) -> Iterator[Figure]:
+    """All figures of the page, drawn when asked for. config: the settings of the run, which tell its base radii."""
     yield Figure(
         "reward",
         "Reward and accuracy",
@@ -60,7 +52,8 @@ def figures(data: RunData) -> Iterator[Figure]:
     yield Figure(
         "lag",
         "Realized lag",
-        "How many optimizer updates old the trained responses were, from the weight version that the engine reported.",
+        "How many optimizer updates old the trained responses were, from the weight version that the engine reported. "
+        "Under a fixed lag it is a sawtooth: the weights are sent every so many steps.",
         partial(draw_lag, data),
     )
     yield Figure(
@@ -68,13 +61,14 @@ def figures(data: RunData) -> Iterator[Figure]:
         "Trust region",
         "What SAT left of the base radii, the share of tokens beyond its gate, and the newly clipped share: tokens "
         "whose gradient it really removed, the only ones that make the run differ from its base.",
-        partial(draw_trust_region, data),
+        partial(draw_trust_region, data, config or {}),
     )
     yield Figure(
         "log_ratio_histogram",
         "Distribution of |d|",
-        "d = log π − log μ of single tokens. Vertical lines: q, the quantile that opens SAT's gate, median over the "
-        "steps drawn. With a sequence ratio q is of the responses' mean d and lies below the tokens' own tail.",
+        "d = log π − log μ of single tokens; the slider chooses the step. Vertical lines: q, the quantile that opens "
+        "SAT's gate, median over the steps drawn. With a sequence ratio q is of the responses' mean d and lies below "
+        "the tokens' own tail.",
         partial(draw_histogram, data),
     )
     yield Figure(
@@ -94,18 +88,18 @@ def figures(data: RunData) -> Iterator[Figure]:
 
 def draw_learning(data: RunData) -> Drawing | None:
     """Reward of the training batches, and accuracy on held-out problems."""
-    reward = Series("reward/mean", "reward of the batch", BLUE)
+    reward = "reward/mean", Look("reward of the batch", BLUE)
     drawing = by_step(
         data,
         line_panel(data, "training reward", reward, y_label="mean reward", raw=True, zero=False),
         partial(_eval_panel, data),
     )
     if drawing is not None and "step" in data.evals:
-        drawing.table = joined(drawing.table, {f"eval/{key}": values for key, values in data.evals.items()})
+        drawing.table = side_by_side(drawing.table, {f"eval/{key}": values for key, values in data.evals.items()})
     return drawing
 
 
-def joined(table: Table, evals: Table) -> Table:
+def side_by_side(table: Table, evals: Table) -> Table:
     """The columns of both in one table, by their steps, `step` and `eval/step`; NaN where one has no row. Where a step
     has several rows, as with several data sets, the first of one goes with the first of the other."""
     steps, rows = _places(table["step"], evals["eval/step"])
@@ -132,21 +126,33 @@ def _places(*parts: np.ndarray) -> tuple[np.ndarray, list[list[int]]]:
     return np.array([step for step, _ in place]), [[next(places) for _ in steps] for steps in parts]
 
 
-def _eval_panel(data: RunData, axes: Axes, table: Table) -> bool:
+def _eval_panel(data: RunData, table: Table, shown: alt.Parameter) -> Plot | None:
     if not has(data.evals, "accuracy"):
-        return False
+        return None
     accuracy = data.evals["accuracy"]
     steps = data.evals.get("step", np.arange(len(accuracy)))
     samples = data.evals.get("n_samples", np.full_like(accuracy, np.nan))
-    bars, told = np.nan_to_num(np.sqrt(np.clip(accuracy * (1 - accuracy), 0, None) / samples)), "one standard error"
+    error, told = np.sqrt(np.clip(accuracy * (1 - accuracy), 0, None) / samples), "one standard error"
+    low, high = accuracy - error, accuracy + error
     if has(data.evals, "accuracy/low_samples"):
-        ends = np.stack([accuracy - data.evals["accuracy/low_samples"], data.evals["accuracy/high_samples"] - accuracy])
-        bars, told = np.nan_to_num(ends), "95 % interval"
-    axes.errorbar(steps, accuracy, yerr=bars, color=GREEN, marker="o", ms=4, capsize=2, label="accuracy")
+        low, high, told = data.evals["accuracy/low_samples"], data.evals["accuracy/high_samples"], "95 % interval"
+    before = f"before training ({accuracy[0]:.3f})"
+    looks = [Look("accuracy", GREEN, "-", "o", filled=True)]
+    none = {"low": np.nan, "high": np.nan}
+    parts = [rows(x=steps, y=accuracy, line="accuracy", low=low, high=high)]
     if (k := largest_k(data.evals)) > 1:
-        axes.plot(steps, data.evals[f"pass@{k}"], color=ORANGE, linestyle="--", marker="s", ms=3, label=f"pass@{k}")
-    axes.axhline(accuracy[0], color=BLACK, linestyle=":", linewidth=1, label=f"before training ({accuracy[0]:.3f})")
-    return finish(axes, f"held-out accuracy (bars: {told} of the samples)", "accuracy", zero=False)
+        looks.append(Look(f"pass@{k}", ORANGE, "--", "s"))
+        parts.append(rows(x=steps, y=data.evals[f"pass@{k}"], line=f"pass@{k}", **none))
+    looks.append(Look(before, BLACK, ":"))
+    parts.append(rows(x=[steps[0], steps[-1]], y=accuracy[0], line=before, **none))
+    y = alt.Y("y:Q", title="accuracy", scale=alt.Scale(zero=False))
+    base = alt.Chart().encode(steps_axis("optimizer step"), y).transform_filter(shown)
+    tips = [tip("line:N", "line"), tip("x:Q", "step", "d"), tip("y:Q", "value")]
+    tips += [tip("low:Q", f"{told}, low"), tip("high:Q", "high")]
+    bars = base.transform_filter("isValid(datum.low)").mark_rule(color=GREEN, strokeWidth=1.4)
+    layers = [bars.encode(alt.Y("low:Q", title="accuracy"), y2="high:Q"), *lines(base, looks, tips)]
+    title = f"accuracy, bars: {told}"
+    return Plot(layered(*layers, data=joined(parts), title=title), looks)
 
 
 def draw_mismatch(data: RunData) -> Drawing | None:
@@ -156,107 +162,113 @@ def draw_mismatch(data: RunData) -> Drawing | None:
         line_panel(
             data,
             "mean |log π − log μ| per token",
-            Series("mismatch/d_pi", "d_pi", BLUE),
-            Series("mismatch/policy", "policy part", GREEN, "--"),
-            Series("mismatch/implementation", "implementation part", VERMILION, "-."),
+            ("mismatch/d_pi", Look("d_pi", BLUE)),
+            ("mismatch/policy", Look("policy part", GREEN, "--")),
+            ("mismatch/implementation", Look("implementation part", VERMILION, "-.")),
             raw=True,
         ),
         line_panel(
             data,
             "quantiles of |log π − log μ|",
-            Series("mismatch/q50", "median", SKY, ":"),
-            Series("mismatch/q90", "90 %", BLUE),
-            Series("mismatch/q99", "99 %", ORANGE, "--"),
-            Series("mismatch/max", "largest", VERMILION, "-."),
+            ("mismatch/q50", Look("median", SKY, ":")),
+            ("mismatch/q90", Look("90 %", BLACK)),
+            ("mismatch/q99", Look("99 %", ORANGE, "--")),
+            ("mismatch/max", Look("largest", VERMILION, (0, (6, 1)))),
             log=True,
         ),
     )
 
 
+CYCLES = 25
+"""Lag cycles beyond which the teeth of a sawtooth run together on a whole page's width."""
+
+
 def draw_lag(data: RunData) -> Drawing | None:
-    """Realized lag of the trained responses."""
-    return by_step(data, partial(_lag_panel, data))
+    """Realized lag of the trained responses, step by step; of a long run the last cycles alone too."""
+    steps = len(steps_of(data))
+    panels = [partial(_lag_panel, data, slice(None), "of the trained responses")]
+    if data.period > 1 and steps > CYCLES * data.period:
+        last = slice(steps - 10 * data.period, None)
+        panels.append(partial(_lag_panel, data, last, "the last 10 cycles"))
+    return column_of(panels, height=150, one_key=False, linked=False, table={"step": steps_of(data)})
 
 
-def _lag_panel(data: RunData, axes: Axes, table: Table) -> bool:
+def _lag_panel(data: RunData, part: slice, title: str, table: Table, shown: alt.Parameter) -> Plot | None:
     if not has(data.metrics, "lag/mean"):
-        return False
-    steps = steps_of(data)
-    table["lag/mean"] = data.metrics["lag/mean"]
-    axes.step(steps, table["lag/mean"], where="mid", color=BLUE, label="mean", linewidth=1.2)
+        return None
+    kinds = [("lag/mean", Look("mean", BLUE))]
     if has(data.metrics, "lag/min") and has(data.metrics, "lag/max"):
-        low, high = data.metrics["lag/min"], data.metrics["lag/max"]
-        axes.fill_between(steps, low, high, step="mid", color=SKY, alpha=0.4, label="from least to most", lw=0)
-        table |= {"lag/min": low, "lag/max": high}
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    return finish(axes, "optimizer updates between generating and trained weights", "updates")
+        kinds += [("lag/min", Look("least", GREEN, ":")), ("lag/max", Look("most", ORANGE, "--"))]
+    mean, parts, looks = data.metrics["lag/mean"], [], []
+    for metric, look in kinds:
+        table[metric] = data.metrics[metric]
+        if metric == "lag/mean" or not np.array_equal(data.metrics[metric], mean, equal_nan=True):
+            parts.append(rows(x=steps_of(data)[part], y=data.metrics[metric][part], line=look.name))
+            looks.append(look)
+    y = alt.Y("y:Q", title="updates", axis=alt.Axis(tickMinStep=1))
+    base = alt.Chart().encode(steps_axis("optimizer step"), y).transform_filter(shown)
+    tips = [tip("line:N", "lag of the batch"), tip("x:Q", "step", "d"), tip("y:Q", "updates")]
+    layers = lines(base, looks, tips, interpolate="step", strokeWidth=1.2)
+    return Plot(layered(*layers, data=joined(parts), title=title), looks)
 
 
-def draw_trust_region(data: RunData) -> Drawing | None:
+def draw_trust_region(data: RunData, config: Mapping[str, Any]) -> Drawing | None:
     """The radii that SAT left (Eq. adaptive-eps), how often its gate opened (Eq. gate) and what that changed."""
     return by_step(
         data,
         line_panel(
             data,
             "effective radii",
-            Series("sat/eps_high_mean", "upper radius, mean", BLUE),
-            Series("sat/eps_low_mean", "lower radius, mean", ORANGE, "--"),
+            ("sat/eps_high_mean", Look("upper radius, mean", BLUE)),
+            ("sat/eps_low_mean", Look("lower radius, mean", ORANGE, "--")),
             zero=False,
+            levels=_base_radii(config),
         ),
-        line_panel(data, "strongest contraction of a token", Series("sat/c_min", "smallest factor", GREEN)),
+        line_panel(
+            data, "strongest contraction of a token", ("sat/c_min", Look("smallest factor", GREEN)), y_label="factor"
+        ),
         line_panel(
             data,
             "share of the tokens",
-            Series("sat/gate_rate", "gate open", BLUE),
-            Series("sat/newly_clipped", "newly clipped (gradient changed by SAT)", VERMILION, "--"),
+            ("sat/gate_rate", Look("gate open", SKY)),
+            ("sat/newly_clipped", Look("newly clipped (gradient changed by SAT)", VERMILION, "--")),
             y_label="%",
         ),
     )
 
 
+def _base_radii(config: Mapping[str, Any]) -> list[tuple[float, Look]]:
+    """The radii of the interval that SAT contracts; one where both are equal."""
+    clip = section(section(config, "method"), "clip")
+    high, low = (clip.get(key) for key in ("eps_high", "eps_low"))
+    if not (isinstance(high, float) and isinstance(low, float)):
+        return []
+    if high == low:
+        return [(high, Look(f"base radius {high:g}", BLACK, ":"))]
+    upper, lower = Look(f"upper base radius {high:g}", BLACK, ":"), Look(f"lower base radius {low:g}", GREY, ":")
+    return [(high, upper), (low, lower)]
+
+
 def draw_histogram(data: RunData) -> Drawing | None:
-    """Distribution of |d| early and late, and at low and high lag, with the quantile q (Eq. quantile)."""
-    rows = [row for row in data.histograms if row.get("edges") and len(row.get("counts", ())) == len(row["edges"]) + 1]
-    if not rows:
+    """Distribution of |d| step by step, early and late, and at low and high lag, with the quantile q (Eq. quantile)."""
+    found = histogram.usable(data.histograms)
+    if not found:
         return None
-    quarter = max(1, len(rows) // 4)
-    pairs = [{"first quarter": rows[:quarter], "last quarter": rows[-quarter:]}]
-    dated = [row for row in rows if row.get("lag") is not None]
+    quarter = max(1, len(found) // 4)
+    pairs = [{"first quarter": found[:quarter], "last quarter": found[-quarter:]}]
+    dated = [row for row in found if row.get("lag") is not None]
     lags = [row["lag"] for row in dated]
     if lags and min(lags) < max(lags):
         low, high = np.quantile(lags, [0.25, 0.75])
         stale = [row for row in dated if row["lag"] >= high]
         pairs.append({f"lag up to {low:g}": [row for row in dated if row["lag"] <= low], f"lag from {high:g}": stale})
-    panels = [partial(_density_panel, pair) for pair in pairs]
-    return column_of(
-        panels,
-        "|log π − log μ| of a token, nats",
-        width=WIDTH,
-        height=PANEL_HEIGHT,
-        legend=False,
-        integer_x=False,
-    )
-
-
-def _density_panel(pair: Mapping[str, Sequence[HistogramRow]], axes: Axes, table: Table) -> bool:
-    occupied: list[float] = []
-    for (name, rows), colour, dash in zip(pair.items(), (BLUE, VERMILION), ("-", "--"), strict=True):
-        edges = np.array(rows[0]["edges"], dtype=float)
-        counts = np.sum([row["counts"] for row in rows if row["edges"] == rows[0]["edges"]], axis=0, dtype=float)
-        share = counts / max(counts.sum(), 1.0)
-        bounds = np.array([0.0, *edges, np.inf])
-        table |= {f"{name}: from": bounds[:-1], f"{name}: to": bounds[1:], f"{name}: share": share}
-        inner = share[1:-1]  # the two open bins have no width to draw on a logarithmic axis; they are in the table
-        occupied += [*edges[:-1][inner > 0], *edges[1:][inner > 0]]
-        heights = np.where(inner > 0, inner, np.nan)
-        axes.stairs(heights, edges, color=colour, linestyle=dash, label=name, linewidth=1.6)
-        if quantiles := [row["q"] for row in rows if row.get("q")]:
-            q = float(np.median(quantiles))
-            axes.axvline(q, color=colour, linestyle=dash, linewidth=1, label=f"q = {q:.3g}")
-    axes.set_xscale("log")
-    if occupied:
-        axes.set_xlim(min(occupied), max(occupied))
-    return finish(axes, " and ".join(pair), "share of tokens per bin", log=True)
+    colours = ((BLUE, VERMILION), (GREEN, ORANGE))
+    looks = [
+        [Look(name, colour, dash) for name, colour, dash in zip(pair, two, ("-", "--"), strict=True)]
+        for pair, two in zip(pairs, colours, strict=False)
+    ]
+    panels = [histogram.density(pair, two) for pair, two in zip(pairs, looks, strict=True)]
+    return column_of([*panels, histogram.over_steps(found)], height=170, one_key=False)
 
 
 def draw_optimization(data: RunData) -> Drawing | None:
@@ -266,20 +278,22 @@ def draw_optimization(data: RunData) -> Drawing | None:
         line_panel(
             data,
             "clipped tokens",
-            Series("clip/fraction", "all", BLACK),
-            Series("clip/upper", "upper (advantage > 0)", BLUE, "--"),
-            Series("clip/lower", "lower (advantage < 0)", ORANGE, "-."),
+            ("clip/fraction", Look("all", BLACK)),
+            ("clip/upper", Look("upper (advantage > 0)", BLUE, "--")),
+            ("clip/lower", Look("lower (advantage < 0)", ORANGE, "-.")),
         ),
-        line_panel(data, "norm of the gradient before clipping", Series("grad_norm", "norm", BLUE), raw=True),
+        line_panel(
+            data, "norm of the gradient before clipping", ("grad_norm", Look("norm", BLUE)), y_label="norm", raw=True
+        ),
         line_panel(
             data,
             "loss terms",
-            Series("loss/total", "total", BLACK),
-            Series("loss/policy", "policy part", BLUE, "--"),
+            ("loss/total", Look("total", PURPLE)),
+            ("loss/policy", Look("policy part", GREEN, "--")),
             zero=False,
         ),
-        line_panel(data, "KL to the reference model, unweighted", Series("loss/kl", "KL", VERMILION)),
-        line_panel(data, "entropy of the policy", Series("loss/entropy", "entropy", GREEN)),
+        line_panel(data, "KL to the reference model, unweighted", ("loss/kl", Look("KL", VERMILION))),
+        line_panel(data, "entropy of the policy", ("loss/entropy", Look("entropy", GREEN))),
     )
 
 
@@ -288,22 +302,38 @@ def draw_time(data: RunData) -> Drawing | None:
     return by_step(data, partial(_time_panel, data))
 
 
-def _time_panel(data: RunData, axes: Axes, table: Table) -> bool:
-    parts = (
-        ("time/train", "train", BLUE, ""),
-        ("time/sync", "send weights", ORANGE, "////"),
-        ("time/wait", "wait for responses", GREY, ""),
-    )
-    known = [part for part in parts if has(data.metrics, part[0])]
-    if not known:
-        return False
-    bottom = np.zeros(len(steps_of(data)))
-    for key, name, colour, hatch in known:
-        table[key] = data.metrics[key]
-        top = bottom + np.nan_to_num(smooth(table[key], window_of(data)))
-        face: dict[str, Any] = {"facecolor": colour, "edgecolor": "white", "hatch": hatch, "linewidth": 0}
-        axes.fill_between(steps_of(data), bottom, top, label=name, **face)
-        bottom = top
-    whole = Series("time/step", "whole iteration", BLACK)
-    draw_lines(axes, table, data, [whole, Series("time/rollout", "generation (in parallel)", VERMILION, "--")])
-    return finish(axes, "seconds per iteration, the trainer's parts stacked", "s")
+def _time_panel(data: RunData, table: Table, shown: alt.Parameter) -> Plot | None:
+    stacked = [
+        (metric, look)
+        for metric, look in (
+            ("time/train", Look("train", BLUE, "", "bar", filled=True)),
+            ("time/sync", Look("send weights", ORANGE, "", "bar", filled=True)),
+            ("time/wait", Look("wait for responses", GREY, "", "bar", filled=True)),
+        )
+        if has(data.metrics, metric)
+    ]
+    if not stacked:
+        return None
+    beside = [
+        (metric, look)
+        for metric, look in (
+            ("time/step", Look("whole iteration", BLACK)),
+            ("time/rollout", Look("generation (in parallel)", VERMILION, "--")),
+        )
+        if has(data.metrics, metric)
+    ]
+    parts: dict[str, alt.InlineData] = {}
+    for place, (metric, look) in enumerate([*stacked, *beside]):
+        table[metric] = data.metrics[metric]
+        mean = smooth(table[metric], window_of(data))
+        parts[look.name] = rows(x=steps_of(data), y=mean, own=table[metric], line=look.name, place=place)
+    looks = [look for _, look in [*stacked, *beside]]
+    x, seconds = steps_axis("optimizer step"), alt.Y("y:Q", title="s")
+    tips = [tip("line:N", "part"), tip("x:Q", "step", "d"), tip("y:Q", "mean, s"), tip("own:Q", "step, s")]
+    of_parts = alt.Chart(joined([parts[look.name] for _, look in stacked])).transform_filter(shown)
+    of_parts = of_parts.encode(x, alt.Y("y:Q", title="s", stack="zero"), in_colour(looks), alt.Order("place:Q"))
+    layers: list[Any] = [of_parts.mark_area(), pointed(of_parts, tips)]
+    if beside:
+        base = alt.Chart(joined([parts[look.name] for _, look in beside])).encode(x, seconds).transform_filter(shown)
+        layers.append(layered(*lines(base, looks, tips)))
+    return Plot(layered(*layers, title="seconds per iteration, parts stacked"), looks)

@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,19 @@ import numpy as np
 import yaml
 
 from sat_slime.report.css import STYLE
-from sat_slime.report.page import Page, headline, warning_box
+from sat_slime.report.page import Page, check_out, headline, warning_box
 from sat_slime.report.run.figures import figures
 from sat_slime.report.smoothing import smooth, window_of
 from sat_slime.runs.collapse import judge
+from sat_slime.runs.folder import RunFolder, writable
+from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import duration
-from sat_slime.runs.reading import Run, load_run, section
+from sat_slime.runs.reading import Run, RunData, load_run, section
 from sat_slime.runs.row_faults import row_faults
-from sat_slime.runs.rows import Columns, largest_k, once_per_iteration
+from sat_slime.runs.rows import Columns, columns, largest_k, once_per_iteration, read_rows
+from sat_slime.runs.slime_rows import adopt
+from sat_slime.runs.symptoms import symptoms
+from sat_slime.runs.trackers.tracked_run import read_tracked
 
 KEY_METRICS = (
     ("reward/mean", "reward", "{:.3f}"),
@@ -45,7 +51,7 @@ def write_report(path: str | Path) -> Path:
     run = load_run(path)
     page = Page(run.folder.path)
     page.add(_table(run))
-    drawn = [page.figure(figure) for figure in figures(run.data)]
+    drawn = [page.figure(figure) for figure in figures(run.data, run.config)]
     if not any(drawn):
         page.add("<p>No step was logged, so there is nothing to draw.</p>")
     config = html.escape(yaml.safe_dump(run.config, sort_keys=False))
@@ -60,6 +66,30 @@ def write_report(path: str | Path) -> Path:
         contents=False,
         style=STYLE,
     )
+
+
+def write_tracked_report(path: Path, out: Path) -> Path:
+    """Write report.html and figures/ to `out`, of a run of which only its trackers' files are there. Raises
+    RunFolderError."""
+    check_out(out)
+    tracked = read_tracked([path])
+    data = RunData(columns([adopt(row) for row in tracked.metrics]), columns(tracked.evals))
+    run = Run(RunFolder(out), {"name": path.stem}, {}, data, 0)
+    seen = [f"{one.heading}: {one.seen}. {one.advice}." for one in symptoms(data.metrics, data.evals)]
+    with writable(out):
+        page = Page(out)
+        page.add(_table(run))
+        for figure in figures(data):
+            page.figure(figure)
+        return page.write(
+            run.folder.report.name,
+            title=run.name,
+            subtitle=f"a run of slime, from {path.name}",
+            summary=[f"{run.steps} optimizer steps.", *islice(summary(run), 1, None)],
+            warnings=warning_box(seen),
+            contents=False,
+            style=STYLE,
+        )
 
 
 def summary(run: Run) -> Iterator[str]:
@@ -147,6 +177,7 @@ def findings(run: Run) -> Iterator[str]:
             "method.sat.scope to step."
         )
     yield from row_faults(run.folder, run.config)
+    yield from _advisories(run)
     if run.gaps:
         yield f"{run.gaps} logged values were not finite numbers (null in metrics.jsonl); the figures leave them out."
     reward = metrics.get("reward/mean")
@@ -162,6 +193,19 @@ def findings(run: Run) -> Iterator[str]:
         yield f"The realized lag never exceeded {np.nanmax(metrics['lag/max']):g}, though pipeline.lag is {lag}."
     if 0 < run.steps < 2 * run.data.period:
         yield f"Only {run.steps} steps were logged, less than two lag cycles: averages mean little."
+
+
+def _advisories(run: Run) -> Iterator[str]:
+    """What looked unhealthy at some time: the first time of each rule, and whether it held at the end."""
+    if not section(run.config, "logging").get("health", True):
+        return
+    watch = HealthWatch.of(run.config)
+    seen: dict[str, tuple[int, str]] = {}
+    for row in read_rows(run.folder.metrics):
+        for advisory in watch.step(row):
+            seen.setdefault(advisory.name, (int(row.get("step", 0)), advisory.text))
+    for name, (step, text) in seen.items():
+        yield f"Health, from step {step}{', still at the end' if name in watch.holding else ''}: {text}."
 
 
 def ends(values: np.ndarray, period: int) -> tuple[float, float, int]:

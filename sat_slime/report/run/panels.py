@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
 
+import altair as alt
 import numpy as np
-from matplotlib.axes import Axes
 
 from sat_slime.objective.metrics import axis_of
-from sat_slime.report.drawing import WIDTH, Drawing, Panel, Table, column_of
+from sat_slime.report.drawing import (
+    Drawing,
+    Panel,
+    Plot,
+    Table,
+    column_of,
+    joined,
+    layered,
+    lines,
+    log_axis,
+    rows,
+    steps_axis,
+    tip,
+)
+from sat_slime.report.looks import Look
 from sat_slime.report.smoothing import smooth, window_of
 from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import has
 
-PANEL_HEIGHT = 2.6
-"""Inches."""
-
-
-class Series(NamedTuple):
-    """One line of a panel."""
-
-    key: str
-    label: str
-    colour: str
-    dash: str = "-"
+Series = tuple[str, Look]
+"""A metric and how it is drawn."""
 
 
 def line_panel(
@@ -35,6 +40,7 @@ def line_panel(
     raw: bool = False,
     zero: bool = True,
     log: bool = False,
+    levels: Sequence[tuple[float, Look]] = (),
 ) -> Panel:
     """A panel of smoothed metrics by step, in the unit of the first one.
 
@@ -43,60 +49,43 @@ def line_panel(
         raw: draw the first series also step by step, in a lighter tone.
         zero: the axis begins at 0 unless values lie below.
         log: logarithmic axis.
+        levels: values in that unit that straight lines mark.
     """
-    unit, scale = axis_of(series[0].key)
+    unit, scale = axis_of(series[0][0])
 
-    def panel(axes: Axes, table: Table) -> bool:
-        if not has(data.metrics, series[0].key):
-            return False
+    def panel(table: Table, shown: alt.Parameter) -> Plot | None:
+        if not has(data.metrics, series[0][0]):
+            return None
+        parts, looks = [], []
+        for metric, look in series:
+            if has(data.metrics, metric):
+                table[metric] = data.metrics[metric]
+                mean, own = (scale * one for one in (smooth(table[metric], window_of(data)), table[metric]))
+                if log:
+                    mean, own = (np.where(one > 0, one, np.nan) for one in (mean, own))
+                parts.append(rows(x=steps_of(data), y=mean, own=own, line=look.name))
+                # a line of one point would not be seen
+                looks.append(look if np.isfinite(mean).sum() > 2 else replace(look, marker="o"))
+        for level, look in levels:
+            parts.append(rows(x=steps_of(data)[[0, -1]], y=[level] * 2, own=[level] * 2, line=look.name))
+            looks.append(look)
+        y = alt.Y("y:Q", title=y_label or unit, **(log_axis() if log else {"scale": alt.Scale(zero=zero)}))
+        told = f", {unit}" if unit else ""
+        tips = [tip("line:N", "line"), tip("x:Q", "step", "d"), tip("y:Q", f"mean{told}"), tip("own:Q", f"step{told}")]
+        base = alt.Chart().encode(steps_axis("optimizer step"), y).transform_filter(shown)
+        layers = lines(base, looks, tips)
         if raw:
-            first = series[0]
-            axes.plot(steps_of(data), scale * data.metrics[first.key], color=first.colour, alpha=0.3, linewidth=0.8)
-        draw_lines(axes, table, data, series, scale)
-        return finish(axes, title, y_label or unit, zero=zero, log=log)
+            first = base.transform_filter(alt.datum.line == looks[0].name)
+            faint = first.mark_line(opacity=0.35, strokeWidth=0.8, color=looks[0].colour)
+            layers.insert(0, faint.encode(alt.Y("own:Q", title=y_label or unit)))
+        return Plot(layered(*layers, data=joined(parts), title=title), looks)
 
     return panel
 
 
-def draw_lines(axes: Axes, table: Table, data: RunData, series: Sequence[Series], scale: float = 1.0) -> None:
-    """Draw the series that have data, smoothed, and put their own values into the table."""
-    for key, name, colour, dash in series:
-        if has(data.metrics, key):
-            values = data.metrics[key]
-            table[key] = values
-            marker = "o" if np.isfinite(values).sum() <= 2 else None  # a line of one point would not be seen
-            mean = scale * smooth(values, window_of(data))
-            axes.plot(steps_of(data), mean, color=colour, linestyle=dash, label=name, marker=marker, markersize=3)
-
-
-def finish(axes: Axes, title: str, y_label: str, zero: bool = True, log: bool = False) -> bool:
-    """Title, legend and scale of a panel that has its data."""
-    names = axes.get_legend_handles_labels()[1]
-    rows = 0
-    if len(names) > 1:  # the title names a single line
-        longest = max(len(name) for name in names)
-        per_row = 1 if longest > 45 else 2 if longest > 28 else 3 if longest > 16 else 4
-        rows = -(-len(names) // per_row)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=per_row)
-    axes.set_title(title, pad=6 + 14 * rows)
-    axes.set_ylabel(y_label)
-    if log:
-        axes.set_yscale("log", nonpositive="mask")
-    elif zero:
-        axes.set_ylim(bottom=min(0.0, axes.dataLim.y0))
-    return True
-
-
 def by_step(data: RunData, *panels: Panel) -> Drawing | None:
     """Panels over the optimizer steps; the table begins with them."""
-    return column_of(
-        panels,
-        "optimizer step",
-        width=WIDTH,
-        height=PANEL_HEIGHT,
-        legend=False,
-        table={"step": steps_of(data)},
-    )
+    return column_of(panels, height=170, one_key=False, table={"step": steps_of(data)})
 
 
 def steps_of(data: RunData) -> np.ndarray:

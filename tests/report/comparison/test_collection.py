@@ -1,4 +1,5 @@
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunFolderError, match="is no run, grid or file"):
         collect([tmp_path / "missing"])
     (tmp_path / "text.jsonl").write_text("hello")
-    with pytest.raises(RunFolderError, match="no JSON lines"):
+    with pytest.raises(RunFolderError, match="unknown kind, which begins with 'hello'"):
         collect([tmp_path / "text.jsonl"])
 
 
@@ -81,9 +82,12 @@ class StandIns:
     def __init__(self, folder, configs, told):
         self.folder, self.configs, self.told = folder, configs, told
 
-    def command(self, state):
-        file = self.folder.keep_cell(state.cell, self.configs[state.cell])
-        return ["env", f"GRID_STAND_IN={self.told}", sys.executable, STAND_IN, str(os.getpid()), "launch", str(file)]
+    def arguments(self, state):
+        return ["launch", str(self.folder.keep_cell(state.cell, self.configs[state.cell]))]
+
+    def start(self, arguments, output):
+        command = ["env", f"GRID_STAND_IN={self.told}", sys.executable, STAND_IN, str(os.getpid()), *arguments]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, start_new_session=True)
 
     def settle(self, state):
         pass

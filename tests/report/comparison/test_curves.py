@@ -1,28 +1,31 @@
 """Lines of methods: no two are drawn alike, and what the page says of them is what is drawn."""
 
 import pytest
-from matplotlib.figure import Figure
 
 from sat_slime.objective import base_names, method_names, named_method
-from sat_slime.report.comparison.curves import key_to, style_of
-from sat_slime.report.drawing import COLOURS
+from sat_slime.report.comparison.curves import key_to, looks_of
+from sat_slime.report.looks import COLOURS, MARKERS
 
 
-def test_no_two_methods_are_drawn_alike():
-    seen = {}
-    for name in method_names():
-        style = style_of(name)
-        look = style["color"], style["linestyle"], style["marker"], style["markerfacecolor"] == "white"
-        assert seen.setdefault(look, name) == name
+def test_no_two_methods_are_drawn_alike_and_each_as_its_stabilizers_say():
+    looks = looks_of(method_names())
+    assert len({look.apart for look in looks.values()}) == len(looks)
+    for name, look in looks.items():
+        style = named_method(name).style
+        assert (look.dash, look.marker, look.filled) == (style.dash, style.marker, style.filled)
 
 
 @pytest.mark.parametrize("name", method_names())
 def test_every_style_can_be_drawn_in_one_of_our_colours(name):
-    style = style_of(name)
-    assert style["color"] in COLOURS.values() and style["marker"]
-    figure = Figure()
-    figure.subplots().plot([0, 1], [0, 1], **style)
-    figure.draw_without_rendering()
+    look = looks_of([name])[name]
+    assert look.colour in COLOURS.values() and look.marker in MARKERS and look.swatch
+    assert all(length > 0 for length in look.dashes) or look.dash == "-"
+
+
+def test_names_that_are_none_of_methods_are_drawn_apart_too():
+    looks = looks_of(["grpo", "my run", "your run"])
+    assert len({look.apart for look in looks.values()}) == 3
+    assert [look.name for look in looks.values()] == ["GRPO", "my run", "your run"]
 
 
 def test_a_method_of_several_has_the_colour_of_the_first_and_the_dash_of_the_last():

@@ -24,3 +24,16 @@ def test_sat_stops_more_than_ppo_and_only_outward():
     fixed = (geometry.with_fixed_factor() == 0) & (ppo != 0)
     assert 0.12 <= np.abs(r - 1)[fixed].min() <= 0.125 + 1e-9  # beyond 0.2 x 0.6
     np.testing.assert_array_equal(geometry.by_method("sat-grpo", float("inf")), ppo)
+
+
+def test_rectangles_are_the_regions():
+    """Each cell of the plane lies in one rectangle, of its kind."""
+    for _, slopes, _ in geometry.PANELS:
+        kind = geometry.regions(slopes())
+        rectangles = geometry.rectangles(kind).values
+        assert len(rectangles) < 100
+        names = [look.name for look in geometry.LOOKS]
+        for (row, column), one in np.ndenumerate(kind[::7, ::7]):
+            r, a = geometry.RATIOS[7 * column], geometry.ADVANTAGES[7 * row]
+            at = [b["line"] for b in rectangles if b["x"] <= r + 1e-9 <= b["x2"] and b["y"] <= a + 1e-9 <= b["y2"]]
+            assert at and at[-1] == names[one]

@@ -1,13 +1,17 @@
 import csv
 import re
 
+import numpy as np
 import pytest
 from synthetic import write_cell, write_slime_log
 from typer.testing import CliRunner
 
 from sat_slime.cli.app import app
+from sat_slime.report.comparison.collection import collect
+from sat_slime.report.comparison.contrasts import Comparison
+from sat_slime.report.comparison.figures import draw_scores
 from sat_slime.report.comparison.page import figures, write_grid_report
-from sat_slime.report.drawing import save
+from sat_slime.report.figure_files import save, spec_of
 
 
 def test_page_is_self_contained(grid, page):
@@ -50,7 +54,9 @@ def test_text_from_files_is_escaped(tmp_path):
     (run / "config.yaml").write_text("method: {base: '<img src=x>'}\nseed: 1\npipeline: {lag: 1, iterations: 999}\n")
     (page,) = write_grid_report([tmp_path / "<script>a" / "<b>name-lag1-seed0"], tmp_path / "out")
     text = page.read_text()
-    assert "<img src=x>" not in text.lower() and "<script" not in text and "<b>" not in text
+    data = re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL)  # Vega
+    assert "<img src=x>" not in data.lower() and "<b>" not in data
+    assert set(re.findall(r"<script[^>]*>", data)) == {'<script type="application/json">'}
     assert "engine 0 died &lt;often&gt;" in text
 
 
@@ -104,6 +110,50 @@ def test_bad_input_is_a_line(tmp_path, grid, monkeypatch):
     ):
         result = report(*arguments)
         assert result.exit_code == 2 and part in result.output.replace("\n", " ")
+
+
+@pytest.fixture(scope="module")
+def specs(comparison):
+    return {figure.name: (drawing, spec_of(drawing)) for figure in figures(comparison) if (drawing := figure.draw())}
+
+
+def keys(part):
+    """The keys of a figure: the looks of their samples, by name."""
+    for one in part.get("vconcat", ()):
+        channels = one.get("encoding", {})
+        if "stroke" in channels and "layer" not in one:
+            scales = [channels[channel]["scale"] for channel in ("shape", "stroke", "fill")]
+            yield dict(zip(scales[0]["domain"], zip(*(scale["range"] for scale in scales), strict=True), strict=True))
+
+
+def test_no_two_lines_of_a_figure_are_drawn_alike(specs):
+    for name, (_, spec) in specs.items():
+        for looks in keys(spec):
+            assert len(set(looks.values())) == len(looks), name
+    assert len(next(keys(specs["drift"][1]))) == 7
+
+
+def test_curves_are_those_of_the_table(specs):
+    drawing, spec = specs["drift"]
+    rows = [row for rows in spec["datasets"].values() for row in rows if row.get("line") == "GSPO" and "y" in row]
+    known = [drawing.table[f"gspo lag {lag}: mean"] for lag in (1, 8)]
+    np.testing.assert_allclose([row["y"] for row in rows], np.concatenate(known), rtol=1e-4)
+
+
+def test_base_radii_stand_beside_those_that_sat_left(specs):
+    _, spec = specs["sat_lag_8"]
+    rows = [
+        row for rows in spec["datasets"].values() for row in rows if row["line"] == "base radius 0.2" and "y" in row
+    ]
+    assert len(rows) == 4 and {row["y"] for row in rows} == {0.2}
+
+
+def test_a_lag_that_the_paper_has_not_has_no_panel_of_it(tmp_path):
+    cells = [write_cell(tmp_path / f"{lag}", "gspo", lag, 0, 200) for lag in (4, 8)]
+    drawing = draw_scores(Comparison(collect(cells)))
+    titles = [[panel["title"] for panel in row["hconcat"]] for row in spec_of(drawing)["vconcat"]]
+    assert titles == [["lag 4: ours"], ["lag 8: paper", "lag 8: ours"]]
+    assert np.isnan(drawing.table["lag 4: paper %"]).all()
 
 
 def test_figures_of_equal_data_are_equal(comparison, tmp_path):

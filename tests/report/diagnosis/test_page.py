@@ -14,10 +14,12 @@ from typer.testing import CliRunner
 
 from sat_slime.cli import app
 from sat_slime.report.diagnosis.attribution import load_tokens
+from sat_slime.report.diagnosis.from_metrics import metrics_figure, metrics_findings, metrics_table
 from sat_slime.report.diagnosis.page import write_diagnosis
+from sat_slime.report.figure_files import spec_of
 from sat_slime.rollout.token_dump import dump_path, dump_paths, write_dump
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.rows import to_json
+from sat_slime.runs.rows import columns, to_json
 
 
 @pytest.fixture
@@ -129,6 +131,34 @@ def test_without_dumps_the_metrics_tell_the_split(run, runtime):
     assert "80.0" in found.findings[1] and "97.0" in found.findings[1]
     assert ("only the embedded runtime does" in found.warnings[0]) == (runtime == "slime")
     assert ("--set diagnose.every_n_steps=5" in found.warnings[0]) == (runtime == "embedded")
+
+
+def test_a_step_without_mismatch_has_no_say_in_the_shares():
+    names = ("mismatch/policy_of_mean", "mismatch/policy_of_q90", "mismatch/policy_of_q99")
+    steps = [(0.0, 0.0), (1e-9, 0.0), (0.03, 1.0), (0.01, 0.6)]
+    rows = [
+        {"step": step, "lag/mean": float(step > 1), "mismatch/d_pi": d, "mismatch/policy": d * share}
+        | {"mismatch/implementation": d * (1 - share)}
+        | dict.fromkeys(names, share)
+        for step, (d, share) in enumerate(steps)
+    ]
+    metrics = columns(rows)
+    assert "carries 90.0\xa0% of mean" in list(metrics_findings(metrics))[1]
+    at_lag_0, at_lag_1 = metrics_table(metrics).numbers[1:]
+    assert at_lag_0[5:] == [0.0] * 3 and at_lag_1[5:] == pytest.approx([0.9] * 3)
+    assert np.isnan(metrics_table(columns(rows[:1])).numbers[1][5:]).all()
+
+
+def test_lines_of_the_split_are_told_apart(run):
+    """Also between its panels."""
+    shares = {"mismatch/policy_of_mean": 0.8, "mismatch/policy_of_q90": 0.9, "mismatch/policy_of_q99": 0.97}
+    rows = [step_metrics(step, 4) for step in range(1, 41)]
+    metrics = columns([row | shares if "mismatch/policy" in row else row for row in rows])
+    spec = spec_of(metrics_figure(metrics).draw())
+    keys = [part["encoding"] for part in spec["vconcat"] if "layer" not in part]
+    looks = [zip(*(key[channel]["scale"]["range"] for channel in ("shape", "stroke"))) for key in keys]  # noqa: B905
+    every = [look for one in looks for look in one]
+    assert len(every) == len(set(every)) == 6
 
 
 def test_the_command_prints_tables_and_where_the_page_is(run, no_figures):

@@ -20,6 +20,7 @@ from sat_slime.objective import (
 )
 from sat_slime.objective.stabilizers.scores.cispo import CISPO
 from sat_slime.objective.stabilizers.scores.score_centering import ScoreCentering
+from sat_slime.report.dumps.step_batch import StepBatch
 from sat_slime.report.replay.gradient import (
     CLIPPED,
     KEPT,
@@ -31,7 +32,6 @@ from sat_slime.report.replay.gradient import (
     token_gradient,
 )
 from sat_slime.report.replay.selection import lacks
-from sat_slime.report.replay.step_batch import StepBatch
 
 EVERYTHING = frozenset({"checkpoint_log_probs", "lags", "rewards", "heads"})
 REPLAYED = [name for name in method_names() if lacks(named_method(name), EVERYTHING) is None]

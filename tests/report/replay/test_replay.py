@@ -5,11 +5,11 @@ from dump_files import format_2, rank_file, rollout, step_batch, write_run_dump
 
 from sat_slime.config import ConfigError
 from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate, response_mean_weights
-from sat_slime.report.replay.dumps import Skipped, find_dumps, steps
+from sat_slime.report.dumps.dump_files import Skipped, find_dumps, steps
+from sat_slime.report.dumps.step_batch import Layout, cut
 from sat_slime.report.replay.gradient import CLIPPED, MASKED, StepView, spans
 from sat_slime.report.replay.replay import replay
 from sat_slime.report.replay.selection import answerable, choose
-from sat_slime.report.replay.step_batch import Layout, cut
 from sat_slime.report.replay.sums import span_result
 from sat_slime.report.replay.tables import weighted
 from sat_slime.runs.folder import RunFolderError

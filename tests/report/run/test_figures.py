@@ -1,4 +1,5 @@
 import csv
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -6,8 +7,8 @@ import torch
 from synthetic import histogram_row, step_metrics, write_run
 
 from sat_slime.objective import mismatch_histogram
-from sat_slime.report.drawing import save
-from sat_slime.report.run.figures import draw_histogram, draw_learning, draw_mismatch, figures
+from sat_slime.report.figure_files import save, spec_of
+from sat_slime.report.run.figures import draw_histogram, draw_learning, draw_mismatch, draw_trust_region, figures
 from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import columns, read_metrics, read_rows
 
@@ -34,8 +35,10 @@ def test_no_data_no_figure(name):
 @pytest.mark.parametrize("steps", [1, 2, 40])
 def test_drawn_from_few_and_many_steps(name, steps, tmp_path):
     drawing = draw(name, run_data(tmp_path, steps))
-    assert drawing.figure.axes
     assert drawing.table
+    spec = spec_of(drawing)
+    assert any("layer" in part for part in spec["vconcat"])
+    assert all(rows for rows in spec["datasets"].values())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -50,8 +53,8 @@ def test_missing_values_do_not_matter(name):
 
 def test_saved_figure_has_its_numbers_beside_it(tmp_path):
     data = run_data(tmp_path, 12)
-    svg = save(draw_mismatch(data), tmp_path / "figures", "mismatch")
-    assert svg.lstrip().startswith(b"<?xml")
+    _, svg = save(draw_mismatch(data), tmp_path / "figures", "mismatch")
+    assert svg.startswith(b"<svg")
     assert (tmp_path / "figures" / "mismatch.png").read_bytes().startswith(b"\x89PNG")
     rows = list(csv.DictReader((tmp_path / "figures" / "mismatch.csv").open()))
     assert [float(row["step"]) for row in rows] == list(range(1, 13))
@@ -84,13 +87,11 @@ def test_evaluations_of_several_data_sets_have_a_row_each():
 def test_an_evaluation_shows_its_interval_and_pass_at_the_largest_k():
     scores = {"accuracy": 0.5, "accuracy/low_samples": 0.4, "accuracy/high_samples": 0.7, "pass@1": 0.5, "pass@8": 0.8}
     evals = columns([{"step": step, "n_samples": 64, **scores} for step in (0, 16)])
-    drawing = draw_learning(RunData(columns([step_metrics(1), step_metrics(2)]), evals))
-    axes = drawing.figure.axes[-1]
-    assert "95 % interval" in axes.get_title(loc="left") + axes.get_title()
-    assert "pass@8" in [text.get_text() for text in axes.get_legend().get_texts()]
-    (bars,) = (container for container in axes.containers if container.has_yerr)
-    ends = bars.lines[2][0].get_segments()
-    assert [end[:, 1].tolist() for end in ends] == [[0.4, 0.7], [0.4, 0.7]]
+    spec = spec_of(draw_learning(RunData(columns([step_metrics(1), step_metrics(2)]), evals)))
+    assert "accuracy, bars: 95 % interval" in [part.get("title") for part in spec["vconcat"]]
+    rows = [row for rows in spec["datasets"].values() for row in rows]
+    assert [(row["low"], row["high"]) for row in rows if row.get("low")] == [(0.4, 0.7)] * 2
+    assert [(row["x"], row["y"]) for row in rows if row["line"] == "pass@8" and "y" in row] == [(0, 0.8), (16, 0.8)]
 
 
 def test_histogram_shares_sum_to_one_and_split_by_lag():
@@ -106,3 +107,58 @@ def test_histogram_takes_what_the_objective_measures():
     table = draw_histogram(RunData(histograms=[{"step": 1, "lag": 1, "q": None, **measured}])).table
     assert table["first quarter: share"][0] == 0.25  # exactly zero, left of every edge
     assert table["first quarter: share"].sum() == 1.0
+
+
+def drawn_rows(drawing, line):
+    """The rows of a line that have a y."""
+    datasets = spec_of(drawing)["datasets"].values()
+    return [row for rows in datasets for row in rows if row.get("line") == line and "y" in row]
+
+
+def test_the_lag_is_drawn_step_by_step(tmp_path):
+    data = run_data(tmp_path, 40)
+    drawing = draw("lag", data)
+    rows = drawn_rows(drawing, "mean")
+    assert [row["y"] for row in rows] == data.metrics["lag/mean"].tolist() == drawing.table["lag/mean"].tolist()
+    assert sum(a["y"] > b["y"] for a, b in pairwise(rows)) == 4  # it falls from 8 to 1 in each cycle
+
+
+def test_the_teeth_of_a_long_run_are_shown_apart(tmp_path):
+    spec = spec_of(draw("lag", run_data(tmp_path, 80, lag=2)))
+    panels = [part["title"] for part in spec["vconcat"] if "title" in part]
+    assert panels == ["of the trained responses", "the last 10 cycles"]
+
+
+def test_base_radii_are_lines_of_the_radii_panel(tmp_path):
+    data = run_data(tmp_path, 12)
+    for clip, names in (
+        ({"eps_low": 0.2, "eps_high": 0.2}, ["base radius 0.2"]),
+        ({"eps_low": 0.2, "eps_high": 0.28}, ["upper base radius 0.28", "lower base radius 0.2"]),
+        ({"eps_low": "much"}, []),
+    ):
+        drawing = draw_trust_region(data, {"method": {"clip": clip}})
+        rows = [row for rows in spec_of(drawing)["datasets"].values() for row in rows]
+        assert sorted({row["line"] for row in rows if "base" in row["line"]}) == sorted(names)
+    clip = {"eps_low": 0.1, "eps_high": 0.1}
+    rows = drawn_rows(draw_trust_region(data, {"method": {"clip": clip}}), "base radius 0.1")
+    assert [(row["x"], row["y"]) for row in rows] == [(1, 0.1), (12, 0.1)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_figure_draws_is_what_its_table_holds(name, tmp_path):
+    """Every value that a pointer is told of a single step is in the file of numbers, but for rounding."""
+    drawing = draw(name, run_data(tmp_path, 40))
+    rows = [row for rows in spec_of(drawing)["datasets"].values() for row in rows]
+    told = {row["own"] for row in rows if row.get("own") is not None and "base" not in row["line"]}
+    known = np.concatenate([values for values in drawing.table.values()])
+    known = np.concatenate([known, 100 * known])  # shares are drawn in percent
+    assert all(np.isclose(known, value, rtol=1e-4).any() for value in told)
+
+
+def test_no_two_lines_of_a_panel_are_drawn_alike(tmp_path):
+    for name in NAMES:
+        spec = spec_of(draw(name, run_data(tmp_path / name, 40)))
+        for part in spec["vconcat"]:
+            if "stroke" in part.get("encoding", {}):
+                looks = [part["encoding"][channel]["scale"]["range"] for channel in ("shape", "stroke", "fill")]
+                assert len(set(zip(*looks, strict=True))) == len(looks[0])
