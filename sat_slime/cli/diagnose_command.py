@@ -1,35 +1,96 @@
-"""`sat-slime diagnose`: the mismatch of a run taken apart, in the terminal and as a page."""
+"""`sat-slime diagnose`: the mismatch of a run taken apart, or a check-up of a run of slime."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from sat_slime.cli.terminal import RunArgument, without_traceback
+from sat_slime.cli.terminal import without_traceback
 
 if TYPE_CHECKING:
     from sat_slime.report.diagnosis.page import Diagnosis
     from sat_slime.report.page import Sheet
 
 
-def diagnose(run: RunArgument) -> None:
-    """Say what the mismatch of a run is made of, and where its tail comes from.
+def diagnose(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN_OR_FILE...",
+            help="A run folder; or what there is of one run of slime: trackers, its log, dumps.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where the page of a run of slime goes; default: [bold]diagnosis/[/]."),
+    ] = None,
+    reward_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="slime's --reward-key, where dumped rewards are dicts.")
+    ] = None,
+) -> None:
+    """Say what the mismatch of a run is made of; or what makes a run of slime collapse.
 
-    From the token dumps of diagnosed steps ([bold]--set
-    diagnose.every_n_steps=5[/] at launch): policy lag, expert routing,
-    precision and the rest, by lag, position, probability and entropy; the
-    improvement bound; the true total variation beside the sampled ratio. Of a
-    run of slime with denominator checkpoint, policy and implementation part.
-    Page, figures and tables go to [bold]RUN/diagnosis/[/].
+    Of a run folder of ours, from the token dumps of diagnosed steps
+    ([bold]--set diagnose.every_n_steps=5[/] at launch): policy lag, expert routing,
+    precision and the rest, by lag, position, probability and entropy. Of a run
+    of slime with denominator checkpoint, policy and implementation part. Page,
+    figures and tables go to [bold]RUN/diagnosis/[/].
+
+    Of a run of slime that knows nothing of us, from TensorBoard events, W&B
+    exports, the log that the job printed, and dumps, whatever there is: what
+    looks unhealthy since which step, what to try, and which flag would tell more.
 
         sat-slime diagnose runs/my-run
+
+        sat-slime diagnose tensorboard_log/my-project dump/
+
+        sat-slime diagnose job.log
     """
     with without_traceback():
-        from sat_slime.report.diagnosis.page import write_diagnosis
+        from sat_slime.runs.folder import RunFolder
 
-        _show(write_diagnosis(run), Console())
+        if len(paths) == 1 and RunFolder(paths[0]).is_run():
+            from sat_slime.report.diagnosis.page import write_diagnosis
+
+            _show(write_diagnosis(paths[0]), Console())
+        else:
+            _check_up(paths, out or Path("diagnosis"), reward_key, Console())
+
+
+def _check_up(paths: list[Path], out: Path, reward_key: str | None, console: Console) -> None:
+    from sat_slime.report.write import write_checkup
+
+    with console.status("reading") as status:
+        told = write_checkup(paths, out, reward_key, lambda name: status.update(f"reading {name}"))
+
+    def say(text: str = "", style: str | None = None) -> None:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    for line in told.skipped:
+        say(f"warning: skipped {line}", "yellow")
+    for sentence in told.summary:
+        say(sentence)
+    say()
+    say("What we see, and what to try" if told.symptoms else "None of the rules found anything unhealthy.", "bold")
+    for one in told.symptoms:
+        say(f"- {one.heading}: {one.seen}.")
+        say(f"  {one.advice}.", "dim")
+    for sheet in told.sheets:
+        say()
+        console.print(as_table(sheet))
+    say()
+    say("What this cannot tell, and what would", "bold")
+    for sentence in told.unknown:
+        say(f"- {sentence}")
+    say()
+    for line in told.next:
+        say(f"next: {line}")
+    say(f"page: {told.page}")
 
 
 def _show(found: Diagnosis, console: Console) -> None:

@@ -1,0 +1,153 @@
+"""The tables of a check-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from sat_slime.report.checkup.checkup import Checkup
+from sat_slime.report.checkup.dump_symptoms import crowding
+from sat_slime.report.checkup.rollout_facts import RolloutFacts
+from sat_slime.report.checkup.token_sums import POSITION_EDGES, PROBABILITY_EDGES, SIGNS, Group, TokenSums
+from sat_slime.report.page import Heading, Sheet
+
+DASH = "–"
+MOST_IDS = 8
+"""Token ids that are listed."""
+MOST_ROWS = 24
+"""Dumps that a table shows; of more it shows as many, evenly chosen, and its CSV has all."""
+
+
+def tables(found: Checkup) -> list[Sheet]:
+    """All tables that there are numbers for."""
+    sheets = []
+    if found.tokens.steps:
+        sheets += [steps_table(found.tokens), places_table(found.tokens)]
+    if found.tokens.tail_ids:
+        sheets.append(ids_table(found.tokens))
+    if found.rollouts:
+        sheets.append(rollouts_table(found.rollouts))
+    return sheets
+
+
+def steps_table(sums: TokenSums) -> Sheet:
+    """A row for each dumped optimizer step."""
+    head = ["dump", "responses", "tokens", "mean |d|", "90 %", "99 %", "99.9 %", "largest", "ESS", "no signal", "cut"]
+    rows: list[list[str]] = []
+    numbers: list[list[Any]] = []
+    for step in sums.steps:
+        sizes = [step.mean, *step.quantiles, step.largest]
+        shares = [step.ess, step.no_signal, step.truncated]
+        counts = [f"{step.responses:,}", f"{step.tokens:,}"]
+        rows.append([step.name, *counts, *(f"{size:.4f}" for size in sizes), *map(percent, shares)])
+        numbers.append([step.name, step.responses, step.tokens, *sizes, *shares])
+    return Sheet(
+        "dumped_steps",
+        "The mismatch of each dumped step",
+        "d = log π − log μ of the active tokens, in nats: mean and quantiles of |d|. ESS: the share of the tokens that "
+        "raw importance weights leave. No signal: responses whose advantages are all 0. Cut: at the length limit."
+        f"{_shown(rows)}",
+        head,
+        _some(rows),
+        numbers=[head, *numbers],
+    )
+
+
+def places_table(sums: TokenSums) -> Sheet:
+    """Where the mismatch is: by place, by probability, by the sign of the advantage."""
+    head = ["tokens", "share", "mean |d|", "mean d", "of the tail", "times their share"]
+    rows: list[list[str]] = []
+    numbers: list[list[Any]] = []
+    kinds: list[tuple[str, Sequence[str], Sequence[Group]]] = [
+        ("by place in the response", _ranges(POSITION_EDGES, percent), sums.by_position),
+        ("by the engine's probability μ", _ranges(PROBABILITY_EDGES, lambda edge: f"{edge:g}"), sums.by_probability),
+        ("by the sign of the advantage", SIGNS, sums.by_sign),
+    ]
+    for heading, labels, groups in kinds:
+        rows.append([Heading(heading)] + [""] * (len(head) - 1))
+        for label, group in zip(labels, groups, strict=True):
+            if not group.tokens:
+                continue
+            means = [group.size / group.tokens, group.drift / group.tokens]
+            shares = [group.tokens / sums.whole.tokens, group.tail / max(1, sums.whole.tail)]
+            times = crowding(group, sums.whole)
+            texts = [percent(shares[0]), f"{means[0]:.4f}", f"{means[1]:+.4f}", percent(shares[1]), f"{times:.1f}"]
+            rows.append([label, *texts])
+            numbers.append([f"{heading}: {label}", shares[0], *means, shares[1], times])
+    return Sheet(
+        "places",
+        "Where the mismatch is",
+        "All dumps together. The tail of a step is what lies beyond the 99 % quantile of its |d|; the last column says "
+        "how many times as often a token of this kind is in it as any token.",
+        head,
+        rows,
+        numbers=[head, *numbers],
+    )
+
+
+def ids_table(sums: TokenSums) -> Sheet:
+    """The token ids that are most often in a tail."""
+    head = ["token id", "of the tail", "of all tokens"]
+    most = sorted(sums.tail_ids.items(), key=lambda one: -one[1])[:MOST_IDS]
+    numbers = [[token, times / sums.whole.tail, sums.ids.get(token, 0) / sums.whole.tokens] for token, times in most]
+    rows = [[str(token), percent(tail), percent(usual)] for token, tail, usual in numbers]
+    return Sheet(
+        "tail_tokens",
+        "Which tokens are in the tail",
+        "The ids that are there most often; tokenizer.decode([ID]) says what they are. A few ids with most of the tail "
+        "point to templates, stop tokens or sampling rules; many ids with a little each, to staleness.",
+        head,
+        rows,
+        numbers=[head, *numbers],
+    )
+
+
+def rollouts_table(rollouts: Sequence[RolloutFacts]) -> Sheet:
+    """A row for each dumped rollout."""
+    head = ["rollout", "samples", "reward", "length", "cut", "aborted", "one reward", "doubled", "removed"]
+    head += ["behind", "oldest", "mixed"]
+    rows: list[list[str]] = []
+    numbers: list[list[Any]] = []
+    for one in rollouts:
+        shares = [one.truncated, one.aborted, one.equal_groups, one.doubled, one.removed]
+        texts = [_number(one.reward, 3), f"{one.length:.0f}", *map(percent, shares)]
+        texts += [_number(one.spread, 2), _number(one.oldest, 0), percent(one.mixed)]
+        rows.append([str(one.rollout), f"{one.samples:,}", *texts])
+        numbers.append([one.rollout, one.samples, one.reward, one.length, *shares, one.spread, one.oldest, one.mixed])
+    return Sheet(
+        "rollouts",
+        "What was sampled",
+        "Cut: at the length limit. One reward: prompts whose responses all got the same. Doubled: responses that equal "
+        "another one of their prompt. Behind, oldest: weight updates between a sample's oldest weights and the newest "
+        "of its rollout, mean and largest; the trainer may be ahead of those too. Mixed: written by more than one "
+        f"version of the weights.{_shown(rows)}",
+        head,
+        _some(rows),
+        numbers=[head, *numbers],
+    )
+
+
+def _some(rows: list[list[str]]) -> list[list[str]]:
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return [rows[i] for i in np.linspace(0, len(rows) - 1, MOST_ROWS).round().astype(int)]
+
+
+def _shown(rows: list[list[str]]) -> str:
+    return f" Of {len(rows)} dumps {MOST_ROWS} are shown; the CSV has all." if len(rows) > MOST_ROWS else ""
+
+
+def _ranges(edges: Sequence[float], text: Any) -> list[str]:
+    return [f"{text(low)} to {text(high)}" for low, high in pairwise(edges)]
+
+
+def percent(share: float) -> str:
+    """A share as text."""
+    return f"{share:.1%}".replace("%", "\N{NO-BREAK SPACE}%") if np.isfinite(share) else DASH
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if np.isfinite(value) else DASH

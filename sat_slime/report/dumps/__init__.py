@@ -1,0 +1,1 @@
+"""The dumps that reports read: slime's own, and those of embedded runs."""

@@ -1,0 +1,302 @@
+"""slime's own debug dumps (--save-debug-train-data), of slime 0.3.1 and of the later ones.
+
+Nothing of a file is run: torch.load with weights_only takes tensors, numbers, text, lists and dicts and refuses all
+else. Tensors are mapped, not read, so that routed experts and token ids cost nothing.
+
+- Format 2 (slime after 0.3.1) is one file per rollout: `samples`, a dict each in the order of the rollout, and
+  `dp_shards`, which micro-batch of which optimizer step and rank each was in.
+- slime 0.3.1 writes a file per rank: `rollout_data`, a list per column. Tensor-parallel ranks write the same twice,
+  data-parallel ones a part of the rollout each.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sat_slime.report.dumps.step_batch import DumpFault, StepBatch, in_a_row
+
+COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "loss_masks")
+"""Columns with a tensor for each response, of as many values as the response has tokens."""
+ALSO = ("tokens", "truncated")
+"""Columns that are read where they are there."""
+
+_WITHOUT = {
+    "log_probs": (
+        "it holds no log_probs of the trainer, which slime does not compute with --use-rollout-logprobs: dump a run "
+        "without that flag"
+    ),
+    "rollout_log_probs": "it holds no rollout_log_probs: the rollout function has to return the engine's log-probs",
+    "advantages": "it holds no advantages: it is of a pipeline stage before the last; give the last stage's file",
+    "loss_masks": "it holds no loss_masks, so that the active tokens are not known",
+}
+_WHOLE = "copy it again, or leave it out"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the first entries of a dump tell."""
+
+    rollout_id: int
+    rank: int
+    per_rank: bool
+    """Whether it is one of several files of a rollout, as slime 0.3.1 writes them."""
+    rewards: bool
+    """Whether it tells which response had which reward before any baseline, as those of 0.3.1 do not."""
+
+
+def is_rollout_dump(path: Path) -> bool:
+    """Whether a file is of --save-debug-rollout-data. Raises DumpFault where it is no torch file."""
+    key, numbers, _ = _first_entries(path)
+    return key == "samples" and "format_version" not in numbers
+
+
+def read_header(path: Path) -> Header:
+    """What the entries of a file's pickle tell, none of which is run. Raises DumpFault."""
+    key, numbers, rewards = _first_entries(path)
+    if key not in ("samples", "rollout_data") or "rollout_id" not in numbers:
+        raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give those alone")
+    if key == "samples" and "format_version" not in numbers:
+        raise DumpFault(
+            "it is a dump of --save-debug-rollout-data, which knows nothing of the trainer: sat-slime diagnose reads "
+            "it, a replay needs that of --save-debug-train-data (with --dump-details, the folder train_data)"
+        )
+    if key == "samples" and numbers["format_version"] != 2:
+        raise DumpFault(f"its format_version is {numbers['format_version']}, and 2 is what can be read here")
+    return Header(numbers["rollout_id"], numbers.get("rank", 0), key == "rollout_data", rewards)
+
+
+def _first_entries(path: Path) -> tuple[str, dict[str, int], bool]:
+    """(the key of the samples, the numbers before them by their keys, whether raw rewards are named)."""
+    numbers: dict[str, int] = {}
+    key = ""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            with archive.open(name) as pickle:
+                for operation, argument, _ in pickletools.genops(pickle):
+                    if operation.name == "BINUNICODE":
+                        key = str(argument)
+                        if key in ("samples", "rollout_data"):
+                            break
+                    elif isinstance(argument, int) and operation.name.startswith("BININT"):
+                        numbers[key] = argument
+                    elif operation.name not in ("PROTO", "EMPTY_DICT", "BINPUT", "MARK"):
+                        break
+            rewards = key == "samples" and b"raw_reward" in archive.read(name)
+    except (OSError, zipfile.BadZipFile, StopIteration, ValueError, NotImplementedError) as error:
+        raise DumpFault(f"it is no whole torch file ({_line(error)}): {_WHOLE}") from error
+    return key, numbers, rewards
+
+
+def read_rollout(paths: Sequence[Path], own_layout: bool = True, token_ids: bool = False) -> list[StepBatch]:
+    """The optimizer steps of one rollout, from its file or, of slime 0.3.1, the files of its ranks.
+
+    own_layout: whether the responses stand in the micro-batches in which they were trained; else each step has them in
+    the order of the rollout, without micro-batches. token_ids: whether these are read too. Raises DumpFault.
+    """
+    payloads = [load_payload(path) for path in paths]
+    try:
+        rollout_id = payloads[0]["rollout_id"]
+        shards = _whole(payloads[0]) if "samples" in payloads[0] else _of_ranks(payloads)
+        steps = _steps(shards)
+        own_layout = own_layout and all(shard.known for shard in shards)
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise DumpFault(f"its entries are not those of slime ({type(error).__name__} {_line(error)})") from error
+    name = f"rollout {rollout_id}"
+    return [
+        _step(name if len(steps) == 1 else f"{name}, step {i + 1}", groups, own_layout, token_ids)
+        for i, groups in enumerate(steps)
+    ]
+
+
+def load_payload(path: Path) -> dict[str, Any]:
+    """The dictionary of a file, its tensors mapped. Nothing but tensors, numbers and text is made. Raises DumpFault."""
+    # An engine that is imported too may have allowed classes of its own, such as argparse.Namespace: not for this file.
+    allowed = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    try:
+        payload = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # anyone may have written the file, and torch may raise anything
+        if refused := re.search(r"GLOBAL ([\w.]+) was", str(error)):
+            raise DumpFault(
+                f"it holds an object of {refused[1]}, and nothing but tensors, numbers and text is read: leave that "
+                "column out of the rollout data, or convert the file where you trust it"
+            ) from error
+        raise DumpFault(f"it is no whole torch file ({_line(error)}): {_WHOLE}") from error
+    finally:
+        torch.serialization.add_safe_globals(allowed)
+    if not isinstance(payload, dict):
+        raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give those alone")
+    return payload
+
+
+def _line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0][:120]
+
+
+@dataclass(frozen=True, eq=False)
+class _Response:
+    place: int
+    """Its number in the order of the rollout."""
+    columns: Mapping[str, Tensor]
+    reward: float | None = None
+    """Before any baseline; None where the file does not tell."""
+    tokens: Any = None
+    """Ids of prompt and response."""
+    truncated: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Shard:
+    """The responses of a data-parallel rank and where they were trained."""
+
+    responses: list[_Response]
+    microbatches: list[list[int]]
+    """Responses of each micro-batch, one optimizer step after the other."""
+    per_step: list[int]
+    """Micro-batches of each optimizer step."""
+    known: bool = True
+    """False where the file does not tell the micro-batches; all responses then stand as one."""
+
+
+def _all_in_one(responses: list[_Response]) -> _Shard:
+    return _Shard(responses, [list(range(len(responses)))], [1], known=False)
+
+
+def _whole(payload: Mapping[str, Any]) -> list[_Shard]:
+    """The shards of format 2: samples in the order of the rollout, and beside them which rank trained which."""
+    samples = payload["samples"]
+    rewards = [_raw_reward(sample, payload) for sample in samples]
+    responses = [
+        _response(place, sample, int(sample["response_lengths"]), reward)
+        for place, (sample, reward) in enumerate(zip(samples, rewards, strict=True))
+    ]
+    for key in ("rollout_position", "sample_index"):
+        if all(sample.get(key) is not None for sample in samples):
+            column = {"rollout_position": "partition", "sample_index": "sample_indices"}[key]
+            by_id = {sample[key]: response for sample, response in zip(samples, responses, strict=True)}
+            return [_shard([by_id[i] for i in layout[column]], layout) for layout in payload["dp_shards"]]
+    return [_all_in_one(responses)]
+
+
+def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> list[_Shard]:
+    """The shards of slime 0.3.1, a file per rank. Ranks that hold the same responses count once; ranks before the last
+    pipeline stage hold no log-probs and do not count."""
+    parts = [payload["rollout_data"] for payload in payloads]
+    parts = [part for part in parts if part.get("log_probs") is not None] or parts[:1]
+    distinct = {tuple(part.get("sample_indices") or part["total_lengths"]): part for part in reversed(parts)}
+    shards, offset = [], 0
+    for part in reversed(distinct.values()):
+        lengths = part["response_lengths"]
+        places = part.get("partition") or part.get("sample_indices") or range(offset, offset + len(lengths))
+        there = [key for key in (*COLUMNS, *ALSO) if part.get(key) is not None]
+        rows = [{key: part[key][i] for key in there} for i in range(len(lengths))]
+        responses = [_response(p, row, int(n)) for p, row, n in zip(places, rows, lengths, strict=True)]
+        shards.append(_shard(responses, part))
+        offset += len(lengths)
+    return shards
+
+
+def _raw_reward(sample: Mapping[str, Any], payload: Mapping[str, Any]) -> float | None:
+    """A sample's reward before any baseline: its own, or that at its place in the list of the whole rollout. None:
+    neither is there, or it is no number, as that of a reward model with several scores."""
+    reward, place, whole = sample.get("local_raw_reward"), sample.get("rollout_position"), payload.get("raw_reward")
+    if reward is None and isinstance(place, int) and isinstance(whole, list) and place < len(whole):
+        reward = whole[place]
+    return float(reward) if isinstance(reward, int | float) else None
+
+
+def _response(place: int, row: Mapping[str, Any], length: int, reward: float | None = None) -> _Response:
+    columns = {}
+    for key in COLUMNS:
+        values = row.get(key)
+        if values is None:
+            raise DumpFault(_WITHOUT[key])
+        if not isinstance(values, Tensor) or values.dim() != 1 or values.dtype.is_complex:
+            raise DumpFault(f"{key} of a response is no row of numbers")
+        if len(values) != length:
+            hint = (
+                ": slime 0.3.1 leaves the parts of context-parallel ranks apart; dump with a later slime, or with "
+                "--context-parallel-size 1"
+                if len(values) < length
+                else ""
+            )
+            raise DumpFault(f"{key} has {len(values)} values for a response of {length} tokens{hint}")
+        columns[key] = values
+    return _Response(place, columns, reward, row.get("tokens"), row.get("truncated"))
+
+
+def _shard(responses: list[_Response], layout: Mapping[str, Any]) -> _Shard:
+    microbatches, per_step = layout.get("micro_batch_indices"), layout.get("num_microbatches")
+    if microbatches is None or per_step is None:
+        return _all_in_one(responses)
+    if sorted(i for part in microbatches for i in part) != list(range(len(responses))):
+        raise DumpFault("its micro-batches do not hold every response once")
+    if sum(per_step) != len(microbatches):
+        raise DumpFault(f"it has {len(microbatches)} micro-batches where its optimizer steps have {sum(per_step)}")
+    return _Shard(responses, microbatches, per_step)
+
+
+def _steps(shards: Sequence[_Shard]) -> list[list[list[_Response]]]:
+    """steps[step][micro-batch] is a list of responses."""
+    counts = {len(shard.per_step) for shard in shards}
+    if len(counts) != 1:
+        raise DumpFault("its ranks took different numbers of optimizer steps: files of one run's ranks belong together")
+    steps: list[list[list[_Response]]] = [[] for _ in range(counts.pop())]
+    for shard in shards:
+        start = 0
+        for step, count in zip(steps, shard.per_step, strict=True):
+            step += [[shard.responses[i] for i in part] for part in shard.microbatches[start : start + count]]
+            start += count
+    return steps
+
+
+def _step(name: str, groups: list[list[_Response]], own_layout: bool, token_ids: bool) -> StepBatch:
+    responses = [response for group in groups for response in group]
+    if not own_layout:
+        responses.sort(key=lambda response: response.place)
+    places = torch.tensor([response.place for response in responses], dtype=torch.int64)
+    lengths = torch.tensor([len(response.columns["log_probs"]) for response in responses], dtype=torch.int64)
+    rewards = [response.reward for response in responses if response.reward is not None]
+
+    def row(key: str, dtype: torch.dtype = torch.float32) -> Tensor:
+        return in_a_row([response.columns[key] for response in responses], dtype)
+
+    return StepBatch(
+        name=name,
+        log_probs=row("log_probs"),
+        rollout_log_probs=row("rollout_log_probs"),
+        advantages=row("advantages"),
+        mask=row("loss_masks", torch.bool),
+        lengths=lengths,
+        microbatches=[len(group) for group in groups if group] if own_layout else None,
+        order=torch.argsort(places),
+        rewards=torch.tensor(rewards).repeat_interleave(lengths) if len(rewards) == len(responses) else None,
+        token_ids=_token_ids(responses) if token_ids else None,
+        truncated=_truncated(responses),
+    )
+
+
+def _token_ids(responses: Sequence[_Response]) -> Tensor | None:
+    """(N,) ids of the responses' tokens, which stand behind those of the prompts; None where some are missing."""
+    columns = []
+    for response in responses:
+        length = len(response.columns["log_probs"])
+        if not isinstance(response.tokens, Tensor) or response.tokens.dim() != 1 or len(response.tokens) < length:
+            return None
+        columns.append(response.tokens[len(response.tokens) - length :])
+    return in_a_row(columns, torch.int64)
+
+
+def _truncated(responses: Sequence[_Response]) -> Tensor | None:
+    flags = [response.truncated for response in responses]
+    return torch.tensor([bool(flag) for flag in flags]) if all(isinstance(flag, int) for flag in flags) else None

@@ -1,0 +1,123 @@
+"""Trackers and dumps of slime itself become one page, which says what is seen and what cannot be told."""
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from dump_files import format_2, rollout
+
+import sat_slime
+from sat_slime.report.checkup.checkup import check
+from sat_slime.report.checkup.given import sort_out
+from sat_slime.report.write import write_checkup, write_reports
+from sat_slime.runs.folder import RunFolderError
+
+TESTS = Path(__file__).parents[2]
+TRACKERS = TESTS / "runs" / "trackers" / "recorded"
+"""Of one run of slime 624b824a8, its own loss, as DUMP; the tests beside these say how they were made."""
+DUMP = TESTS / "report" / "dumps" / "recorded" / "dump"
+FLAGS = json.loads((Path(sat_slime.__file__).parent / "plugin" / "launch" / "slime_flags.json").read_text())["flags"]
+
+
+def written(paths, out):
+    return write_checkup(paths, out, None, lambda name: None)
+
+
+def test_all_that_slime_left_of_a_run(tmp_path):
+    told = written([TRACKERS / "events", DUMP], tmp_path / "out")
+    assert told.summary[0] == (
+        "Read: 3 optimizer steps of a tracker (1 to 3); 1 evaluations; 1 optimizer steps in dumps, 221 tokens; 1 "
+        "dumped rollouts, 16 samples."
+    )
+    assert {sheet.name for sheet in told.sheets} == {"dumped_steps", "places", "tail_tokens", "rollouts"}
+    assert any("only 3 steps are there" in line for line in told.unknown)
+    assert told.next[0].startswith(f"sat-slime replay {DUMP / 'train_data'}")
+    page = told.page.read_text()
+    for text in ("What we see, and what to try", "What this cannot tell", *told.summary, *told.unknown):
+        assert html.escape(text) in page
+    assert (tmp_path / "out" / "tables" / "places.csv").exists()
+    assert list((tmp_path / "out" / "figures").glob("reward.*"))
+
+
+def test_a_log_alone_says_which_flags_would_tell_more(tmp_path):
+    told = written([TRACKERS / "job.log"], tmp_path / "out")
+    text = " ".join([*told.unknown, *told.next])
+    for flag in (
+        "--save-debug-train-data",
+        "--save-debug-rollout-data",
+        "--dump-details",
+        "--eval-interval",
+        "--use-tis",
+    ):
+        assert flag in text
+    assert "--use-kl-loss" not in text  # the run has it
+
+
+def test_dumps_alone_ask_for_a_tracker(tmp_path):
+    told = written([DUMP / "train_data" / "2.pt"], tmp_path / "out")
+    assert "no tracker was given" in told.unknown[0]
+    assert [sheet.name for sheet in told.sheets] == ["dumped_steps", "places", "tail_tokens"]
+
+
+def test_every_flag_that_is_named_is_slimes():
+    """In the whole of what a check-up may say."""
+    folder = Path(sat_slime.__file__).parent / "report" / "checkup"
+    text = re.sub(r'"\s*\n\s*f?"', "", "".join(path.read_text() for path in folder.glob("*.py")))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z]", text))
+    assert len(named) > 10 and named <= set(FLAGS)
+
+
+def test_kinds_are_told_apart_by_what_they_hold(tmp_path):
+    (tmp_path / "torn.pt").write_bytes(b"PK")
+    given = sort_out([DUMP, tmp_path / "torn.pt", TRACKERS / "job.log"])
+    assert [path.parent.name for path in given.training + given.rollouts] == ["train_data", "rollout_data"]
+    assert (given.trackers, [one.path.name for one in given.skipped]) == ([TRACKERS / "job.log"], ["torn.pt"])
+    with pytest.raises(RunFolderError, match=r"nothing could be read: .*torn.pt: it is no whole torch file"):
+        check([tmp_path / "torn.pt"])
+    (tmp_path / "x.bin").write_bytes(b"?")
+    with pytest.raises(RunFolderError, match=r"x.bin: it is a file of an unknown kind, .* dumps of training"):
+        check([tmp_path / "x.bin"])
+
+
+def test_sums_over_dumps_are_those_of_their_tokens(tmp_path):
+    columns = rollout([40, 60, 20, 80], spread=0.5)
+    ids = [torch.arange(n) % 7 for n in (43, 63, 23, 83)]
+    torch.save(format_2(columns | {"tokens": ids}, [([0, 1, 2, 3], [[4]])]), tmp_path / "0.pt")
+    (step,), sums = (found := check([tmp_path / "0.pt"]).tokens).steps, found
+    active = torch.cat(columns["loss_masks"]).bool()
+    d = (torch.cat(columns["log_probs"]) - torch.cat(columns["rollout_log_probs"])).double()[active]
+    assert step.tokens == int(active.sum()) == sums.whole.tokens
+    assert step.mean == pytest.approx(float(d.abs().mean())) and step.largest == pytest.approx(float(d.abs().max()))
+    assert step.quantiles[1] == pytest.approx(float(d.abs().quantile(0.99)))
+    r = d.exp()
+    assert step.ess == pytest.approx(float(r.sum() ** 2 / (len(r) * (r * r).sum())))
+    for groups in (sums.by_position, sums.by_probability, sums.by_sign):
+        assert sum(group.tokens for group in groups) == sums.whole.tokens
+        assert sum(group.size for group in groups) == pytest.approx(sums.whole.size)
+    assert sum(sums.tail_ids.values()) == sums.whole.tail == int((d.abs() > d.abs().quantile(0.99)).sum())
+
+
+def test_one_token_with_most_of_the_tail_is_named(tmp_path):
+    for number in range(3):
+        columns = rollout([200] * 40, seed=number, spread=0.01, inactive=0)
+        ids = [torch.randint(0, 50, (203,)) for _ in range(40)]
+        for token, log_probs in zip(ids, columns["log_probs"], strict=True):
+            token[-3] = 99
+            log_probs[-3] += 2
+        columns |= {"tokens": ids}
+        torch.save(format_2(columns, [(list(range(40)), [[40]])], number), tmp_path / f"{number}.pt")
+    told = written([tmp_path], tmp_path / "out")
+    found = {one.name: one.seen for one in told.symptoms}
+    assert "the token 99" in found["one token"] and "between 95" in found["position"]
+
+
+def test_a_report_of_trackers_alone_is_one_runs_page(tmp_path):
+    (page,) = write_reports([TRACKERS / "events"], tmp_path / "out", [])
+    text = page.read_text()
+    assert "3 optimizer steps." in text and "a run of slime, from events" in text
+    assert (tmp_path / "out" / "figures" / "mismatch.csv").exists()
+    (page,) = write_reports([TRACKERS / "events", TRACKERS / "job.log"], tmp_path / "both", [])
+    assert "events and 1 more" in page.read_text()

@@ -1,0 +1,239 @@
+import collections
+import importlib.util
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from dump_files import format_2, part, rank_file, rollout, schedule
+
+from sat_slime.report.dumps.step_batch import DumpFault
+from sat_slime.report.dumps.train_dump import read_header, read_rollout
+
+LENGTHS = [4, 9, 2, 7, 5, 11]
+RANKS = [([4, 0, 3], [[2], [1]]), ([1, 5, 2], [[1, 1], [1]])]
+"""Two data-parallel ranks, two optimizer steps; of their micro-batches one has two responses."""
+
+
+def saved(path: Path, payload):
+    torch.save(payload, path)
+    return path
+
+
+def flat(columns, order, key):
+    return torch.cat([columns[key][i] for i in order])
+
+
+def test_format_2_in_its_micro_batches(tmp_path):
+    columns = rollout(LENGTHS)
+    path = saved(tmp_path / "7.pt", format_2(columns, RANKS, rollout_id=7))
+    header = read_header(path)
+    assert (header.rollout_id, header.per_rank) == (7, False)
+    first, second = read_rollout([path])
+    for step, order, microbatches in ((first, [4, 0, 1, 5], [2, 1, 1]), (second, [3, 2], [1, 1])):
+        for key, mine in (("log_probs", step.log_probs), ("rollout_log_probs", step.rollout_log_probs),
+                          ("advantages", step.advantages), ("loss_masks", step.mask)):  # fmt: skip
+            assert torch.equal(mine, flat(columns, order, key).to(mine.dtype)), key
+        assert step.lengths.tolist() == [LENGTHS[i] for i in order]
+        assert step.microbatches == microbatches
+        assert [order[i] for i in step.order.tolist()] == sorted(order)
+    assert (first.name, second.name) == ("rollout 7, step 1", "rollout 7, step 2")
+
+
+def test_other_micro_batches_are_of_the_rollouts_order(tmp_path):
+    columns = rollout(LENGTHS)
+    path = saved(tmp_path / "0.pt", format_2(columns, RANKS))
+    first, _ = read_rollout([path], own_layout=False)
+    assert torch.equal(first.log_probs, flat(columns, [0, 1, 4, 5], "log_probs"))
+    assert first.microbatches is None
+
+
+def test_files_of_ranks_are_one_rollout(tmp_path):
+    columns = rollout(LENGTHS)
+    files = [saved(tmp_path / f"3_{rank}.pt", rank_file(columns, which, per_step, rank, 3))
+             for rank, (which, per_step) in enumerate([RANKS[0], RANKS[0], RANKS[1], RANKS[1]])]  # fmt: skip
+    assert [read_header(file).rank for file in files] == [0, 1, 2, 3]
+    assert all(read_header(file).per_rank for file in files)
+    first, second = read_rollout(files)  # tensor-parallel pairs, which hold the same, count once
+    assert torch.equal(first.log_probs, flat(columns, [4, 0, 1, 5], "log_probs"))
+    assert torch.equal(second.log_probs, flat(columns, [3, 2], "log_probs"))
+
+
+def test_earlier_pipeline_stages_are_passed_over(tmp_path):
+    columns = rollout(LENGTHS)
+    early = rank_file(columns, range(6), [[6]], 0)
+    del early["rollout_data"]["log_probs"], early["rollout_data"]["advantages"]
+    late = rank_file(columns, range(6), [[6]], 1)
+    (step,) = read_rollout([saved(tmp_path / "0_0.pt", early), saved(tmp_path / "0_1.pt", late)])
+    assert len(step.log_probs) == sum(LENGTHS)
+
+
+def test_half_precision_and_inactive_nonsense_are_read(tmp_path):
+    columns = rollout(LENGTHS)
+    columns["log_probs"] = [values.bfloat16() for values in columns["log_probs"]]
+    columns["log_probs"][0][columns["loss_masks"][0] == 0] = float("nan")
+    (step,) = read_rollout([saved(tmp_path / "0.pt", format_2(columns, [(list(range(6)), [[6]])]))])
+    assert step.log_probs.dtype == torch.float32
+
+
+def without(key):
+    def change(payload):
+        for sample in payload["samples"]:
+            del sample[key]
+
+    return change
+
+
+def shortened(payload):
+    payload["samples"][2]["advantages"] = payload["samples"][2]["advantages"][:-1]
+
+
+def not_finite(payload):
+    sample = payload["samples"][1]
+    sample["loss_masks"][:] = 1
+    sample["log_probs"][3] = float("nan")
+
+
+def twice(payload):
+    payload["dp_shards"][0]["micro_batch_indices"][0] = [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (without("log_probs"), "no log_probs of the trainer, .* dump a run without that flag"),
+        (without("rollout_log_probs"), "the rollout function has to return"),
+        (without("response_lengths"), "its entries are not those of slime"),
+        (shortened, "advantages has 1 values for a response of 2 tokens"),
+        (not_finite, "log_probs is no finite number on 1 active tokens"),
+        (twice, "do not hold every response once"),
+        (lambda payload: payload.update(samples=[]), "its entries are not those of slime"),
+        (lambda payload: payload.update(samples=3), "its entries are not those of slime"),
+        (lambda payload: payload["samples"][0].update(log_probs="text"), "no row of numbers"),
+        (lambda payload: payload["dp_shards"][0].update(num_microbatches=[9, 9]), "has 2 micro-batches where"),
+        (lambda payload: payload.update(extra=collections.Counter([Namespace])), "holds an object of"),
+        (lambda payload: payload.update(extra=Namespace()), "holds an object of argparse.Namespace"),
+    ],
+)
+def test_what_is_wrong_is_said(damage, said, tmp_path):
+    payload = format_2(rollout(LENGTHS), RANKS)
+    damage(payload)
+    with pytest.raises(DumpFault, match=said):
+        read_rollout([saved(tmp_path / "0.pt", payload)])
+
+
+def test_context_parallel_parts_are_refused(tmp_path):
+    payload = rank_file(rollout(LENGTHS), range(6), [[6]], 0)
+    payload["rollout_data"]["log_probs"] = [v[: len(v) // 2] for v in payload["rollout_data"]["log_probs"]]
+    with pytest.raises(DumpFault, match="context-parallel ranks apart"):
+        read_rollout([saved(tmp_path / "0_0.pt", payload)])
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [
+        ({"rollout_id": 1, "samples": [{"tokens": [1]}]}, "a dump of --save-debug-rollout-data"),
+        ({"format_version": 3, "rollout_id": 1, "samples": []}, "its format_version is 3"),
+        ({"weights": torch.zeros(3)}, "no dump of --save-debug-train-data"),
+        ([1, 2], "no dump of --save-debug-train-data"),
+    ],
+)
+def test_other_torch_files_are_known_by_their_head(payload, said, tmp_path):
+    with pytest.raises(DumpFault, match=said):
+        read_header(saved(tmp_path / "0.pt", payload))
+
+
+@pytest.mark.parametrize("keep", [0, 10, 3000, -1])
+def test_torn_files_are_known_by_their_head(keep, tmp_path):
+    whole = saved(tmp_path / "whole.pt", format_2(rollout(LENGTHS), RANKS)).read_bytes()
+    torn = tmp_path / "torn.pt"
+    torn.write_bytes(whole[:keep])
+    with pytest.raises(DumpFault, match="no whole torch file"):
+        read_header(torn)
+
+
+class Bomb:
+    def __reduce__(self):
+        return Path.touch, (Path("ran"),)
+
+
+def test_nothing_of_a_file_is_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    payload = format_2(rollout(LENGTHS), RANKS) | {"z": Bomb()}
+    path = saved(tmp_path / "0.pt", payload)
+    read_header(path)
+    with pytest.raises(DumpFault, match="holds an object of"):
+        read_rollout([path])
+    assert not Path("ran").exists()
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("slime") is None or importlib.util.find_spec("slime.observability") is None,
+    reason="needs the real slime",
+)
+def test_stand_in_writes_what_slime_writes(tmp_path, monkeypatch):
+    """slime's schedule and its own payload, with a tensor-parallel rank and context parallelism of 1."""
+    from slime.observability.train_data_utils import _build_dump_payload
+    from slime.utils.dp_schedule import build_dp_schedule
+
+    columns = rollout(LENGTHS)
+    args = Namespace(use_dynamic_batch_size=True, max_tokens_per_gpu=18, micro_batch_size=None, balance_data=False,
+                     balance_by_flops=False)  # fmt: skip
+    config = {"dp_size": 2, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+    partitions, indices, counts, sizes = build_dp_schedule(
+        args, config, columns["total_lengths"], global_batch_size=3, rollout_indices=list(range(6))
+    )
+    shards = []
+    for rank, partition in enumerate(partitions):
+        data = part(columns, partition) | {
+            "partition": partition,
+            "micro_batch_indices": indices[rank],
+            "num_microbatches": counts,
+            "global_batch_sizes": sizes,
+            "raw_reward": columns["rewards"],
+        }
+        shards.append({"rank": rank, "data_parallel_rank": rank, "rollout_data": data})
+    theirs = _build_dump_payload(shards, rollout_id=5, writer_rank=0)
+
+    per_step = []
+    for rank in range(2):
+        microbatches = [len(part) for part in indices[rank]]
+        per_step.append([microbatches[: counts[0]], microbatches[counts[0] :]])
+    ours = format_2(columns, list(zip(partitions, per_step, strict=True)), rollout_id=5)
+    assert [schedule(steps)["micro_batch_indices"] for steps in per_step] == indices
+    assert set(theirs) == set(ours)
+    assert [set(sample) for sample in theirs["samples"]] == [set(sample) for sample in ours["samples"]]
+    assert [set(shard) - {"global_batch_sizes"} for shard in theirs["dp_shards"]] == [
+        set(shard) - {"global_batch_sizes"} for shard in ours["dp_shards"]
+    ]
+    read_theirs = read_rollout([saved(tmp_path / "theirs.pt", theirs)])
+    read_ours = read_rollout([saved(tmp_path / "ours.pt", ours)])
+    assert len(read_theirs) == len(read_ours) == 2
+    for one, other in zip(read_theirs, read_ours, strict=True):
+        assert torch.equal(one.log_probs, other.log_probs)
+        assert one.microbatches == other.microbatches
+        assert torch.equal(one.order, other.order)
+
+
+def test_rewards_are_those_before_the_baseline_at_the_place_of_the_rollout(tmp_path):
+    columns = rollout([2, 3, 1, 4])
+    payload = format_2(columns, [([2, 0], [[2]]), ([3, 1], [[2]])])
+    payload["raw_reward"] = [10.0, 11.0, 12.0, 13.0]
+    torch.save(payload, tmp_path / "0.pt")
+    assert read_header(tmp_path / "0.pt").rewards
+    (step,) = read_rollout([tmp_path / "0.pt"])
+    assert step.rewards.tolist() == [12.0, 10.0, 10.0, *[13.0] * 4, *[11.0] * 3]
+    for sample in payload["samples"]:
+        sample["local_raw_reward"] = 100.0 + sample["rollout_position"]
+    del payload["raw_reward"]
+    torch.save(payload, tmp_path / "0.pt")
+    assert read_header(tmp_path / "0.pt").rewards
+    (step,) = read_rollout([tmp_path / "0.pt"])
+    assert step.rewards[0] == 102.0
+
+
+def test_the_files_of_slime_0_3_1_do_not_tell_whose_reward_is_whose(tmp_path):
+    torch.save(rank_file(rollout([2, 3]), [0, 1], [[2]], 0), tmp_path / "0_0.pt")
+    assert not read_header(tmp_path / "0_0.pt").rewards
+    (step,) = read_rollout([tmp_path / "0_0.pt"])
+    assert step.rewards is None
