@@ -1,0 +1,273 @@
+"""The figures of a study, each a function to a drawing and its numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import altair as alt
+import numpy as np
+
+from sat_slime.report.comparison.contrasts import score_curve
+from sat_slime.report.comparison.curves import looks_of, seed_curve
+from sat_slime.report.comparison.methods import label_of
+from sat_slime.report.comparison.statistics import mean_interval
+from sat_slime.report.comparison.study.effects import Effect, radius_lags, variant_effects
+from sat_slime.report.comparison.study.grids import Study, StudyGrid
+from sat_slime.report.comparison.study.tolerance import KEPT, REFERENCE
+from sat_slime.report.drawing import (
+    Drawing,
+    Plot,
+    Table,
+    column_of,
+    in_colour,
+    joined,
+    layered,
+    lines,
+    log_axis,
+    markers,
+    pointed,
+    rows,
+    rule,
+    tip,
+)
+from sat_slime.report.looks import BLACK, COLOURS, GREY, Look, apart
+
+_NAMES = {"late": ("late accuracy, %", 100.0), "d_pi": ("d_pi, nats", 1.0)}
+_SPREAD = 0.24
+"""How far apart methods stand at one lag, in the distance of two lags."""
+
+
+def draw_lags(study: Study) -> Drawing | None:
+    """The frontier: late accuracy and d_pi by lag, a panel each for every sweep."""
+    looks = looks_of(_methods(study.sweeps))
+    panels = [partial(_by_lag, looks, grid, quantity) for grid in study.sweeps for quantity in _NAMES]
+    return column_of(panels, height=250, zoom=False)
+
+
+def _methods(grids: Iterable[StudyGrid]) -> list[str]:
+    return list(dict.fromkeys(method for grid in grids for method in grid.methods))
+
+
+def _by_lag(
+    looks: Mapping[str, Look], grid: StudyGrid, quantity: str, table: Table, shown: alt.Parameter
+) -> Plot | None:
+    def values(method: str, lag: float) -> Sequence[float]:
+        return list(grid.scores(method, int(lag), quantity).values())
+
+    own = {method: looks[method] for method in grid.methods}
+    plot = _points(grid.name, "lag", grid.lags, own, values, quantity, table, shown)
+    if plot is None or quantity != "late":
+        return plot
+    return Plot(layered(plot.chart, _tolerance(grid, own, shown), title=grid.name), plot.looks)
+
+
+def _tolerance(grid: StudyGrid, looks: Mapping[str, Look], shown: alt.Parameter) -> alt.Chart:
+    """A dotted line for each method, below which it has lost too much."""
+    at_reference = {look.name: list(grid.scores(one, REFERENCE, "late").values()) for one, look in looks.items()}
+    levels = {name: 100 * KEPT * float(np.mean(scores)) for name, scores in at_reference.items() if scores}
+    base = alt.Chart(rows(y=list(levels.values()), line=list(levels))).transform_filter(shown)
+    tips = [tip("line:N", "method"), tip("y:Q", f"{KEPT:.0%} of lag {REFERENCE}, %")]
+    dotted = base.mark_rule(strokeDash=[2, 3], strokeWidth=1)
+    return dotted.encode(alt.Y("y:Q", title=_NAMES["late"][0]), in_colour(list(looks.values())), tooltip=tips)
+
+
+def draw_radius(study: Study) -> Drawing | None:
+    """Late accuracy and d_pi by the clip's radius, a panel each for every lag at which there are several."""
+    others = [grid for grid in study.by_radius.values() if grid is not study.base]
+    looks = looks_of([method for method in study.base.methods if any(method in grid.methods for grid in others)])
+    panels = [partial(_by_radius, looks, study, lag, quantity) for lag in radius_lags(study) for quantity in _NAMES]
+    return column_of(panels, height=240, zoom=False)
+
+
+def _by_radius(
+    looks: Mapping[str, Look], study: Study, lag: int, quantity: str, table: Table, shown: alt.Parameter
+) -> Plot | None:
+    grids = study.by_radius
+
+    def values(method: str, radius: float) -> Sequence[float]:
+        return list(grids[radius].scores(method, lag, quantity).values())
+
+    return _points(f"lag {lag}", "radius", sorted(grids), looks, values, quantity, table, shown)
+
+
+def _points(
+    place: str,
+    axis: str,
+    at: Sequence[float],
+    looks: Mapping[str, Look],
+    values: Callable[[str, float], Sequence[float]],
+    quantity: str,
+    table: Table,
+    shown: alt.Parameter,
+) -> Plot | None:
+    """Means over seeds with their 95 % intervals, a line for each method.
+
+    at: what stands at the ticks 0, 1, ... values: of a method there, one for each seed.
+    """
+    name, scale = _NAMES[quantity]
+    table[f"{place}: {axis}"] = np.array(at, dtype=float)
+    parts: dict[Look, alt.InlineData] = {}
+    for number, (method, look) in enumerate(looks.items()):
+        estimates = [mean_interval([scale * value for value in values(method, one)]) for one in at]
+        mean, low, high = (np.array([getattr(e, part) for e in estimates]) for part in ("mean", "low", "high"))
+        known = np.isfinite(mean)
+        if not known.any():
+            continue
+        column = f"{place} {method} {quantity}"
+        table |= {f"{column}: mean": mean, f"{column}: low": low, f"{column}: high": high}
+        if quantity == "d_pi":  # on a logarithmic axis
+            low = np.maximum(low, mean / 10)
+        ends = {"low": low[known], "high": high[known], "at": np.array(at)[known]}
+        seeds = np.array([float(one.n) for one in estimates])[known]
+        x = np.arange(len(at))[known] + _SPREAD * (number / max(1, len(looks) - 1) - 0.5)
+        parts[look] = rows(x=x, y=mean[known], line=look.name, seeds=seeds, **ends)
+    if not parts:
+        return None
+    drawn = list(parts)
+    ticks = alt.Axis(values=list(range(len(at))), labelExpr=f"{json.dumps([f'{one:g}' for one in at])}[datum.value]")
+    x = alt.X("x:Q", title=axis, axis=ticks, scale=alt.Scale(domain=[-0.3, len(at) - 0.7], nice=False))
+    how = log_axis() if quantity == "d_pi" else {"scale": alt.Scale(zero=False)}
+    base = alt.Chart(joined(parts.values())).encode(x, alt.Y("y:Q", title=name, **how)).transform_filter(shown)
+    bars = base.mark_rule(strokeWidth=1).encode(alt.Y("low:Q", title=name, **how), in_colour(drawn), y2="high:Q")
+    tips = [tip("line:N", "method"), tip("at:Q", axis), tip("y:Q", f"mean, {name}"), tip("low:Q", "95 % interval from")]
+    tips += [tip("high:Q", "to"), tip("seeds:Q", "seeds", "d")]
+    return Plot(layered(bars, *lines(base, drawn, tips), title=place), drawn)
+
+
+def draw_plane(study: Study) -> Drawing | None:
+    """Late accuracy against d_pi, a point for each method and grid, a panel for each lag of the variants."""
+    lags = sorted({lag for grid in study.variants for lag in grid.lags})
+    looks = looks_of(_methods(study.grids))
+    return column_of([partial(_plane, looks, study, lag) for lag in lags], height=320, linked=False)
+
+
+def _plane(looks: Mapping[str, Look], study: Study, lag: int, table: Table, shown: alt.Parameter) -> Plot | None:
+    grids = [grid for grid in study.grids if lag in grid.lags and not grid.alone]
+    grids = [grid for grid in grids if grid not in study.sweeps or grid is study.base]
+    points: list[tuple[str, str, float, float]] = []
+    for grid in grids:
+        for method in grid.methods:
+            late, d_pi = (mean_interval(list(grid.scores(method, lag, q).values())).mean for q in ("late", "d_pi"))
+            if np.isfinite(late) and np.isfinite(d_pi):
+                points.append((method, grid.name, d_pi, 100 * late))
+    if not points:
+        return None
+    methods, names, x, y = zip(*points, strict=True)
+    columns = {"method": methods, "grid": names, "d_pi": x, "late": y}
+    table |= {f"lag {lag}: {name}": np.array(values) for name, values in columns.items()}
+    varied = {grid.name for grid in grids if grid is not study.base and study.changed(grid)}
+    labels = [name if name in varied else "" for name in names]
+    data = rows(x=x, y=y, line=[looks[one].name for one in methods], grid=names, label=labels)
+    base = (
+        alt.Chart(data)
+        .transform_filter(shown)
+        .encode(
+            alt.X("x:Q", title="d_pi, nats", **log_axis(padding=12)),
+            alt.Y("y:Q", title="late accuracy, %", scale=alt.Scale(zero=False)),
+        )
+    )
+    drawn = [looks[method] for method in dict.fromkeys(methods)]
+    tips = [tip("line:N", "method"), tip("grid:N", "grid"), tip("x:Q", "d_pi, nats"), tip("y:Q", "late accuracy, %")]
+    named = base.mark_text(align="left", dx=7, dy=-4, fontSize=10, opacity=0.7).encode(text="label:N")
+    return Plot(layered(markers(base, drawn, size=60), named, pointed(base, tips), title=f"lag {lag}"), drawn)
+
+
+_TOLD = Look("at least a lead", BLACK, "-", "o", filled=True)
+_NOISE = Look("not told from noise", GREY, "-", "o")
+
+
+def draw_variants(study: Study) -> Drawing | None:
+    """What a changed setting does to a method, a panel for each method."""
+    methods = [method for method in study.base.methods if any(method in grid.methods for grid in study.variants)]
+    every = {method: variant_effects(study, method) for method in methods}
+    panels = [partial(_effects, label_of(method), effects) for method, effects in every.items()]
+    return column_of(panels, zoom=False)
+
+
+def _effects(title: str, effects: Sequence[Effect], table: Table, shown: alt.Parameter) -> Plot | None:
+    if not effects:
+        return None
+    variants = [f"{effect.label}, {effect.where}" for effect in effects]
+    table[f"{title}: variant"] = np.array(variants)
+    parts = {
+        part: np.array([100 * getattr(effect.late, part) for effect in effects]) for part in ("mean", "low", "high")
+    }
+    table |= {f"{title}: {part}": values for part, values in parts.items()}
+    looks = [_TOLD if effect.late.verdict in ("lead", "beyond noise") else _NOISE for effect in effects]
+    verdicts = {"verdict": [effect.late.verdict for effect in effects], "line": [look.name for look in looks]}
+    base = alt.Chart(rows(variant=variants, **parts, **verdicts)).transform_filter(shown)
+    base = base.encode(alt.Y("variant:N", title=None, sort=variants, axis=alt.Axis(ticks=False)))
+    x_title = "late accuracy minus the base's, points"
+    tips = [tip("variant:N", "changed"), tip("mean:Q", "mean, points"), tip("low:Q", "95 % interval from")]
+    tips += [tip("high:Q", "to"), tip("verdict:N", "verdict")]
+    bars = base.mark_rule(strokeWidth=1.5).encode(
+        alt.X("low:Q", title=x_title), in_colour([_TOLD, _NOISE]), x2="high:Q"
+    )
+    middle = base.encode(alt.X("mean:Q", title=x_title))
+    layers = [rule("x", 0), bars, markers(middle, [_TOLD, _NOISE]), pointed(middle, tips)]
+    return Plot(layered(*layers, title=title, height=alt.Step(17)), [_TOLD, _NOISE])
+
+
+def draw_time(study: Study) -> Drawing | None:
+    """Accuracy against wall-clock, a line for each lag, a panel for each method whose seconds were measured alone."""
+    alone = [grid for grid in study.others if grid.alone]
+    if not alone:
+        return None
+    colours = list(COLOURS.values())
+    looks = apart(Look(f"lag {lag}", colours[i % len(colours)], "-", "o") for i, lag in enumerate(alone[0].lags))
+    by_lag = dict(zip(alone[0].lags, looks, strict=True))
+    panels = [
+        partial(_over_time, by_lag, study.base, method, seconds_per_iteration(alone[0], method))
+        for method in alone[0].methods
+    ]
+    return column_of(panels, height=250)
+
+
+def seconds_per_iteration(alone: StudyGrid, method: str) -> dict[int, float]:
+    """{lag: seconds of an iteration} of runs that had the machine to themselves: the median over all lag cycles and
+    seeds, of each cycle the mean, since only one of its iterations broadcasts."""
+    seconds: dict[int, float] = {}
+    for lag in alone.lags:
+        per_run = []
+        for run in alone.comparison.collection.of(method, lag):
+            steps = run.data.metrics.get("time/step", np.zeros(0))
+            cycle = max(1, lag)
+            whole = steps[len(steps) % cycle :].reshape(-1, cycle).mean(axis=1) if len(steps) >= cycle else steps
+            per_run += list(whole[np.isfinite(whole)])
+        if per_run:
+            seconds[lag] = float(np.median(per_run))
+    return seconds
+
+
+def _over_time(
+    looks: Mapping[int, Look],
+    base: StudyGrid,
+    method: str,
+    seconds: dict[int, float],
+    table: Table,
+    shown: alt.Parameter,
+) -> Plot | None:
+    parts: dict[Look, alt.InlineData] = {}
+    for lag, per_iteration in sorted(seconds.items()):
+        curve = seed_curve([score_curve(run) for run in base.comparison.collection.of(method, lag)], 100.0)
+        if curve is None:
+            continue
+        minutes = curve.x * per_iteration / 60
+        table |= {f"{method} lag {lag}: minutes": minutes, f"{method} lag {lag}: accuracy": curve.mean}
+        parts[looks[lag]] = rows(x=minutes, y=curve.mean, line=looks[lag].name, step=curve.x)
+    if not parts:
+        return None
+    chart = (
+        alt.Chart()
+        .transform_filter(shown)
+        .encode(
+            alt.X("x:Q", title="minutes of generation and training"),
+            alt.Y("y:Q", title="held-out accuracy, %", scale=alt.Scale(zero=False)),
+        )
+    )
+    tips = [tip("line:N", "line"), tip("x:Q", "minutes"), tip("step:Q", "step", "d"), tip("y:Q", "accuracy, %")]
+    return Plot(
+        layered(*lines(chart, list(parts), tips), data=joined(parts.values()), title=label_of(method)), list(parts)
+    )

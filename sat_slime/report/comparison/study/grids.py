@@ -1,0 +1,119 @@
+"""What a study consists of: grids side by side in a folder, of which the others vary one, the base."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sat_slime.grid.state import GridFolder
+from sat_slime.report.comparison.collection import collect, told_settings
+from sat_slime.report.comparison.contrasts import Comparison, Scores
+from sat_slime.runs.folder import RunFolderError
+from sat_slime.runs.reading import read_yaml
+
+RADII = ("method.clip.eps_low", "method.clip.eps_high")
+"""The settings of PPO's interval."""
+
+
+@dataclass(frozen=True)
+class StudyGrid:
+    """A grid of a study."""
+
+    name: str
+    comparison: Comparison
+    settings: Mapping[str, Any]
+    """Settings of its runs by dotted keys, but for those of a cell and those that compute nothing."""
+    alone: bool
+    """Whether its cells ran one at a time, so that their times are those of a machine of their own."""
+
+    @property
+    def lags(self) -> list[int]:
+        """Lags with whole runs."""
+        collection = self.comparison.collection
+        known = {run.lag for run in collection.runs if run.counts and run.lag is not None}
+        return sorted(known)
+
+    @property
+    def methods(self) -> list[str]:
+        """Methods with whole runs."""
+        collection = self.comparison.collection
+        return [method for method in collection.methods if any(collection.of(method, lag) for lag in self.lags)]
+
+    def scores(self, method: str, lag: int, quantity: str) -> Scores:
+        """{seed: late (accuracy, a share) or d_pi (nats)}."""
+        return self.comparison.by_seed(method, lag, quantity)
+
+    @cached_property
+    def radius(self) -> float | None:
+        """The clip's radius; None where the two ends differ."""
+        low, high = (self.settings.get(key) for key in RADII)
+        return low if low == high else None
+
+
+@dataclass(frozen=True)
+class Study:
+    """Grids that share seeds, so that all of them are paired."""
+
+    base: StudyGrid
+    others: Sequence[StudyGrid]
+
+    @property
+    def grids(self) -> list[StudyGrid]:
+        return [self.base, *self.others]
+
+    def changed(self, grid: StudyGrid) -> dict[str, Any]:
+        """The settings in which a grid differs from the base."""
+        return _changed(self.base, grid)
+
+    @property
+    def sweeps(self) -> list[StudyGrid]:
+        """Grids with at least three lags and lag 1 among them."""
+        return [grid for grid in self.grids if len(grid.lags) > 2 and 1 in grid.lags and not grid.alone]
+
+    @property
+    def variants(self) -> list[StudyGrid]:
+        """Grids that are no sweep and vary the base in a setting, in the order of the names."""
+        return [grid for grid in self.others if self.changed(grid) and grid not in self.sweeps and not grid.alone]
+
+    @property
+    def by_radius(self) -> dict[float, StudyGrid]:
+        """Grids that differ from the base in the clip's radius alone, and the base itself."""
+        same = [grid for grid in self.others if self.changed(grid) and set(self.changed(grid)) <= set(RADII)]
+        return {grid.radius: grid for grid in [self.base, *same] if grid.radius is not None}
+
+
+def is_study(path: str | Path) -> bool:
+    """Whether a folder holds grids and is none itself."""
+    return not GridFolder(path).is_grid() and len(_grids_in(Path(path))) > 1
+
+
+def load_study(path: str | Path) -> Study:
+    """The grids of a folder. The base is the one from which the others differ in the fewest settings.
+
+    Raises:
+        RunFolderError: none of them has a run yet.
+    """
+    grids = [_load(folder) for folder in _grids_in(Path(path))]
+    grids = [grid for grid in grids if grid.lags]
+    if not grids:
+        raise RunFolderError(f"{path} holds no grid with a finished run yet: there is nothing to report")
+    base = min(grids, key=lambda one: (sum(len(_changed(one, other)) for other in grids), -len(one.lags), one.name))
+    return Study(base, [grid for grid in grids if grid is not base])
+
+
+def _grids_in(path: Path) -> list[Path]:
+    return sorted(file.parent for file in path.glob("*/grid.yaml"))
+
+
+def _load(path: Path) -> StudyGrid:
+    folder = GridFolder(path)
+    settings = told_settings(read_yaml(folder.run))
+    return StudyGrid(path.name, Comparison(collect([path])), settings, read_yaml(folder.config).get("parallel") == 1)
+
+
+def _changed(base: StudyGrid, grid: StudyGrid) -> dict[str, Any]:
+    keys = sorted(base.settings.keys() | grid.settings.keys())
+    return {key: grid.settings.get(key) for key in keys if base.settings.get(key) != grid.settings.get(key)}

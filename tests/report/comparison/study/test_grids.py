@@ -1,0 +1,43 @@
+"""Which grids a study holds, which is its base, and what the others change."""
+
+import pytest
+from made_up_study import LAGS
+
+from sat_slime.report.comparison.study.grids import is_study, load_study
+from sat_slime.report.write import write_reports
+from sat_slime.runs.folder import RunFolderError
+
+
+def test_the_base_is_the_grid_that_the_others_vary(folder):
+    study = load_study(folder)
+    assert study.base.name == "sweep" and tuple(study.base.lags) == LAGS
+    changed = {grid.name: study.changed(grid) for grid in study.grids}
+    assert changed == {
+        "sweep": {},
+        "eps-0.05": {"method.clip.eps_low": 0.05, "method.clip.eps_high": 0.05},
+        "eps-0.01": {"method.clip.eps_low": 0.01, "method.clip.eps_high": 0.01},
+        "half-lr": {"train.lr": 1e-4},
+        "methods": {},
+        "alone": {},
+    }
+    assert [grid.name for grid in study.sweeps] == ["sweep"]
+    assert [grid.name for grid in study.variants] == ["eps-0.01", "eps-0.05", "half-lr"]
+    assert {radius: grid.name for radius, grid in study.by_radius.items()} == {
+        0.2: "sweep",
+        0.05: "eps-0.05",
+        0.01: "eps-0.01",
+    }
+
+
+def test_a_grid_and_a_folder_of_one_are_no_study(folder, tmp_path):
+    assert is_study(folder) and not is_study(folder / "sweep") and not is_study(folder / "sweep" / "runs")
+    (tmp_path / "sweep").symlink_to(folder / "sweep")
+    assert not is_study(tmp_path)
+
+
+def test_a_study_without_a_finished_run_is_refused(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "grid.yaml").write_text(f"name: {name}\n")
+    with pytest.raises(RunFolderError, match="no grid with a finished run yet"):
+        write_reports([tmp_path], None, [])
