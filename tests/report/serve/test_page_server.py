@@ -1,0 +1,120 @@
+"""The page of all runs: what it lists, what it serves and to whom, and that it writes nothing into a run."""
+
+import http.client
+import json
+import threading
+from urllib.parse import quote
+
+import pytest
+from made_up_study import write_grid
+from synthetic import write_cell
+
+from sat_slime.report.serve.entries import entries
+from sat_slime.report.serve.page_server import HOST, Server
+from sat_slime.runs.folder import RunFolder
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A grid of two runs, a run of its own with a report, one below other folders, and what is none."""
+    root = tmp_path_factory.mktemp("served") / "work"
+    write_grid(root / "grids", "small", ("gspo", "sat-gspo"), (8,), seeds=(0,), planned=(0, 1))
+    write_cell(root / "runs/one", "sat-gspo-r3", 8, 3, steps=50, state="interrupted")
+    (root / "runs/one/report.html").write_text("<p>a report</p>")
+    write_cell(root / "runs/old/two", "gspo", 1, 0, state="finished")
+    (root / "notes").mkdir()
+    (root / "notes/secret.txt").write_text("secret")
+    (root.parent / "outside.html").write_text("outside")
+    (root / "runs/link.html").symlink_to(root.parent / "outside.html")
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(root):
+    with Server(root, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def get(server, path, host=None, method="GET"):
+    connection = http.client.HTTPConnection(HOST, server.server_address[1], timeout=60)
+    connection.request(method, path, headers={"Host": host or f"localhost:{server.server_address[1]}"})
+    answer = connection.getresponse()
+    body = answer.read().decode(errors="replace")
+    connection.close()
+    return answer, body
+
+
+def test_every_run_and_grid_is_listed_once(root):
+    found = {entry.path: entry for entry in entries(root)}
+    assert set(found) == {"grids/small", "runs/one", "runs/old/two"}
+    grid, one = found["grids/small"], found["runs/one"]
+    assert (grid.kind, grid.status, len(grid.runs)) == ("grid", "not running", 2)
+    assert (one.method, one.lag, one.seed, one.step, one.steps) == ("SAT-GSPO w/ R3", 8, 3, 50, 200)
+    assert one.report and not found["runs/old/two"].report and one.reward is not None and one.accuracy is not None
+
+
+def test_the_list_follows_a_run(server, root):
+    def step():
+        answer, body = get(server, "/entries")
+        assert answer.status == 200 and answer.headers["Content-Type"] == "application/json"
+        return next(entry["step"] for entry in json.loads(body) if entry["path"] == "runs/one")
+
+    assert step() == 50
+    with RunFolder(root / "runs/one").metrics.open("a") as file:
+        file.write(json.dumps({"step": 51, "reward/mean": None}) + "\n")
+    assert step() == 51
+
+
+def test_the_page_has_a_policy_and_nothing_from_elsewhere(server):
+    answer, body = get(server, "/")
+    assert answer.status == 200 and "<h1>Runs</h1>" in body and "http" not in body.replace("http-equiv", "")
+    assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+    assert get(server, "/", method="HEAD")[1] == ""
+
+
+def test_reports_are_served_and_nothing_else_of_a_run(server):
+    assert get(server, "/files/runs/one/report.html")[1] == "<p>a report</p>"
+    for path in (
+        "/files/runs/one/metrics.jsonl",
+        "/files/runs/one/config.yaml",
+        "/files/notes/secret.txt",
+        "/files/../outside.html",
+        "/files/%2e%2e/outside.html",
+        "/files/runs/link.html",
+        "/files/runs/one",
+        "/made/../x.html",
+        "/nothing",
+    ):
+        answer, body = get(server, path)
+        assert answer.status == 404 and body != "outside" and "secret" not in body.split(" ")[0], path
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", ""])
+def test_who_asks_by_another_name_gets_nothing(server, host):
+    answer, body = get(server, "/entries", host=host or " ")
+    assert answer.status == 403 and "runs/one" not in body
+
+
+def test_only_this_machine_is_listened_to(server):
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_ticked_runs_are_compared_outside_of_their_folders(server, root):
+    before = sorted(path for path in root.rglob("*"))
+    chosen = "&".join(f"run={quote(path)}" for path in ("runs/old/two", "grids/small"))
+    answer, _ = get(server, f"/compare?{chosen}")
+    assert answer.status == 303
+    page, body = get(server, answer.headers["Location"])
+    assert page.status == 200 and "SAT-GSPO" in body and "<figure" in body
+    folder = answer.headers["Location"].rpartition("/")[0]
+    assert get(server, f"{folder}/figures/drift.png")[0].status == 200
+    assert get(server, f"/compare?{chosen}")[0].headers["Location"] == answer.headers["Location"]
+    assert sorted(path for path in root.rglob("*")) == before
+
+
+@pytest.mark.parametrize("chosen", ["", "?run=notes", "?run=../outside.html", "?run=none"])
+def test_what_cannot_be_compared_is_said(server, chosen):
+    answer, body = get(server, f"/compare{chosen}")
+    assert answer.status == 404 and body.count("\n") == 1 and "Traceback" not in body
