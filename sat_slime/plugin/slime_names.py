@@ -1,4 +1,4 @@
-"""Every name of slime that the plugin touches, once: the probe, the tests and docs/compatibility.md read this table.
+"""Every name of slime that the plugin touches, once: the probe, the tests and the reference read this table.
 
 The fewer there are, the longer the plugin lives. A row says what the plugin needs, and in which form each version of
 slime has it. The tests compare the table with the versions of which the whole tree was at hand. Of the newest version

@@ -8,7 +8,6 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
-import names_table
 import pytest
 from newest_slime import READ, recorded
 
@@ -122,8 +121,3 @@ def touched(tree: ast.Module) -> Iterator[str]:
 
 def is_path(text: str) -> bool:
     return text.startswith("slime.") and all(part.isidentifier() for part in text.split("."))
-
-
-def test_the_page_has_the_table():
-    page = names_table.PAGE.read_text()
-    assert names_table.BEGIN + names_table.table() + names_table.END in page, f"run python {names_table.__file__}"

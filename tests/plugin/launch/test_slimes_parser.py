@@ -37,6 +37,25 @@ CONFIG_JSON = {
         "intermediate_size": 9728,
         "tie_word_embeddings": True,
     },
+    "qwen3-0.6b": {
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 28,
+        "intermediate_size": 3072,
+        "tie_word_embeddings": True,
+    },
+    "qwen2.5-7b": {
+        "model_type": "qwen2",
+        "hidden_size": 3584,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 28,
+        "intermediate_size": 18944,
+        "tie_word_embeddings": False,
+        "vocab_size": 152064,
+    },
 }
 """Values that slime compares with the architecture's flags; the rest of a checkpoint is not read."""
 EVERY_KIND = {
@@ -55,6 +74,7 @@ EVERY_KIND = {
     "unknown": ["extra_args.use-tiss=true", "extra_args.sglang-mem-fraction=0.5"],
 }
 DENSE = "qwen3-4b"
+RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.yaml"))
 
 
 def checkpoint(folder, model):
@@ -70,12 +90,16 @@ def checkpoint(folder, model):
 def parsed(tmp_path_factory):
     """What slime's parser makes of every command; one process parses all."""
     root = tmp_path_factory.mktemp("parsed")
-    moe = checkpoint(root / "moe", "qwen3-30b-a3b")
+    checkpoints = {model: checkpoint(root / model, model) for model in CONFIG_JSON}
+    moe = checkpoints["qwen3-30b-a3b"]
     configs = {(method, lag): paper(root, *moe, method=method, lag=lag) for method, lag in GRID}
     configs |= {kind: paper(root, *moe, *overrides) for kind, overrides in EVERY_KIND.items()}
-    (root / "dense.yaml").write_text(f"extends: {ROOT / 'configs' / 'models' / 'qwen3-4b.yaml'}\n")
-    dense = [*checkpoint(root / "dense", DENSE), "eval.every_n_iterations=0", f"output_dir={root}"]
+    (root / "dense.yaml").write_text(f"extends: {ROOT / 'configs' / 'models' / f'{DENSE}.yaml'}\n")
+    dense = [*checkpoints[DENSE], "eval.every_n_iterations=0", f"output_dir={root}"]
     configs[DENSE] = load_config(root / "dense.yaml", dense)
+    for recipe in RECIPES:
+        model = next(name for name in CONFIG_JSON if recipe.name.startswith(name))
+        configs[recipe.stem] = load_config(recipe, [*checkpoints[model], f"output_dir={root}"])
     sent = {key: slime_command(config, root / f"run-{number}") for number, (key, config) in enumerate(configs.items())}
     for command in sent.values():
         for path, text in command.files.items():
@@ -139,7 +163,9 @@ def driven_method(args):
 
 
 @pytest.mark.needs_slime_arguments
-@pytest.mark.parametrize("kind", [*(kind for kind in EVERY_KIND if kind != "unknown"), DENSE])
+@pytest.mark.parametrize(
+    "kind", [*(kind for kind in EVERY_KIND if kind != "unknown"), DENSE, *(recipe.stem for recipe in RECIPES)]
+)
 def test_slime_parses_every_other_kind_of_command(parsed, kind):
     answer = parsed[0][kind]
     assert "error" not in answer
@@ -180,7 +206,15 @@ def test_slime_itself_says_nothing_of_a_misspelt_flag(parsed):
 
 
 @pytest.mark.needs_slime
-@pytest.mark.parametrize("script, file", [("qwen3-30B-A3B", "qwen3-30b-a3b"), ("qwen3-4B", "qwen3-4b")])
+@pytest.mark.parametrize(
+    "script, file",
+    [
+        ("qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("qwen3-4B", "qwen3-4b"),
+        ("qwen3-0.6B", "qwen3-0.6b"),
+        ("qwen2.5-7B", "qwen2.5-7b"),
+    ],
+)
 def test_model_files_say_what_slimes_scripts_say(script, file):
     import slime
 
