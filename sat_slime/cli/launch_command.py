@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import SLIME, Ending, bad_input, finish, refuse_failures, warn, without_traceback
+from sat_slime.cli.terminal import SLIME, Ending, bad_input, finish, refuse_failures, remark, warn, without_traceback
 
 if TYPE_CHECKING:
     from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan
@@ -180,10 +180,15 @@ def _launch_embedded_run(plan: EmbeddedPlan, overwrite: bool, live: bool | None,
 def _show_slime_plan(plan: SlimePlan, where: Where, as_json: bool) -> None:
     from sat_slime.cli.slime_run.slime_findings import check_here
     from sat_slime.cli.slime_run.slime_plan import describe, describe_json
+    from sat_slime.plugin.launch.machine import SCRIPT
 
-    if not where.skip_checks:
-        refuse_failures(check_here(plan, where.address))
+    findings = [] if where.skip_checks else list(check_here(plan, where.address))
     typer.echo(describe_json(plan) if as_json else describe(plan))
+    failed = any(one.mark == "FAIL" for one in findings)
+    if failed and not (Path(plan.config.cluster.slime_dir).expanduser() / SCRIPT).is_file():
+        remark([f"{one.what}: {one.detail}" for one in findings if one.mark != "OK"])
+    else:
+        refuse_failures(findings)
 
 
 def _launch_job(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None, console: Console) -> Ending:

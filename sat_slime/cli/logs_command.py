@@ -1,4 +1,4 @@
-"""`sat-slime logs`: the log of a run of slime."""
+"""`sat-slime logs`: the log of a run."""
 
 from __future__ import annotations
 
@@ -11,20 +11,28 @@ from sat_slime.cli.terminal import INTERRUPTED, RunArgument, without_traceback
 
 def logs(
     run: RunArgument,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends or Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends or Ctrl-C.")] = False,
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", min=0, help="So many lines, the last ones; default: all.")
     ] = None,
 ) -> None:
-    """Print the log of a run of slime. Ctrl-C ends the printing; the job goes on.
+    """Print the log of a run, of one on slime that of its job. Ctrl-C ends the printing; the run goes on.
 
     sat-slime logs runs/my-run -f
     """
     with without_traceback():
+        from sat_slime.cli.embedded_run.other_terminal import log_of
         from sat_slime.cli.slime_run.sent_run import follow_log, last_log_lines
+        from sat_slime.config import EmbeddedConfig, load_config
+        from sat_slime.runs.folder import RunFolder
 
+        folder = RunFolder.open(run)
         try:
-            for line in (follow_log if follow else last_log_lines)(run, lines):
+            if isinstance(load_config(folder.config), EmbeddedConfig):
+                found = log_of(folder, follow, lines)
+            else:
+                found = (follow_log if follow else last_log_lines)(run, lines)
+            for line in found:
                 typer.echo(line)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

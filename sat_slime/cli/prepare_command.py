@@ -1,4 +1,4 @@
-"""`sat-slime prepare`: what is made before a run of slime."""
+"""`sat-slime prepare`: what is made before a run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,28 @@ from rich.console import Console
 
 from sat_slime.cli.terminal import FAILED, OK, OverridesAsInLaunch, refuse_failures, without_traceback
 
-prepare = typer.Typer(no_args_is_help=True, help="Make what a run of slime starts from.")
+prepare = typer.Typer(no_args_is_help=True, help="Make what a run starts from: engines, weights, a laptop's model.")
 
 
 @prepare.callback()
 def _prepare() -> None:
-    """Make what a run of slime starts from."""
+    """Make what a run starts from: engines, weights, a laptop's model."""
+
+
+@prepare.command("engines")
+def prepare_engines(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,
+) -> None:
+    """Install Megatron, SGLang and Ray beside this package, for runs on this machine's CPU.
+
+    torch stays as it is. SGLang goes in without its own list of dependencies,
+    which asks for a CUDA build of torch.
+    """
+    with without_traceback():
+        from sat_slime.cli.embedded_run.engine_install import install_engines
+
+        code = install_engines(dry_run, typer.echo)
+    raise typer.Exit(FAILED if code else OK)
 
 
 @prepare.command("model")

@@ -15,10 +15,10 @@ from rich.text import Text
 from sat_slime.cli.terminal import FAILED, OK, without_traceback
 
 if TYPE_CHECKING:
+    from sat_slime.report.dumps.step_batch import Layout
     from sat_slime.report.page import Sheet
     from sat_slime.report.replay.replay import Replay, StepRow
     from sat_slime.report.replay.selection import Candidate
-    from sat_slime.report.replay.step_batch import Layout
 
 
 def replay(
@@ -78,9 +78,9 @@ def replay(
         sat-slime replay runs/my-run --methods sat-gspo --set 'sat.alpha=[0.8,0.9,0.95]'
     """
     with without_traceback():
+        from sat_slime.report.dumps.step_batch import Layout
         from sat_slime.report.replay.page import check_out, write_page
         from sat_slime.report.replay.selection import choose, names_several
-        from sat_slime.report.replay.step_batch import Layout
 
         layout, console = Layout(microbatch_tokens, microbatch_responses), Console(soft_wrap=True)
         _check_layout(layout)

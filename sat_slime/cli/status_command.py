@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import short, without_traceback
+from sat_slime.cli.terminal import INTERRUPTED, keys_unseen, short, without_traceback
 
 if TYPE_CHECKING:
     from sat_slime.config import EmbeddedConfig
@@ -22,7 +22,7 @@ def status(
             help="A run folder, such as runs/my-run, or a grid's, such as grids/my-grid.", show_default=False
         ),
     ],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Of a grid: go on until it ends or Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends or Ctrl-C.")] = False,
 ) -> None:
     """Say how a run is doing: its state, progress and newest checkpoint, and why it ended. Of a grid: all its cells.
 
@@ -38,8 +38,29 @@ def status(
 
             show_status(GridFolder(run), follow, Console())
             return
+        if follow:
+            _watch(run)
         for line in run_lines(run):
             typer.echo(line)
+
+
+def _watch(path: Path) -> None:
+    """The view of an embedded run, as in its own terminal. Raises ConfigError for another run."""
+    from sat_slime.cli.embedded_run.other_terminal import watch
+    from sat_slime.config import ConfigError, EmbeddedConfig, load_config
+    from sat_slime.runs.folder import RunFolder
+
+    folder = RunFolder.open(path)
+    config = load_config(folder.config)
+    if not isinstance(config, EmbeddedConfig):
+        raise ConfigError(
+            [f"--follow is for embedded runs and grids; of a run on slime: sat-slime logs {path} --follow"]
+        )
+    try:
+        with keys_unseen():
+            watch(folder, config, Console())
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def run_lines(path: Path) -> list[str]:

@@ -1,20 +1,45 @@
-"""`sat-slime stop`: the end of the job of a run of slime."""
+"""`sat-slime stop`: the end of a run or a grid, from any terminal."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import RunArgument, finish, without_traceback
+from sat_slime.cli.terminal import finish, without_traceback
 
 
-def stop(run: RunArgument) -> None:
-    """End the job of a run of slime, and the Ray that was started for it. Nothing else is touched.
+def stop(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="A run folder, such as runs/my-run, or a grid's, such as grids/my-grid.", show_default=False
+        ),
+    ],
+    now: Annotated[
+        bool, typer.Option("--now", help="Not after the iteration and a checkpoint, but at once, as Ctrl-C twice.")
+    ] = False,
+) -> None:
+    """End a run or a grid as Ctrl-C in its terminal does: after the iteration, with a checkpoint.
 
-    What came after the newest checkpoint is lost; [bold]launch RUN --resume[/] goes on from there.
+    Of a run on slime the job ends, and the Ray that was started for it, at
+    once: what came after the newest checkpoint is lost. Nothing else is
+    touched, and [bold]launch RUN --resume[/] or [bold]grid[/] goes on.
     """
     console = Console()
     with without_traceback():
+        from sat_slime.cli.embedded_run.other_terminal import stop_run
         from sat_slime.cli.slime_run.sent_run import stop_job
+        from sat_slime.config import EmbeddedConfig, load_config
+        from sat_slime.grid.state import GridFolder
+        from sat_slime.runs.folder import RunFolder
 
-        ending = stop_job(run, console)
+        if GridFolder(run).is_grid():
+            ending = stop_run(run, GridFolder(run).holder(), now, console)
+        elif isinstance(load_config((folder := RunFolder.open(run)).config), EmbeddedConfig):
+            ending = stop_run(run, folder.holder(), now, console)
+        else:
+            ending = stop_job(run, console)
     finish(ending, console)

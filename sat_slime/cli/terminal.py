@@ -4,12 +4,15 @@ of ours before a command runs, so that --help answers at once."""
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
+import termios
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -81,6 +84,14 @@ def warn(line: str) -> None:
     Console(stderr=True, soft_wrap=True).print(f"warning: {line}", style="yellow", markup=False)
 
 
+def remark(lines: Iterable[str]) -> None:
+    """Tell what a machine without slime lacks for the run: it need not be the one that runs it."""
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console.print("slime is not on this machine, which lacks for the run:", markup=False)
+    for line in lines:
+        console.print(f"  {line}", markup=False)
+
+
 def refuse_failures(findings: Iterable[Finding]) -> None:
     """Tell what was found with a warning; raise ConfigError with what failed."""
     from sat_slime.config import ConfigError
@@ -117,6 +128,36 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+@contextlib.contextmanager
+def keys_unseen() -> Iterator[None]:
+    """What is typed does not disturb a live view. On a frame as wide as the terminal an echoed `^C` wraps, so that the
+    frame is painted anew a line too low; and with Ctrl-C the terminal drops what it has not shown yet of a frame."""
+    try:
+        before = termios.tcgetattr(sys.stdin)
+        in_front = os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (termios.error, OSError, ValueError, AttributeError, TypeError):  # no terminal
+        in_front = False
+    if not in_front:
+        yield
+        return
+    calm = [*before]
+    calm[3] = calm[3] & ~termios.ECHO | termios.NOFLSH
+    _set_terminal(calm)
+    try:
+        yield
+    finally:
+        _set_terminal(before)
+
+
+def _set_terminal(attributes: list[Any]) -> None:
+    # a process in the background, as after Ctrl-Z and `bg`, would be stopped for it
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, attributes)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)
 
 
 def with_remark(error: str, remark: str) -> str:

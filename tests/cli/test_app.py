@@ -1,17 +1,37 @@
 import subprocess
 import sys
+from pathlib import Path
 
 from command_line import sat_slime_command
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_version_and_help():
     assert "sat-slime" in sat_slime_command("version").stdout
+    assert sat_slime_command("--version").stdout == sat_slime_command("version").stdout
     top = sat_slime_command("--help").stdout
-    assert all(command in top for command in ("launch", "check", "methods", "report", "version"))
+    assert all(command in top for command in ("init", "launch", "check", "methods", "report", "--version"))
     assert "--resume" in sat_slime_command("launch", "--help").stdout
 
 
 def test_help_waits_for_nothing_that_a_command_needs():
-    heavy = ("torch", "numpy", "pydantic", "yaml", "matplotlib", "sat_slime.config", "sat_slime.objective")
+    heavy = ("torch", "numpy", "pydantic", "yaml", "altair", "vl_convert", "sat_slime.config", "sat_slime.objective")
     program = f"import sys, sat_slime.cli; print([name for name in {heavy!r} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_a_typo_is_answered_before_torch_is_imported():
+    program = """
+import sys
+from pathlib import Path
+from sat_slime.cli import main
+
+sys.argv = ["sat-slime", "launch", "configs/embedded/quickstart.yaml", "--set", "train.lrr=1"]
+try:
+    main()
+except SystemExit as exit:
+    print(exit.code, "torch._C" in sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert said.stdout == "2 False\n" and "did you mean 'train.lr'?" in said.stderr

@@ -1,5 +1,6 @@
 """The command `sat-slime grid` on cells that run no engine; with engines in tests/grid/test_grid_engine.py."""
 
+import contextlib
 import errno
 import json
 import os
@@ -28,11 +29,16 @@ STAND_IN = [sys.executable, str(ROOT / "tests" / "grid" / "grid_stand_in.py")]
 CELLS = [f"{method}-lag{lag}-seed{seed}" for seed in (0, 1) for method in ("gspo", "sat-gspo") for lag in (1, 2)]
 
 
+def no_fork_servers(log):
+    return contextlib.nullcontext({})
+
+
 @pytest.fixture
 def told(monkeypatch, tmp_path):
     """A grid in the working directory, and the folder that tells its cells what to do."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(grid_start, "COMMAND", STAND_IN)
+    monkeypatch.setattr(grid_start, "fork_servers", no_fork_servers)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
     monkeypatch.setattr(runner, "POLL_S", 0.01)
     monkeypatch.setenv("GRID_STAND_IN", str(tmp_path / "told"))
@@ -162,7 +168,8 @@ def test_a_killed_grid_leaves_nothing_running_and_goes_on_where_it_was(told):
     program = (
         "from sat_slime.cli import main; from sat_slime.cli.embedded_run import engine_packages; "
         "from sat_slime.cli.grid_run import grid_start; "
-        f"grid_start.COMMAND = {STAND_IN!r}; engine_packages.missing_engines = lambda: []; main()"
+        f"grid_start.COMMAND = {STAND_IN!r}; engine_packages.missing_engines = lambda: []; "
+        "import contextlib; grid_start.fork_servers = lambda log: contextlib.nullcontext({}); main()"
     )
     killed = subprocess.run([sys.executable, "-c", program, "grid", "grid.yaml"], capture_output=True, timeout=120)
     assert killed.returncode == -signal.SIGKILL
@@ -378,17 +385,17 @@ def test_the_command_of_a_slime_cell_depends_on_its_job(slime_run):
     cells = Cells(plan, ["--skip-checks"])
     state = CellState(plan.wanted[0])
     plan.folder.cells.mkdir(parents=True)
-    first = cells.command(state)[-4:]
+    first = cells.arguments(state)[-4:]
     assert first == ["launch", "grids/small/cells/gspo-lag1-seed7.yaml", "--no-live", "--skip-checks"]
     run = RunFolder.create("grids/small/runs/gspo-lag1-seed7", Path(first[1]).read_text())
     run.unlock()
     run.started("a-job")
-    assert cells.command(state)[-3:] == ["logs", str(run.path), "--follow"]
+    assert cells.arguments(state)[-3:] == ["logs", str(run.path), "--follow"]
     run.ended("failed", "no GPU")
-    assert cells.command(state)[-4:] == first
+    assert cells.arguments(state)[-4:] == first
     (run.path / "checkpoints").mkdir(exist_ok=True)
     (run.path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("1")
-    assert cells.command(state)[-4:] == ["launch", str(run.path), "--resume", "--no-live", "--skip-checks"][-4:]
+    assert cells.arguments(state)[-4:] == ["launch", str(run.path), "--resume", "--no-live", "--skip-checks"][-4:]
 
 
 @pytest.mark.engine

@@ -11,15 +11,13 @@ import pytest
 import torch
 import yaml
 from command_line import TINY, sat_slime_command
-from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 
 from sat_slime.config import build_method, dump_config, load_config
 from sat_slime.config.loader import vary
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import TokenBatch, check_method, named_method, policy_surrogate, stabilizers
 from sat_slime.objective.metrics import metric_named
-from sat_slime.report.comparison.curves import draw_seeds, key_to
+from sat_slime.report.comparison.curves import key_to, looks_of
 from sat_slime.report.comparison.methods import label_of
 from sat_slime.report.replay.selection import choose
 
@@ -101,14 +99,10 @@ def test_it_gates_and_its_metric_is_in_the_table(package):
 
 
 def test_a_comparison_draws_it_in_its_own_style(package):
-    axes = Figure().add_subplot()
-    curve = (torch.arange(20.0).numpy(), torch.rand(20).numpy())
     named_method(PATH)  # as the settings of a run name it
-    for place, name in enumerate(("grpo", PATH)):
-        assert draw_seeds(axes, {}, name, [curve], place, name, band=False)
-    grpo, own = axes.lines
-    assert (own.get_label(), to_hex(own.get_color()), own.get_marker()) == ("HALFWAY", "#aa3377", "*")
-    assert own.get_linestyle() != grpo.get_linestyle()
+    grpo, own = looks_of(["grpo", PATH]).values()
+    assert (own.name, own.colour, own.marker) == ("HALFWAY", "#AA3377", "*")
+    assert own.dashes != grpo.dashes
     assert "#AA3377 broken: Halfway" in key_to(["grpo", PATH])
 
 

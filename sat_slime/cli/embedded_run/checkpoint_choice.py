@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from sat_slime.cli.going_back import GoingBack, instead_of, no_such_checkpoint
 from sat_slime.config import ConfigError, EmbeddedConfig
 from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.going_back import GoingBack, instead_of, no_such_checkpoint
 
 if TYPE_CHECKING:
     from sat_slime.embedded.checkpoint import Checkpoint

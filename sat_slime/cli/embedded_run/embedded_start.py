@@ -7,7 +7,7 @@ import traceback
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -15,14 +15,15 @@ from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.embedded_run.checkpoint_choice import find_checkpoint
 from sat_slime.cli.embedded_run.driver_process import Lost, Outcome, watched
 from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan
-from sat_slime.cli.terminal import Ending, sigterm_as_ctrl_c, with_remark
+from sat_slime.cli.terminal import Ending, keys_unseen, sigterm_as_ctrl_c, with_remark
 from sat_slime.config import ConfigError, dump_config, method_label
 from sat_slime.rollout.ray_start import STARTS, RayNotStarted
 from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder, writable
-from sat_slime.runs.live_view import make_view
+from sat_slime.runs.health import HealthWatch
+from sat_slime.runs.live_view import make_view, number
 from sat_slime.runs.log import RunLog
-from sat_slime.runs.rows import write_atomically
+from sat_slime.runs.rows import read_rows, write_atomically
 
 if TYPE_CHECKING:
     from sat_slime.embedded.checkpoint import Checkpoint
@@ -34,7 +35,7 @@ def launch_embedded_run(plan: EmbeddedPlan, *, overwrite: bool, live: bool | Non
         raise ConfigError([f"the embedded runtime needs {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}"])
     if error := engine_packages.verifier_error(plan.config):
         raise ConfigError([error])
-    with sigterm_as_ctrl_c():
+    with sigterm_as_ctrl_c(), keys_unseen():
         folder, saved, aside = _claim(plan, overwrite)
         try:
             for path in aside:
@@ -128,7 +129,8 @@ def _run(
     failed = False
     try:
         done = saved.state.updates if saved else 0
-        view = make_view(title, pipeline.iterations * pipeline.optimizer_steps_per_rollout, console, live, done)
+        total = pipeline.iterations * pipeline.optimizer_steps_per_rollout
+        view = make_view(title, total, console, live, first_step=done, past=_rows_until(folder, done))
         with view:
             log = RunLog(
                 folder,
@@ -140,6 +142,7 @@ def _run(
                     max(1, pipeline.lag * pipeline.optimizer_steps_per_rollout), config.eval.every_n_iterations > 0
                 ),
                 stop_on_collapse=config.collapse.stop,
+                health=HealthWatch.of(config.model_dump(mode="json")) if config.logging.health else None,
             )
             log.message(f"{title}, in {folder.path}")
             if saved and not saved.has_checksums:
@@ -159,6 +162,12 @@ def _run(
     finally:
         if log is not None:
             log.close(failed)
+
+
+def _rows_until(folder: RunFolder, step: int) -> list[dict[str, Any]]:
+    """Rows of the steps and evaluations up to a step, from which a resumed run's curves go on."""
+    rows = [*read_rows(folder.metrics), *read_rows(folder.eval)] if step else []
+    return [row for row in rows if number(row, "step") <= step]
 
 
 def _keep_traceback(log: RunLog | None) -> None:

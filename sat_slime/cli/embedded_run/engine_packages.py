@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sat_slime.config import EmbeddedConfig
 
-INSTALL_ENGINES = 'install them with scripts/setup.sh, or pip install "sat-slime[embedded]" and SGLang'
+INSTALL_ENGINES = "install them with sat-slime prepare engines, or in a checkout with scripts/setup.sh"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sat_slime.plugin.launch.job_files import JobRecord
     from sat_slime.plugin.launch.local_ray import LocalRay
     from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
-    from sat_slime.plugin.launch.slime_log import LogLine
+    from sat_slime.runs.slime_log import LogLine
 
 LAST_LINES = 15
 """Lines of the log that are shown of a job that failed."""
@@ -60,7 +60,7 @@ def follow(
         console,
         live,
         saved_iterations(config, folder.path) * steps,
-        show.clock,
+        clock=show.clock,
     )
 
     def on_break(error: JobError) -> None:
@@ -105,7 +105,7 @@ class Show:
 
     def read(self, text: str, view: View | None = None) -> None:
         """Take in a line of the log."""
-        from sat_slime.plugin.launch.slime_log import read_line, run_metrics
+        from sat_slime.runs.slime_log import read_line, run_metrics
 
         line = read_line(text)
         self.now = self.now if line.time is None else line.time

@@ -50,9 +50,7 @@ def find(path: Path) -> SentRun:
     folder = RunFolder.open(path)
     config = load_config(folder.config)
     if not isinstance(config, SlimeConfig):
-        raise RunFolderError(
-            f"{path} is an embedded run, which goes on in the terminal that launched it, and nowhere else"
-        )
+        raise RunFolderError(f"{path} is an embedded run: no job of a cluster's")
     record = JobRecord.read(path)
     if record is None:
         raise RunFolderError(f"{path}: the run was never sent to a cluster: sat-slime launch {path} --resume")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sat_slime.cli.going_back import GoingBack, instead_of, no_such_checkpoint
 from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
 from sat_slime.config.marks import changed_settings
 from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.going_back import GoingBack, instead_of, no_such_checkpoint
 
 if TYPE_CHECKING:
     from sat_slime.plugin.launch.command import SlimeCommand
@@ -114,6 +114,8 @@ def saved_iterations(config: SlimeConfig, folder: Path) -> int:
 
 def describe(plan: SlimePlan) -> str:
     """What would be sent: the command and its environment as a shell takes them, and the files."""
+    from sat_slime.plugin.launch.gpu_memory import training_memory_text
+
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
     order = f"lag {config.pipeline.lag}" if config.pipeline.lag else "synchronous"
     steps = config.pipeline.iterations * config.pipeline.optimizer_steps_per_rollout
@@ -125,6 +127,7 @@ def describe(plan: SlimePlan) -> str:
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = "
         f"{rollout.responses_per_iteration} responses of at most {rollout.max_response_tokens:,} tokens",
         f"length      {config.pipeline.iterations} iterations, {steps} optimizer steps",
+        f"memory      {training_memory_text(config)}",
         f"folder      {plan.folder}{' (resumed)' if plan.resume else ''}",
     ]
     lines = [f"# {line}" for line in summary]

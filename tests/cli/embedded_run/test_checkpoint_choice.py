@@ -37,7 +37,7 @@ def runtime(monkeypatch, tmp_path):
     """A run of six iterations that was interrupted after five, with checkpoints after two and four."""
     fake = FakeRuntime()
     fake.stand_in(monkeypatch)
-    monkeypatch.setattr("sat_slime.report.run.page.figures", lambda data: ())
+    monkeypatch.setattr("sat_slime.report.run.page.figures", lambda *_: ())
     monkeypatch.chdir(tmp_path)
     fake.end, fake.stop_after = KeyboardInterrupt(), 5
     assert command("launch", TINY).exit_code == 130
@@ -357,6 +357,7 @@ def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
     monkeypatch.setattr(grid_start, "COMMAND", (sys.executable, str(STAND_IN)))
+    monkeypatch.setattr(grid_start, "fork_servers", lambda log: contextlib.nullcontext({}))
     monkeypatch.setattr(runner, "POLL_S", 0.01)
     values = {"name": "small", "run": str(TINY), "methods": ["gspo"], "lags": [1], "seeds": [0], "retries": 1}
     Path("grid.yaml").write_text(yaml.safe_dump(values))

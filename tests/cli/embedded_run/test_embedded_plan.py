@@ -12,11 +12,14 @@ from sat_slime.cli.embedded_run import embedded_start
 def test_a_resumed_run_starts_where_its_checkpoint_is(runtime, monkeypatch, tmp_path):
     runtime.end, runtime.stop_after = KeyboardInterrupt(), 5
     sat_slime_command("launch", TINY)
-    first_steps = []
+    asked = {}
     make_view = embedded_start.make_view
-    monkeypatch.setattr(embedded_start, "make_view", lambda *args: first_steps.append(args[-1]) or make_view(*args))
+    monkeypatch.setattr(
+        embedded_start, "make_view", lambda *args, **more: asked.update(more) or make_view(*args, **more)
+    )
     sat_slime_command("launch", "runs/tiny", "--resume")
-    assert first_steps == [4]
+    assert asked["first_step"] == 4
+    assert [row["step"] for row in asked["past"] if "reward/mean" in row] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("target", [TINY, "runs/tiny", "runs/tiny/", "runs/tiny/config.yaml"])

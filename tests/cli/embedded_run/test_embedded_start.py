@@ -28,7 +28,7 @@ def test_missing_engines_say_what_to_install(runtime, monkeypatch, tmp_path):
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: ["megatron-core", "ray"])
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 2
-    assert "megatron-core, ray" in result.stderr and 'pip install "sat-slime[embedded]"' in result.stderr
+    assert "megatron-core, ray" in result.stderr and "sat-slime prepare engines" in result.stderr
     assert not (tmp_path / "runs").exists()
 
 

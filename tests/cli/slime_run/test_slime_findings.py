@@ -7,9 +7,20 @@ import pytest
 from command_line import PAPER, STAND_IN, sat_slime_command, settings
 
 
-def test_a_machine_without_the_checkpoint(tmp_path):
+def test_a_machine_without_slime_prints_the_command_and_remarks(tmp_path):
     result = sat_slime_command("launch", PAPER, "--dry-run", *settings(f"model.hf_checkpoint={tmp_path}/none"))
-    assert result.exit_code == 2 and result.stdout == ""
+    assert result.exit_code == 0 and "python3 -m sat_slime.plugin.driver" in result.stdout
+    told = result.stderr.partition("slime is not on this machine, which lacks for the run:\n")[2]
+    assert "  slime: cluster.slime_dir is /root/slime: no train.py is in it" in told
+    assert f"  checkpoint: model.hf_checkpoint is {tmp_path}/none: there is no such folder" in told
+    assert "error:" not in result.stderr
+
+
+def test_a_machine_with_slime_and_without_the_checkpoint(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    lacking = settings(f"model.hf_checkpoint={tmp_path}/none", f"cluster.slime_dir={tmp_path}")
+    result = sat_slime_command("launch", PAPER, "--dry-run", *lacking)
+    assert result.exit_code == 2 and "python3 -m sat_slime.plugin.driver" in result.stdout
     assert f"error: checkpoint: model.hf_checkpoint is {tmp_path}/none: there is no such folder" in result.stderr
 
 

@@ -1,0 +1,110 @@
+"""An embedded run from another terminal than its own: its log, its view, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from sat_slime.cli.terminal import Ending, short
+from sat_slime.config import EmbeddedConfig, method_label
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.live_view import make_view
+
+LOOK_S = 0.2
+"""Seconds between looks at a run that goes on."""
+_LINE = re.compile(r"\S+ \S+ (?P<level>[A-Z]+) +(?P<text>.*)")
+"""A line of log.txt."""
+AT_ONCE_S = 2.5
+"""Seconds between two signals that count as two."""
+
+
+class Tail:
+    """The whole lines that a file gets, from its beginning on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+
+    def new_lines(self) -> Iterator[str]:
+        """Lines since the last call; all of them again where the file was replaced by a shorter one."""
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            if self._path.stat().st_size < self._read:
+                self._read = 0
+            file.seek(self._read)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                yield line.decode(errors="replace").rstrip("\n")
+
+    def new_rows(self) -> Iterator[dict[str, Any]]:
+        """The same as objects; what is none is left out."""
+        for line in self.new_lines():
+            with contextlib.suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict):
+                    yield row
+
+
+def log_of(folder: RunFolder, follow: bool, count: int | None) -> Iterator[str]:
+    """Lines of a run's log: the last `count` or all, and with `follow` those that come until it ends."""
+    tail = Tail(folder.log)
+    there = tail.new_lines()
+    yield from there if count is None else deque(there, count)
+    while follow and folder.is_locked():
+        time.sleep(LOOK_S)
+        yield from tail.new_lines()
+
+
+def watch(folder: RunFolder, config: EmbeddedConfig, console: Console) -> None:
+    """The view of a run, until it ends or Ctrl-C: live on a terminal, else a line per step."""
+    seconds = 0.0
+    steps, evals, log = Tail(folder.metrics), Tail(folder.eval), Tail(folder.log)
+    total = config.pipeline.iterations * config.pipeline.optimizer_steps_per_rollout
+    title = f"{folder.path.name} · {method_label(config.method.model_dump())} · lag {config.pipeline.lag}"
+    with make_view(title, total, console, clock=lambda: seconds) as view:
+        for _ in itertools.count():
+            goes_on = folder.is_locked()
+            for row in evals.new_rows():
+                view.eval(row)
+            for row in steps.new_rows():
+                seconds += row.get("time/step") or 0.0
+                view.step(row)
+            for line in log.new_lines():
+                if (told := _LINE.fullmatch(line)) and told["level"] != "DEBUG":
+                    view.message(told["text"], told["level"].lower())
+            if not goes_on:
+                return
+            time.sleep(LOOK_S)
+
+
+def stop_run(path: Path, holder: int | None, at_once: bool, console: Console) -> Ending:
+    """End what works on a folder, as Ctrl-C in its own terminal does, and wait for it.
+
+    holder: the process that has the folder's lock; None: none. at_once: as a second Ctrl-C does.
+    """
+    folder = RunFolder(path)
+    if holder is None:
+        return Ending("finished", None, f"{short(path)}: nothing runs here")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(holder, signal.SIGTERM)
+        if at_once:
+            time.sleep(AT_ONCE_S)
+            os.kill(holder, signal.SIGTERM)
+        else:
+            console.print("it ends after its iteration and a checkpoint; at once: --now", markup=False, highlight=False)
+    while folder.is_locked():
+        time.sleep(LOOK_S)
+    return Ending("finished", None, f"{short(path)}: stopped")
