@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Writes what is made from the code: configs/*/base.yaml, and the tables of methods and metrics in docs/.
+# Writes what is made from the code: configs/*/base.yaml, the pages below docs/reference, and docs/mistakes.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 .venv/bin/python -m sat_slime.config.base_files configs
-.venv/bin/python -m sat_slime.objective.markdown docs
+PYTHONPATH=scripts .venv/bin/python -m reference docs/reference
+PYTHONPATH=tests/cli:tests/embedded .venv/bin/python tests/cli/test_mistakes.py

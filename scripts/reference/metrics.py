@@ -1,0 +1,37 @@
+"""The page of the metrics: every column of metrics.jsonl and eval.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sat_slime.objective.metric import Metric
+from sat_slime.objective.metrics import EVALUATION, run_metrics
+
+from .markdown import code, linked, page, table
+
+REDUCTIONS = {"mean": "mean", "sum": "sum", "min": "least", "max": "largest", "step": ""}
+RUNTIMES = {"embedded": " Embedded runs alone.", "slime": " On slime alone."}
+INTRODUCTION = """\
+The columns of `metrics.jsonl`, a line per optimizer step, and of `eval.jsonl`, a line per evaluation, in
+[the run folder](../run-folder.md). A **step** is one optimizer update; `step` counts from 1. An **iteration** is one
+rollout batch. Words in braces stand for a column each.
+
+The third column of the tables says how the number of a step follows from its micro-batches and ranks; where it is
+empty, the number is of the whole step or batch at once. slime's own name of a number stands behind its meaning."""
+
+
+def metrics() -> str:
+    """The page."""
+    tables = ["## Of a step", _metrics(run_metrics()), "## Of an evaluation", _metrics(EVALUATION)]
+    return page("Metrics", INTRODUCTION, *tables)
+
+
+def _metrics(entries: Iterable[Metric]) -> str:
+    return table(["key", "unit", "over micro-batches", "meaning"], map(_row, entries))
+
+
+def _row(metric: Metric) -> list[str]:
+    names = metric.names if metric.pattern.startswith("{") else [metric.pattern]
+    slime = f" slime: {', '.join(map(code, metric.slime))}." if metric.slime else ""
+    meaning = linked(f"{metric.meaning}{RUNTIMES.get(metric.runtime or '', '')}{slime}", "../")
+    return [", ".join(map(code, names)), metric.unit, REDUCTIONS[metric.reduction], meaning]
