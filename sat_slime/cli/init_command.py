@@ -35,5 +35,5 @@ def init(
         first, *others = write_starter(name, out)
         typer.echo(f"{first}: {STARTERS[name].meaning}")
         for path in others:
-            typer.echo(f"{path}: what it names")
+            typer.echo(f"{path}: what {first.name} builds on")
         typer.echo(f"check it with: sat-slime {STARTERS[name].command} {first} --dry-run")

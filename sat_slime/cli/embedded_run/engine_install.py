@@ -23,7 +23,8 @@ def install_commands(constraints: Path) -> Iterator[list[str]]:
 
     SGLang goes in without its own list of dependencies, which asks for a CUDA build of torch.
     """
-    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--constraint", str(constraints)]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += ["--constraint", str(constraints)]
     yield [*pip, "--requirement", str(REQUIREMENTS / "embedded.txt")]
     yield [*pip, "--no-deps", "sglang"]
     yield [*pip, *_of_the_extra()]
@@ -65,4 +66,6 @@ def install_engines(dry_run: bool, tell: Callable[[str], None]) -> int:
             tell(shlex.join(command))
             if not dry_run and (code := subprocess.run(command).returncode):
                 return code
+    if not dry_run:
+        tell("the engines are installed; sat-slime check FILE looks at a run's settings and this machine")
     return 0

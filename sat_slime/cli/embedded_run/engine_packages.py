@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sat_slime.config import EmbeddedConfig
 
-INSTALL_ENGINES = "install them with sat-slime prepare engines, or in a checkout with scripts/setup.sh"
+INSTALL_ENGINES = "run sat-slime prepare engines, or in a checkout scripts/setup.sh"
 
 
 @dataclass(frozen=True)
