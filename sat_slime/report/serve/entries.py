@@ -54,7 +54,9 @@ def entries(root: Path) -> list[Entry]:
 
 def _below(root: Path, folder: Path, depth: int) -> Iterator[Entry]:
     if GridFolder(folder).is_grid():
-        yield _grid(root, GridFolder(folder))
+        grid = _grid(root, GridFolder(folder))
+        if grid.runs or grid.status == "running":  # a kept result has its settings, and no run
+            yield grid
     elif RunFolder(folder).is_run():
         yield _run(root, RunFolder(folder))
     elif depth:

@@ -8,10 +8,17 @@ RENEW_MS = 2000
 
 _STYLE = """
 table td, table th { white-space: nowrap; text-align: left; }
+table td:last-child { white-space: nowrap; }
+tbody th { font-weight: 400; white-space: normal; overflow-wrap: anywhere; min-width: 9rem; }
+tbody tr:first-child th { color: inherit; }
+tbody tr.grid th { font-weight: 600; }
 .bar { display: inline-block; width: 6em; height: .6em; background: #8884; border-radius: .3em; }
 .bar i { display: block; height: 100%; background: #0072b2; border-radius: .3em; }
 .running { color: #009e73; } .failed, .killed { color: #d55e00; }
 button { font: inherit; padding: .3em .8em; }
+@media (max-width: 40rem) {
+  .bar, tr:not(.grid) :is(td, th):nth-child(6) { display: none; } /* the seed, which the run's name tells too */
+}
 """
 
 _SCRIPT = """

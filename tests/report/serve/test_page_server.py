@@ -16,12 +16,13 @@ from sat_slime.runs.folder import RunFolder
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """A grid of two runs, a run of its own with a report, one below other folders, and what is none."""
+    """A grid of two runs, one without, a run of its own with a report, one below other folders, and what is none."""
     root = tmp_path_factory.mktemp("served") / "work"
     write_grid(root / "grids", "small", ("gspo", "sat-gspo"), (8,), seeds=(0,), planned=(0, 1))
     write_cell(root / "runs/one", "sat-gspo-r3", 8, 3, steps=50, state="interrupted")
     (root / "runs/one/report.html").write_text("<p>a report</p>")
     write_cell(root / "runs/old/two", "gspo", 1, 0, state="finished")
+    write_grid(root / "kept", "result", ("gspo",), (8,), seeds=())  # of which the runs are elsewhere
     (root / "notes").mkdir()
     (root / "notes/secret.txt").write_text("secret")
     (root.parent / "outside.html").write_text("outside")
