@@ -85,7 +85,10 @@ function buttons() {
   chosen.disabled = !ticked.size;
   chosen.textContent = ticked.size ? "Compare " + ticked.size : "Compare";
   const runs = [...ticked].map(run => "run=" + encodeURIComponent(run)).join("&");
-  chosen.onclick = () => { location = "/compare?" + runs; };
+  chosen.onclick = () => {
+    chosen.disabled = true; chosen.textContent = "Drawing, up to a minute ...";
+    location = "/compare?" + runs;
+  };
 }
 async function renew() {
   try {
@@ -94,7 +97,7 @@ async function renew() {
   } catch { document.getElementById("state").textContent = "the server does not answer: sat-slime serve"; }
   setTimeout(renew, RENEW_MS);
 }
-buttons(); renew();
+addEventListener("pageshow", buttons); renew();
 """
 
 _HEADINGS = ("", "run", "state", "method", "lag", "seed", "step", "reward", "accuracy", "d_pi", "started")
