@@ -105,12 +105,14 @@ class HealthWatch:
                 "the gradient. Try a smaller lag or clip radius, or cap the weights (tis)",
             )
         if self._band.outside:
-            yield Advisory(
-                "mismatch",
-                f"d_pi is {self._mean('mismatch/d_pi'):.3g} nats, {MISMATCH_RISE:g} times its lowest level of "
-                f"{self._band.floor:.3g} or above {MISMATCH_CEILING:g}. Try SAT, or a smaller radius, lag or learning "
-                "rate",
+            level, floor = self._mean("mismatch/d_pi"), self._band.floor
+            bound = (
+                f"above {MISMATCH_CEILING:g}"
+                if level >= MISMATCH_CEILING
+                else f"more than {MISMATCH_RISE:g} times its lowest level of {floor:.3g}"
             )
+            advice = "Try a smaller radius, lag or learning rate" + ("" if self.tail else ", or SAT")
+            yield Advisory("mismatch", f"d_pi is {level:.3g} nats, {bound}. {advice}")
         gate = self._mean("sat/gate_rate")
         if self.tail is not None and gate < LEAST_GATE * self.tail:
             yield Advisory(

@@ -309,7 +309,7 @@ def curve(name: str, steps: Sequence[float], values: Sequence[float], width: int
     plotext.plot_size(width, CURVE_LINES)
     plotext.plot(list(steps)[::-every][::-1], list(values)[::-every][::-1], marker="braille")
     plotext.title(name)
-    plotext.xfrequency(3)
+    plotext.xticks(sorted({int(steps[0]), int(steps[len(steps) // 2]), int(steps[-1])}))
     plotext.yfrequency(3)
     return str(plotext.build())
 

@@ -42,7 +42,10 @@ def rows(**illness):
 
 ILLNESSES = {
     "ess": ({"mismatch__ess": 0.3}, ["below 50%", "Try a smaller lag"]),
-    "mismatch": ({"mismatch__d_pi": lambda healthy: 6 * healthy}, ["3 times its lowest level", "Try SAT"]),
+    "mismatch": (
+        {"mismatch__d_pi": lambda healthy: 6 * healthy},
+        ["more than 3 times its lowest level", "Try a smaller radius"],
+    ),
     "gate": ({"sat__gate_rate": 0.001}, ["less than a tenth of the tail's 10%", "scope to step"]),
     "lag": ({"lag__max": 11}, ["11 updates old, 8 by the plan"]),
     "rejected": ({"rollout__rejected": RESPONSES // 20}, ["above 1%", "rollout/rejected/REASON"]),
@@ -66,6 +69,13 @@ def test_each_illness_is_told_once_as_it_begins(name):
     assert STEPS // 2 < step <= STEPS // 2 + 16
     for text in told:
         assert text in advisory.text
+
+
+@pytest.mark.parametrize("tail, advised", [(None, True), (0.1, False)])
+def test_a_run_without_sat_is_advised_to_try_it_and_one_with_it_is_not(tail, advised):
+    ill = HealthWatch(tail=tail)
+    told = [one.text for row in rows(mismatch__d_pi=3.0) for one in ill.step(row) if one.name == "mismatch"]
+    assert told and ("SAT" in told[0]) == advised and "nats, above 0.15" in told[0]
 
 
 def test_what_passes_is_over_and_may_be_told_again():
