@@ -117,9 +117,8 @@ class Collection:
 
     @property
     def lags(self) -> list[int | None]:
-        """Lags in order. None comes last, where there is a run of unknown lag."""
-        lags = {run.lag for run in self.runs} | {cell.lag for cell in self.planned}
-        return sorted(lags, key=lambda lag: (lag is None, lag or 0))
+        """Lags of which there are runs, in order. None comes last, where there is a run of unknown lag."""
+        return sorted({run.lag for run in self.runs}, key=lambda lag: (lag is None, lag or 0))
 
     def of(self, method: str, lag: int | None, whole: bool = True) -> list[ComparedRun]:
         """Runs of a method at a lag. whole: only those that count."""

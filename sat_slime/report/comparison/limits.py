@@ -69,7 +69,7 @@ def _best_at(comparison: Comparison, lag: int | None) -> Iterator[str]:
     tested = sum(difference.n > 1 for difference in from_best.values())
     mean = comparison.summary(best, lag).late.mean
     if tested:
-        rest = f"{tested - len(told)} of the {tested} others with at least two common seeds are within noise of it"
+        rest = f"within noise of it: {tested - len(told)} of {tested} others with at least two common seeds"
     else:
         rest = "with one common seed nothing can be told apart from it"
     yield f"At {lag_name(lag)} {label_of(best)} has the highest late accuracy, {mean:.1%} in the mean; {rest}."

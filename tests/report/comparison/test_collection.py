@@ -1,4 +1,5 @@
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -6,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from made_up_study import write_grid
 from synthetic import step_metrics, write_cell, write_slime_log
 
 from sat_slime.config import GridConfig, load_config
@@ -138,6 +140,13 @@ def test_what_failed_in_a_grid_reaches_its_report(failed_grid):
     text = page.read_text()
     assert "<li>grpo-lag1-seed0: the key is wrong</li>" in text
     assert "GSPO lag 1 seed 0, failed after 2 steps (the engine broke)." in text
+
+
+def test_a_lag_of_which_nothing_has_run_has_no_tables(tmp_path):
+    grid = write_grid(tmp_path, "small", ("gspo",), (1, 8), seeds=(0,), planned=(0,))
+    shutil.rmtree(grid / "runs" / "gspo-lag8-seed0")
+    collection = collect([grid])
+    assert collection.lags == [1] and [cell.name for cell in collection.not_run] == ["gspo-lag8-seed0"]
 
 
 def test_the_grid_tells_what_a_run_folder_has_lost(failed_grid):
