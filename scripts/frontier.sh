@@ -13,7 +13,9 @@ parts=(sat-alpha-0.8 sat-alpha-0.95 sat-exponent-1 sat-exponent-4 sat-tv sat-che
 
 # What decides comes first: three lags, then the radius at two of them, then the other lags.
 grid sweep --only @1 --only @8 --only @32
-for name in "${radii[@]}"; do grid "$name" --only gspo --only sat-gspo; done
+for name in "${radii[@]}"; do
+    grid "$name" --only gspo@8 --only gspo@32 --only sat-gspo@8 --only sat-gspo@32
+done
 grid eps-0.4 --only grpo --only gspo
 grid eps-0.4
 for name in eps-0.1 eps-0.05; do grid "$name" --only gspo@1 --only sat-gspo@1; done

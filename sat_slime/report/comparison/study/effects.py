@@ -123,7 +123,7 @@ def method_effects(study: Study, against: str = "grpo") -> list[Effect]:
 
 def radius_lags(study: Study) -> list[int]:
     """Lags at which there are other radii than the base's."""
-    every = [set(grid.lags) for radius, grid in study.by_radius.items() if grid is not study.base]
+    every = [set(grid.whole_lags) for grid in study.by_radius.values() if grid is not study.base]
     return sorted(set.intersection(*every)) if every else []
 
 

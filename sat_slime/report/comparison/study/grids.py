@@ -42,6 +42,18 @@ class StudyGrid:
         collection = self.comparison.collection
         return [method for method in collection.methods if any(collection.of(method, lag) for lag in self.lags)]
 
+    @property
+    def whole_lags(self) -> list[int]:
+        """Lags at which some method has every seed that the grid has anywhere."""
+        by_lag = {lag: [set(self.scores(method, lag, "late")) for method in self.methods] for lag in self.lags}
+        seeds = set().union(*(one for every in by_lag.values() for one in every))
+        return [lag for lag, every in by_lag.items() if seeds in every]
+
+    @property
+    def size(self) -> int:
+        """Runs that there are."""
+        return len(self.comparison.collection.runs)
+
     def scores(self, method: str, lag: int, quantity: str) -> Scores:
         """{seed: late (accuracy, a share) or d_pi (nats)}."""
         return self.comparison.by_seed(method, lag, quantity)
@@ -70,8 +82,8 @@ class Study:
 
     @property
     def sweeps(self) -> list[StudyGrid]:
-        """Grids with at least three lags and lag 1 among them."""
-        return [grid for grid in self.grids if len(grid.lags) > 2 and 1 in grid.lags and not grid.alone]
+        """Grids with at least three lags that some method has run whole, lag 1 among them."""
+        return [grid for grid in self.grids if len(grid.whole_lags) > 2 and 1 in grid.whole_lags and not grid.alone]
 
     @property
     def variants(self) -> list[StudyGrid]:
@@ -91,7 +103,8 @@ def is_study(path: str | Path) -> bool:
 
 
 def load_study(path: str | Path) -> Study:
-    """The grids of a folder. The base is the one from which the others differ in the fewest settings.
+    """The grids of a folder. The base is the one from which the others differ in the fewest settings; of
+    several such, the one with the most runs.
 
     Raises:
         RunFolderError: none of them has a run yet.
@@ -100,7 +113,7 @@ def load_study(path: str | Path) -> Study:
     grids = [grid for grid in grids if grid.lags]
     if not grids:
         raise RunFolderError(f"{path} holds no grid with a finished run yet: there is nothing to report")
-    base = min(grids, key=lambda one: (sum(len(_changed(one, other)) for other in grids), -len(one.lags), one.name))
+    base = min(grids, key=lambda one: (sum(len(_changed(one, other)) for other in grids), -one.size, one.name))
     return Study(base, [grid for grid in grids if grid is not base])
 
 

@@ -1,8 +1,11 @@
 """Which grids a study holds, which is its base, and what the others change."""
 
-import pytest
-from made_up_study import LAGS
+import shutil
 
+import pytest
+from made_up_study import LAGS, SEEDS, write_grid
+
+from sat_slime.report.comparison.study.effects import radius_lags
 from sat_slime.report.comparison.study.grids import is_study, load_study
 from sat_slime.report.write import write_reports
 from sat_slime.runs.folder import RunFolderError
@@ -41,3 +44,15 @@ def test_a_study_without_a_finished_run_is_refused(tmp_path):
         (tmp_path / name / "grid.yaml").write_text(f"name: {name}\n")
     with pytest.raises(RunFolderError, match="no grid with a finished run yet"):
         write_reports([tmp_path], None, [])
+
+
+def test_a_lag_that_has_begun_counts_once_a_method_has_all_its_seeds(tmp_path):
+    write_grid(tmp_path, "sweep", ("gspo", "sat-gspo"), LAGS)
+    radius = {"method.clip.eps_low": 0.05, "method.clip.eps_high": 0.05}
+    other = write_grid(tmp_path, "eps-0.05", ("gspo",), (1, 8, 32), radius)
+    for seed in SEEDS[1:]:
+        shutil.rmtree(other / "runs" / f"gspo-lag1-seed{seed}")
+    study = load_study(tmp_path)
+    (grid,) = study.others
+    assert grid.lags == [1, 8, 32] and grid.whole_lags == [8, 32]
+    assert study.sweeps == [study.base] and radius_lags(study) == [8, 32]
