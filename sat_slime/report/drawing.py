@@ -48,12 +48,17 @@ def rows(**columns: Any) -> alt.InlineData:
     digits; what is not finite is missing."""
     length = max((len(one) for one in columns.values() if _several(one)), default=1)
     every = [[_short(value) for value in (one if _several(one) else [one] * length)] for one in columns.values()]
-    return alt.InlineData(values=[dict(zip(columns, row, strict=True)) for row in zip(*every, strict=True)])
+    return inline(dict(zip(columns, row, strict=True)) for row in zip(*every, strict=True))
 
 
 def joined(parts: Iterable[alt.InlineData]) -> alt.InlineData:
     """The rows of all parts."""
-    return alt.InlineData(values=[row for part in parts for row in part.values])
+    return inline(row for part in parts for row in part.values)
+
+
+def inline(these: Iterable[dict[str, Any]]) -> alt.InlineData:
+    """Data of these rows. They stand in a tuple: Altair copies a chart hundreds of times, lists with it."""
+    return alt.InlineData(values=tuple(these))
 
 
 def _several(column: Any) -> bool:

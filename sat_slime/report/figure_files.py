@@ -133,7 +133,7 @@ def _packed(png: bytes) -> bytes:
         if chunk[4:8] == b"IDAT":
             pixels += chunk[8:-4]
         elif chunk[4:8] == b"IEND":
-            data = b"IDAT" + zlib.compress(zlib.decompress(pixels), 9)
+            data = b"IDAT" + zlib.compress(zlib.decompress(pixels))
             packed += struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data)) + chunk
         else:
             packed += chunk

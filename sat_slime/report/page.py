@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import functools
 import hashlib
 import html
 import json
@@ -14,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import vl_convert
+from altair.utils.schemapi import debug_mode
 
 from sat_slime.config.disk import naming
 from sat_slime.config.method_reading import method_label
 from sat_slime.report.css import WIDE_STYLE
 from sat_slime.report.drawing import Drawing
 from sat_slime.report.figure_files import save
+from sat_slime.report.vega_script import vega_script
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, section
 from sat_slime.runs.rows import write_atomically
@@ -149,10 +149,11 @@ class Page:
 
         command: draws this figure alone, where there is such a command.
         """
-        drawing = figure.draw()
-        if drawing is None:
-            return False
-        spec, svg = save(drawing, self._folder / "figures", figure.name)
+        with debug_mode(False):  # else Altair holds each part against its schema, which takes as long as the drawing
+            drawing = figure.draw()
+            if drawing is None:
+                return False
+            spec, svg = save(drawing, self._folder / "figures", figure.name)
         if not self._live:
             self._body.append(f'<p class="how">{_HOW}</p>')
         self._live = True
@@ -198,18 +199,12 @@ class Page:
         path = self._folder / file
         policy, script = _POLICY, ""
         if self._live:
-            code = f"{_vega()}\n{_LIVE.read_text(encoding='utf-8')}"
+            code = f"{vega_script()}\n{_LIVE.read_text(encoding='utf-8')}"
             digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
             policy, script = f"{policy}; script-src 'sha256-{digest}'", f"<script>{code}</script>\n"
         values = {"title": html.escape(title), "style": style, "body": body, "policy": policy, "script": script}
         write_atomically(path, _PAGE.format(**values))
         return path
-
-
-@functools.cache
-def _vega() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, which takes a second or two to make."""
-    return vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
 
 
 def _in_script(spec: Mapping[str, Any]) -> str:

@@ -14,7 +14,20 @@ from sat_slime.objective.metrics import axis_of
 from sat_slime.report import histogram
 from sat_slime.report.comparison.collection import Collection, ComparedRun
 from sat_slime.report.comparison.methods import has, label_of
-from sat_slime.report.drawing import Drawing, Panel, Plot, Table, column_of, joined, layered, lines, log_axis, rows, tip
+from sat_slime.report.drawing import (
+    Drawing,
+    Panel,
+    Plot,
+    Table,
+    column_of,
+    inline,
+    joined,
+    layered,
+    lines,
+    log_axis,
+    rows,
+    tip,
+)
 from sat_slime.report.looks import BLACK, BLUE, GREEN, ORANGE, VERMILION, Look
 
 BOUNDS = tuple(10.0**exponent for exponent in (-2, -1.5, -1, -0.5, 0))
@@ -114,7 +127,7 @@ def _panel(pools: dict[int, Pool], kind: str, title: str, table: Table, shown: a
             bounds = np.array([0.0, *edges, np.inf])
             table |= {f"{title}, lag {lag}: from": bounds[:-1], f"{title}, lag {lag}: share": share}
             parts.append(histogram.stairs(edges, share, look.name))
-        parts[-1] = alt.InlineData(values=[row for row in parts[-1].values if row["x"] >= SHOWN_FROM])
+        parts[-1] = inline(row for row in parts[-1].values if row["x"] >= SHOWN_FROM)
     name = "share above |d|" if kind == "tail" else "share per bin"
     base = alt.Chart(joined(parts)).encode(histogram.X, alt.Y("y:Q", title=name, **log_axis())).transform_filter(shown)
     tips = [tip("line:N", "tokens at"), tip("x:Q", "|d|, nats"), tip("y:Q", name, ".3~%")]
