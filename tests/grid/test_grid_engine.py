@@ -132,4 +132,8 @@ def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_
     assert resumed.process.wait(600) == 0, resumed.output.read_text()
     assert resumed.cells() == [(cell, "finished", 2) for cell in CELLS]  # each has lost its launcher once
     assert resumed.histories() == undisturbed.histories()
+    servers = [*undisturbed.folder.glob("runs/*/logs/sglang-0.log"), *resumed.folder.glob("runs/*/logs/sglang-0.log")]
+    assert len(servers) == 4
+    for log in servers:  # each import of SGLang's 200 models would take a server seconds
+        assert "Ignore import error when loading sglang.srt.models" not in log.read_text()
     assert (resumed.folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns == finished

@@ -94,12 +94,13 @@ def _ray_as_we_need_it() -> Iterator[None]:
     """Gives Ray's node what `ray.init`, unlike `ray start`, does not take.
 
     Ports for the raylet's agents: it waits 15 s for agents that choose ports themselves, and ends without them. No log
-    monitor and no autoscaler, of which a run on one machine needs neither. Workers from the fork server, where this
-    process has one.
+    monitor, no autoscaler and no dashboard process, which `include_dashboard=False` only empties: a run on one machine
+    needs none of them. Workers from the fork server, where this process has one.
     """
-    from ray._private import parameter
+    from ray._private import parameter, services
 
     original = parameter.RayParams
+    dashboard = services.start_api_server
     agents, http, environments = free_ports(3)
     options: dict[str, Any] = {
         "metrics_agent_port": agents,
@@ -111,10 +112,12 @@ def _ray_as_we_need_it() -> Iterator[None]:
     if FOLDER in os.environ:
         options["setup_worker_path"] = ray_worker.__file__
     parameter.RayParams = functools.partial(original, **options)  # type: ignore[misc, assignment]
+    services.start_api_server = lambda *args, **kwargs: (None, None)  # what it returns where the start failed
     try:
         yield
     finally:
         parameter.RayParams = original  # type: ignore[misc]
+        services.start_api_server = dashboard
 
 
 @contextmanager

@@ -74,11 +74,15 @@ def leave_imports_uncollected() -> None:
 
 def import_sglang() -> None:
     """Imports SGLang's server, on a CPU with the patches that it needs there."""
-    if os.environ.get("SGLANG_USE_CPU_ENGINE") == "1":
+    on_cpu = os.environ.get("SGLANG_USE_CPU_ENGINE") == "1"
+    if on_cpu:
         from sat_slime.rollout.sglang_on_cpu import patches
 
         patches.apply()
-    import sglang.srt.entrypoints.http_server  # noqa: F401
+    import sglang.srt.entrypoints.http_server
+
+    if on_cpu:  # here, where `patches` say which models: a forked process has the environment of who asked for it
+        import sglang.srt.models.registry  # noqa: F401
 
     leave_imports_uncollected()
 

@@ -13,7 +13,7 @@ import pytest
 ray = pytest.importorskip("ray", reason="the embedded runtime needs the engines: scripts/setup.sh")
 pytest.importorskip("httpx")
 
-from ray._private import parameter  # noqa: E402
+from ray._private import parameter, services  # noqa: E402
 
 from sat_slime.embedded.cluster import own_ray  # noqa: E402
 from sat_slime.embedded.cluster.own_ray import local_ray  # noqa: E402
@@ -93,14 +93,16 @@ def test_what_ray_is_given_it_knows(monkeypatch):
     known = set(inspect.signature(parameter.RayParams).parameters)
     assert {*ports, "include_log_monitor", "no_monitor", "setup_worker_path"} <= known
     original, workers = parameter.RayParams, parameter.RayParams().setup_worker_path
+    dashboard = services.start_api_server
     with own_ray._ray_as_we_need_it():
         given = vars(parameter.RayParams())
         assert len({given[name] for name in ports}) == 3 and all(given[name] > 1024 for name in ports)
         assert given["no_monitor"] and not given["include_log_monitor"] and given["setup_worker_path"] == workers
+        assert services.start_api_server is not dashboard
     monkeypatch.setenv(FOLDER, "sockets")
     with own_ray._ray_as_we_need_it():
         assert parameter.RayParams().setup_worker_path == ray_worker.__file__
-    assert parameter.RayParams is original
+    assert parameter.RayParams is original and services.start_api_server is dashboard
 
 
 def test_ray_reads_the_variables_that_are_set():
@@ -132,6 +134,8 @@ def test_a_ray_starts_and_ends():
         assert ray.get(ray.remote(lambda: 7).remote()) == 7
         (raylet,) = (pid for pid, name in children().items() if name == "raylet")
         command = Path(f"/proc/{raylet}/cmdline").read_text()
+        commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children()]
+        assert not [command for command in commands if "dashboard.py" in command], "a second of CPU for nothing"
         ports = set(map(int, re.findall(r"--metrics-agent-port=(\d+)", command)))
         assert len(ports) == 1 and ports <= set(range(20_000, 32_000)), "one of free_ports"
     assert not set(children().values()) & set(RAY_PROCESSES) or not Path(f"/proc/{raylet}/exe").exists()
