@@ -1,10 +1,10 @@
 """Measures how many cells an hour a grid of embedded runs makes, and where a cell's time goes.
 
-    python bench/grid.py [--cells 8] [--set KEY=VALUE ...] [--parallel 2] [--against CHECKOUT [--against-parallel 1]]
+    python bench/grid.py [--cells 12] [--set KEY=VALUE ...] [--parallel 2] [--against CHECKOUT [--against-parallel 1]]
 
-The cells are those of configs/grid/embedded.yaml: GSPO and SAT-GSPO at lag 1 and 8, seed by seed. With `--against` the
-same cells are run by another checkout too, such as that of an earlier commit, in turns of one grid each, so that a
-machine whose speed changes is fair to both. The initial models are warmed up before anything is timed.
+The cells are those of configs/grid/embedded.yaml: GRPO, GSPO and SAT-GSPO at lag 1 and 8, seed by seed. With
+`--against` the same cells are run by another checkout too, such as that of an earlier commit, in turns of one grid
+each, so that a machine whose speed changes is fair to both. The initial models are warmed up before anything is timed.
 
 Cells an hour: from the start of `sat-slime grid` to its end. Neither generation nor training: the share of a cell's
 time, from its start to its end, in which it neither waits for a batch or an evaluation nor trains. CPU seconds are
@@ -30,13 +30,13 @@ import psutil
 import yaml
 
 HERE = Path(__file__).resolve().parents[1]
-METHODS, LAGS = ["gspo", "sat-gspo"], [1, 8]
-PER_TURN = 4
+METHODS, LAGS = ["grpo", "gspo", "sat-gspo"], [1, 8]
+PER_TURN = len(METHODS) * len(LAGS)
 """Cells of a turn: those of one seed. The more, the less it matters that a grid imports before its first cell."""
 SAMPLE_EVERY_S = 0.25
 KINDS = {
     "SGLang's scheduler": ("sglang::scheduler",),
-    "SGLang's HTTP server": ("sglang_process", "fork-server"),
+    "SGLang's other processes": ("sglang::", "sglang_process"),
     "trainer": ("ray::_Rank",),
     "engine's actor": ("ray::RolloutEngine",),
     "Ray's own": ("gcs_server", "raylet", "dashboard", "monitor.py", "ray::DashboardAgent", "ray::RuntimeEnvAgent"),
@@ -66,7 +66,7 @@ class Turn:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=8, help="cells of each side")
+    parser.add_argument("--cells", type=int, default=12, help="cells of each side")
     parser.add_argument("--parallel", type=int, help="default: what the grid's file says")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT")
     parser.add_argument("--against-parallel", type=int, default=1)
@@ -98,9 +98,7 @@ def main() -> None:
 
 def _turns(cells: int) -> list[tuple[int, str, int]]:
     """(seed, method, lag) of each cell."""
-    every = len(METHODS) * len(LAGS)
-    whole = [(n // every, METHODS[n % every // len(LAGS)], LAGS[n % len(LAGS)]) for n in range(cells)]
-    return whole
+    return [(n // PER_TURN, METHODS[n % PER_TURN // len(LAGS)], LAGS[n % len(LAGS)]) for n in range(cells)]
 
 
 def _run(side: Side, folder: Path, grid: dict, cells: list[tuple[int, str, int]], overrides: list[str]) -> Turn:

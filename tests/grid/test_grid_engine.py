@@ -117,6 +117,8 @@ def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_
     disturbed = Grid(tmp_path, "disturbed")
     processes = disturbed.until(CELLS[0], 3)
     assert all(processes.of(words).is_running() for words in FORK_SERVERS.values())
+    for name in ("sglang::scheduler", "ray::_Rank", f"sat-slime launch {disturbed.folder}"):
+        assert any(line.startswith(name) for line in processes.lines.values()), f"{name}, as `ps` shows it"
     processes.launcher.kill()  # the cell: the grid takes it up again
     disturbed.until(CELLS[0], 6).server.kill()  # its engine: the run itself starts another
     disturbed.until(CELLS[1], 2).of(FORK_SERVERS["runs"]).kill()  # what forked the cell: the grid does without

@@ -5,10 +5,10 @@ SOCKET is the descriptor of its socket.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import sys
-from collections.abc import Callable
 
 from sat_slime.cli import main as sat_slime
 from sat_slime.cli.grid_run.fork_servers import SAT_SLIME
@@ -33,7 +33,6 @@ def main() -> None:
 
     for module in IMPORTED:
         importlib.import_module(module)
-    name = _naming()
     gc.collect()
     gc.freeze()  # a collection in a forked process would write to, and so copy, what was imported
     if not serve(int(sys.argv[1])):
@@ -43,18 +42,11 @@ def main() -> None:
 
         be_ray_worker()
         return
-    name(" ".join(sys.argv))
-    sat_slime()
-
-
-def _naming() -> Callable[[str], None]:
-    """What gives a process the name that `ps` shows, so that it tells cells apart."""
-    try:
+    with contextlib.suppress(ImportError):
         import setproctitle
-    except ImportError:
-        return lambda name: None
-    setproctitle.getproctitle()  # finds its place in memory, by the environment, which a forked process replaces
-    return setproctitle.setproctitle
+
+        setproctitle.setproctitle(" ".join(sys.argv))  # `ps` tells cells apart
+    sat_slime()
 
 
 if __name__ == "__main__":

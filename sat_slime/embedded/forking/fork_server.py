@@ -78,6 +78,7 @@ def serve(descriptor: int) -> bool:
         in the server itself, at its end.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for those who use this server
+    _find_name()
     listener = socket.socket(fileno=descriptor)
     server = _Server(listener)
     server.selector.register(listener, selectors.EVENT_READ)
@@ -93,6 +94,15 @@ def serve(descriptor: int) -> bool:
             else:
                 _tend(key.data, key.fileobj, server)
     return False
+
+
+def _find_name() -> None:
+    """Lets what is forked give itself the name that `ps` shows. The name's place in memory is found by the environment,
+    and a forked process gets another one."""
+    with contextlib.suppress(ImportError):
+        import setproctitle
+
+        setproctitle.getproctitle()
 
 
 def _fork_for(connection: socket.socket, server: _Server) -> bool:

@@ -5,6 +5,7 @@ Ray knows a worker by the process number that the worker itself tells, so that n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import sys
@@ -15,8 +16,13 @@ if __name__ == "__main__":  # beside this file, since the package imports torch
 
 def be_ray_worker() -> None:
     """Is the worker that `sys.argv` asks for, in a process that was forked."""
+    import ray
     from ray._private.workers import setup_worker
 
+    with contextlib.suppress(ImportError):  # Ray's own does not find the name's place in a forked process
+        from setproctitle import setproctitle
+
+        ray._raylet.setproctitle = setproctitle  # type: ignore[attr-defined]
     _, sys.argv = setup_worker.parser.parse_known_args(sys.argv)
     runpy.run_path(sys.argv[0], run_name="__main__")
 

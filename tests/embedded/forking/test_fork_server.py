@@ -87,6 +87,17 @@ print(repr(sys.stdin.read()), tempfile.gettempdir())
     assert "error" in told and f"'' {folder}" in told
 
 
+def test_a_process_can_give_itself_a_name(server, tmp_path):
+    pytest.importorskip("setproctitle", reason="it comes with SGLang")
+    code = """
+import setproctitle
+setproctitle.setproctitle("of its own")
+print(open("/proc/self/comm").read().strip(), open("/proc/self/cmdline").read().strip(chr(0)), sep=", ")
+"""
+    assert fork(server[0], code, tmp_path).wait(DEADLINE_S) == 0
+    assert "of its own, of its own" in output_of(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
