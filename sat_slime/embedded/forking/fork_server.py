@@ -171,11 +171,14 @@ def _tend(child: _Child, source: Any, server: _Server) -> None:
 
 def _end(child: _Child) -> None:
     """Ends what nobody holds any more. The process has not been collected, so the number is its own."""
-    with contextlib.suppress(ProcessLookupError):
-        if child.at_loss == signal.SIGKILL:
+    if child.at_loss == signal.SIGKILL:
+        try:
             os.killpg(child.pid, signal.SIGKILL)
-        elif not child.ended:
-            os.kill(child.pid, child.at_loss)
+            return
+        except ProcessLookupError:  # it does not lead its group yet, or nothing is left of it
+            pass
+    if not child.ended:
+        os.kill(child.pid, child.at_loss)
 
 
 def _leave(server: _Server) -> None:

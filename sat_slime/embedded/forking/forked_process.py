@@ -22,6 +22,8 @@ RUNS, SGLANG = "runs", "sglang"
 """The fork servers' names: of our own processes and Ray's workers, and of SGLang's servers."""
 LOST = 255
 """The return code of a process whose fork server died before it could tell."""
+PATIENCE_S = 180.0
+"""Seconds in which a fork server must answer; it may still import, on a busy machine."""
 HEADER = 8
 """Bytes of a request's length, which come before it."""
 
@@ -34,7 +36,7 @@ class ForkedProcess:
     """What `subprocess.Popen` is for a command, as far as it is needed here.
 
     The process leads a session of its own. When the process that holds this object ends, however it does, the fork
-    server sends `at_loss`: SIGKILL goes to the whole session, anything else to the process alone.
+    server sends `at_loss`: SIGKILL goes to its process group, anything else to the process alone.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class ForkedProcess:
         keep: Sequence[int] = (),
         at_loss: signal.Signals = signal.SIGKILL,
     ) -> None:
-        """Has a process forked.
+        """Has a process forked. This waits for a fork server that still imports.
 
         Args:
             server: socket of the fork server.
@@ -72,12 +74,15 @@ class ForkedProcess:
         }
         body = json.dumps(request).encode()
         self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.settimeout(PATIENCE_S)
         try:
             self._connection.connect(str(server))
             socket.send_fds(self._connection, [len(body).to_bytes(HEADER, "big")], [stdin, stdout, *keep])
             self._connection.sendall(body)
-            self._answers = self._connection.makefile("rb")
+            # Unbuffered: `wait` asks the connection whether there is an answer, which must not lie in a buffer then.
+            self._answers = self._connection.makefile("rb", buffering=0)
             self.pid = int(json.loads(self._answers.readline())["pid"])
+            self._connection.settimeout(None)
             self._handle = os.pidfd_open(self.pid)
         except (OSError, ValueError) as error:
             self._connection.close()

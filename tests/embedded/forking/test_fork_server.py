@@ -1,10 +1,12 @@
 """Fork servers: what a forked process is given, how its end is told, and who outlives whom."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -216,6 +218,43 @@ def test_a_broken_request_costs_no_one_else_anything(server, tmp_path, request_b
     assert fork(server[0], "pass", tmp_path).wait(DEADLINE_S) == 0
 
 
+def test_an_end_that_comes_with_the_number_is_told(tmp_path):
+    """Who is slow to ask gets both in one piece."""
+    import socket
+
+    with listen(tmp_path / "server") as listener:
+
+        def answer():
+            connection = listener.accept()[0]
+            connection.recv(1 << 20)
+            connection.sendall(f'{{"pid": {os.getpid()}}}\n{{"code": 3}}\n'.encode())
+            connection.shutdown(socket.SHUT_WR)
+            return connection
+
+        with ThreadPoolExecutor() as threads:
+            held = threads.submit(answer)
+            assert fork(tmp_path / "server", "pass", tmp_path).wait(DEADLINE_S) == 3
+            held.result().close()
+
+
+@pytest.mark.parametrize("at_loss", [signal.SIGKILL, signal.SIGTERM])
+def test_a_process_that_nobody_waits_for_any_more_is_ended(tmp_path, at_loss):
+    """Who asked has gone before the server, which still imported, has forked."""
+    with listen(tmp_path / "server") as listener:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _asks(tmp_path / "server", "import time; time.sleep(1000)", tmp_path, at_loss)]
+        )
+        until(lambda: select.select([listener], [], [], 0)[0])
+        process.kill()
+        process.wait()
+        serving = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(listener.fileno())], stdin=subprocess.PIPE, pass_fds=(listener.fileno(),)
+        )
+    until(lambda: (tmp_path / "output.txt").exists())
+    serving.stdin.close()
+    assert serving.wait(DEADLINE_S) == 0, "it waits for what it has forked"
+
+
 def test_no_server_is_told(tmp_path):
     with pytest.raises(NoForkServer, match="names no fork servers"):
         socket_of("runs", {})
@@ -223,12 +262,12 @@ def test_no_server_is_told(tmp_path):
         fork(tmp_path / "none", "pass", tmp_path)
 
 
-def _asks(place, code, tmp_path) -> str:
+def _asks(place, code, tmp_path, at_loss=signal.SIGKILL) -> str:
     return f"""
 import os, time
 from sat_slime.embedded.forking.forked_process import ForkedProcess
 output = os.open({str(tmp_path / "output.txt")!r}, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 process = ForkedProcess({str(place)!r}, ["forked", {code!r}], stdin=os.open("/dev/null", os.O_RDONLY),
-    stdout=output, environment=os.environ)
+    stdout=output, environment=os.environ, at_loss={int(at_loss)})
 time.sleep(1000)
 """
