@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# The study of docs/results/frontier/plan.md, in its order: about 850 runs. Ended at any time, it goes on when it is given
+# The study of docs/results/frontier/plan.md, in its order: 985 runs. Ended at any time, it goes on when it is given
 # again. Then: sat-slime report grids/frontier
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 failed=0
 grid() {
-    .venv/bin/sat-slime grid "configs/grid/frontier/$1.yaml" --no-live "${@:2}" || { (($? == 1)) && failed=1; }
+    local code=0
+    .venv/bin/sat-slime grid "configs/grid/frontier/$1.yaml" --no-live "${@:2}" || code=$?
+    ((code <= 1)) || exit "$code"  # bad input, or Ctrl-C
+    ((code == 0)) || failed=1
 }
 radii=(eps-0.05 eps-0.1 eps-0.02 eps-0.005)
 parts=(sat-alpha-0.8 sat-alpha-0.95 sat-exponent-1 sat-exponent-4 sat-tv sat-checkpoint sat-microbatch)

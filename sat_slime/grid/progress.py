@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.grid_schema import CostConfig
-from sat_slime.config.jsonl import read_rows
+from sat_slime.config.jsonl import number, read_rows
 from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder
-from sat_slime.runs.live_view import number
 
 TAIL_BYTES = 32 * 2**10
 """No line of metrics.jsonl is longer."""

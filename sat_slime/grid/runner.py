@@ -83,6 +83,10 @@ class Active:
             self.process.send_signal(number)
 
 
+class _EndAsked(Exception):
+    """An end was asked for while a cell was being started."""
+
+
 class GridRun:
     """One call of `sat-slime grid`."""
 
@@ -108,6 +112,7 @@ class GridRun:
         self.asked = 0
         """Times that an end was asked for."""
         self._heard = 0
+        self._starting = False
         self._wake = threading.Event()
 
     def run(self) -> None:
@@ -148,7 +153,13 @@ class GridRun:
         with open(self._output(state), "ab") as output:
             output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} sat-slime {' '.join(arguments)}\n".encode())
             output.flush()
-            process = self.cells.start(arguments, output)
+            self._starting = True
+            try:
+                process = self.cells.start(arguments, output)
+                self._starting = False
+            except _EndAsked:
+                self.waiting.appendleft(state)
+                return
         self.running.append(Active(state, process, run))
         again = f", attempt {state.attempts + 1}" if state.attempts else ""
         self._note(state, "running", ("goes on from its newest checkpoint" if goes_on else "started") + again)
@@ -224,6 +235,9 @@ class GridRun:
     def _ask(self, number: int, frame: Any) -> None:
         self.asked += 1
         self._wake.set()
+        if self._starting:  # a start may wait for the imports of a fork server, which ends what nobody holds
+            self._starting = False
+            raise _EndAsked
 
     def _pass_on(self) -> None:
         """Pass each demand to end on to the running cells, once."""

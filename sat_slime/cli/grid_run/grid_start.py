@@ -26,7 +26,7 @@ from sat_slime.grid.view import GridSight, LiveGridView, PlainGridView
 from sat_slime.runs.folder import RunFolderError, writable
 
 COMMAND = (sys.executable, "-m", "sat_slime.cli.grid_run.tied")
-"""What runs a cell, with the grid's process and the arguments of `sat-slime` behind it."""
+"""What runs a cell where no fork server does, with the grid's process and the arguments of `sat-slime` behind it."""
 
 
 class Cells:
@@ -97,9 +97,10 @@ def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: b
             folder.lock()
             undo.callback(folder.unlock)
             states = folder.begin(plan.grid, plan.run)
+        queue = _queue(plan, states, retry_failed)
         try:
-            with keys_unseen(), _forking(plan) as environment:
-                _run(plan, states, retry_failed, Cells(plan, options, environment), live, console)
+            with keys_unseen(), _forking(plan, len(queue)) as environment:
+                _run(plan, states, queue, Cells(plan, options, environment), live, console)
         except OSError as error:
             if not disk_is_full(error):
                 raise
@@ -108,22 +109,8 @@ def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: b
     return _ending(plan, states)
 
 
-def _forking(plan: GridPlan) -> contextlib.AbstractContextManager[Mapping[str, str]]:
-    """What the environment of a cell needs so that its processes are forked, while this is open."""
-    if not isinstance(plan.run, EmbeddedConfig) or len(plan.wanted) == 1:  # one cell alone would wait for the imports
-        return contextlib.nullcontext({})
-    plan.folder.logs.mkdir(parents=True, exist_ok=True)
-    return fork_servers(plan.folder.logs / "fork-servers.txt")
-
-
-def _run(
-    plan: GridPlan,
-    states: Sequence[CellState],
-    retry_failed: bool,
-    cells: Cells,
-    live: bool | None,
-    console: Console,
-) -> None:
+def _queue(plan: GridPlan, states: Sequence[CellState], retry_failed: bool) -> list[CellState]:
+    """The cells that are still to run, in their order."""
     chosen = set(plan.wanted)
     queue = []
     for state in states:
@@ -132,6 +119,25 @@ def _run(
         if state.state == "failed":
             state.attempts, state.state = 0, "interrupted"
         queue.append(state)
+    return queue
+
+
+def _forking(plan: GridPlan, cells: int) -> contextlib.AbstractContextManager[Mapping[str, str]]:
+    """What the environment of a cell needs so that its processes are forked, while this is open. cells: to run."""
+    if not isinstance(plan.run, EmbeddedConfig) or cells < 2:  # one cell alone would wait for the imports
+        return contextlib.nullcontext({})
+    plan.folder.logs.mkdir(parents=True, exist_ok=True)
+    return fork_servers(plan.folder.logs / "fork-servers.txt")
+
+
+def _run(
+    plan: GridPlan,
+    states: Sequence[CellState],
+    queue: Sequence[CellState],
+    cells: Cells,
+    live: bool | None,
+    console: Console,
+) -> None:
     reader = ProgressReader(plan.folder)
     sight = GridSight(
         f"grid {plan.folder.path.name}",

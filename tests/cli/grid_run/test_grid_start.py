@@ -72,6 +72,6 @@ def test_there_are_none_where_no_process_can_be_forked(reason, monkeypatch, tmp_
 
 
 def test_runs_of_slime_and_a_cell_alone_are_not_forked():
-    for plan in (SimpleNamespace(run=None, wanted=[1, 2]), SimpleNamespace(run=EmbeddedConfig(), wanted=[1])):
-        with grid_start._forking(plan) as environment:
+    for run, cells in ((None, 2), (EmbeddedConfig(), 1), (EmbeddedConfig(), 0)):
+        with grid_start._forking(SimpleNamespace(run=run), cells) as environment:
             assert environment == {}
