@@ -31,6 +31,12 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
+def number(row: Mapping[str, Any], key: str, default: float = math.nan) -> float:
+    """The number under `key`; `default` where there is none."""
+    value = row.get(key)
+    return float(value) if isinstance(value, (int, float)) else default
+
+
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
     """Rows of a JSON-lines file; a missing file has none. Lines that are not a whole object are left out: a process
     that was killed can leave its last one torn. damaged_lines names the others."""

@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from sat_slime.runs.rows import number
+
 SCORES = 3
 """A score is the mean of so many evaluations: one bad evaluation is no collapse."""
 SCORE_LOSS = 1 / 3
@@ -45,8 +47,8 @@ class Band:
 
     def __init__(self, period: int, rise: float, ceiling: float = math.inf):
         """period: steps of a lag cycle. The band ends where the level is `rise` times the lowest one, or `ceiling`."""
-        self._level = _whole_cycles(LEVEL_STEPS, period)
-        self._floor_steps = _whole_cycles(FLOOR_STEPS, period)
+        self._level = whole_cycles(LEVEL_STEPS, period)
+        self._floor_steps = whole_cycles(FLOOR_STEPS, period)
         self._newest: deque[float] = deque(maxlen=self._floor_steps)
         self._skip = period  # the first cycle begins with a batch of lag 0
         self._limit, self._ceiling = rise, ceiling
@@ -76,7 +78,8 @@ class Band:
         return rise
 
 
-def _whole_cycles(steps: int, period: int) -> int:
+def whole_cycles(steps: int, period: int) -> int:
+    """At least so many steps, in whole cycles of the lag."""
     return period * -(-steps // period)
 
 
@@ -138,14 +141,14 @@ class CollapseWatch:
     def step(self, row: Mapping[str, Any]) -> dict[str, float]:
         """Take an optimizer step; return what the rule adds to the step's metrics."""
         step = int(row.get("step", 0))
-        self.rise = self.band.add(step, _number(row.get("mismatch/d_pi")))
+        self.rise = self.band.add(step, number(row, "mismatch/d_pi"))
         if self.rise == self.rise:
             self.rise_since_best = max(self.rise, self.rise_since_best if self.rise_since_best > 0 else 0.0)
             self.outside_since_best |= self.band.outside
         if not self.by_accuracy:
-            reward = _number(row.get("reward/mean"))
+            reward = number(row, "reward/mean")
             self._rewards += [reward] if reward == reward else []
-            if len(self._rewards) == _whole_cycles(LEVEL_STEPS, self.period):
+            if len(self._rewards) == whole_cycles(LEVEL_STEPS, self.period):
                 self._add_score(step, sum(self._rewards) / len(self._rewards), math.nan)
                 self._rewards.clear()
         known = {"collapse/mismatch_rise": self.rise, "collapse/score_loss": self.score_loss}
@@ -153,9 +156,9 @@ class CollapseWatch:
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
         """Take an evaluation."""
-        accuracy = _number(row.get("accuracy"))
+        accuracy = number(row, "accuracy")
         if self.by_accuracy and accuracy == accuracy:
-            self._add_score(int(row.get("step", 0)), accuracy, _number(row.get("n_samples")))
+            self._add_score(int(row.get("step", 0)), accuracy, number(row, "n_samples"))
 
     def _add_score(self, step: int, score: float, samples: float) -> None:
         self._scores.append((score, samples))
@@ -167,7 +170,7 @@ class CollapseWatch:
             self.best, self.rise_since_best, self.outside_since_best = self.newest, self.rise, self.band.outside
         loss = self.best.mean - mean
         noise = SCORE_ERRORS * math.hypot(self.best.error(), self.newest.error())
-        self.score_fell = loss >= SCORE_LOSS * self.best.mean and loss > noise
+        self.score_fell = self.best.mean > 0 and loss >= SCORE_LOSS * self.best.mean and loss > noise
         if self.score_fell and self.outside_since_best:
             self.since = step if self.since is None else self.since
             self.ever = step if self.ever is None else self.ever
@@ -177,7 +180,7 @@ class CollapseWatch:
     def replay(self, steps: Iterable[Mapping[str, Any]], evaluations: Iterable[Mapping[str, Any]]) -> None:
         """Take the rows of metrics.jsonl and eval.jsonl, merged by step."""
         tagged = [(row, self.step) for row in steps] + [(row, self.evaluation) for row in evaluations]
-        dated = [(row, take) for row, take in tagged if math.isfinite(_number(row.get("step")))]
+        dated = [(row, take) for row, take in tagged if math.isfinite(number(row, "step"))]
         # an evaluation comes after the step that it follows; sorted keeps the order of equal steps
         for row, take in sorted(dated, key=lambda one: float(one[0]["step"])):
             take(row)
@@ -217,7 +220,3 @@ def judge(metrics: Mapping[str, np.ndarray], evals: Mapping[str, np.ndarray], pe
 def _rows(columns: Mapping[str, np.ndarray], keys: Sequence[str]) -> list[dict[str, float]]:
     known = [key for key in keys if key in columns]
     return [dict(zip(known, row, strict=True)) for row in zip(*(columns[key].tolist() for key in known), strict=True)]
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float, np.floating)) else math.nan

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sat_slime.runs.collapse import LEVEL_STEPS, MISMATCH_CEILING, MISMATCH_RISE, Band
+from sat_slime.runs.collapse import LEVEL_STEPS, MISMATCH_CEILING, MISMATCH_RISE, Band, whole_cycles
 from sat_slime.runs.reading import section
+from sat_slime.runs.rows import number
 
 LEAST_ESS = 0.5
 """Effective sample size of pi / mu over the tokens, as a share: below, half of a batch counts for nothing."""
@@ -54,7 +55,7 @@ class HealthWatch:
     _first_entropies: list[float] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self._rows = deque(maxlen=self.period * -(-LEVEL_STEPS // self.period))
+        self._rows = deque(maxlen=whole_cycles(LEVEL_STEPS, self.period))
         self._band = Band(self.period, MISMATCH_RISE, MISMATCH_CEILING)
 
     @classmethod
@@ -78,8 +79,8 @@ class HealthWatch:
     def step(self, row: Mapping[str, Any]) -> list[Advisory]:
         """Take an optimizer step; what begins to hold with it."""
         self._rows.append(row)
-        self._band.add(int(_number(row, "step", 0.0)), _number(row, "mismatch/d_pi"))
-        entropy = _number(row, "loss/entropy")
+        self._band.add(int(number(row, "step", 0.0)), number(row, "mismatch/d_pi"))
+        entropy = number(row, "loss/entropy")
         if len(self._first_entropies) < self._rows.maxlen and entropy == entropy:  # type: ignore[operator]
             self._first_entropies.append(entropy)
         found = {one.name: one for one in self._found()} if len(self._rows) == self._rows.maxlen else {}
@@ -120,7 +121,7 @@ class HealthWatch:
                 f"SAT's gate is open for {gate:.2%} of the tokens, less than a tenth of the tail's {self.tail:.0%}: "
                 "its quantile is over too few responses. Set method.sat.scope to step, or make micro-batches larger",
             )
-        oldest = max((_number(row, "lag/max") for row in self._rows), default=math.nan)
+        oldest = max((number(row, "lag/max") for row in self._rows), default=math.nan)
         if self.most_lag is not None and oldest > self.most_lag:
             yield Advisory(
                 "lag",
@@ -151,13 +152,8 @@ class HealthWatch:
             )
 
     def _mean(self, key: str) -> float:
-        known = [value for row in self._rows if (value := _number(row, key)) == value]
+        known = [value for row in self._rows if (value := number(row, key)) == value]
         return sum(known) / len(known) if known else math.nan
 
     def _sum(self, key: str) -> float:
-        return sum(value for row in self._rows if (value := _number(row, key)) == value)
-
-
-def _number(row: Mapping[str, Any], key: str, default: float = math.nan) -> float:
-    value = row.get(key)
-    return float(value) if isinstance(value, (int, float)) else default
+        return sum(value for row in self._rows if (value := number(row, key)) == value)

@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sat_slime.runs.rows import largest_k
+from sat_slime.runs.rows import largest_k, number
 
 SPARKS = "▁▂▃▄▅▆▇█"
 RECENT_ITERATIONS = 32
@@ -37,9 +37,6 @@ CURVES = {"reward/mean": "reward", "mismatch/d_pi": "d_pi", "accuracy": "eval"}
 SHOWN_MESSAGES = 4
 CALM_ENGINE_STATES = {"starting", "ready", "generating", "stopped"}
 """States of an engine that are normal; any other, such as a restart, is shown as a warning."""
-
-
-Points = tuple[list[float], list[float]]
 
 
 class View(Protocol):
@@ -390,12 +387,6 @@ def duration(seconds: float) -> str:
         return f"{rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
-
-
-def number(metrics: Mapping[str, Any], key: str, default: float = math.nan) -> float:
-    """The number under `key`; `default` when there is none."""
-    value = metrics.get(key)
-    return float(value) if isinstance(value, (int, float)) else default
 
 
 def shown(metrics: Mapping[str, Any], key: str, form: str) -> str:

@@ -47,8 +47,8 @@ class RunLog:
         stop_on_collapse: bool = False,
         health: HealthWatch | None = None,
     ):
-        """watch: the collapse rule. It gets every row, and what it says joins the metrics and the messages. health: the
-        rules of advisories, of which each is a message as it begins to hold; None: none."""
+        """watch: the collapse rule. It gets every row, and what it says joins the metrics and the messages.
+        health: the advisories; each is told when it begins to hold. None: no advisories."""
         self._folder = folder
         self._view = view
         self._lock = threading.RLock()

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.rows import Columns, columns, read_histograms, read_metrics, read_rows
+from sat_slime.runs.rows import Columns, columns, of_first_dataset, read_histograms, read_rows
 
 
 @dataclass
@@ -60,7 +60,8 @@ def load_run(path: str | Path) -> Run:
     rows = read_rows(folder.metrics)
     pipeline = section(config, "pipeline")
     period = max(1, int(pipeline.get("lag", 1)) * int(pipeline.get("optimizer_steps_per_rollout", 1)))
-    data = RunData(columns(rows), read_metrics(folder.eval), read_histograms(folder.histograms), period)
+    evals = columns(of_first_dataset(read_rows(folder.eval)))
+    data = RunData(columns(rows), evals, read_histograms(folder.histograms), period)
     gaps = sum(value is None for row in rows for value in row.values())
     return Run(folder, config, folder.state(), data, gaps)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sat_slime.config.jsonl import damaged_lines, keep_rows, read_rows, to_json, write_atomically
+from sat_slime.config.jsonl import damaged_lines, keep_rows, number, read_rows, to_json, write_atomically
 
 __all__ = [
     "Columns",
@@ -19,6 +18,8 @@ __all__ = [
     "is_histogram",
     "keep_rows",
     "largest_k",
+    "number",
+    "of_first_dataset",
     "once_per_iteration",
     "read_histograms",
     "read_metrics",
@@ -52,11 +53,13 @@ def is_histogram(row: Mapping[str, Any]) -> bool:
 def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Numeric columns of `rows`, NaN where missing; keys that never hold a number are left out."""
     keys = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, (int, float)))
-    return {key: np.array([_number(row.get(key)) for row in rows], dtype=np.float64) for key in keys}
+    return {key: np.array([number(row, key) for row in rows], dtype=np.float64) for key in keys}
 
 
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else math.nan
+def of_first_dataset(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of eval.jsonl of the data set that was evaluated first; all where they name none."""
+    first = next((row["dataset"] for row in rows if row.get("dataset") is not None), None)
+    return [row for row in rows if first is None or row.get("dataset") == first]
 
 
 def has(columns: Columns, key: str) -> bool:

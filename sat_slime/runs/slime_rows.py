@@ -54,7 +54,8 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
             names = [key for key in row if key.startswith("eval/") and key != "eval/step" and _is_dataset(key)]
             dataset = dataset or (names[0] if names else None)
             if dataset is not None and dataset in row:
-                step = (int(row["eval/step"]) + 1) * per_rollout if trained else 0
+                before = not trained and row["eval/step"] == 0  # exports by file tell the evaluations first
+                step = 0 if before else (int(row["eval/step"]) + 1) * per_rollout
                 weights = row.get(f"{dataset}-weights_step")
                 measured = {"accuracy": row[dataset], "weights_step": weights}
                 evals.append({"step": step, "dataset": dataset.removeprefix("eval/"), **measured})

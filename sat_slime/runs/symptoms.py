@@ -39,7 +39,7 @@ LEAST_CLIPPED = 0.02
 MOST_CAPPED, MOST_TRUNCATED, MOST_REPEATING = 0.05, 0.2, 0.05
 """Weights at their cap, responses cut at the length limit, responses that repeat themselves; as shares."""
 SHORTER = 1 / 3
-"""A response length of so little of that at the beginning."""
+"""Responses are too short below this share of their first length."""
 NO_RATIO = 1e-6
 """slime's own checks take a KL below 1e-8 for 0; a tracker rounds."""
 
@@ -229,7 +229,7 @@ RULES = (
 
 
 def symptoms(metrics: Columns, evals: Columns) -> list[Symptom]:
-    """What looks unhealthy, what was first seen first; what holds for the whole run comes at the end."""
+    """What looks unhealthy. The earliest comes first; what holds for the whole run comes last."""
     found = [*_falls(metrics, evals), *_by_rules(metrics), *_not_finite(metrics)]
     found.sort(key=lambda one: (one.since is None, one.since or 0))
     return found + list(_blind_clip(metrics))
@@ -275,7 +275,8 @@ def _falls(metrics: Columns, evals: Columns) -> Iterator[Symptom]:
 
 def _reward_fall(steps: np.ndarray, values: np.ndarray) -> Spell | None:
     """From the best level to that of the last 3 levels' steps: by a third or more, and beyond three standard errors of
-    the two. Unlike the collapse rule it sees a fall in the first 48 steps, and says when it began."""
+    the two. Unlike the collapse rule it sees a fall in the first 48 steps, and says when it began. A best level of 0 or
+    below has no third."""
     if len(values) < 2 * LEVEL_STEPS:
         return None
     levels = _levels(values, LEVEL_STEPS)
@@ -285,7 +286,7 @@ def _reward_fall(steps: np.ndarray, values: np.ndarray) -> Spell | None:
         return None
     now, noise = float(after.mean()), float(np.std(values[LEVEL_STEPS - 1 :] - levels))
     error = noise * math.sqrt(1 / LEVEL_STEPS + 1 / len(after))
-    if best - now < SCORE_LOSS * best or best - now <= SCORE_ERRORS * error:
+    if best <= 0 or best - now < SCORE_LOSS * best or best - now <= SCORE_ERRORS * error:
         return None
     return Spell(_onset(steps[LEVEL_STEPS - 1 :], levels, (1 - SCORE_LOSS) * best), now, best, True)
 

@@ -104,6 +104,12 @@ def test_a_fall_in_the_first_steps_is_seen_and_one_within_noise_is_not():
     assert symptoms({"step": steps, "reward/mean": noisy}, {}) == []
 
 
+def test_a_reward_below_0_has_no_third_to_lose():
+    steps = np.arange(1.0, 97)
+    assert symptoms({"step": steps, "reward/mean": np.where(steps < 49, -0.2, -0.21)}, {}) == []
+    assert symptoms({"step": steps}, {"step": steps, "accuracy": np.where(steps < 49, -0.2, -0.5)}) == []
+
+
 def test_a_fall_of_the_evaluations_is_dated_by_the_first_bad_one():
     steps = np.arange(10.0, 201, 10)
     (found,) = symptoms(run(), {"step": steps, "accuracy": np.where(steps < 130, 0.4, 0.1)})

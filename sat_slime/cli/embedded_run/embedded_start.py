@@ -21,9 +21,9 @@ from sat_slime.rollout.ray_start import STARTS, RayNotStarted
 from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder, writable
 from sat_slime.runs.health import HealthWatch
-from sat_slime.runs.live_view import make_view, number
+from sat_slime.runs.live_view import make_view
 from sat_slime.runs.log import RunLog
-from sat_slime.runs.rows import read_rows, write_atomically
+from sat_slime.runs.rows import number, read_rows, write_atomically
 
 if TYPE_CHECKING:
     from sat_slime.embedded.checkpoint import Checkpoint

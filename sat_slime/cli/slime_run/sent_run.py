@@ -16,8 +16,8 @@ from sat_slime.cli.slime_run.job_following import Show, end, note_end
 from sat_slime.cli.slime_run.slime_plan import saved_iterations
 from sat_slime.cli.terminal import Ending, short
 from sat_slime.config import SlimeConfig, load_config, method_label
+from sat_slime.config.jsonl import number
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.live_view import number
 from sat_slime.runs.rows import read_rows
 
 if TYPE_CHECKING:

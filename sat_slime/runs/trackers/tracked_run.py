@@ -85,11 +85,12 @@ def what_it_is(path: Path) -> str:
 
 
 def _own_rows(path: Path) -> TrackedRun | None:
-    """The rows of a metrics.jsonl, with the eval.jsonl beside it; None where they have slime's names."""
+    """The rows of a metrics.jsonl, with the eval.jsonl beside it; None where they have slime's names, or no step."""
     if path.suffix != ".jsonl" or not path.is_file():
         return None
     rows = read_rows(path)
-    return None if not rows or is_slime_log(rows) else TrackedRun(rows, read_rows(path.with_name("eval.jsonl")))
+    own = any("step" in row for row in rows) and not is_slime_log(rows)
+    return None if not own else TrackedRun(rows, read_rows(path.with_name("eval.jsonl")))
 
 
 def _kind(path: Path) -> Callable[[Path], Iterable[Row]] | None:

@@ -108,6 +108,13 @@ def test_metrics_without_steps_are_none_of_slime(tmp_path):
         read_tracked([path])
 
 
+def test_json_lines_of_something_else_are_none_of_ours(tmp_path):
+    path = tmp_path / "losses.jsonl"
+    path.write_text('{"loss": 1.0, "reward/mean": 0.2}\n')
+    with pytest.raises(RunFolderError, match="no metric of slime"):
+        read_tracked([path])
+
+
 def test_without_tensorboard_the_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "tensorboard.backend.event_processing.event_file_loader", None)
     with pytest.raises(RunFolderError, match="pip install tensorboard"):
