@@ -35,7 +35,7 @@ app = typer.Typer(
     staleness-adaptive trust region (SAT) and what it is compared with, on
     real Megatron, SGLang and Ray.
 
-    [bold]A first run[/], about five minutes on two cores:
+    [bold]A first run[/], two to five minutes on two cores:
 
         sat-slime init quickstart
 

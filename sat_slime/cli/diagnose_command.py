@@ -27,7 +27,9 @@ def diagnose(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where the page of a run of slime goes; default: [bold]diagnosis/[/]."),
+        typer.Option(
+            metavar="FOLDER", help="Where the page goes, except of a run folder; default: [bold]diagnosis/[/]."
+        ),
     ] = None,
     reward_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="slime's --reward-key, where dumped rewards are dicts.")
@@ -55,8 +57,13 @@ def diagnose(
         from sat_slime.runs.folder import RunFolder
 
         if len(paths) == 1 and RunFolder(paths[0]).is_run():
+            from sat_slime.config import ConfigError
             from sat_slime.report.diagnosis.page import write_diagnosis
 
+            if out is not None or reward_key is not None:
+                option = "--out" if out is not None else "--reward-key"
+                page = paths[0] / "diagnosis"
+                raise ConfigError([f"{option} is for trackers, logs and dumps; of a run folder the page is in {page}"])
             _show(write_diagnosis(paths[0]), Console())
         else:
             _check_up(paths, out or Path("diagnosis"), reward_key, Console())

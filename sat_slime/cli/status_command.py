@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import INTERRUPTED, keys_unseen, short, without_traceback
+from sat_slime.cli.terminal import INTERRUPTED, keys_unseen, short, sigterm_as_ctrl_c, without_traceback
 
 if TYPE_CHECKING:
     from sat_slime.config import EmbeddedConfig
@@ -22,7 +22,9 @@ def status(
             help="A run folder, such as runs/my-run, or a grid's, such as grids/my-grid.", show_default=False
         ),
     ],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until it ends or Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Of an embedded run or a grid: go on until it ends or Ctrl-C.")
+    ] = False,
 ) -> None:
     """Say how a run is doing: its state, progress and newest checkpoint, and why it ended. Of a grid: all its cells.
 
@@ -57,7 +59,7 @@ def _watch(path: Path) -> None:
             [f"--follow is for embedded runs and grids; of a run on slime: sat-slime logs {path} --follow"]
         )
     try:
-        with keys_unseen():
+        with sigterm_as_ctrl_c(), keys_unseen():
             watch(folder, config, Console())
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

@@ -25,7 +25,7 @@ class Starter:
 
 
 STARTERS: Mapping[str, Starter] = {
-    "quickstart": Starter("embedded/quickstart.yaml", "a first run on this machine, about five minutes on two cores"),
+    "quickstart": Starter("embedded/quickstart.yaml", "a first run on this machine, two to five minutes on two cores"),
     "streaming": Starter("embedded/streaming.yaml", "the same fully asynchronous: weights change while it writes"),
     "grid": Starter("grid/embedded.yaml", "methods x lags x seeds on this machine", "grid"),
     "slime": Starter("recipes/qwen3-4b-8gpus.yaml", "a run on slime, of Qwen3-4B on a node of eight GPUs"),

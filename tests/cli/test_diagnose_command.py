@@ -1,6 +1,7 @@
 from pathlib import Path
 
 from command_line import sat_slime_command
+from synthetic import write_run
 
 TRACKERS = Path(__file__).parents[1] / "runs" / "trackers" / "recorded"
 
@@ -17,3 +18,11 @@ def test_a_log_of_slime_is_read_in_one_command(tmp_path, monkeypatch):
 def test_bad_input_is_a_line(tmp_path):
     result = sat_slime_command("diagnose", tmp_path / "gone")
     assert result.exit_code == 2 and "it is not there. What can be read is" in result.output
+
+
+def test_an_option_that_a_run_folder_has_no_use_for_is_refused(tmp_path):
+    run = write_run(tmp_path / "run", 3)
+    for option in ("--out", "--reward-key"):
+        result = sat_slime_command("diagnose", run, option, "x")
+        assert result.exit_code == 2
+        assert f"{option} is for trackers, logs and dumps" in " ".join(result.output.split())
