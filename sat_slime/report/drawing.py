@@ -132,7 +132,7 @@ def tip(column: str, title: str, form: str = ".4~g") -> alt.Tooltip:
 
 def rule(axis: str, value: float, **look: Any) -> alt.Chart:
     """A thin straight line at a value of x or y."""
-    style: dict[str, Any] = {"strokeWidth": 0.8, "color": BLACK}
+    style: dict[str, Any] = {"strokeWidth": 0.8, "color": BLACK, "clip": True}
     chart = alt.Chart(rows(at=value)).mark_rule(**(style | look))
     return chart.encode(**{axis: alt.datum(value)})
 

@@ -52,7 +52,7 @@ def density(groups: Mapping[str, Sequence[HistogramRow]], looks: Sequence[Look])
         levels = rows(x=[median_q(group) for group in groups.values()], line=list(groups))
         base = alt.Chart().encode(X, alt.Y("y:Q", title="share of tokens per bin", **log_axis()))
         drawn = lines(base.transform_filter(shown), looks, [tip("line:N", "of"), *_TIPS], interpolate="step-after")
-        quantile = alt.Chart(levels).transform_filter(shown).mark_rule(strokeDash=[2, 2], strokeWidth=1.5)
+        quantile = alt.Chart(levels).transform_filter(shown).mark_rule(clip=True, strokeDash=[2, 2], strokeWidth=1.5)
         quantile = quantile.encode(X, in_colour(looks), tooltip=[tip("line:N", "of"), tip("x:Q", "q, nats")])
         return Plot(layered(layered(*drawn, data=joined(bins)), quantile, title=" and ".join(groups)), looks)
 
@@ -92,11 +92,13 @@ def over_steps(found: Sequence[HistogramRow], title: str = "", place: int = 0) -
         now = (alt.datum.since <= at) & (at < alt.datum.until)
         top = max(float(pooled(chunk)[1].max()) for chunk in chunks)
         y = alt.Y("y:Q", title="share of tokens per bin", scale=alt.Scale(domain=[0, top]))
-        bars = alt.Chart(joined(bins)).transform_filter(now).mark_rect(color=SKY, stroke=BLACK, strokeWidth=0.3)
+        bars = (
+            alt.Chart(joined(bins)).transform_filter(now).mark_rect(clip=True, color=SKY, stroke=BLACK, strokeWidth=0.3)
+        )
         level = alt.Chart(joined(told)).transform_filter(now)
         chart = layered(
             bars.encode(X, y, x2="to:Q", y2=alt.datum(0), tooltip=_TIPS),
-            level.mark_rule(strokeDash=[4, 2], strokeWidth=1.5).encode(X, tooltip=[tip("x:Q", "q, nats")]),
+            level.mark_rule(clip=True, strokeDash=[4, 2], strokeWidth=1.5).encode(X, tooltip=[tip("x:Q", "q, nats")]),
             level.mark_text(align="left").encode(x=alt.value(4), y=alt.value(8), text="told:N"),
             title=f"{title}: one step" if title else "one step",
         )

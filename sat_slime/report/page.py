@@ -226,9 +226,31 @@ def _by_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return columns
 
 
+def draw_alone(every: Sequence[Figure], only: Sequence[str], folder: Path) -> list[Path]:
+    """Write some figures of a page, and not the page; returns their PNGs. Raises RunFolderError, before any is written,
+    for an unknown name and for one without data."""
+    drawn = []
+    for name in only:
+        figure = next((one for one in every if one.name == name), None)
+        if figure is None:
+            known = ", ".join(one.name for one in every)
+            raise RunFolderError(f"--figure {name}: no such figure; there are {known}")
+        with debug_mode(False):
+            drawing = figure.draw()
+        if drawing is None:
+            raise RunFolderError(f"--figure {name}: these runs have no data for it")
+        drawn.append((name, drawing))
+    for name, drawing in drawn:
+        save(drawing, folder / "figures", name)
+    return [folder / "figures" / f"{name}.png" for name in only]
+
+
 def check_out(folder: Path) -> None:
-    """Raise RunFolderError where report.html must not be written to `folder`, since that holds something else."""
-    if folder.exists() and not (folder / "report.html").exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """Raise RunFolderError where report.html must not be written to `folder`, since that holds something else. A report
+    that was interrupted has its figures and tables."""
+    if not folder.exists() or (folder / "report.html").exists():
+        return
+    if not folder.is_dir() or {file.name for file in folder.iterdir()} - {"figures", "tables"}:
         raise RunFolderError(f"{folder} exists and is no report: choose another --out")
 
 

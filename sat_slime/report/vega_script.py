@@ -12,21 +12,22 @@ import vl_convert
 
 from sat_slime.runs.rows import write_atomically
 
-KEPT = Path("~/.cache/sat_slime").expanduser() / f"vega-{version('vl-convert-python')}.js"
+KEPT = Path("~/.cache/sat_slime") / f"vega-{version('vl-convert-python')}.js"
 """Where the script is kept: its SHA-256 in the first line, then the script."""
 
 
 @functools.cache
 def vega_script() -> str:
     """The script, which takes a second or two to make. One that is kept but is not whole is made anew."""
-    with suppress(OSError, ValueError):
-        digest, kept = KEPT.read_text(encoding="utf-8").split("\n", 1)
+    with suppress(OSError, ValueError, RuntimeError):  # the last: a user without a home
+        digest, kept = KEPT.expanduser().read_text(encoding="utf-8").split("\n", 1)
         if digest == _digest(kept):
             return kept
     script: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
-    with suppress(OSError):  # a page needs the script, not that it is kept
-        KEPT.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(KEPT, f"{_digest(script)}\n{script}")
+    with suppress(OSError, RuntimeError):  # a page needs the script, not that it is kept
+        place = KEPT.expanduser()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(place, f"{_digest(script)}\n{script}")
     return script
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from sat_slime.grid.state import GridFolder
 from sat_slime.report.checkup.checkup import check
 from sat_slime.report.checkup.page import Findings, write_findings
 from sat_slime.report.comparison.page import write_grid_report
 from sat_slime.report.comparison.study.grids import is_study
 from sat_slime.report.comparison.study.page import write_study_report
+from sat_slime.report.page import check_out
 from sat_slime.report.run.figures import figures
 from sat_slime.report.run.page import write_report, write_tracked_report
 from sat_slime.runs.folder import RunFolder
@@ -25,13 +27,19 @@ def write_reports(paths: Sequence[str | Path], out: str | Path | None, only: Seq
         return [write_report(path)]
     if len(paths) == 1 and is_study(path):
         return write_study_report(path, out, only)
-    if len(paths) == 1 and not only and not (path / "metrics.jsonl").exists() and is_tracker(path):
+    if len(paths) == 1 and not only and not _is_ours(path) and is_tracker(path):
         return [write_tracked_report(path, Path(out or "report"))]
     return write_grid_report(paths, out, only)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a folder is a grid or has our rows: there may be TensorBoard events in it too."""
+    return GridFolder(path).is_grid() or (path / "metrics.jsonl").exists()
 
 
 def write_checkup(
     paths: Sequence[Path], out: Path, reward_key: str | None, on_file: Callable[[str], object]
 ) -> Findings:
     """Write the check-up of a run of slime, from what there is of its trackers and dumps. Raises RunFolderError."""
+    check_out(out)  # before the dumps are read, which may take minutes
     return write_findings(check(paths, reward_key, on_file), paths, out, figures)

@@ -2,10 +2,12 @@
 
 import re
 
+import pytest
 from test_drawing import panel
 
 from sat_slime.report.drawing import column_of
-from sat_slime.report.page import Figure, Page, Sheet, warning_box
+from sat_slime.report.page import Figure, Page, Sheet, check_out, draw_alone, warning_box
+from sat_slime.runs.folder import RunFolderError
 
 
 def test_contents_name_what_stands_on_the_page_in_its_order(tmp_path):
@@ -34,3 +36,30 @@ def test_contents_name_what_stands_on_the_page_in_its_order(tmp_path):
 def test_a_box_of_no_warnings_is_none():
     assert warning_box([]) == ""
     assert warning_box(["1 < 2"]) == '<ul class="warnings"><li>1 &lt; 2</li></ul>'
+
+
+def test_a_report_goes_where_one_was_begun_and_over_nothing_else(tmp_path):
+    check_out(tmp_path / "none")
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "tables").mkdir()
+    check_out(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(RunFolderError, match="exists and is no report"):
+        check_out(tmp_path)
+    with pytest.raises(RunFolderError, match="exists and is no report"):
+        check_out(tmp_path / "notes.txt")
+    (tmp_path / "report.html").touch()
+    check_out(tmp_path)
+
+
+def test_figures_alone_are_written_all_or_none(tmp_path):
+    figures = [
+        Figure("one", "One", "", lambda: column_of([panel("a", [])])),
+        Figure("empty", "Empty", "", lambda: None),
+    ]
+    for name, said in (("empty", "have no data for it"), ("other", "no such figure; there are one, empty")):
+        with pytest.raises(RunFolderError, match=f"--figure {name}: .*{said}"):
+            draw_alone(figures, ["one", name], tmp_path)
+        assert not list(tmp_path.iterdir())
+    assert draw_alone(figures, ["one"], tmp_path) == [tmp_path / "figures/one.png"]
+    assert (tmp_path / "figures/one.png").exists()

@@ -39,7 +39,7 @@ def sort_out(paths: Sequence[Path]) -> Given:
         files = _dump_files(path)
         for file in files:
             _sort_dump(given, file)
-        if is_tracker(path) and path not in files:
+        if path not in files and is_tracker(path):
             given.trackers.append(path)
         elif not files:
             raise RunFolderError(f"{path}: {what_it_is(path)}. What can be read is {READABLE}; and {DUMPS}")

@@ -1,4 +1,4 @@
-"""index.html of a check-up: what is seen, since when, what to try; tables and figures behind it."""
+"""The page of a check-up: what is seen, since when, what to try; tables and figures behind it."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class TokenSums:
     tail_ids: dict[int, int] = field(default_factory=dict)
     """{token id: times in a tail}."""
     ids: dict[int, int] = field(default_factory=dict)
-    """{token id: times seen}, of those that were in a tail."""
+    """{token id: times seen}."""
     concentrations: list[float] = field(default_factory=list)
     """Of each step that has a tail, the least share of the responses that hold half of it."""
 

@@ -22,7 +22,7 @@ from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, read_yaml, section
 from sat_slime.runs.row_faults import last_step, missing_steps
-from sat_slime.runs.rows import columns, read_histograms, read_rows
+from sat_slime.runs.rows import columns, of_first_dataset, read_histograms, read_rows
 from sat_slime.runs.slime_rows import adopt
 from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_tracked, what_it_is
 
@@ -216,7 +216,6 @@ def _compared_run(path: Path, config: dict[str, Any], metric_rows: Rows, eval_ro
     if metrics and "step" not in metrics:
         metrics["step"] = np.arange(1.0, len(metric_rows) + 1)
     datasets = tuple(dict.fromkeys(str(row["dataset"]) for row in eval_rows if row.get("dataset") is not None))
-    kept = [row for row in eval_rows if not datasets or row.get("dataset") == datasets[0]]
     match = _NAME.match(path.name)
     method = section(config, "method")
     pipeline = section(config, "pipeline")
@@ -226,9 +225,8 @@ def _compared_run(path: Path, config: dict[str, Any], metric_rows: Rows, eval_ro
     seed = _whole(config.get("seed", match and match["seed"]), None)
     name = method_in(method).name if method else match["method"] if match else path.name
     period = max(1, (lag or 1) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1))
-    return ComparedRun(
-        name, lag, seed, path, config, data=RunData(metrics, columns(kept), (), period), datasets=datasets
-    )
+    data = RunData(metrics, columns(of_first_dataset(eval_rows)), (), period)
+    return ComparedRun(name, lag, seed, path, config, data=data, datasets=datasets)
 
 
 def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]:

@@ -120,5 +120,5 @@ def curve_panel(
     layers = lines(base, looks, tips, marks="datum.marked")
     if band:
         low = alt.Y("low:Q", title=unit)
-        layers.insert(0, base.mark_area(opacity=0.13).encode(low, in_colour(looks), y2="high:Q"))
+        layers.insert(0, base.mark_area(opacity=0.13, clip=True).encode(low, in_colour(looks), y2="high:Q"))
     return Plot(layered(*layers, data=joined(parts.values()), title=title), looks)

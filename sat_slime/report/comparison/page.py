@@ -21,8 +21,7 @@ from sat_slime.report.comparison.statistics import TEST
 from sat_slime.report.comparison.tables import difference_table, main_table, run_table
 from sat_slime.report.comparison.tail import draw_tail, gate_table, lag_table
 from sat_slime.report.comparison.token_weights import draw_token_weights
-from sat_slime.report.figure_files import save
-from sat_slime.report.page import Figure, Page, Sheet, check_out, listed
+from sat_slime.report.page import Figure, Page, Sheet, check_out, draw_alone, listed
 from sat_slime.runs import collapse
 from sat_slime.runs.folder import RunFolderError, writable
 
@@ -155,24 +154,23 @@ def write_grid_report(
         raise RunFolderError(f"{paths[0]} holds no run yet: there is nothing to report")
     comparison = Comparison(collection)
     every = list(figures(comparison))
-    names = [figure.name for figure in every]
-    if unknown := [name for name in only if name not in names]:
-        raise RunFolderError(f"--figure {unknown[0]}: no such figure; there are {', '.join(names)}")
     with writable(folder):
         if only:
-            drawn = [(one, one.draw()) for one in every if one.name in only]
-            for figure, drawing in drawn:
-                if drawing is None:
-                    raise RunFolderError(f"--figure {figure.name}: these runs have no data for it")
-                save(drawing, folder / "figures", figure.name)
-            return [folder / "figures" / f"{figure.name}.png" for figure, _ in drawn]
+            return draw_alone(every, only, folder)
         return [_write_page(comparison, paths, folder, every)]
 
 
+def rules(page: Page, command: str, more: str = "") -> None:
+    """Add the section of what is tested and by which rules. command: makes the page again. more: HTML."""
+    test, rule = f"Differences: {TEST}.", str(collapse.__doc__).strip()
+    again = f"<p>This page again: <code>{html.escape(command)}</code></p>"
+    page.section("rules", "Rules and tests", f"<p>{html.escape(test)}</p><pre>{html.escape(rule)}</pre>{more}{again}")
+
+
 def _folder(paths: Sequence[str | Path], out: str | Path | None) -> Path:
-    if out is None:
-        return Path(paths[0]) if len(paths) == 1 and GridFolder(paths[0]).is_grid() else Path("report")
-    folder = Path(out)
+    if out is None and len(paths) == 1 and GridFolder(paths[0]).is_grid():
+        return Path(paths[0])
+    folder = Path("report" if out is None else out)
     check_out(folder)
     return folder
 
@@ -190,13 +188,7 @@ def _write_page(comparison: Comparison, paths: Sequence[str | Path], folder: Pat
             for sheet in tail_tables(comparison):
                 page.sheet(sheet)
     page.section("limits", "What the figures do not show", f"<ul>{listed(limits(comparison))}</ul>")
-    rule = html.escape(str(collapse.__doc__).strip())
-    page.section(
-        "rules",
-        "Rules and tests",
-        f"<p>{html.escape(f'Differences: {TEST}.')}</p><pre>{rule}</pre>\n<p>Paper: {html.escape(SOURCE)}.</p>"
-        f"<p>This page again: <code>{html.escape(command)}</code></p>",
-    )
+    rules(page, command, f"<p>Paper: {html.escape(SOURCE)}.</p>")
     page.sheet(run_table(comparison))
     name = Path(paths[0]).resolve().name
     return page.write(

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 PAPER_LABEL = "paper, 30B, one seed"
 """How a number from here is marked wherever it stands beside one of ours."""
 SOURCE = "Stale but Stable, arXiv 2607.18722, Table 1 (tab:main-combined)"
-TRAILING_SOURCE = "Stale but Stable, arXiv 2607.18722, Appendix Experimental Details, means of the last 25 % of a run"
 BASE_MODEL_SCORE = 9.38
 """AIME24 of Qwen3-30B-A3B-Base, %; Table 1."""
 LAGS = (1, 8)
 ANSWERS_PER_EVALUATION = 480
 """30 problems x 16 samples; Appendix Experimental Details."""
-ITERATIONS = 544
-PROMPTS, PROMPTS_PER_ITERATION = 30_712, 256
 
 
 @dataclass(frozen=True)
@@ -69,33 +66,3 @@ MAIN_TABLE: dict[tuple[str, int], PaperCell] = {(cell.method, cell.lag): cell fo
 def paper_cell(method: str, lag: int | None) -> PaperCell | None:
     """A cell of Table 1; None for what the paper did not run."""
     return None if lag is None else MAIN_TABLE.get((method, lag))
-
-
-TRAILING_D_PI: dict[tuple[str, int], float] = {
-    ("grpo", 1): 0.0102,
-    ("dppo", 1): 0.0103,
-    ("gspo-tis", 1): 0.0101,
-    ("sat-gspo", 1): 0.0104,
-    ("gspo-tis-r3", 1): 0.0061,
-    ("grpo-r3", 1): 0.0055,
-    ("gspo-r3", 1): 0.0057,
-    ("sat-gspo-r3", 1): 0.0058,
-    ("gspo-tis-r3", 8): 0.0068,
-    ("gspo-r3", 8): 0.0073,
-    ("sat-grpo-r3", 8): 0.0085,
-    ("grpo-r3", 8): 0.0097,
-    ("sat-gspo", 8): 0.0108,
-}
-"""d_pi over the last 25 % of a run, where the appendix gives it. It says of the other runs at lag 8 that they lie
-roughly in 0.0103 to 0.0131, and that GSPO diverges."""
-
-LOG_RATIO_VARIANCE: dict[tuple[str, int], float] = {
-    ("trainer", 1): 2.6e-4,
-    ("trainer", 8): 1.4e-4,
-    ("rollout", 1): 3.2e-4,
-    ("rollout", 8): 2.7e-4,
-}
-"""Variance of GRPO's sampled log-ratio by (denominator, lag); Table app-exp-rolloutlp."""
-
-DEPARTURE = {"d_pi": 0.03, "kl": 2.8e-3, "peak_score": 34.0, "fallen_score": 14.0, "fallen_step": 449}
-"""What the text says of the run at lag 8 that leaves its band (Section 3): levels exceeded, score before and after."""

@@ -296,7 +296,7 @@ def _bound_panel(tokens: Tokens, table: Table, shown: alt.Parameter) -> Plot | N
     unit = "reward, per response"
     base = alt.Chart(data).encode(steps_axis("lag, updates"), alt.Y("y:Q", title=unit)).transform_filter(shown)
     ends = rows(x=met, low=gain - error, high=gain + error, line=looks[0].name)
-    bars = alt.Chart(ends).transform_filter(shown).mark_rule(strokeWidth=1.4, color=BLUE)
+    bars = alt.Chart(ends).transform_filter(shown).mark_rule(clip=True, strokeWidth=1.4, color=BLUE)
     bars = bars.encode(steps_axis("lag, updates"), alt.Y("low:Q", title=unit), y2="high:Q")
     tips = [tip("line:N", "side"), tip("x:Q", "lag"), tip("y:Q", unit)]
     return Plot(layered(rule("y", 0), bars, *lines(base, looks, tips), title="both sides by lag"), looks)
@@ -337,7 +337,7 @@ def _cloud(tokens: Tokens, table: Table, shown: alt.Parameter) -> Plot | None:
     upward = alt.Y("y:Q", title="total variation at its state", **log_axis(domain=[SMALLEST / 2, 1], **within))
     cloud = (
         alt.Chart(cells)
-        .mark_rect(color=BLUE)
+        .mark_rect(color=BLUE, clip=True)
         .encode(
             across,
             upward,

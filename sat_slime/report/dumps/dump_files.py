@@ -100,7 +100,7 @@ def _columns_of_run(path: Path) -> frozenset[Column]:
 
 
 def dump_columns(path: Path) -> set[str]:
-    """Names of the columns of a token dump, from its head. None where it is damaged: reading it will say so."""
+    """Names of the columns of a token dump, from its head. Empty where it is damaged: reading it will say so."""
     try:
         with safe_open(path, framework="numpy") as file:
             return set(file.keys())

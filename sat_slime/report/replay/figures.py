@@ -34,7 +34,7 @@ from sat_slime.report.replay.sums import EDGES
 from sat_slime.report.replay.tables import REFERENCE, labels, percent
 
 MANY = 20
-"""Methods from beyond which on a figure has no room for a number of each pair."""
+"""With more methods than this a figure has no room for a number of each pair."""
 
 
 def figures(result: Replay) -> Iterator[Figure]:

@@ -149,7 +149,7 @@ def _eval_panel(data: RunData, table: Table, shown: alt.Parameter) -> Plot | Non
     base = alt.Chart().encode(steps_axis("optimizer step"), y).transform_filter(shown)
     tips = [tip("line:N", "line"), tip("x:Q", "step", "d"), tip("y:Q", "value")]
     tips += [tip("low:Q", f"{told}, low"), tip("high:Q", "high")]
-    bars = base.transform_filter("isValid(datum.low)").mark_rule(color=GREEN, strokeWidth=1.4)
+    bars = base.transform_filter("isValid(datum.low)").mark_rule(clip=True, color=GREEN, strokeWidth=1.4)
     layers = [bars.encode(alt.Y("low:Q", title="accuracy"), y2="high:Q"), *lines(base, looks, tips)]
     title = f"accuracy, bars: {told}"
     return Plot(layered(*layers, data=joined(parts), title=title), looks)
@@ -332,7 +332,7 @@ def _time_panel(data: RunData, table: Table, shown: alt.Parameter) -> Plot | Non
     tips = [tip("line:N", "part"), tip("x:Q", "step", "d"), tip("y:Q", "mean, s"), tip("own:Q", "step, s")]
     of_parts = alt.Chart(joined([parts[look.name] for _, look in stacked])).transform_filter(shown)
     of_parts = of_parts.encode(x, alt.Y("y:Q", title="s", stack="zero"), in_colour(looks), alt.Order("place:Q"))
-    layers: list[Any] = [of_parts.mark_area(), pointed(of_parts, tips)]
+    layers: list[Any] = [of_parts.mark_area(clip=True), pointed(of_parts, tips)]
     if beside:
         base = alt.Chart(joined([parts[look.name] for _, look in beside])).encode(x, seconds).transform_filter(shown)
         layers.append(layered(*lines(base, looks, tips)))

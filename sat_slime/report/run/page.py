@@ -184,7 +184,7 @@ def findings(run: Run) -> Iterator[str]:
     if reward is not None and len(reward) >= 4 * run.data.period:
         smoothed = smooth(reward, window_of(run.data))
         best, last = float(np.nanmax(smoothed)), float(smoothed[-1])
-        if last < 0.6 * best and best - last > 0.1:
+        if best > 0 and last < 0.6 * best and best - last > 0.1:
             yield f"The training reward fell from {best:.3f} at its best to {last:.3f} at the end."
     if sentence := judge(metrics, run.data.evals, run.data.period).sentence():
         yield f"{sentence[0].upper()}{sentence[1:]}."

@@ -76,7 +76,7 @@ def line_panel(
         layers = lines(base, looks, tips)
         if raw:
             first = base.transform_filter(alt.datum.line == looks[0].name)
-            faint = first.mark_line(opacity=0.35, strokeWidth=0.8, color=looks[0].colour)
+            faint = first.mark_line(clip=True, opacity=0.35, strokeWidth=0.8, color=looks[0].colour)
             layers.insert(0, faint.encode(alt.Y("own:Q", title=y_label or unit)))
         return Plot(layered(*layers, data=joined(parts), title=title), looks)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sat_slime.config.jsonl import number
 from sat_slime.config.method_reading import method_label
 from sat_slime.grid.progress import last_row
 from sat_slime.grid.state import GridFolder
@@ -53,15 +55,22 @@ def entries(root: Path) -> list[Entry]:
 
 
 def _below(root: Path, folder: Path, depth: int) -> Iterator[Entry]:
-    if GridFolder(folder).is_grid():
-        grid = _grid(root, GridFolder(folder))
-        if grid.runs or grid.status == "running":  # a kept result has its settings, and no run
-            yield grid
-    elif RunFolder(folder).is_run():
-        yield _run(root, RunFolder(folder))
+    try:
+        found = _entry(root, folder)
+    except OSError:  # gone meanwhile, or not ours to read
+        return
+    if found is not None:
+        if found.kind == "run" or found.runs or found.status == "running":  # a kept result has no run
+            yield found
     elif depth:
         for child in sorted(_folders(folder)):
             yield from _below(root, child, depth - 1)
+
+
+def _entry(root: Path, folder: Path) -> Entry | None:
+    if GridFolder(folder).is_grid():
+        return _grid(root, GridFolder(folder))
+    return _run(root, RunFolder(folder)) if RunFolder(folder).is_run() else None
 
 
 def _folders(folder: Path) -> Iterator[Path]:
@@ -86,6 +95,11 @@ def _grid(root: Path, grid: GridFolder) -> Entry:
     )
 
 
+def _finite(row: dict[str, Any], key: str) -> float | None:
+    value = number(row, key)
+    return value if math.isfinite(value) else None
+
+
 def _run(root: Path, folder: RunFolder) -> Entry:
     config, state = read_yaml(folder.config), folder.state()
     newest, evaluation = last_row(folder.metrics), last_row(folder.eval)
@@ -101,9 +115,9 @@ def _run(root: Path, folder: RunFolder) -> Entry:
         seed=config.get("seed"),
         step=newest.get("step"),
         steps=steps,
-        reward=newest.get("reward/mean"),
-        d_pi=newest.get("mismatch/d_pi"),
-        accuracy=evaluation.get("accuracy"),
+        reward=_finite(newest, "reward/mean"),
+        d_pi=_finite(newest, "mismatch/d_pi"),
+        accuracy=_finite(evaluation, "accuracy"),
         started=state.get("last_started"),
         report=folder.report.is_file(),
     )

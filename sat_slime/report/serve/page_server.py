@@ -86,7 +86,11 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answers.get(url.path, partial(self._file, unquote(url.path)))()
         except RunFolderError as error:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", f"{error}\n".encode())
+            self._say(HTTPStatus.NOT_FOUND, error)
+        except ConnectionError:
+            self.close_connection = True  # who asked is gone
+        except Exception as error:  # whatever a file holds: the other pages are still served
+            self._say(HTTPStatus.INTERNAL_SERVER_ERROR, error)
 
     do_HEAD = do_GET
 
@@ -114,6 +118,10 @@ class _Handler(BaseHTTPRequestHandler):
         if found.suffix not in KINDS or not found.is_file():
             raise RunFolderError(f"there is no {path}")
         self._answer(HTTPStatus.OK, KINDS[found.suffix], found.read_bytes())
+
+    def _say(self, status: HTTPStatus, error: Exception) -> None:
+        text = str(error).partition("\n")[0] or type(error).__name__
+        self._answer(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
     def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)

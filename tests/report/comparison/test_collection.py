@@ -18,6 +18,7 @@ from sat_slime.grid.state import GridFolder
 from sat_slime.report.comparison.collection import ComparedRun, collect, differing_settings, label_of, load_compared_run
 from sat_slime.report.comparison.contrasts import run_numbers, score_curve
 from sat_slime.report.comparison.page import write_grid_report
+from sat_slime.report.write import write_reports
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.rows import to_json
 
@@ -66,6 +67,14 @@ def test_broken_files_are_left_out(tmp_path):
     run = load_compared_run(folder)
     assert run.steps == 20 and run.method == "run"
     assert np.isnan(run_numbers(run).best)
+
+
+def test_a_grid_whose_runs_have_tensorboard_events_is_a_grid(tmp_path):
+    path = write_grid(tmp_path, "small", ("gspo",), (8,))
+    for run in (path / "runs").iterdir():
+        (run / "tensorboard").mkdir()
+        (run / "tensorboard" / "events.out.tfevents.1.host").touch()
+    assert write_reports([path], None, []) == [path / "report.html"]
 
 
 def test_what_is_no_run_is_refused(tmp_path):

@@ -92,6 +92,24 @@ def test_reports_are_served_and_nothing_else_of_a_run(server):
         assert answer.status == 404 and body != "outside" and "secret" not in body.split(" ")[0], path
 
 
+@pytest.mark.parametrize("path", ["/files/%00", f"/files/{'a' * 300}", "/files/runs/one"])
+def test_what_cannot_be_opened_is_said_and_the_server_goes_on(server, path, capfd):
+    answer, body = get(server, path)
+    assert answer.status in (404, 500) and len(body.splitlines()) == 1
+    assert get(server, "/")[0].status == 200 and capfd.readouterr().err == ""
+
+
+def test_numbers_that_are_none_do_not_hide_the_other_runs(tmp_path):
+    for name in ("one", "two"):
+        write_cell(tmp_path / name, "gspo", 1, 0, steps=5)
+    (tmp_path / "one/metrics.jsonl").write_text('{"step": 5, "reward/mean": NaN, "mismatch/d_pi": Infinity}\n')
+    with Server(tmp_path, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        listed = {entry["path"]: entry for entry in json.loads(get(server, "/entries")[1])}
+        server.shutdown()
+    assert listed["one"]["reward"] is None is listed["one"]["d_pi"] and listed["two"]["reward"] is not None
+
+
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", ""])
 def test_who_asks_by_another_name_gets_nothing(server, host):
     answer, body = get(server, "/entries", host=host or " ")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sat_slime.report.comparison.contrasts import Scores
-from sat_slime.report.comparison.methods import has, label_of, pairs_without
+from sat_slime.report.comparison.methods import label_of, pairs_without
 from sat_slime.report.comparison.statistics import Difference, holm, paired_difference
 from sat_slime.report.comparison.study.grids import Study, StudyGrid
 
@@ -24,7 +24,7 @@ class Effect:
 
     label: str
     where: str
-    """Grid and lags."""
+    """Lags, and the grid where there are several."""
     late: Difference
     """Of late accuracy, a share."""
     d_pi: Difference
@@ -101,13 +101,13 @@ def variant_effects(study: Study, method: str) -> list[Effect]:
 
 
 def method_effects(study: Study, against: str = "grpo") -> list[Effect]:
-    """Methods of other grids at the base's settings against one method of the base, at every lag."""
+    """Every method at the base's settings against one method of the base, at the lags of the grids that have others."""
     grids = [grid for grid in study.others if not study.changed(grid) and not grid.alone]
     return _corrected(
         [
             _Entry(
                 f"{label_of(method)} − {label_of(against)}",
-                f"lag {lag}",
+                f"{grid.name}, lag {lag}",
                 _sides((grid, method, lag), (study.base, against, lag)),
             )
             for grid in [study.base, *grids]
@@ -129,23 +129,25 @@ def radius_lags(study: Study) -> list[int]:
 
 def radius_of_same_mismatch(study: Study, method: str) -> float | None:
     """The radius at which the base of a method of SAT has the d_pi nearest to SAT's own at the study's radius, as means
-    over seeds and the lags of the radii. None where there are no radii."""
+    over the lags of the radii and the seeds that both have. None where there are no radii."""
     plain, lags = _plain(method), radius_lags(study)
     if not lags or plain is None:
         return None
-    target = _level(study.base, method, lags)
-    levels = {radius: _level(grid, plain, lags) for radius, grid in study.by_radius.items()}
-    known = {radius: abs(level - target) for radius, level in levels.items() if np.isfinite(level - target)}
-    return min(known, key=lambda radius: known[radius]) if known else None
+    own = _d_pi(study.base, method, lags)
+    apart = {}
+    for radius, grid in study.by_radius.items():
+        other = _d_pi(grid, plain, lags)
+        if seeds := own.keys() & other.keys():
+            apart[radius] = abs(np.mean([own[seed] - other[seed] for seed in seeds]))
+    return min(apart, key=lambda radius: apart[radius]) if apart else None
 
 
 def _plain(method: str) -> str | None:
     return dict(pairs_without("sat", [method])).get(method)
 
 
-def _level(grid: StudyGrid, method: str, lags: Sequence[int]) -> float:
-    values = list(_mean(grid.scores(method, lag, "d_pi") for lag in lags).values())
-    return float(np.mean(values)) if values else np.nan
+def _d_pi(grid: StudyGrid, method: str, lags: Sequence[int]) -> Scores:
+    return _mean(grid.scores(method, lag, "d_pi") for lag in lags)
 
 
 def primary_effects(study: Study) -> list[Effect]:
@@ -156,7 +158,7 @@ def primary_effects(study: Study) -> list[Effect]:
     for one, base in _sat_pairs(grid):
         pairs = [_sides((grid, one, lag), (grid, base, lag)) for lag in long]
         label = f"{label_of(one)} − {label_of(base)}"
-        entries.append(_pooled(label, f"radius {grid.radius:g}, mean of {_lag_text(long)}", pairs))
+        entries.append(_pooled(label, f"{grid.radius_text}, mean of {_lag_text(long)}", pairs))
     for one, base in _sat_pairs(grid):
         entries += _radius_entries(study, one, base)
     return _corrected(entries)
@@ -175,8 +177,8 @@ def _radius_entries(study: Study, one: str, base: str) -> Iterator[_Entry]:
     other = study.by_radius[same]
     pairs = [_sides((study.base, one, lag), (other, base, lag)) for lag in lags]
     label = f"{label_of(one)} − {label_of(base)}"
-    radius = study.base.radius
-    yield _pooled(label, f"radius {radius:g} − {same:g}, where d_pi is nearest; mean of {_lag_text(lags)}", pairs)
+    where = f"{study.base.radius_text} − {same:g}, where d_pi is nearest; mean of {_lag_text(lags)}"
+    yield _pooled(label, where, pairs)
     equal = [_sides((grid, one, lag), (grid, base, lag)) for grid in smaller for lag in lags]
     radii = ", ".join(f"{grid.radius:g}" for grid in sorted(smaller, key=lambda grid: -(grid.radius or 0.0)))
     yield _pooled(label, f"equal radius, mean of {radii} and {_lag_text(lags)}", equal)
@@ -196,7 +198,7 @@ def best_radius_effects(study: Study) -> list[Effect]:
         own = {q: _mean(study.base.scores(one, lag, q) for lag in lags) for q in QUANTITIES}
         where = f"mean of {_lag_text(lags)}"
         label = f"{label_of(one)} − {label_of(base)} at its best radius"
-        entries.append(_Entry(label, f"radius {study.base.radius:g}, {where}", {q: (own[q], best[q]) for q in best}))
+        entries.append(_Entry(label, f"{study.base.radius_text}, {where}", {q: (own[q], best[q]) for q in best}))
         if all(one in grid.methods for grid in study.by_radius.values()):
             tuned = {q: _picked(study, one, lags, q) for q in QUANTITIES}
             entries.append(_Entry(label, f"at its best radius too, {where}", {q: (tuned[q], best[q]) for q in best}))
@@ -216,7 +218,3 @@ def _picked(study: Study, method: str, lags: Sequence[int], quantity: str) -> Sc
             best = int(np.argmax([np.mean([one[other] for other in others]) for one in late]))
             picked[seed] = wanted[best][seed]
     return picked
-
-
-def is_sat(method: str) -> bool:
-    return has(method, "sat")

@@ -33,6 +33,7 @@ from sat_slime.report.drawing import (
     tip,
 )
 from sat_slime.report.looks import BLACK, COLOURS, GREY, Look, apart
+from sat_slime.runs.reading import section
 
 _NAMES = {"late": ("late accuracy, %", 100.0), "d_pi": ("d_pi, nats", 1.0)}
 _SPREAD = 0.24
@@ -69,7 +70,7 @@ def _tolerance(grid: StudyGrid, looks: Mapping[str, Look], shown: alt.Parameter)
     levels = {name: 100 * KEPT * float(np.mean(scores)) for name, scores in at_reference.items() if scores}
     base = alt.Chart(rows(y=list(levels.values()), line=list(levels))).transform_filter(shown)
     tips = [tip("line:N", "method"), tip("y:Q", f"{KEPT:.0%} of lag {REFERENCE}, %")]
-    dotted = base.mark_rule(strokeDash=[2, 3], strokeWidth=1)
+    dotted = base.mark_rule(clip=True, strokeDash=[2, 3], strokeWidth=1)
     return dotted.encode(alt.Y("y:Q", title=_NAMES["late"][0]), in_colour(list(looks.values())), tooltip=tips)
 
 
@@ -117,9 +118,8 @@ def _points(
             continue
         column = f"{place} {method} {quantity}"
         table |= {f"{column}: mean": mean, f"{column}: low": low, f"{column}: high": high}
-        if quantity == "d_pi":  # on a logarithmic axis
-            low = np.maximum(low, mean / 10)
-        ends = {"low": low[known], "high": high[known], "at": np.array(at)[known]}
+        drawn_low = np.maximum(low, mean / 10) if quantity == "d_pi" else low  # that axis is logarithmic
+        ends = {"low": low[known], "high": high[known], "from": drawn_low[known], "at": np.array(at)[known]}
         seeds = np.array([float(one.n) for one in estimates])[known]
         x = np.arange(len(at))[known] + _SPREAD * (number / max(1, len(looks) - 1) - 0.5)
         parts[look] = rows(x=x, y=mean[known], line=look.name, seeds=seeds, **ends)
@@ -130,7 +130,9 @@ def _points(
     x = alt.X("x:Q", title=axis, axis=ticks, scale=alt.Scale(domain=[-0.3, len(at) - 0.7], nice=False))
     how = log_axis() if quantity == "d_pi" else {"scale": alt.Scale(zero=False)}
     base = alt.Chart(joined(parts.values())).encode(x, alt.Y("y:Q", title=name, **how)).transform_filter(shown)
-    bars = base.mark_rule(strokeWidth=1).encode(alt.Y("low:Q", title=name, **how), in_colour(drawn), y2="high:Q")
+    bars = base.mark_rule(clip=True, strokeWidth=1).encode(
+        alt.Y("from:Q", title=name, **how), in_colour(drawn), y2="high:Q"
+    )
     tips = [tip("line:N", "method"), tip("at:Q", axis), tip("y:Q", f"mean, {name}"), tip("low:Q", "95 % interval from")]
     tips += [tip("high:Q", "to"), tip("seeds:Q", "seeds", "d")]
     return Plot(layered(bars, *lines(base, drawn, tips), title=place), drawn)
@@ -202,7 +204,7 @@ def _effects(title: str, effects: Sequence[Effect], table: Table, shown: alt.Par
     x_title = "late accuracy minus the base's, points"
     tips = [tip("variant:N", "changed"), tip("mean:Q", "mean, points"), tip("low:Q", "95 % interval from")]
     tips += [tip("high:Q", "to"), tip("verdict:N", "verdict")]
-    bars = base.mark_rule(strokeWidth=1.5).encode(
+    bars = base.mark_rule(clip=True, strokeWidth=1.5).encode(
         alt.X("low:Q", title=x_title), in_colour([_TOLD, _NOISE]), x2="high:Q"
     )
     middle = base.encode(alt.X("mean:Q", title=x_title))
@@ -219,23 +221,24 @@ def draw_time(study: Study) -> Drawing | None:
     looks = apart(Look(f"lag {lag}", colours[i % len(colours)], "-", "o") for i, lag in enumerate(alone[0].lags))
     by_lag = dict(zip(alone[0].lags, looks, strict=True))
     panels = [
-        partial(_over_time, by_lag, study.base, method, seconds_per_iteration(alone[0], method))
+        partial(_over_time, by_lag, study.base, method, seconds_per_update(alone[0], method))
         for method in alone[0].methods
     ]
     return column_of(panels, height=250)
 
 
-def seconds_per_iteration(alone: StudyGrid, method: str) -> dict[int, float]:
-    """{lag: seconds of an iteration} of runs that had the machine to themselves: the median over all lag cycles and
-    seeds, of each cycle the mean, since only one of its iterations broadcasts."""
+def seconds_per_update(alone: StudyGrid, method: str) -> dict[int, float]:
+    """{lag: seconds of an optimizer update} of runs that had the machine to themselves: the median over all lag cycles
+    and seeds, of each cycle the mean, since only one of its iterations broadcasts."""
     seconds: dict[int, float] = {}
     for lag in alone.lags:
         per_run = []
         for run in alone.comparison.collection.of(method, lag):
             steps = run.data.metrics.get("time/step", np.zeros(0))
-            cycle = max(1, lag)
+            cycle = run.data.period
+            updates = section(run.config, "pipeline").get("optimizer_steps_per_rollout") or 1
             whole = steps[len(steps) % cycle :].reshape(-1, cycle).mean(axis=1) if len(steps) >= cycle else steps
-            per_run += list(whole[np.isfinite(whole)])
+            per_run += list(whole[np.isfinite(whole)] / updates)  # each row of an iteration has all of its time
         if per_run:
             seconds[lag] = float(np.median(per_run))
     return seconds
@@ -250,11 +253,11 @@ def _over_time(
     shown: alt.Parameter,
 ) -> Plot | None:
     parts: dict[Look, alt.InlineData] = {}
-    for lag, per_iteration in sorted(seconds.items()):
+    for lag, per_update in sorted(seconds.items()):
         curve = seed_curve([score_curve(run) for run in base.comparison.collection.of(method, lag)], 100.0)
         if curve is None:
             continue
-        minutes = curve.x * per_iteration / 60
+        minutes = curve.x * per_update / 60
         table |= {f"{method} lag {lag}: minutes": minutes, f"{method} lag {lag}: accuracy": curve.mean}
         parts[looks[lag]] = rows(x=minutes, y=curve.mean, line=looks[lag].name, step=curve.x)
     if not parts:

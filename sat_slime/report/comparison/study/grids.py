@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,14 +56,22 @@ class StudyGrid:
         return len(self.comparison.collection.runs)
 
     def scores(self, method: str, lag: int, quantity: str) -> Scores:
-        """{seed: late (accuracy, a share) or d_pi (nats)}."""
-        return self.comparison.by_seed(method, lag, quantity)
+        """{seed: late (accuracy, a share) or d_pi (nats)}, of the seeds that have it."""
+        found = self.comparison.by_seed(method, lag, quantity)
+        return {seed: value for seed, value in found.items() if math.isfinite(value)}
 
     @cached_property
     def radius(self) -> float | None:
         """The clip's radius; None where the two ends differ."""
         low, high = (self.settings.get(key) for key in RADII)
         return low if low == high else None
+
+    @property
+    def radius_text(self) -> str:
+        """The clip's radii as a reader is told them."""
+        if self.radius is not None:
+            return f"radius {self.radius:g}"
+        return "radii " + " and ".join(f"{self.settings.get(key)}" for key in RADII)
 
 
 @dataclass(frozen=True)

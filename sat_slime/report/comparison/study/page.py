@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from sat_slime.report.comparison.curves import key_to
 from sat_slime.report.comparison.methods import label_of
-from sat_slime.report.comparison.statistics import TEST
+from sat_slime.report.comparison.page import rules
 from sat_slime.report.comparison.study import figures as draw
 from sat_slime.report.comparison.study.effects import (
     Effect,
@@ -29,10 +28,8 @@ from sat_slime.report.comparison.study.tables import (
     tolerance_table,
 )
 from sat_slime.report.comparison.study.tolerance import KEPT
-from sat_slime.report.figure_files import save
-from sat_slime.report.page import Figure, Page, Sheet, check_out
-from sat_slime.runs import collapse
-from sat_slime.runs.folder import RunFolderError, writable
+from sat_slime.report.page import Figure, Page, Sheet, check_out, draw_alone
+from sat_slime.runs.folder import writable
 
 
 def figures(study: Study) -> Iterator[Figure]:
@@ -158,18 +155,9 @@ def write_study_report(path: str | Path, out: str | Path | None = None, only: Se
     check_out(folder)
     study = load_study(path)
     every = list(figures(study))
-    names = [figure.name for figure in every]
-    if unknown := [name for name in only if name not in names]:
-        raise RunFolderError(f"--figure {unknown[0]}: no such figure; there are {', '.join(names)}")
     with writable(folder):
         if only:
-            for figure in every:
-                if figure.name in only:
-                    drawing = figure.draw()
-                    if drawing is None:
-                        raise RunFolderError(f"--figure {figure.name}: these runs have no data for it")
-                    save(drawing, folder / "figures", figure.name)
-            return [folder / "figures" / f"{name}.png" for name in only]
+            return draw_alone(every, only, folder)
         return [_write_page(study, Path(path), folder, every)]
 
 
@@ -180,13 +168,7 @@ def _write_page(study: Study, path: Path, folder: Path, every: Sequence[Figure])
         page.figure(figure, f"{command} --figure {figure.name}")
     for sheet in tables(study):
         page.sheet(sheet)
-    rule = html.escape(str(collapse.__doc__).strip())
-    page.section(
-        "rules",
-        "Rules and tests",
-        f"<p>{html.escape(f'Differences: {TEST}.')}</p><pre>{rule}</pre>"
-        f"<p>This page again: <code>{html.escape(command)}</code></p>",
-    )
+    rules(page, command)
     return page.write(
         "report.html",
         title=path.resolve().name,

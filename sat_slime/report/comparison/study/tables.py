@@ -28,7 +28,7 @@ def tolerance_table(study: Study) -> Sheet:
             one = tolerance_of(grid, method)
             if one is None:
                 continue
-            interval = f"[{_bounded(one.low, one)}, {_bounded(one.high, one)}]"
+            interval = f"[{_bounded(one.low, one)}, {_bounded(one.high, one)}]" if one.n > 1 else DASH
             rows.append([grid.name, label_of(method), _bounded(one.lag, one), interval, str(one.n)])
             numbers.append([grid.name, method, *map(str, (one.lag, one.low, one.high, one.largest, one.n))])
     return Sheet(
@@ -49,7 +49,8 @@ def _bounded(lag: int, one: Tolerance) -> str:
 def level_table(grid: StudyGrid) -> Sheet:
     """Late accuracy and d_pi of every method of a grid at every lag."""
     rows: list[list[str]] = []
-    numbers: list[list[Any]] = [["method", "lag", "seeds", "late", "low", "high", "d_pi", "low", "high", "collapsed"]]
+    numbers: list[list[Any]] = [["method", "lag", "seeds"]]
+    numbers[0] += [f"{q} {part}" for q in ("late", "d_pi") for part in ("mean", "low", "high")] + ["collapsed"]
     for method in grid.methods:
         rows.append([Heading(label_of(method)), "", "", "", ""])
         for lag in grid.lags:
@@ -112,7 +113,8 @@ def grid_table(study: Study) -> Sheet:
     return Sheet(
         "grids",
         "Every grid",
-        "Runs that are planned, whole, not whole, and not begun. Every whole run is in the means and differences.",
+        "Runs that are planned, whole, not whole, and not begun. Every whole run is in the means and differences, but "
+        "for those that ran alone, which are in the times.",
         ["grid", "changes", "planned", "whole", "not whole", "not run", "collapsed"],
         rows,
     )

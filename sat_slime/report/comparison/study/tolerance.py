@@ -38,7 +38,7 @@ def tolerated_lag(scores: Mapping[int, Scores]) -> Tolerance | None:
             where a grid has not ended.
 
     Returns:
-        None without lag 1 or without another lag. The interval is that of resampled
+        None without lag 1 or another lag, and where nothing is learned at lag 1. The interval is that of resampled
         seeds: all ways to draw them where there are at most six, else random ones.
     """
     seeds = sorted(scores.get(REFERENCE, ()))
@@ -46,6 +46,8 @@ def tolerated_lag(scores: Mapping[int, Scores]) -> Tolerance | None:
     if len(lags) < 2 or not seeds:
         return None
     values = np.array([[scores[lag][seed] for seed in seeds] for lag in lags])
+    if not values[0].any():
+        return None
     draws = _draws(len(seeds))
     means = values[:, draws].mean(axis=2)
     tolerated = _largest(np.array(lags), means)

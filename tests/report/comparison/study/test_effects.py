@@ -52,9 +52,9 @@ def test_a_changed_setting_against_the_same_method_in_the_base(study):
 
 def test_other_methods_against_grpo_or_whichever_there_is(study):
     effects = {(one.label, one.where): one for one in method_effects(study, "gspo")}
-    one = effects["GRPO − GSPO", "lag 8"]
+    one = effects["GRPO − GSPO", "methods, lag 8"]
     assert one.late.n == 2 and late(one) == fmean(accuracy("grpo", 8, s) - accuracy("gspo", 8, s) for s in (0, 1))
-    assert ("SAT-GSPO − GSPO", "lag 8") in effects and not any("32" in where for _, where in effects)
+    assert ("SAT-GSPO − GSPO", "sweep, lag 8") in effects and not any("32" in where for _, where in effects)
 
 
 def test_the_radius_of_the_same_mismatch_is_chosen_by_d_pi(study):

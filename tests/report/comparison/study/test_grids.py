@@ -3,10 +3,12 @@
 import shutil
 
 import pytest
-from made_up_study import LAGS, SEEDS, write_grid
+from made_up_study import LAGS, SEEDS, STEPS, write_grid
 
 from sat_slime.report.comparison.study.effects import radius_lags
+from sat_slime.report.comparison.study.figures import seconds_per_update
 from sat_slime.report.comparison.study.grids import is_study, load_study
+from sat_slime.report.comparison.study.tables import tolerance_of
 from sat_slime.report.write import write_reports
 from sat_slime.runs.folder import RunFolderError
 
@@ -56,3 +58,29 @@ def test_a_lag_that_has_begun_counts_once_a_method_has_all_its_seeds(tmp_path):
     (grid,) = study.others
     assert grid.lags == [1, 8, 32] and grid.whole_lags == [8, 32]
     assert study.sweeps == [study.base] and radius_lags(study) == [8, 32]
+
+
+def test_a_seed_without_evaluations_is_not_compared(tmp_path):
+    path = write_grid(tmp_path, "sweep", ("gspo",), (1, 8))
+    write_grid(tmp_path, "other", ("grpo",), (1, 8))
+    (path / "runs" / "gspo-lag1-seed0" / "eval.jsonl").write_text("")
+    grid = next(grid for grid in load_study(tmp_path).grids if grid.name == "sweep")
+    assert set(grid.scores("gspo", 1, "late")) == {1, 2} and set(grid.scores("gspo", 1, "d_pi")) == set(SEEDS)
+    tolerance = tolerance_of(grid, "gspo")
+    assert (tolerance.lag, tolerance.n) == (1, 2)
+
+
+def test_an_interval_of_two_radii_is_told_as_both(tmp_path):
+    clip = {"method.clip.eps_low": 0.2, "method.clip.eps_high": 0.28}
+    write_grid(tmp_path, "sweep", ("gspo", "sat-gspo"), LAGS, clip)
+    write_grid(tmp_path, "methods", ("grpo",), (1, 8), clip)
+    (page,) = write_reports([tmp_path], None, [])
+    assert "radii 0.2 and 0.28, mean of lag 8, 32" in page.read_text()
+
+
+def test_the_time_of_an_update_is_its_part_of_the_iteration(tmp_path):
+    steps = {"pipeline.optimizer_steps_per_rollout": 2, "pipeline.iterations": STEPS // 2}
+    write_grid(tmp_path, "sweep", ("gspo",), (1, 8), steps)
+    write_grid(tmp_path, "alone", ("gspo",), (1, 8), steps, parallel=1)
+    (alone,) = [grid for grid in load_study(tmp_path).grids if grid.alone]
+    assert seconds_per_update(alone, "gspo") == pytest.approx({1: 0.15, 8: 0.15})

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 from made_up_study import LAGS, SEEDS, accuracy
 
-from sat_slime.report.comparison.study.figures import seconds_per_iteration
+from sat_slime.report.comparison.study.figures import seconds_per_update
 from sat_slime.report.comparison.study.grids import load_study
 from sat_slime.report.write import write_reports
 from sat_slime.runs.folder import RunFolderError
@@ -54,7 +54,7 @@ def test_the_frontier_has_the_means_of_the_runs(report):
 def test_time_is_that_of_runs_with_the_machine_to_themselves(folder, report):
     study = load_study(folder)
     (alone,) = [grid for grid in study.grids if grid.alone]
-    assert seconds_per_iteration(alone, "gspo") == pytest.approx({0: 0.4, 1: 0.3, 8: 0.3})
+    assert seconds_per_update(alone, "gspo") == pytest.approx({0: 0.4, 1: 0.3, 8: 0.3})
     rows = rows_of(report, "figures/time")
     assert float(rows[-1]["gspo lag 0: minutes"]) == pytest.approx(64 * 0.4 / 60)
     assert float(rows[-1]["gspo lag 0: accuracy"]) == pytest.approx(

@@ -46,3 +46,7 @@ def test_nothing_is_told_without_lag_1_and_another_of_its_seeds(scores):
 def test_many_seeds_are_drawn_at_random():
     scores = {1: dict.fromkeys(range(9), 0.8), 8: dict.fromkeys(range(9), 0.7)}
     assert tolerated_lag(scores) == Tolerance(lag=1, low=1, high=1, largest=8, n=9)
+
+
+def test_a_method_that_learns_nothing_at_lag_1_tolerates_nothing():
+    assert tolerated_lag({1: {0: 0.0, 1: 0.0}, 8: {0: 0.0, 1: 0.0}}) is None
