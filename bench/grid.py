@@ -14,6 +14,7 @@ those of all processes of the grid, by what they do; they are sampled, so a proc
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -133,12 +134,11 @@ def _sampled(process: subprocess.Popen) -> Counter[str]:
     used: dict[int, tuple[str, float]] = {}
     parent = psutil.Process(process.pid)
     while process.poll() is None:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             for one in (parent, *parent.children(recursive=True)):
-                spent = one.cpu_times()
-                used[one.pid] = _kind(one), spent.user + spent.system
-        except psutil.NoSuchProcess:
-            pass
+                with contextlib.suppress(psutil.NoSuchProcess):  # one that has ended, and may still stand there
+                    spent = one.cpu_times()
+                    used[one.pid] = _kind(one), spent.user + spent.system
         time.sleep(SAMPLE_EVERY_S)
     total: Counter[str] = Counter()
     for kind, spent in used.values():
