@@ -32,7 +32,7 @@ class Entry:
     method: str = ""
     lag: int | None = None
     seed: int | None = None
-    step: int | None = None
+    step: float | None = None
     steps: int | None = None
     """Optimizer steps of the whole run."""
     reward: float | None = None
@@ -113,7 +113,7 @@ def _run(root: Path, folder: RunFolder) -> Entry:
         method=method_label(section(config, "method")),
         lag=pipeline.get("lag"),
         seed=config.get("seed"),
-        step=newest.get("step"),
+        step=_finite(newest, "step"),
         steps=steps,
         reward=_finite(newest, "reward/mean"),
         d_pi=_finite(newest, "mismatch/d_pi"),
