@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Keeps what grids/frontier has, in docs/results/frontier: of each grid with an ended run an archive of rows, settings
+# Keeps what grids/frontier has, in docs/results/frontier: of each grid with runs an archive of rows, settings
 # and states, and the report with its tables and figures. What a machine writes about itself, its logs, is left out.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from sat_slime.config import load_config
 from sat_slime.config.exits import how_it_ended
 from sat_slime.grid.state import CellState, GridFolder, last_sign
 from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.rows import read_metrics
+from sat_slime.runs.reading import load_run
 
 POLL_S = 0.5
 """Seconds between looks at the running cells."""
@@ -156,10 +155,11 @@ class GridRun:
             self._starting = True
             try:
                 process = self.cells.start(arguments, output)
-                self._starting = False
             except _EndAsked:
                 self.waiting.appendleft(state)
                 return
+            finally:
+                self._starting = False
         self.running.append(Active(state, process, run))
         again = f", attempt {state.attempts + 1}" if state.attempts else ""
         self._note(state, "running", ("goes on from its newest checkpoint" if goes_on else "started") + again)
@@ -261,6 +261,5 @@ class GridRun:
 
 def collapse_note(run: RunFolder) -> str | None:
     """What the collapse rule says of a finished run."""
-    pipeline = load_config(run.config).pipeline
-    period = max(1, pipeline.lag * pipeline.optimizer_steps_per_rollout)
-    return judge(read_metrics(run.metrics), read_metrics(run.eval), period).sentence() or None
+    data = load_run(run.path).data
+    return judge(data.metrics, data.evals, data.period).sentence() or None

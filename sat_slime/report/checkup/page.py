@@ -15,7 +15,7 @@ from sat_slime.report.checkup.dump_symptoms import LEAST_TAIL, dump_symptoms
 from sat_slime.report.checkup.rollout_facts import longest_version
 from sat_slime.report.checkup.tables import percent, tables
 from sat_slime.report.checkup.unknown import unknown
-from sat_slime.report.page import Figure, Page, Sheet, check_out, listed, warning_box
+from sat_slime.report.page import Figure, Page, Sheet, listed, warning_box
 from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import writable
 from sat_slime.runs.reading import RunData
@@ -44,8 +44,8 @@ def write_findings(
     folder: Path,
     figures: Callable[[RunData], Iterable[Figure]],
 ) -> Findings:
-    """Write the page with its tables and figures. figures: of the curves. Raises RunFolderError."""
-    check_out(folder)
+    """Write the page with its tables and figures into a folder that `check_out` accepts. figures: of the curves. Raises
+    RunFolderError."""
     of_curves = symptoms(found.data.metrics, found.data.evals)
     seen = [*of_curves, *(one for one in dump_symptoms(found) if one.name not in {other.name for other in of_curves})]
     told = Findings(
