@@ -13,7 +13,7 @@ from sat_slime.report.comparison.contrasts import score_curve
 from sat_slime.report.comparison.curves import looks_of, seed_curve
 from sat_slime.report.comparison.methods import label_of
 from sat_slime.report.comparison.statistics import mean_interval
-from sat_slime.report.comparison.study.effects import Effect, radius_lags, variant_effects
+from sat_slime.report.comparison.study.effects import Effect, variant_effects
 from sat_slime.report.comparison.study.grids import Study, StudyGrid
 from sat_slime.report.comparison.study.tolerance import KEPT, REFERENCE
 from sat_slime.report.drawing import (
@@ -78,7 +78,8 @@ def draw_radius(study: Study) -> Drawing | None:
     """Late accuracy and d_pi by the clip's radius, a panel each for every lag at which there are several."""
     others = [grid for grid in study.by_radius.values() if grid is not study.base]
     looks = looks_of([method for method in study.base.methods if any(method in grid.methods for grid in others)])
-    panels = [partial(_by_radius, looks, study, lag, quantity) for lag in radius_lags(study) for quantity in _NAMES]
+    lags = sorted({lag for grid in others for lag in grid.whole_lags})
+    panels = [partial(_by_radius, looks, study, lag, quantity) for lag in lags for quantity in _NAMES]
     return column_of(panels, height=240, zoom=False)
 
 

@@ -91,8 +91,11 @@ class Study:
 
     @property
     def sweeps(self) -> list[StudyGrid]:
-        """Grids with at least three lags that some method has run whole, lag 1 among them."""
-        return [grid for grid in self.grids if len(grid.whole_lags) > 2 and 1 in grid.whole_lags and not grid.alone]
+        """Grids with at least three lags that some method has run whole, lag 1 among them. Another radius of the clip
+        is no sweep of its own: it is read against the base's."""
+        radii = [grid for grid in self.by_radius.values() if grid is not self.base]
+        grids = [grid for grid in self.grids if grid not in radii and not grid.alone]
+        return [grid for grid in grids if len(grid.whole_lags) > 2 and 1 in grid.whole_lags]
 
     @property
     def variants(self) -> list[StudyGrid]:

@@ -92,10 +92,11 @@ def _every_table(study: Study) -> Iterator[Sheet]:
         "Each seed takes the radius that is best on the other seeds.",
         best_radius_effects(study),
     )
-    for grid in study.sweeps:
-        yield effect_table(
-            f"sat_{grid.name}", f"{grid.name}: SAT against its base", "Corrected together.", sat_effects(grid)
-        )
+    for grid in study.grids:
+        if not grid.alone:
+            yield effect_table(
+                f"sat_{grid.name}", f"{grid.name}: SAT against its base", "Corrected together.", sat_effects(grid)
+            )
     yield effect_table(
         "methods", "Other methods", "At the base's settings, against GRPO. Corrected together.", method_effects(study)
     )

@@ -60,6 +60,20 @@ def test_a_lag_that_has_begun_counts_once_a_method_has_all_its_seeds(tmp_path):
     assert study.sweeps == [study.base] and radius_lags(study) == [8, 32]
 
 
+def test_another_radius_is_no_sweep_however_many_lags_it_has(tmp_path):
+    write_grid(tmp_path, "sweep", ("gspo", "sat-gspo"), LAGS)
+    for radius, lags in ((0.05, (1, 8, 32)), (0.4, (8, 32))):
+        clip = {"method.clip.eps_low": radius, "method.clip.eps_high": radius}
+        write_grid(tmp_path, f"eps-{radius}", ("gspo", "sat-gspo"), lags, clip)
+    study = load_study(tmp_path)
+    assert study.sweeps == [study.base] and [grid.name for grid in study.variants] == ["eps-0.05", "eps-0.4"]
+    assert radius_lags(study) == [8, 32]
+    (page,) = write_reports([tmp_path], None, [])
+    header = (page.parent / "figures/radius.csv").read_text().splitlines()[0]
+    assert "lag 1: radius" in header and "lag 1 gspo late: mean" in header
+    assert "eps-0.05: SAT against its base" in page.read_text()
+
+
 def test_a_seed_without_evaluations_is_not_compared(tmp_path):
     path = write_grid(tmp_path, "sweep", ("gspo",), (1, 8))
     write_grid(tmp_path, "other", ("grpo",), (1, 8))
