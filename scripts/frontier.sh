@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The study of docs/results/frontier/plan.md, in its order: 985 runs. Ended at any time, it goes on when it is given
+# The study of docs/results/frontier/plan.md, in its order: 1025 runs. Ended at any time, it goes on when it is given
 # again. Then: sat-slime report grids/frontier
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -24,13 +24,14 @@ grid eps-0.4
 for name in eps-0.1 eps-0.05; do grid "$name" --only gspo@1 --only sat-gspo@1; done
 grid sweep --only @2 --only @16 --only @64
 grid sweep
+for name in eps-0.02 eps-0.005; do grid "$name" --only gspo@1 --only sat-gspo@1; done
+grid alone
 grid methods --only @8 --only @32
 grid stern --only @1 --only @8 --only @32
 for name in collapse-top1 collapse-longer collapse-layers; do grid "$name"; done
 grid fp8
 for name in "${parts[@]}"; do grid "$name" --only sat-gspo@8; done
 for name in half-lr double-kl; do grid "$name" --only gspo --only sat-gspo; done
-grid alone
 for name in "${parts[@]}"; do grid "$name" --only sat-gspo; done
 grid stern
 for name in "${radii[@]}" half-lr double-kl "${parts[@]}" methods; do grid "$name"; done
