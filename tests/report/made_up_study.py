@@ -22,6 +22,10 @@ def d_pi(method, lag, seed, radius=0.2) -> float:
     return (0.3 if method.startswith("sat-") else 1.0) * radius * (1 + lag) / 10 + 0.001 * seed
 
 
+def clipped(method, radius=0.2) -> float:
+    return (0.004 if method.startswith("sat-") else 0.002) / radius
+
+
 def write_grid(folder, name, methods, lags, settings=None, parallel=2, seeds=SEEDS, planned=SEEDS):
     """A grid as `sat-slime grid` leaves it; the seeds of `planned` that are not in `seeds` have not run."""
     values = {"name": name, "methods": list(methods), "lags": list(lags), "seeds": list(planned), "parallel": parallel}
@@ -42,6 +46,7 @@ def write_grid(folder, name, methods, lags, settings=None, parallel=2, seeds=SEE
                     {
                         "step": step,
                         "mismatch/d_pi": d_pi(method, lag, seed, radius),
+                        "clip/fraction": clipped(method, radius) * (2 * step / (STEPS + 1)),
                         "time/step": 0.3 + 0.1 * (lag == 0),
                     }
                     for step in range(1, STEPS + 1)

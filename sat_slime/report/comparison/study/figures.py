@@ -36,6 +36,7 @@ from sat_slime.report.looks import BLACK, COLOURS, GREY, Look, apart
 from sat_slime.runs.reading import section
 
 _NAMES = {"late": ("late accuracy, %", 100.0), "d_pi": ("d_pi, nats", 1.0)}
+_ACROSS = {"d_pi": ("d_pi, nats", 1.0), "clipped": ("clipped, % of the tokens", 100.0)}
 _SPREAD = 0.24
 """How far apart methods stand at one lag, in the distance of two lags."""
 
@@ -139,42 +140,63 @@ def _points(
     return Plot(layered(bars, *lines(base, drawn, tips), title=place), drawn)
 
 
-def draw_plane(study: Study) -> Drawing | None:
-    """Late accuracy against d_pi, a point for each method and grid, a panel for each lag of the variants."""
+def draw_plane(study: Study, across: str) -> Drawing | None:
+    """Late accuracy against another quantity, a point for each method and grid, a panel for each lag of the variants.
+    Points that differ in the clip's radius alone are joined, from the smallest radius to the largest.
+
+    across: d_pi, or clipped, the share of the tokens that the clip takes the gradient of.
+    """
     lags = sorted({lag for grid in study.variants for lag in grid.lags})
     looks = looks_of(_methods(study.grids))
-    return column_of([partial(_plane, looks, study, lag) for lag in lags], height=320, linked=False)
+    return column_of([partial(_plane, looks, study, lag, across) for lag in lags], height=320, linked=False)
 
 
-def _plane(looks: Mapping[str, Look], study: Study, lag: int, table: Table, shown: alt.Parameter) -> Plot | None:
+def _plane(
+    looks: Mapping[str, Look], study: Study, lag: int, across: str, table: Table, shown: alt.Parameter
+) -> Plot | None:
     grids = [grid for grid in study.grids if lag in grid.lags and not grid.alone]
     grids = [grid for grid in grids if grid not in study.sweeps or grid is study.base]
-    points: list[tuple[str, str, float, float]] = []
+    points: list[tuple[str, StudyGrid, float, float]] = []
     for grid in grids:
         for method in grid.methods:
-            late, d_pi = (mean_interval(list(grid.scores(method, lag, q).values())).mean for q in ("late", "d_pi"))
-            if np.isfinite(late) and np.isfinite(d_pi):
-                points.append((method, grid.name, d_pi, 100 * late))
+            scores = grid.clipped(method, lag) if across == "clipped" else grid.scores(method, lag, across)
+            x, late = (mean_interval(list(found.values())).mean for found in (scores, grid.scores(method, lag, "late")))
+            if np.isfinite(late) and x > 0:
+                points.append((method, grid, _ACROSS[across][1] * x, 100 * late))
     if not points:
         return None
-    methods, names, x, y = zip(*points, strict=True)
-    columns = {"method": methods, "grid": names, "d_pi": x, "late": y}
+    methods, at, x_values, y_values = zip(*points, strict=True)
+    names = [grid.name for grid in at]
+    columns = {"method": methods, "grid": names, across: x_values, "late": y_values}
     table |= {f"lag {lag}: {name}": np.array(values) for name, values in columns.items()}
-    varied = {grid.name for grid in grids if grid is not study.base and study.changed(grid)}
-    labels = [name if name in varied else "" for name in names]
-    data = rows(x=x, y=y, line=[looks[one].name for one in methods], grid=names, label=labels)
+    radii = {grid.name: radius for radius, grid in study.by_radius.items()}
+    data = rows(
+        x=x_values,
+        y=y_values,
+        line=[looks[one].name for one in methods],
+        grid=names,
+        label=[grid.name if grid is not study.base and study.changed(grid) else "" for grid in at],
+        below=[one.startswith("sat-") for one in methods],
+        radius=[radii.get(name) for name in names],
+    )
+    title = _ACROSS[across][0]
     base = (
         alt.Chart(data)
         .transform_filter(shown)
         .encode(
-            alt.X("x:Q", title="d_pi, nats", **log_axis(padding=12)),
-            alt.Y("y:Q", title="late accuracy, %", scale=alt.Scale(zero=False)),
+            alt.X("x:Q", title=title, **log_axis(padding=50)),
+            alt.Y("y:Q", title="late accuracy, %", scale=alt.Scale(zero=False, nice=False, padding=16)),
         )
     )
     drawn = [looks[method] for method in dict.fromkeys(methods)]
-    tips = [tip("line:N", "method"), tip("grid:N", "grid"), tip("x:Q", "d_pi, nats"), tip("y:Q", "late accuracy, %")]
-    named = base.mark_text(align="left", dx=7, dy=-4, fontSize=10, opacity=0.7).encode(text="label:N")
-    return Plot(layered(markers(base, drawn, size=60), named, pointed(base, tips), title=f"lag {lag}"), drawn)
+    tips = [tip("line:N", "method"), tip("grid:N", "grid"), tip("x:Q", title), tip("y:Q", "late accuracy, %")]
+    joined_radii = base.transform_filter("isValid(datum.radius)").encode(order=alt.Order("radius:Q"))
+    layers = lines(joined_radii, drawn, tips, strokeWidth=1, opacity=0.5)
+    layers += [markers(base.transform_filter("!isValid(datum.radius)"), drawn), pointed(base, tips)]
+    for where, dy in (("!datum.below", -6), ("datum.below", 11)):
+        named = base.transform_filter(where).mark_text(align="left", dx=6, dy=dy, fontSize=10, opacity=0.7)
+        layers.append(named.encode(text="label:N"))
+    return Plot(layered(*layers, title=f"lag {lag}"), drawn)
 
 
 _TOLD = Look("at least a lead", BLACK, "-", "o", filled=True)

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sat_slime.grid.state import GridFolder
 from sat_slime.report.comparison.collection import collect, told_settings
 from sat_slime.report.comparison.contrasts import Comparison, Scores
@@ -59,6 +61,15 @@ class StudyGrid:
         """{seed: late (accuracy, a share) or d_pi (nats)}, of the seeds that have it."""
         found = self.comparison.by_seed(method, lag, quantity)
         return {seed: value for seed, value in found.items() if math.isfinite(value)}
+
+    def clipped(self, method: str, lag: int) -> Scores:
+        """{seed: the share of the tokens that the clip takes the gradient of, mean over all steps}."""
+        found = {}
+        for run in self.comparison.collection.of(method, lag):
+            shares = run.data.metrics.get("clip/fraction", np.zeros(0))
+            if run.seed is not None and np.isfinite(shares).any():
+                found[run.seed] = float(np.nanmean(shares))
+        return found
 
     @cached_property
     def radius(self) -> float | None:

@@ -51,8 +51,15 @@ def figures(study: Study) -> Iterator[Figure]:
         "plane",
         "Accuracy against mismatch",
         f"A point for each method of each grid, mean over seeds; upper left is best. Points without a name are of the "
-        f"base's settings. {key}",
-        partial(draw.draw_plane, study),
+        f"base's settings; those that differ in the clip's radius alone are joined. {key}",
+        partial(draw.draw_plane, study, "d_pi"),
+    )
+    yield Figure(
+        "clipped",
+        "Accuracy against what is clipped",
+        "As above, over the share of the tokens that the clip takes the gradient of, mean over all steps. A smaller "
+        "radius clips more, and so does SAT: where their lines are one, SAT is a smaller radius.",
+        partial(draw.draw_plane, study, "clipped"),
     )
     yield Figure(
         "variants",

@@ -50,24 +50,27 @@ def level_table(grid: StudyGrid) -> Sheet:
     """Late accuracy and d_pi of every method of a grid at every lag."""
     rows: list[list[str]] = []
     numbers: list[list[Any]] = [["method", "lag", "seeds"]]
-    numbers[0] += [f"{q} {part}" for q in ("late", "d_pi") for part in ("mean", "low", "high")] + ["collapsed"]
+    numbers[0] += [f"{q} {part}" for q in ("late", "d_pi") for part in ("mean", "low", "high")]
+    numbers[0] += ["clipped", "collapsed"]
     for method in grid.methods:
-        rows.append([Heading(label_of(method)), "", "", "", ""])
+        rows.append([Heading(label_of(method)), "", "", "", "", ""])
         for lag in grid.lags:
             late, d_pi = (mean_interval(list(grid.scores(method, lag, q).values())) for q in ("late", "d_pi"))
             if not late.n and not d_pi.n:
                 continue
             collapsed = grid.comparison.summary(method, lag).collapsed
+            clipped = mean_interval(list(grid.clipped(method, lag).values()))
             told = [estimate_text(late, PERCENT, 1), estimate_text(d_pi, NATS, 4)]
+            told.append(f"{100 * clipped.mean:.2f}" if clipped.n else DASH)
             rows.append([f"lag {lag}", *told, str(max(late.n, d_pi.n)), str(collapsed) if collapsed else DASH])
             estimates = [value for one in (late, d_pi) for value in (one.mean, one.low, one.high)]
-            numbers.append([method, lag, max(late.n, d_pi.n), *estimates, collapsed])
+            numbers.append([method, lag, max(late.n, d_pi.n), *estimates, clipped.mean, collapsed])
     return Sheet(
         f"levels_{grid.name}",
         f"{grid.name}: late accuracy and d_pi",
-        "Means over seeds [95 % interval, Student's t]: late accuracy in %, d_pi in nats; runs that collapsed by the "
-        "rule.",
-        ["", "late, %", "d_pi", "seeds", "collapsed"],
+        "Means over seeds [95 % interval, Student's t]: late accuracy in %, d_pi in nats; the share of the tokens that "
+        "the clip takes the gradient of, mean over all steps; runs that collapsed by the rule.",
+        ["", "late, %", "d_pi", "clipped, %", "seeds", "collapsed"],
         rows,
         numbers=numbers,
     )

@@ -4,7 +4,7 @@ import csv
 from statistics import fmean
 
 import pytest
-from made_up_study import LAGS, SEEDS, accuracy
+from made_up_study import LAGS, SEEDS, accuracy, clipped
 
 from sat_slime.report.comparison.study.figures import seconds_per_update
 from sat_slime.report.comparison.study.grids import load_study
@@ -28,7 +28,7 @@ def rows_of(report, name):
 def test_the_page_has_every_figure_and_table(report):
     page = (report / "report.html").read_text()
     assert "a study of 6 grids; base: sweep" in page
-    for name in ("lags", "radius", "plane", "variants", "time"):
+    for name in ("lags", "radius", "plane", "clipped", "variants", "time"):
         assert f'<figure id="{name}">' in page and (report / f"figures/{name}.png").stat().st_size > 10_000
     for name in ("tolerance", "primary", "best_radius", "sat_sweep", "variants_gspo", "levels_sweep", "grids"):
         assert f'<section id="{name}">' in page and rows_of(report, f"tables/{name}")
@@ -49,6 +49,19 @@ def test_the_frontier_has_the_means_of_the_runs(report):
         for method in ("gspo", "sat-gspo"):
             expected = 100 * fmean(accuracy(method, lag, seed) for seed in SEEDS)
             assert float(row[f"sweep {method} late: mean"]) == pytest.approx(expected)
+
+
+def test_what_is_clipped_is_the_mean_over_all_steps(report):
+    """The share rises from step to step, so that a mean over the last ones would be another."""
+    rows = rows_of(report, "figures/clipped")
+    points = {(row["lag 8: method"], row["lag 8: grid"]): row for row in rows}
+    for method, grid, radius in (("gspo", "sweep", 0.2), ("sat-gspo", "eps-0.05", 0.05), ("gspo", "half-lr", 0.2)):
+        point = points[method, grid]
+        assert float(point["lag 8: clipped"]) == pytest.approx(100 * clipped(method, radius))
+        expected = 100 * fmean(accuracy(method, 8, seed, radius) for seed in SEEDS)
+        assert float(point["lag 8: late"]) == pytest.approx(expected)
+    level = next(row for row in rows_of(report, "tables/levels_sweep") if (row["method"], row["lag"]) == ("gspo", "8"))
+    assert float(level["clipped"]) == pytest.approx(clipped("gspo"))
 
 
 def test_time_is_that_of_runs_with_the_machine_to_themselves(folder, report):
