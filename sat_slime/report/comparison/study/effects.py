@@ -11,6 +11,7 @@ from sat_slime.report.comparison.contrasts import Scores
 from sat_slime.report.comparison.methods import label_of, pairs_without
 from sat_slime.report.comparison.statistics import Difference, holm, paired_difference
 from sat_slime.report.comparison.study.grids import Study, StudyGrid
+from sat_slime.report.comparison.study.tolerance import REFERENCE
 
 LONG_LAG = 8
 """Lags from here on are long."""
@@ -82,6 +83,18 @@ def sat_effects(grid: StudyGrid) -> list[Effect]:
         if len(long) > 1:
             entries.append(_pooled(label, f"mean of {_lag_text(long)}", [at[lag] for lag in long]))
     return _corrected(entries)
+
+
+def lag_effects(grid: StudyGrid) -> list[Effect]:
+    """Every method of a sweep at each lag against itself at lag 1."""
+    return _corrected(
+        [
+            _Entry(label_of(method), f"lag {lag} − {REFERENCE}", _sides((grid, method, lag), (grid, method, REFERENCE)))
+            for method in grid.methods
+            for lag in grid.lags
+            if lag != REFERENCE
+        ]
+    )
 
 
 def _sat_pairs(grid: StudyGrid) -> list[tuple[str, str]]:

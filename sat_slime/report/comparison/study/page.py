@@ -14,6 +14,7 @@ from sat_slime.report.comparison.study import figures as draw
 from sat_slime.report.comparison.study.effects import (
     Effect,
     best_radius_effects,
+    lag_effects,
     method_effects,
     primary_effects,
     sat_effects,
@@ -86,6 +87,13 @@ def tables(study: Study) -> Iterator[Sheet]:
 
 def _every_table(study: Study) -> Iterator[Sheet]:
     yield tolerance_table(study)
+    for grid in study.sweeps:
+        yield effect_table(
+            f"lag_{grid.name}",
+            f"{grid.name}: what lag costs",
+            "Each method against itself at lag 1. Corrected together.",
+            lag_effects(grid),
+        )
     yield effect_table(
         "primary",
         "Is SAT more than a smaller radius?",

@@ -7,6 +7,7 @@ from made_up_study import LAGS, SEEDS, accuracy, d_pi
 
 from sat_slime.report.comparison.study.effects import (
     best_radius_effects,
+    lag_effects,
     method_effects,
     primary_effects,
     radius_of_same_mismatch,
@@ -39,6 +40,17 @@ def test_sat_against_its_base_at_each_lag_and_over_the_long_ones(study):
     # corrected together: six comparisons, so that the least p is multiplied by six
     least = min(effects.values(), key=lambda one: one.late.p_value)
     assert least.late.p_holm == pytest.approx(6 * least.late.p_value)
+
+
+def test_each_lag_against_lag_1_of_the_same_method(study):
+    effects = {(one.label, one.where): one for one in lag_effects(study.base)}
+    assert set(effects) == {(m, f"lag {lag} − 1") for m in ("GSPO", "SAT-GSPO") for lag in LAGS if lag != 1}
+    one = effects["GSPO", "lag 32 − 1"]
+    assert one.late.n == len(SEEDS)
+    assert late(one) == fmean(accuracy("gspo", 32, s) - accuracy("gspo", 1, s) for s in SEEDS)
+    assert late(effects["SAT-GSPO", "lag 0 − 1"]) == fmean(
+        accuracy("sat-gspo", 0, s) - accuracy("sat-gspo", 1, s) for s in SEEDS
+    )
 
 
 def test_a_changed_setting_against_the_same_method_in_the_base(study):

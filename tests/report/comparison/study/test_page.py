@@ -30,7 +30,16 @@ def test_the_page_has_every_figure_and_table(report):
     assert "a study of 6 grids; base: sweep" in page
     for name in ("lags", "radius", "plane", "clipped", "variants", "time"):
         assert f'<figure id="{name}">' in page and (report / f"figures/{name}.png").stat().st_size > 10_000
-    for name in ("tolerance", "primary", "best_radius", "sat_sweep", "variants_gspo", "levels_sweep", "grids"):
+    for name in (
+        "tolerance",
+        "lag_sweep",
+        "primary",
+        "best_radius",
+        "sat_sweep",
+        "variants_gspo",
+        "levels_sweep",
+        "grids",
+    ):
         assert f'<section id="{name}">' in page and rows_of(report, f"tables/{name}")
     assert "70 whole runs in 6 grids; 0 not whole, 2 planned, not run. Collapsed by the rule: 0." in page
 
