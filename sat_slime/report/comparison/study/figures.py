@@ -236,16 +236,18 @@ def _effects(title: str, effects: Sequence[Effect], table: Table, shown: alt.Par
 
 
 def draw_time(study: Study) -> Drawing | None:
-    """Accuracy against wall-clock, a line for each lag, a panel for each method whose seconds were measured alone."""
+    """Accuracy against wall-clock, a line for each lag, a panel for each method of the base. A method that has not run
+    alone takes the seconds of the first that has: they are those of the pipeline much more than of a method."""
     alone = [grid for grid in study.others if grid.alone]
     if not alone:
         return None
     colours = list(COLOURS.values())
     looks = apart(Look(f"lag {lag}", colours[i % len(colours)], "-", "o") for i, lag in enumerate(alone[0].lags))
     by_lag = dict(zip(alone[0].lags, looks, strict=True))
+    measured = {method: seconds_per_update(alone[0], method) for method in alone[0].methods}
+    other = next(iter(measured.values()))
     panels = [
-        partial(_over_time, by_lag, study.base, method, seconds_per_update(alone[0], method))
-        for method in alone[0].methods
+        partial(_over_time, by_lag, study.base, method, measured.get(method, other)) for method in study.base.methods
     ]
     return column_of(panels, height=250)
 

@@ -72,8 +72,8 @@ def figures(study: Study) -> Iterator[Figure]:
     yield Figure(
         "time",
         "Accuracy against wall-clock",
-        "Accuracy is that of the base; an iteration takes the median seconds of runs of that lag that had the machine "
-        "to themselves.",
+        "Accuracy is that of the base; an update takes the median seconds of runs of that lag that had the machine to "
+        "themselves, of the same method where it has such runs.",
         partial(draw.draw_time, study),
     )
 

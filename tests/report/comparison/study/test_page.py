@@ -79,6 +79,7 @@ def test_time_is_that_of_runs_with_the_machine_to_themselves(folder, report):
     assert seconds_per_update(alone, "gspo") == pytest.approx({0: 0.4, 1: 0.3, 8: 0.3})
     rows = rows_of(report, "figures/time")
     assert float(rows[-1]["gspo lag 0: minutes"]) == pytest.approx(64 * 0.4 / 60)
+    assert float(rows[-1]["sat-gspo lag 0: minutes"]) == pytest.approx(64 * 0.4 / 60)  # it has not run alone itself
     assert float(rows[-1]["gspo lag 0: accuracy"]) == pytest.approx(
         100 * fmean(accuracy("gspo", 0, seed) for seed in SEEDS)
     )
