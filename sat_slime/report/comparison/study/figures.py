@@ -155,7 +155,7 @@ def _plane(
     looks: Mapping[str, Look], study: Study, lag: int, across: str, table: Table, shown: alt.Parameter
 ) -> Plot | None:
     grids = [grid for grid in study.grids if lag in grid.lags and not grid.alone]
-    grids = [grid for grid in grids if grid not in study.sweeps or grid is study.base]
+    grids = [grid for grid in grids if grid not in study.sweeps or not study.changed(grid)]
     points: list[tuple[str, StudyGrid, float, float]] = []
     for grid in grids:
         for method in grid.methods:
@@ -192,7 +192,8 @@ def _plane(
     tips = [tip("line:N", "method"), tip("grid:N", "grid"), tip("x:Q", title), tip("y:Q", "late accuracy, %")]
     joined_radii = base.transform_filter("isValid(datum.radius)").encode(order=alt.Order("radius:Q"))
     layers = lines(joined_radii, drawn, tips, strokeWidth=1, opacity=0.5)
-    layers += [markers(base.transform_filter("!isValid(datum.radius)"), drawn), pointed(base, tips)]
+    single = base.transform_filter("!isValid(datum.radius)")
+    layers += [markers(single, drawn), pointed(single, tips)]
     for where, dy in (("!datum.below", -6), ("datum.below", 11)):
         named = base.transform_filter(where).mark_text(align="left", dx=6, dy=dy, fontSize=10, opacity=0.7)
         layers.append(named.encode(text="label:N"))

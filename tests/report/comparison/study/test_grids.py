@@ -65,13 +65,17 @@ def test_another_radius_is_no_sweep_however_many_lags_it_has(tmp_path):
     for radius, lags in ((0.05, (1, 8, 32)), (0.4, (8, 32))):
         clip = {"method.clip.eps_low": radius, "method.clip.eps_high": radius}
         write_grid(tmp_path, f"eps-{radius}", ("gspo", "sat-gspo"), lags, clip)
+    write_grid(tmp_path, "methods", ("grpo",), (1, 8, 32))
     study = load_study(tmp_path)
-    assert study.sweeps == [study.base] and [grid.name for grid in study.variants] == ["eps-0.05", "eps-0.4"]
+    assert [grid.name for grid in study.sweeps] == ["sweep", "methods"]
+    assert [grid.name for grid in study.variants] == ["eps-0.05", "eps-0.4"]
     assert radius_lags(study) == [8, 32]
     (page,) = write_reports([tmp_path], None, [])
     header = (page.parent / "figures/radius.csv").read_text().splitlines()[0]
     assert "lag 1: radius" in header and "lag 1 gspo late: mean" in header
     assert "eps-0.05: SAT against its base" in page.read_text()
+    plane = (page.parent / "figures/plane.csv").read_text()
+    assert "grpo,methods," in plane and "sat-gspo,eps-0.4," in plane
 
 
 def test_a_seed_without_evaluations_is_not_compared(tmp_path):
