@@ -12,7 +12,8 @@ pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'
 
 from answer_kinds import RIGHT_ANSWERS, WRONG_ANSWERS, drawn
 from label_kinds import DIFFERENT, EQUAL, LABELS, rows
-from written_answers import WRITTEN_RIGHT, WRITTEN_WRONG
+from written_right import WRITTEN_RIGHT
+from written_wrong import WRITTEN_WRONG
 
 from sat_slime.reward.comparison import compare
 from sat_slime.reward.modes import judge
