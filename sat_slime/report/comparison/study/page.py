@@ -58,8 +58,9 @@ def figures(study: Study) -> Iterator[Figure]:
     yield Figure(
         "clipped",
         "Accuracy against what is clipped",
-        "As above, over the share of the tokens that the clip takes the gradient of, mean over all steps. A smaller "
-        "radius clips more, and so does SAT: where their lines are one, SAT is a smaller radius.",
+        "The same points over the share of the tokens that the clip takes the gradient of, mean over all steps; those "
+        "that clip nothing are left out. A smaller radius clips more, and so does SAT: where their lines are one, SAT "
+        f"adds nothing to a smaller radius. {key}",
         partial(draw.draw_plane, study, "clipped"),
     )
     yield Figure(

@@ -7,7 +7,7 @@ import pytest
 from made_up_study import LAGS, SEEDS, accuracy, clipped
 
 from sat_slime.report.comparison.study.figures import seconds_per_update
-from sat_slime.report.comparison.study.grids import load_study
+from sat_slime.report.comparison.study.grids import StudyGrid, load_study
 from sat_slime.report.write import write_reports
 from sat_slime.runs.folder import RunFolderError
 
@@ -71,6 +71,13 @@ def test_what_is_clipped_is_the_mean_over_all_steps(report):
         assert float(point["lag 8: late"]) == pytest.approx(expected)
     level = next(row for row in rows_of(report, "tables/levels_sweep") if (row["method"], row["lag"]) == ("gspo", "8"))
     assert float(level["clipped"]) == pytest.approx(clipped("gspo"))
+
+
+def test_what_clips_nothing_has_no_place_on_a_logarithmic_axis(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(StudyGrid, "clipped", lambda self, method, lag: {0: 0.0 if method == "gspo" else 0.1})
+    write_reports([folder], tmp_path / "out", ["clipped"])
+    points = rows_of(tmp_path / "out", "figures/clipped")
+    assert {row["lag 8: method"] for row in points if row["lag 8: method"]} == {"grpo", "sat-gspo"}
 
 
 def test_time_is_that_of_runs_with_the_machine_to_themselves(folder, report):
