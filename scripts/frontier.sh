@@ -27,10 +27,10 @@ grid sweep
 for name in eps-0.02 eps-0.005; do grid "$name" --only gspo@1 --only sat-gspo@1; done
 grid alone
 grid methods --only @8 --only @32
-grid stern --only @1 --only @8 --only @32
-for name in collapse-top1 collapse-longer collapse-layers; do grid "$name"; done
 grid fp8
 for name in "${parts[@]}"; do grid "$name" --only sat-gspo@8; done
+grid stern --only @1 --only @8 --only @32
+for name in collapse-top1 collapse-longer collapse-layers; do grid "$name"; done
 for name in half-lr double-kl; do grid "$name" --only gspo --only sat-gspo; done
 for name in "${parts[@]}"; do grid "$name" --only sat-gspo; done
 grid stern
