@@ -13,9 +13,11 @@ LAGS = (0, 1, 2, 8, 32)
 
 
 def accuracy(method, lag, seed, radius=0.2) -> float:
-    """GSPO loses a point for each lag, from a radius of 0.05 on half of it; SAT loses a third of a point."""
+    """GSPO loses a point for each lag, from a radius of 0.05 on half of it; SAT loses a third of a point.
+    R3 adds a point."""
     lost = 0.003 if method.startswith("sat-") else 0.005 if radius <= 0.05 else 0.01
-    return 0.6 + 0.02 * seed - lost * lag + 0.001 * ((7 * seed + lag) % 3)
+    gained = 0.01 if method.endswith("-r3") else 0.0
+    return 0.6 + gained + 0.02 * seed - lost * lag + 0.001 * ((7 * seed + lag) % 3)
 
 
 def d_pi(method, lag, seed, radius=0.2) -> float:

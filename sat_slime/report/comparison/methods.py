@@ -42,3 +42,10 @@ def pairs_without(stabilizer: str, names: list[str]) -> list[tuple[str, str]]:
     """(name, name of that method without the stabilizer) of the methods that have it."""
     methods = [method for method in map(method_called, names) if method and method.has(stabilizer)]
     return [(method.name, method.without(stabilizer).name) for method in methods]
+
+
+def stabilizers_beside(names: list[str]) -> list[str]:
+    """Names of the stabilizers that methods of these names have beside their bases, in the order in which they come."""
+    methods = [method for method in map(method_called, names) if method]
+    beside = [one.name for method in methods for one in method.stabilizers if one is not method.base]
+    return list(dict.fromkeys(beside))

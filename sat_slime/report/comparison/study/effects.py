@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sat_slime.report.comparison.contrasts import Scores
-from sat_slime.report.comparison.methods import label_of, pairs_without
+from sat_slime.report.comparison.methods import label_of, pairs_without, stabilizers_beside
 from sat_slime.report.comparison.statistics import Difference, holm, paired_difference
 from sat_slime.report.comparison.study.grids import Study, StudyGrid
 from sat_slime.report.comparison.study.tolerance import REFERENCE
@@ -114,21 +114,37 @@ def variant_effects(study: Study, method: str) -> list[Effect]:
 
 
 def method_effects(study: Study, against: str = "grpo") -> list[Effect]:
-    """Every method at the base's settings against one method of the base, at the lags of the grids that have others."""
+    """Every method at the base's settings against one method of the base, lag by lag, at the lags of the grids that
+    have others."""
     grids = [grid for grid in study.others if not study.changed(grid) and not grid.alone]
     return _corrected(
         [
             _Entry(
                 f"{label_of(method)} − {label_of(against)}",
-                f"{grid.name}, lag {lag}",
+                f"lag {lag}",
                 _sides((grid, method, lag), (study.base, against, lag)),
             )
+            for lag in sorted({lag for grid in grids for lag in grid.lags})
             for grid in [study.base, *grids]
             for method in grid.methods
-            for lag in grid.lags
-            if method != against and lag in {lag for one in grids for lag in one.lags}
+            if method != against
         ]
     )
+
+
+def stabilizer_effects(study: Study, grid: StudyGrid) -> list[Effect]:
+    """Every other stabilizer than SAT of a grid's methods: each method that has it against the same without it, which
+    the grid has itself, or the base has at the same settings."""
+    at_base = [study.base] if not study.changed(grid) else []
+    entries = []
+    for stabilizer in stabilizers_beside(grid.methods):
+        for one, without in pairs_without(stabilizer, grid.methods):
+            beside = [other for other in (grid, *at_base) if without in other.methods]
+            if stabilizer != "sat" and beside:
+                label = f"{label_of(one)} − {label_of(without)}"
+                at = [(lag, _sides((grid, one, lag), (beside[0], without, lag))) for lag in grid.lags]
+                entries += [_Entry(label, f"lag {lag}", sides) for lag, sides in at]
+    return _corrected(entries)
 
 
 # --------------------------------------------------------------------------------------------------- the radius

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 
 import altair as alt
 import numpy as np
@@ -13,7 +15,7 @@ from sat_slime.report.comparison.contrasts import score_curve
 from sat_slime.report.comparison.curves import looks_of, seed_curve
 from sat_slime.report.comparison.methods import label_of
 from sat_slime.report.comparison.statistics import mean_interval
-from sat_slime.report.comparison.study.effects import Effect, variant_effects
+from sat_slime.report.comparison.study.effects import Effect, method_effects, variant_effects
 from sat_slime.report.comparison.study.grids import Study, StudyGrid
 from sat_slime.report.comparison.study.tolerance import KEPT, REFERENCE
 from sat_slime.report.drawing import (
@@ -208,14 +210,27 @@ def draw_variants(study: Study) -> Drawing | None:
     """What a changed setting does to a method, a panel for each method."""
     methods = [method for method in study.base.methods if any(method in grid.methods for grid in study.variants)]
     every = {method: variant_effects(study, method) for method in methods}
-    panels = [partial(_effects, label_of(method), effects) for method, effects in every.items()]
+    panels = [
+        partial(_effects, label_of(method), [f"{one.label}, {one.where}" for one in effects], effects)
+        for method, effects in every.items()
+    ]
     return column_of(panels, zoom=False)
 
 
-def _effects(title: str, effects: Sequence[Effect], table: Table, shown: alt.Parameter) -> Plot | None:
+def draw_methods(study: Study) -> Drawing | None:
+    """Every method against GRPO, a panel for each lag."""
+    panels = []
+    for lag, of_lag in groupby(method_effects(study), attrgetter("where")):
+        effects = list(of_lag)
+        panels.append(partial(_effects, lag, [one.label for one in effects], effects))
+    return column_of(panels, zoom=False)
+
+
+def _effects(
+    title: str, variants: Sequence[str], effects: Sequence[Effect], table: Table, shown: alt.Parameter
+) -> Plot | None:
     if not effects:
         return None
-    variants = [f"{effect.label}, {effect.where}" for effect in effects]
     table[f"{title}: variant"] = np.array(variants)
     parts = {
         part: np.array([100 * getattr(effect.late, part) for effect in effects]) for part in ("mean", "low", "high")
@@ -225,7 +240,7 @@ def _effects(title: str, effects: Sequence[Effect], table: Table, shown: alt.Par
     verdicts = {"verdict": [effect.late.verdict for effect in effects], "line": [look.name for look in looks]}
     base = alt.Chart(rows(variant=variants, **parts, **verdicts)).transform_filter(shown)
     base = base.encode(alt.Y("variant:N", title=None, sort=variants, axis=alt.Axis(ticks=False)))
-    x_title = "late accuracy minus the base's, points"
+    x_title = "difference in late accuracy, points"
     tips = [tip("variant:N", "changed"), tip("mean:Q", "mean, points"), tip("low:Q", "95 % interval from")]
     tips += [tip("high:Q", "to"), tip("verdict:N", "verdict")]
     bars = base.mark_rule(clip=True, strokeWidth=1.5).encode(

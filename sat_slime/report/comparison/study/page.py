@@ -18,6 +18,7 @@ from sat_slime.report.comparison.study.effects import (
     method_effects,
     primary_effects,
     sat_effects,
+    stabilizer_effects,
     variant_effects,
 )
 from sat_slime.report.comparison.study.grids import Study, load_study
@@ -71,6 +72,13 @@ def figures(study: Study) -> Iterator[Figure]:
         partial(draw.draw_variants, study),
     )
     yield Figure(
+        "methods",
+        "Methods side by side",
+        "Against GRPO at the same lag and the base's settings, paired by seed, with the bootstrap's 95 % interval. "
+        "Black: at least a lead.",
+        partial(draw.draw_methods, study),
+    )
+    yield Figure(
         "time",
         "Accuracy against wall-clock",
         "Accuracy is that of the base; an update takes the median seconds of runs of that lag that had the machine to "
@@ -113,8 +121,19 @@ def _every_table(study: Study) -> Iterator[Sheet]:
             yield effect_table(
                 f"sat_{grid.name}", f"{grid.name}: SAT against its base", "Corrected together.", sat_effects(grid)
             )
+    for grid in study.grids:
+        if not grid.alone:
+            yield effect_table(
+                f"stabilizers_{grid.name}",
+                f"{grid.name}: what a stabilizer adds",
+                "Against the same method without it. Corrected together.",
+                stabilizer_effects(study, grid),
+            )
     yield effect_table(
-        "methods", "Other methods", "At the base's settings, against GRPO. Corrected together.", method_effects(study)
+        "methods",
+        "Other methods",
+        "At the base's settings, against GRPO. Corrected together.",
+        method_effects(study),
     )
     for method in study.base.methods:
         yield effect_table(

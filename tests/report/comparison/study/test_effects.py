@@ -3,7 +3,7 @@
 from statistics import fmean
 
 import pytest
-from made_up_study import LAGS, SEEDS, accuracy, d_pi
+from made_up_study import LAGS, SEEDS, accuracy, d_pi, write_grid
 
 from sat_slime.report.comparison.study.effects import (
     best_radius_effects,
@@ -12,6 +12,7 @@ from sat_slime.report.comparison.study.effects import (
     primary_effects,
     radius_of_same_mismatch,
     sat_effects,
+    stabilizer_effects,
     variant_effects,
 )
 from sat_slime.report.comparison.study.grids import load_study
@@ -64,9 +65,21 @@ def test_a_changed_setting_against_the_same_method_in_the_base(study):
 
 def test_other_methods_against_grpo_or_whichever_there_is(study):
     effects = {(one.label, one.where): one for one in method_effects(study, "gspo")}
-    one = effects["GRPO − GSPO", "methods, lag 8"]
+    one = effects["GRPO − GSPO", "lag 8"]
     assert one.late.n == 2 and late(one) == fmean(accuracy("grpo", 8, s) - accuracy("gspo", 8, s) for s in (0, 1))
-    assert ("SAT-GSPO − GSPO", "sweep, lag 8") in effects and not any("32" in where for _, where in effects)
+    assert [where for label, where in effects if label == "SAT-GSPO − GSPO"] == ["lag 1", "lag 8"]  # as `methods` has
+
+
+def test_a_stabilizer_against_the_same_method_without_it(tmp_path):
+    write_grid(tmp_path, "sweep", ("gspo", "sat-gspo", "grpo"), (1, 8))
+    write_grid(tmp_path, "more", ("gspo-r3", "sat-gspo-r3", "cispo"), (8,), seeds=(0, 1))
+    write_grid(tmp_path, "half-lr", ("grpo", "grpo-tis", "gspo-r3"), (8,), {"train.lr": 1e-4})
+    study = load_study(tmp_path)
+    of = {grid.name: stabilizer_effects(study, grid) for grid in study.grids}
+    # At the base's settings a partner may be the base's; at others it must have run at those.
+    assert [one.label for one in of["more"]] == ["GSPO w/ R3 − GSPO", "SAT-GSPO w/ R3 − SAT-GSPO"]
+    assert [one.label for one in of["half-lr"]] == ["GRPO w/ TIS − GRPO"] and of["sweep"] == []
+    assert late(of["more"][1]) == 0.01 and of["more"][1].late.n == 2 and of["more"][1].where == "lag 8"
 
 
 def test_the_radius_of_the_same_mismatch_is_chosen_by_d_pi(study):

@@ -4,7 +4,7 @@ import csv
 from statistics import fmean
 
 import pytest
-from made_up_study import LAGS, SEEDS, accuracy, clipped
+from made_up_study import LAGS, SEEDS, accuracy, clipped, write_grid
 
 from sat_slime.report.comparison.study.figures import seconds_per_update
 from sat_slime.report.comparison.study.grids import StudyGrid, load_study
@@ -90,6 +90,22 @@ def test_time_is_that_of_runs_with_the_machine_to_themselves(folder, report):
     assert float(rows[-1]["gspo lag 0: accuracy"]) == pytest.approx(
         100 * fmean(accuracy("gspo", 0, seed) for seed in SEEDS)
     )
+
+
+def test_methods_stand_side_by_side_at_each_lag(tmp_path):
+    write_grid(tmp_path, "sweep", ("grpo", "gspo"), (1, 8, 32))
+    write_grid(tmp_path, "more", ("gspo-r3",), (8, 32))
+    (page,) = write_reports([tmp_path], tmp_path / "out", [])
+    assert '<figure id="methods">' in page.read_text() and '<section id="stabilizers_more">' in page.read_text()
+    shown = rows_of(tmp_path / "out", "figures/methods")
+    for lag in (8, 32):
+        assert [row[f"lag {lag}: variant"] for row in shown] == ["GSPO − GRPO", "GSPO w/ R3 − GRPO"]
+        assert [float(row[f"lag {lag}: mean"]) for row in shown] == pytest.approx([0.0, 1.0])
+    told = rows_of(tmp_path / "out", "tables/methods")
+    assert [(row["where"], row["difference"]) for row in told][:2] == [
+        ("lag 8", "GSPO − GRPO"),
+        ("lag 8", "GSPO w/ R3 − GRPO"),
+    ]
 
 
 def test_one_figure_alone(folder, report):
