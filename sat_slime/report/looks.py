@@ -102,9 +102,17 @@ class Look:
         return path + self.path
 
 
-def apart(looks: Iterable[Look]) -> list[Look]:
+def apart(looks: Iterable[Look], dashes: bool = True) -> list[Look]:
     """The same looks, none of them twice: a later one that equals an earlier one gets a marker, else a dash and a
-    colour, that is free."""
+    colour, that is free.
+
+    Args:
+        dashes: whether a dash tells them apart; where points stand by themselves, it does not.
+    """
+
+    def seen(look: Look) -> tuple[Any, ...]:
+        return look.apart if dashes else replace(look, dash="").apart
+
     taken: dict[tuple[Any, ...], Look] = {}
     for look in looks:
         free = itertools.chain(
@@ -115,6 +123,6 @@ def apart(looks: Iterable[Look]) -> list[Look]:
                 for marker, dash, colour in itertools.product(MARKERS, list(_DASHES)[1:], COLOURS.values())
             ),
         )
-        new = next((one for one in free if one.apart not in taken), look)
-        taken[(*new.apart, new.name) if new.apart in taken else new.apart] = new
+        new = next((one for one in free if seen(one) not in taken), look)
+        taken[(*seen(new), new.name) if seen(new) in taken else seen(new)] = new
     return list(taken.values())

@@ -19,6 +19,13 @@ def test_looks_that_differ_stay_as_they_are():
     assert apart(looks) == looks
 
 
+def test_points_by_themselves_differ_in_more_than_a_dash():
+    looks = [Look("a", BLUE, "-", "o"), Look("b", BLUE, ":", "o"), Look("c", BLUE, "--", "o")]
+    told = apart(looks, dashes=False)
+    assert told[0] == looks[0] and len({(look.colour, look.marker, look.filled) for look in told}) == 3
+    assert [look.dash for look in told] == ["-", ":", "--"]
+
+
 @pytest.mark.parametrize("dash", ["-", "--", ":", "-.", (0, (5, 1, 1, 1)), ""])
 @pytest.mark.parametrize("marker", ["", *MARKERS])
 def test_the_sample_of_a_line_has_its_dashes_and_its_marker(dash, marker):

@@ -20,14 +20,18 @@ MARKS = 6
 """Markers on a line."""
 
 
-def looks_of(names: Sequence[str]) -> dict[str, Look]:
-    """How methods are drawn: as their stabilizers say, a name that is none of a method as GRPO, and no two alike."""
+def looks_of(names: Sequence[str], dashes: bool = True) -> dict[str, Look]:
+    """How methods are drawn: as their stabilizers say, a name that is none of a method as GRPO, and no two alike.
+
+    Args:
+        dashes: whether a dash is seen: not where points stand by themselves.
+    """
     looks = []
     for name in names:
         style = (method_called(name) or named_method("grpo")).style
         colour = COLOURS.get(style.colour, style.colour)
         looks.append(Look(label_of(name), colour, style.dash, style.marker, style.filled))
-    return dict(zip(names, apart(looks), strict=True))
+    return dict(zip(names, apart(looks, dashes), strict=True))
 
 
 def key_to(names: Iterable[str]) -> str:

@@ -149,7 +149,7 @@ def draw_plane(study: Study, across: str) -> Drawing | None:
     across: d_pi, or clipped, the share of the tokens that the clip takes the gradient of.
     """
     lags = sorted({lag for grid in study.variants for lag in grid.lags})
-    looks = looks_of(_methods(study.grids))
+    looks = looks_of(_methods(study.grids), dashes=False)
     return column_of([partial(_plane, looks, study, lag, across) for lag in lags], height=320, linked=False)
 
 

@@ -37,6 +37,7 @@ from sat_slime.runs.folder import writable
 def figures(study: Study) -> Iterator[Figure]:
     """All figures, drawn when asked for."""
     key = key_to(sorted({method for grid in study.grids for method in grid.methods}))
+    key_to_points = f"{key} Of two that differ in their dash alone, one has another marker."
     yield Figure(
         "lags",
         "What lag costs",
@@ -53,7 +54,7 @@ def figures(study: Study) -> Iterator[Figure]:
         "plane",
         "Accuracy against mismatch",
         f"A point for each method of each grid, mean over seeds; upper left is best. Points without a name are of the "
-        f"base's settings; those that differ in the clip's radius alone are joined. {key}",
+        f"base's settings; those that differ in the clip's radius alone are joined. {key_to_points}",
         partial(draw.draw_plane, study, "d_pi"),
     )
     yield Figure(
@@ -61,7 +62,7 @@ def figures(study: Study) -> Iterator[Figure]:
         "Accuracy against what is clipped",
         "The same points over the share of the tokens that the clip takes the gradient of, mean over all steps; those "
         "that clip nothing are left out. A smaller radius clips more, and so does SAT: where their lines are one, SAT "
-        f"adds nothing to a smaller radius. {key}",
+        f"adds nothing to a smaller radius. {key_to_points}",
         partial(draw.draw_plane, study, "clipped"),
     )
     yield Figure(
