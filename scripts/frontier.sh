@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The study of docs/results/frontier/plan.md, in its order: 1025 runs. Ended at any time, it goes on when it is given
+# The study of docs/results/frontier/plan.md, in its order: 1035 runs. Ended at any time, it goes on when it is given
 # again. Then: sat-slime report grids/frontier
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,6 +28,7 @@ for name in eps-0.02 eps-0.005; do grid "$name" --only gspo@1 --only sat-gspo@1;
 grid alone
 grid methods --only @8 --only @32
 grid fp8
+grid fp8-eps-0.05
 for name in "${parts[@]}"; do grid "$name" --only sat-gspo@8; done
 grid stern --only @1 --only @8 --only @32
 for name in collapse-top1 collapse-longer collapse-layers; do grid "$name"; done
