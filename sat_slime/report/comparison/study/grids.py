@@ -15,7 +15,7 @@ from sat_slime.grid.state import GridFolder
 from sat_slime.report.comparison.collection import collect, told_settings
 from sat_slime.report.comparison.contrasts import Comparison, Scores
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.reading import read_yaml
+from sat_slime.runs.reading import read_yaml, section
 
 RADII = ("method.clip.eps_low", "method.clip.eps_high")
 """The settings of PPO's interval."""
@@ -146,7 +146,9 @@ def _grids_in(path: Path) -> list[Path]:
 
 def _load(path: Path) -> StudyGrid:
     folder = GridFolder(path)
-    settings = told_settings(read_yaml(folder.run))
+    run = read_yaml(folder.run)
+    # A method's name says its denominator unless the grid sets one for all of its cells.
+    settings = {**told_settings(run), "method.denominator": section(run, "method").get("denominator")}
     return StudyGrid(path.name, Comparison(collect([path])), settings, read_yaml(folder.config).get("parallel") == 1)
 
 

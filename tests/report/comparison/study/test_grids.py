@@ -34,6 +34,15 @@ def test_the_base_is_the_grid_that_the_others_vary(folder):
     }
 
 
+def test_a_denominator_that_a_grid_sets_is_a_changed_setting(tmp_path):
+    write_grid(tmp_path, "sweep", ("gspo", "sat-gspo"), (1, 8))
+    write_grid(tmp_path, "checkpoint", ("sat-gspo",), (8,), {"method.denominator": "checkpoint"})
+    study = load_study(tmp_path)
+    assert [(grid.name, study.changed(grid)) for grid in study.variants] == [
+        ("checkpoint", {"method.denominator": "checkpoint"})
+    ]
+
+
 def test_a_grid_and_a_folder_of_one_are_no_study(folder, tmp_path):
     assert is_study(folder) and not is_study(folder / "sweep") and not is_study(folder / "sweep" / "runs")
     (tmp_path / "sweep").symlink_to(folder / "sweep")
