@@ -156,7 +156,7 @@ def draw_plane(study: Study, across: str) -> Drawing | None:
 def _plane(
     looks: Mapping[str, Look], study: Study, lag: int, across: str, table: Table, shown: alt.Parameter
 ) -> Plot | None:
-    grids = [grid for grid in study.grids if lag in grid.lags and not grid.alone]
+    grids = [grid for grid in study.grids if lag in grid.lags and not grid.alone and study.of_one_problem(grid)]
     grids = [grid for grid in grids if grid not in study.sweeps or not study.changed(grid)]
     points: list[tuple[str, StudyGrid, float, float]] = []
     for grid in grids:

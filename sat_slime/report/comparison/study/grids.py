@@ -19,6 +19,8 @@ from sat_slime.runs.reading import read_yaml, section
 
 RADII = ("method.clip.eps_low", "method.clip.eps_high")
 """The settings of PPO's interval."""
+PROBLEM = ("model", "task")
+"""The sections that say what learns, and what it learns: accuracies of two problems share no scale."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,10 @@ class Study:
         """The settings in which a grid differs from the base."""
         return _changed(self.base, grid)
 
+    def of_one_problem(self, grid: StudyGrid) -> bool:
+        """Whether the base's model learns the base's task in a grid, so that the two may be compared."""
+        return not any(key.split(".")[0] in PROBLEM for key in self.changed(grid))
+
     @property
     def sweeps(self) -> list[StudyGrid]:
         """Grids with at least three lags that some method has run whole, lag 1 among them. Another radius of the clip
@@ -110,8 +116,10 @@ class Study:
 
     @property
     def variants(self) -> list[StudyGrid]:
-        """Grids that are no sweep and vary the base in a setting, in the order of the names."""
-        return [grid for grid in self.others if self.changed(grid) and grid not in self.sweeps and not grid.alone]
+        """Grids that are no sweep and vary the base in a setting, but in no part of the problem, in the order of the
+        names."""
+        grids = [grid for grid in self.others if self.changed(grid) and self.of_one_problem(grid)]
+        return [grid for grid in grids if grid not in self.sweeps and not grid.alone]
 
     @property
     def by_radius(self) -> dict[float, StudyGrid]:

@@ -43,6 +43,21 @@ def test_a_denominator_that_a_grid_sets_is_a_changed_setting(tmp_path):
     ]
 
 
+def test_another_model_or_task_is_compared_with_nothing_of_the_base(tmp_path):
+    write_grid(tmp_path, "sweep", ("gspo", "sat-gspo"), (1, 8))
+    write_grid(tmp_path, "half-lr", ("gspo",), (8,), {"train.lr": 1e-4})
+    write_grid(tmp_path, "layers", ("gspo",), (8,), {"model.layers": 4})
+    write_grid(tmp_path, "longer", ("gspo",), (8,), {"task.max_digits": 9, "train.lr": 1e-4})
+    assert [grid.name for grid in load_study(tmp_path).variants] == ["half-lr"]
+    (page,) = write_reports([tmp_path], None, [])
+    tables = page.parent / "tables"
+    effects = (tables / "variants_gspo.csv").read_text()
+    assert "half-lr" in effects and "layers" not in effects and "longer" not in effects
+    plane = (page.parent / "figures/plane.csv").read_text()
+    assert "half-lr" in plane and "layers" not in plane and "longer" not in plane
+    assert (tables / "levels_layers.csv").exists() and (tables / "levels_longer.csv").exists()
+
+
 def test_a_grid_and_a_folder_of_one_are_no_study(folder, tmp_path):
     assert is_study(folder) and not is_study(folder / "sweep") and not is_study(folder / "sweep" / "runs")
     (tmp_path / "sweep").symlink_to(folder / "sweep")
