@@ -20,11 +20,13 @@ from sat_slime.report.looks import BLACK, LINE
 
 WIDTH = 640
 """Pixels: how wide the files are. On a page a figure is as wide as its place."""
+PANEL_WIDTH = WIDTH - 80
+"""Pixels: of a panel that has its row of a file to itself."""
 CONFIG: dict[str, Any] = {
     "background": "transparent",
     "font": "system-ui, sans-serif",
     "padding": 2,
-    "view": {"stroke": None, "continuousWidth": WIDTH - 80, "discreteWidth": WIDTH - 80},
+    "view": {"stroke": None, "continuousWidth": PANEL_WIDTH, "discreteWidth": PANEL_WIDTH},
     "mark": {"color": BLACK, "tooltip": None},
     "line": {"strokeWidth": LINE},
     "text": {"color": BLACK, "fontSize": 11},
@@ -95,7 +97,7 @@ def _still(spec: dict[str, Any]) -> dict[str, Any]:
     config = json.loads(json.dumps(CONFIG))
     config |= {"background": "white", "aria": False}  # a description of each mark is most of a file
     for side in ("continuousWidth", "discreteWidth"):
-        config["view"][side] = (WIDTH - 80) / spec["usermeta"]["columns"]
+        config["view"][side] = PANEL_WIDTH / spec["usermeta"]["columns"]
     still: dict[str, Any] = _without_pointed(spec) | {"config": config}
     return still
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -34,13 +35,17 @@ from sat_slime.report.drawing import (
     rule,
     tip,
 )
+from sat_slime.report.figure_files import PANEL_WIDTH
 from sat_slime.report.looks import BLACK, COLOURS, GREY, Look, apart
+from sat_slime.report.point_names import NAME_SIZE, NamePlace, name_places
 from sat_slime.runs.reading import section
 
 _NAMES = {"late": ("late accuracy, %", 100.0), "d_pi": ("d_pi, nats", 1.0)}
 _ACROSS = {"d_pi": ("d_pi, nats", 1.0), "clipped": ("clipped, % of the tokens", 100.0)}
 _SPREAD = 0.24
 """How far apart methods stand at one lag, in the distance of two lags."""
+_PLANE_HEIGHT, _PLANE_PADDING = 360, (50, 16)
+"""Pixels: of a panel of the plane, and between its edges and the outermost points, in x and in y."""
 
 
 def draw_lags(study: Study) -> Drawing | None:
@@ -150,7 +155,7 @@ def draw_plane(study: Study, across: str) -> Drawing | None:
     """
     lags = sorted({lag for grid in study.variants for lag in grid.lags})
     looks = looks_of(_methods(study.grids), dashes=False)
-    return column_of([partial(_plane, looks, study, lag, across) for lag in lags], height=320, linked=False)
+    return column_of([partial(_plane, looks, study, lag, across) for lag in lags], height=_PLANE_HEIGHT, linked=False)
 
 
 def _plane(
@@ -172,22 +177,22 @@ def _plane(
     columns = {"method": methods, "grid": names, across: x_values, "late": y_values}
     table |= {f"lag {lag}: {name}": np.array(values) for name, values in columns.items()}
     radii = {grid.name: radius for radius, grid in study.by_radius.items()}
+    told = [grid.name if grid is not study.base and study.changed(grid) else "" for grid in at]
     data = rows(
         x=x_values,
         y=y_values,
         line=[looks[one].name for one in methods],
         grid=names,
-        label=[grid.name if grid is not study.base and study.changed(grid) else "" for grid in at],
-        below=[one.startswith("sat-") for one in methods],
         radius=[radii.get(name) for name in names],
+        **_room_for_names(x_values, y_values, told),
     )
     title = _ACROSS[across][0]
     base = (
         alt.Chart(data)
         .transform_filter(shown)
         .encode(
-            alt.X("x:Q", title=title, **log_axis(padding=50)),
-            alt.Y("y:Q", title="late accuracy, %", scale=alt.Scale(zero=False, nice=False, padding=16)),
+            alt.X("x:Q", title=title, **log_axis(padding=_PLANE_PADDING[0])),
+            alt.Y("y:Q", title="late accuracy, %", scale=alt.Scale(zero=False, nice=False, padding=_PLANE_PADDING[1])),
         )
     )
     drawn = [looks[method] for method in dict.fromkeys(methods)]
@@ -196,10 +201,28 @@ def _plane(
     layers = lines(joined_radii, drawn, tips, strokeWidth=1, opacity=0.5)
     single = base.transform_filter("!isValid(datum.radius)")
     layers += [markers(single, drawn), pointed(single, tips)]
-    for where, dy in (("!datum.below", -6), ("datum.below", 11)):
-        named = base.transform_filter(where).mark_text(align="left", dx=6, dy=dy, fontSize=10, opacity=0.7)
-        layers.append(named.encode(text="label:N"))
+    layers.append(
+        base.transform_filter("datum.label")
+        .mark_text(**{part: alt.expr(f"datum.{part}") for part in NamePlace._fields}, fontSize=NAME_SIZE, opacity=0.7)
+        .encode(text="label:N")
+    )
     return Plot(layered(*layers, title=f"lag {lag}"), drawn)
+
+
+def _room_for_names(x: Sequence[float], y: Sequence[float], names: Sequence[str]) -> dict[str, list[Any]]:
+    """Columns of the names that have room at the width of a file, and of where they stand."""
+    x_room, y_room = _PLANE_PADDING
+    across = _in_pixels(np.log(x), x_room, PANEL_WIDTH - x_room)
+    down = _in_pixels(-np.array(y), y_room, _PLANE_HEIGHT - y_room)
+    places = name_places(across, down, names, PANEL_WIDTH, _PLANE_HEIGHT)
+    columns: dict[str, list[Any]] = {"label": [name if at else "" for name, at in zip(names, places, strict=True)]}
+    return columns | {part: [getattr(at, part, None) for at in places] for part in NamePlace._fields}
+
+
+def _in_pixels(values: np.ndarray, first: float, last: float) -> list[float]:
+    """From the smallest value, at the first pixel, to the largest."""
+    low, high = values.min(), values.max()
+    return list(first + (values - low) / (high - low) * (last - first)) if high > low else [first] * len(values)
 
 
 _TOLD = Look("at least a lead", BLACK, "-", "o", filled=True)

@@ -37,7 +37,10 @@ from sat_slime.runs.folder import writable
 def figures(study: Study) -> Iterator[Figure]:
     """All figures, drawn when asked for."""
     key = key_to(sorted({method for grid in study.grids for method in grid.methods}))
-    key_to_points = f"{key} Of two that differ in their dash alone, one has another marker."
+    key_to_points = (
+        f"{key} Of two that differ in their dash alone, one has another marker. A name that has no room is left out; "
+        "pointing at a point tells it."
+    )
     yield Figure(
         "lags",
         "What lag costs",
