@@ -102,7 +102,8 @@ class ModelConfig(Section):
     experts: NonNegativeInt = 8
     """Experts of each MoE layer; 0 makes the model dense."""
     experts_per_token: PositiveInt = 2
-    """Experts chosen per token (top-k)."""
+    """Experts chosen per token (top-k). Each is weighted by its share of the softmax over the chosen; a single one by
+    that over all experts, since of itself it would have 1, and the router no gradient."""
     ffn_size: PositiveInt = 64
     """Width of an expert, or of the feed-forward layer of a dense model."""
     rope_base: PositiveFloat = 100.0
@@ -115,6 +116,11 @@ class ModelConfig(Section):
     @property
     def is_moe(self) -> bool:
         return self.experts > 0
+
+    @property
+    def weighs_all_experts(self) -> bool:
+        """Whether the softmax that weighs an expert is over all of them, not over the chosen ones."""
+        return self.is_moe and self.experts_per_token == 1
 
 
 class TaskConfig(Section):

@@ -21,15 +21,16 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory) -> dict:
+def measured(cache: Path, **more) -> dict:
+    """What bench/parity.py says of a small model."""
     settings = {
         "rollout.prompts_per_iteration": 32,
         "rollout.samples_per_prompt": 16,
         "rollout.deterministic": "false",
         "train.tokens_per_microbatch": 4096,
         "warmup.steps": 60,
-        "cache_dir": tmp_path_factory.mktemp("cache"),
+        "cache_dir": cache,
+        **more,
     }
     command = [sys.executable, str(ROOT / "bench/parity.py"), "--json", "--batches", "2"]
     command += ["--config", str(ROOT / "configs/embedded/tiny.yaml")]
@@ -37,6 +38,11 @@ def table(tmp_path_factory) -> dict:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> dict:
+    return measured(tmp_path_factory.mktemp("cache"))
 
 
 def test_fp32_engines_agree(table):
@@ -52,3 +58,9 @@ def test_replay_lowers_the_mismatch_of_a_bf16_engine(table):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_experts_shifted_by_one_token_are_told_from_the_right_ones(dtype, table):
     assert table[dtype]["shifted"]["mean"] > 5 * table[dtype]["replayed"]["mean"]
+
+
+def test_fp32_engines_agree_on_the_weight_of_a_single_expert(tmp_path):
+    one = measured(tmp_path, **{"model.experts_per_token": 1})["float32"]
+    assert one["free"]["mean"] < 1e-5 and one["replayed"]["mean"] < 1e-5
+    assert one["shifted"]["mean"] > 5 * one["replayed"]["mean"]

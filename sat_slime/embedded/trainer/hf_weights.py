@@ -69,7 +69,7 @@ def hf_config(model: ModelConfig, vocab_size: int, eos_token_id: int, dtype: str
             "decoder_sparse_step": 1,
             "mlp_only_layers": [],
             "moe_intermediate_size": model.ffn_size,
-            "norm_topk_prob": True,
+            "norm_topk_prob": not model.weighs_all_experts,
             "num_experts": model.experts,
             "num_experts_per_tok": model.experts_per_token,
         }

@@ -109,6 +109,7 @@ def build_model(
         moe_router_load_balancing_type="aux_loss" if balance_coef else "none",
         moe_aux_loss_coeff=balance_coef,
         moe_router_score_function="softmax",
+        moe_router_pre_softmax=model.weighs_all_experts,
         moe_token_dispatcher_type="allgather",
         moe_enable_routing_replay=routing_replay and model.is_moe,
         normalization="RMSNorm",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from trainer_ranks import LAYOUTS, assert_same_weights, make_config, make_samples, run_ranks, train_three_steps
 
 pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
@@ -46,6 +47,19 @@ def test_dense_model_trains(initial):
     found = json.loads(run_ranks(train_three_steps, config, initial["dense"])[0]["metrics"])
     assert "routing/flip_rate" not in found[0]
     assert found[2]["loss/policy"] < found[0]["loss/policy"]
+
+
+def routers_of(folder: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if ".mlp.gate." in name}
+
+
+@pytest.mark.parametrize("r3", [False, True], ids=["free routing", "r3"])
+def test_the_router_of_a_single_expert_learns(r3, initial, tmp_path):
+    config = make_config(model={"experts_per_token": 1}, method={**METHOD, "r3": r3})
+    run_ranks(train_three_steps, config, initial["moe"], str(tmp_path / "final"))
+    before, after = routers_of(Path(initial["moe"])), routers_of(tmp_path / "final")
+    assert len(before) == 2
+    assert all((after[name] - before[name]).abs().max() > 1e-3 for name in before)
 
 
 # --------------------------------------------------------------------------------------------- within one rank
