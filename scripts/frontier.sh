@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The study of docs/results/frontier/plan.md, in its order: 1035 runs. Ended at any time, it goes on when it is given
+# The study of docs/results/frontier/plan.md, in its order: 1055 runs. Ended at any time, it goes on when it is given
 # again. Then: sat-slime report grids/frontier
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,8 +32,11 @@ grid fp8-eps-0.05
 for name in "${parts[@]}"; do grid "$name" --only sat-gspo@8; done
 grid stern --only @1 --only @8 --only @32
 for name in collapse-top1 collapse-longer collapse-layers; do grid "$name"; done
+for name in half-lr double-kl; do grid "$name" --only gspo@8 --only sat-gspo@8; done
+grid stern-eps-0.1 --only gspo
 for name in half-lr double-kl; do grid "$name" --only gspo --only sat-gspo; done
 for name in "${parts[@]}"; do grid "$name" --only sat-gspo; done
 grid stern
+grid stern-eps-0.1
 for name in "${radii[@]}" half-lr double-kl "${parts[@]}" methods; do grid "$name"; done
 exit "$failed"
