@@ -119,8 +119,9 @@ class ModelConfig(Section):
 
     @property
     def weighs_all_experts(self) -> bool:
-        """Whether the softmax that weighs an expert is over all of them, not over the chosen ones."""
-        return self.is_moe and self.experts_per_token == 1
+        """Whether the softmax that weighs an expert is over all of them, not over the chosen ones. Megatron asks for it
+        of dense models too."""
+        return self.experts_per_token == 1
 
 
 class TaskConfig(Section):

@@ -42,8 +42,10 @@ def test_layouts_agree_with_one_rank(layout, r3, single, initial, tmp_path):
     assert_same_weights(tmp_path / "final", final, atol=2e-4)
 
 
-def test_dense_model_trains(initial):
-    config = make_config(model={"experts": 0}, method={"base": "grpo"}, train={"tensor_parallel": 2})
+@pytest.mark.parametrize("experts_per_token", [1, 2])  # a dense model has none: either is without effect
+def test_dense_model_trains(experts_per_token, initial):
+    model = {"experts": 0, "experts_per_token": experts_per_token}
+    config = make_config(model=model, method={"base": "grpo"}, train={"tensor_parallel": 2})
     found = json.loads(run_ranks(train_three_steps, config, initial["dense"])[0]["metrics"])
     assert "routing/flip_rate" not in found[0]
     assert found[2]["loss/policy"] < found[0]["loss/policy"]
