@@ -16,6 +16,7 @@ import dataclasses
 import difflib
 import importlib.util
 import os
+import re
 import threading
 from argparse import Namespace
 from typing import Any
@@ -31,6 +32,8 @@ KEY = "sat_slime_verifier"
 VERDICT = "sat_slime_verdict"
 """Key of a sample's metadata: the reason of its verdict."""
 _MAX_WORKERS = 8
+_END_TOKEN = re.compile(r"(?:<\|[^<>|\s]{1,40}\|>|<｜[^<>｜\s]{1,40}｜>|</s>|<eos>|<end_of_turn>)\Z")
+"""The token on which an engine stopped, such as `<|im_end|>`."""
 
 _lock = threading.Lock()
 _pool: VerifierPool | None = None
@@ -64,6 +67,13 @@ def drain_metrics(prefix: str = "rollout/verifier_") -> dict[str, float]:
     return {f"{prefix}{name}": value for name, value in counts.items()}
 
 
+def without_end_token(response: str) -> str:
+    """The response as a reader sees it. slime's text ends with the token on which the engine stopped (no_stop_trim), so
+    that `Answer: 34` is `Answer: 34<|im_end|>`; verl, whose verdicts prime_math has, decodes without special tokens."""
+    end = _END_TOKEN.search(response, max(0, len(response) - 64))
+    return response[: end.start()] if end else response
+
+
 async def _rewards(args: Namespace, sample: Any, mode: Mode) -> Any:
     pool = _the_pool(args)
     if isinstance(sample, list):
@@ -74,7 +84,7 @@ async def _rewards(args: Namespace, sample: Any, mode: Mode) -> Any:
 async def _reward(pool: VerifierPool, sample: Any, mode: Mode) -> float:
     if sample.label is None:
         raise ValueError(f"sample {sample.index} has no label: name its column with slime's --label-key")
-    found = await pool.verify_async(sample.response, str(sample.label), mode)
+    found = await pool.verify_async(without_end_token(sample.response), str(sample.label), mode)
     sample.metadata = {**(sample.metadata or {}), VERDICT: found.reason}
     return found.reward
 

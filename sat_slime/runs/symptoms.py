@@ -206,8 +206,8 @@ RULES = (
         "truncated_ratio",
         beyond(lambda _: MOST_TRUNCATED),
         f"{{level:.0%}} of the responses were cut at the length limit, above {MOST_TRUNCATED:.0%}",
-        "Cut responses get the reward of a wrong answer. Raise --rollout-max-response-len, mask them, or look whether "
-        "responses repeat themselves",
+        "Cut responses get the reward of a wrong answer. Look whether they repeat themselves, or go on after a "
+        "turn's end (then --rollout-stop-token-ids lacks it); else raise --rollout-max-response-len, or mask them",
     ),
     Rule(
         "repetition",

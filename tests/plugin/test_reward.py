@@ -51,6 +51,23 @@ def test_a_reward_by_each_mode(mode, response, label, wanted):
     assert asyncio.run(getattr(reward, mode)(Namespace(), sample(response, label))) == wanted
 
 
+@pytest.mark.parametrize("mode", ["default", "prime_math", "math_dapo", "strict_integer"])
+@pytest.mark.parametrize("end", ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "</s>"])
+def test_the_token_on_which_the_engine_stopped_changes_no_reward(mode, end):
+    """slime's text ends with it. Without `without_end_token` prime_math gives all of these 0."""
+    for answer in ("34", "\\boxed{34}"):
+        right, wrong = (sample(f"So it is.\n\nAnswer: {answer}{end}", label) for label in ("34", "35"))
+        as_read = asyncio.run(getattr(reward, mode)(Namespace(), sample(f"So it is.\n\nAnswer: {answer}", "34")))
+        assert asyncio.run(getattr(reward, mode)(Namespace(), right)) == as_read == 1.0
+        assert asyncio.run(getattr(reward, mode)(Namespace(), wrong)) == 0.0
+
+
+def test_only_a_token_at_the_end_is_left_out():
+    assert reward.without_end_token("x < 2 |\n|> y<|im_end|>") == "x < 2 |\n|> y"
+    for text in ("", "34", "<|im_end|> 34", "1 <| 2 |> 3", "|x|>", "a < b|>", "34<|im_end|>\n", "<|" + "x" * 60 + "|>"):
+        assert reward.without_end_token(text) == text
+
+
 def test_a_sample_remembers_why():
     one = sample("so it is 5", "6")
     one.metadata = {"rm_type": "math"}

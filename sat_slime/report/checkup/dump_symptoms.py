@@ -39,7 +39,8 @@ def dump_symptoms(found: Checkup) -> Iterator[Symptom]:
         yield Symptom(
             "truncated",
             f"{cut:.0%} of the responses in the dumps were cut at the length limit, above {MOST_TRUNCATED:.0%}",
-            "Raise --rollout-max-response-len, or mask what was cut: it is graded as wrong",
+            "It is graded as wrong. Look whether --rollout-stop-token-ids lacks the end of a turn; else raise "
+            "--rollout-max-response-len, or mask what was cut",
         )
 
 
