@@ -14,12 +14,9 @@ import contextlib
 import json
 import logging
 import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from without_gpu import prepare
+from sat_slime.plugin.cpu.without_gpu import prepare
 
 
 def parse(words: list[str]) -> dict[str, Any]:

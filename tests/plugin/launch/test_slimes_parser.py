@@ -8,82 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from paper_commands import GRID, ROOT, paper
+from paper_commands import CONFIG_JSON, EVERY_KIND, GRID, RECIPES, ROOT, checkpoint, paper
 
 from sat_slime.config import load_config
 from sat_slime.config.method_reading import build_method
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_method
 from sat_slime.plugin.launch.command import flag_errors, slime_arguments, slime_command
 
-CONFIG_JSON = {
-    "qwen3-30b-a3b": {
-        "model_type": "qwen3_moe",
-        "hidden_size": 2048,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "num_hidden_layers": 48,
-        "intermediate_size": 6144,
-        "moe_intermediate_size": 768,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "tie_word_embeddings": False,
-    },
-    "qwen3-4b": {
-        "model_type": "qwen3",
-        "hidden_size": 2560,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "num_hidden_layers": 36,
-        "intermediate_size": 9728,
-        "tie_word_embeddings": True,
-    },
-    "qwen3-0.6b": {
-        "model_type": "qwen3",
-        "hidden_size": 1024,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "num_hidden_layers": 28,
-        "intermediate_size": 3072,
-        "tie_word_embeddings": True,
-    },
-    "qwen2.5-7b": {
-        "model_type": "qwen2",
-        "hidden_size": 3584,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "num_hidden_layers": 28,
-        "intermediate_size": 18944,
-        "tie_word_embeddings": False,
-        "vocab_size": 152064,
-    },
-}
-"""Values that slime compares with the architecture's flags; the rest of a checkpoint is not read."""
-EVERY_KIND = {
-    "lag 0": ["pipeline.lag=0"],
-    "streaming": ["pipeline.mode=streaming", "pipeline.lag=1"],
-    "nodes": ["train.nodes=2", "train.gpus_per_node=8", "rollout.nodes=2", "rollout.gpus_per_node=8"],
-    "parallel": ["train.gpus_per_node=8", "train.context_parallel=2", "train.max_tokens_per_gpu=16384"],
-    "scope step": ["method.sat=true", "method.sat.scope=step"],
-    "checkpoint": ["method.denominator=checkpoint", "pipeline.lag=1"],
-    "steps": ["pipeline.optimizer_steps_per_rollout=4", "method.denominator=trainer"],
-    "dual clip": ["method.clip.dual=3.0", "loss.reduction=token_mean"],
-    "off": ["loss.kl_coef=0", "eval.every_n_iterations=0", "checkpoint.every_n_iterations=0", "train.recompute=none"],
-    "wandb": ["logging.wandb_project=p", "logging.tensorboard=false"],
-    "extra": ["extra_args.rollout-stop=[a, b]", "data.chat_template_args={enable_thinking: false}"],
-    "context": ["rollout.context_tokens=34816", "rollout.stop_token_ids=[151643, 151645]", "data.reward=my.rewards.f"],
-    "unknown": ["extra_args.use-tiss=true", "extra_args.sglang-mem-fraction=0.5"],
-}
 DENSE = "qwen3-4b"
-RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.yaml"))
-
-
-def checkpoint(folder, model):
-    """Makes a folder that slime takes for a converted checkpoint and for the Hugging Face one."""
-    folder.mkdir()
-    (folder / "latest_checkpointed_iteration.txt").write_text("release")
-    config = {"rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "head_dim": 128, "vocab_size": 151936}
-    (folder / "config.json").write_text(json.dumps(config | CONFIG_JSON[model]))
-    return [f"model.hf_checkpoint={folder}", f"model.megatron_checkpoint={folder}"]
 
 
 @pytest.fixture(scope="module")

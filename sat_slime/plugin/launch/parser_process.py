@@ -1,0 +1,155 @@
+"""Runs slime's argument parser, validation included, in a process of its own, and says what it made of a command:
+
+    python -m sat_slime.plugin.launch.parser_process ANSWER < WORDS
+
+WORDS is a JSON list of the words behind the driver's name, ANSWER the JSON file to be written: slime's flags, the names
+of its arguments, what it refuses, and what our driver refuses of what it accepts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sat_slime.config.source import ConfigError
+from sat_slime.plugin.cpu import without_gpu
+from sat_slime.plugin.launch.refusals import Refusal, read_refusal
+
+ANY_COMMAND = ("--rollout-batch-size", "1")
+"""No run; its parsers are wanted alone."""
+KNOWN = {"--num-layers", "--rollout-batch-size", "--sglang-mem-fraction-static"}
+"""Flags of slime's three parsers, by which one sees that each was caught."""
+
+
+def answer(words: Sequence[str]) -> dict[str, Any]:
+    """What slime makes of a command, as JSON can say it. Imports slime, SGLang and Megatron-LM."""
+    without_gpu.prepare()
+    without_gpu.was_asked = False
+    with _caught_parsers() as parsers:
+        refusal, faults = _parse(words, parsers)
+        asks_for_gpu = without_gpu.was_asked
+        if KNOWN - flags_of(parsers).keys():  # it refused the command before it had made all of its parsers
+            with contextlib.suppress(Exception, SystemExit):
+                _slimes_arguments(ANY_COMMAND)
+    return {
+        "flags": _all_flags(parsers),
+        "arguments": _flags_by_argument(parsers),
+        "refusal": dataclasses.asdict(refusal) if refusal else None,
+        "faults": faults,
+        "asks_for_gpu": asks_for_gpu,
+    }
+
+
+def installed_flags() -> dict[str, dict[str, Any]]:
+    """Flags of the slime on the path, in the form in which they are recorded."""
+    without_gpu.prepare()
+    with _caught_parsers() as parsers, contextlib.suppress(Exception, SystemExit):
+        _slimes_arguments(ANY_COMMAND)
+    return _all_flags(parsers)
+
+
+def _all_flags(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, dict[str, Any]]:
+    flags = flags_of(parsers)
+    if missing := KNOWN - flags.keys():
+        raise RuntimeError(f"slime's parsers have no {', '.join(sorted(missing))}: it parses in a way not known here")
+    return flags
+
+
+def _parse(words: Sequence[str], parsers: list[argparse.ArgumentParser]) -> tuple[Refusal | None, list[str]]:
+    """What slime refuses of a command, and what our driver does of what slime accepts."""
+    try:
+        args = _slimes_arguments(words)
+    except ImportError:
+        raise  # it is no fault of the command
+    except (Exception, SystemExit) as error:
+        flags = {word.partition("=")[0] for word in words if word.startswith("--")}
+        given = {name for name, names in _flags_by_argument(parsers).items() if flags & set(names)}
+        return read_refusal(error, given.__contains__), []
+    from sat_slime.plugin.driver import take_over
+
+    try:
+        take_over(args)
+    except ConfigError as error:
+        return None, error.errors
+    return None, []
+
+
+def _slimes_arguments(words: Sequence[str]) -> argparse.Namespace:
+    from sat_slime.plugin.inside.host import parse_arguments
+
+    argv = sys.argv
+    try:
+        sys.argv = ["train_async.py", *words]
+        return parse_arguments()[0]
+    finally:
+        sys.argv = argv
+
+
+@contextlib.contextmanager
+def _caught_parsers() -> Iterator[list[argparse.ArgumentParser]]:
+    """slime builds its parsers while it parses, so each is caught when slime uses it. Their errors are raised, and not
+    printed."""
+    parsers: list[argparse.ArgumentParser] = []
+    parse_known_args, show_error = argparse.ArgumentParser.parse_known_args, argparse.ArgumentParser.error
+
+    def caught(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
+        parsers.append(self)
+        return parse_known_args(self, *args, **kwargs)
+
+    def raised(self: argparse.ArgumentParser, message: str) -> NoReturn:
+        raise SystemExit(message)
+
+    argparse.ArgumentParser.parse_known_args = caught  # type: ignore[method-assign]
+    argparse.ArgumentParser.error = raised  # type: ignore[method-assign]
+    try:
+        yield parsers
+    finally:
+        argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+        argparse.ArgumentParser.error = show_error  # type: ignore[method-assign]
+
+
+def flags_of(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, dict[str, Any]]:
+    """The parsers' flags, each by its first name."""
+    flags = {}
+    for parser in parsers:
+        for action in parser._actions:
+            if names := _names(action):
+                flags[names[0]] = _spec(action, names)
+    return dict(sorted(flags.items()))
+
+
+def _flags_by_argument(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, list[str]]:
+    """The flags that set each of slime's arguments."""
+    flags: dict[str, list[str]] = {}
+    for parser in parsers:
+        for action in parser._actions:
+            flags.setdefault(action.dest, []).extend(_names(action))
+    return {name: list(dict.fromkeys(names)) for name, names in flags.items() if names}
+
+
+def _names(action: argparse.Action) -> list[str]:
+    return [name for name in action.option_strings if name.startswith("--") and name != "--help"]
+
+
+def _spec(action: argparse.Action, names: list[str]) -> dict[str, Any]:
+    spec: dict[str, Any] = {"values": 1 if action.nargs is None else action.nargs}
+    if names[1:]:
+        spec["aliases"] = names[1:]
+    if action.type in (int, float):
+        spec["type"] = action.type.__name__
+    choices = list(action.choices or [])
+    if choices and all(isinstance(choice, (str, int)) for choice in choices):  # an enumeration reads its own names
+        spec["choices"] = [str(choice) for choice in choices]
+    if isinstance(action, argparse._AppendAction):
+        spec["repeatable"] = True
+    return spec
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(answer(json.load(sys.stdin))), encoding="utf-8")

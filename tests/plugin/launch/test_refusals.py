@@ -1,0 +1,379 @@
+"""What slime refuses is told in a line that names the setting: of sources like slime's, and of the real slime."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from paper_commands import CONFIG_JSON, EVERY_KIND, GRID, RECIPES, ROOT, checkpoint, paper
+
+from sat_slime.config import load_config
+from sat_slime.plugin.launch import slimes_parser
+from sat_slime.plugin.launch.checks import parser_findings, refused_settings, settings_errors
+from sat_slime.plugin.launch.command import flag_errors, run_folder, slime_arguments
+from sat_slime.plugin.launch.flags import Flag, recorded_flags
+from sat_slime.plugin.launch.refusals import Refusal, read_statement, refusal_line
+from sat_slime.plugin.launch.slimes_parser import Answer, Origins, ask_slime, asked_words, refusal_lines
+
+# ------------------------------------------------------------------------------- a statement's arguments, without slime
+
+SOURCE = """
+def validate(args):
+    total = args.tensor_model_parallel_size * args.pipeline_model_parallel_size
+    assert args.world_size % total == 0, f"{args.world_size} by {total}"
+    if args.save_interval is not None:
+        assert args.datasets, "none"
+    if args.kind is None:
+        raise ValueError("no kind")
+    elif args.size < 0 and not args.kind:
+        raise ValueError("size")
+    assert getattr(args, "group", 0) > args.least
+    assert not (
+        args.a_b and args.c_d
+    ), "both"
+    assert args.num_layers % (args.stages * 2) == 0
+    open(args.config_file)
+"""
+SET = {"save_interval", "tensor_model_parallel_size"}
+
+
+@pytest.mark.parametrize(
+    "line, names, around, must, of",
+    [
+        (
+            4,
+            "world_size actor_num_gpus_per_node actor_num_nodes tensor_model_parallel_size "
+            "pipeline_model_parallel_size",
+            "",
+            "multiple",
+            ("actor_num_gpus_per_node actor_num_nodes", "tensor_model_parallel_size pipeline_model_parallel_size"),
+        ),
+        (6, "datasets", "save_interval", "set", ("datasets", "")),
+        (8, "kind", "", "set", ("kind", "")),
+        (10, "size kind", "kind", "", ("", "")),
+        (11, "group least", "", "", ("", "")),
+        (13, "a_b c_d", "", "", ("", "")),
+        (15, "num_layers stages", "", "", ("", "")),
+        (16, "config_file", "", "", ("", "")),
+    ],
+)
+def test_a_statement_names_arguments_and_says_what_it_wants_of_them(line, names, around, must, of):
+    refusal = read_statement(SOURCE, line, SET.__contains__)
+    assert (" ".join(refusal.names), " ".join(refusal.around), refusal.must) == (names, around, must)
+    assert tuple(" ".join(arguments) for arguments in refusal.of) == of
+
+
+FLAGS = {
+    "lr": ["--lr"],
+    "min_lr": ["--min-lr"],
+    "use_tis": ["--use-tis"],
+    "num_layers": ["--num-layers"],
+    "pipeline_model_parallel_size": ["--pipeline-model-parallel-size"],
+    "use_dynamic_batch_size": ["--use-dynamic-batch-size"],
+    "custom_tis_function_path": ["--custom-tis-function-path"],
+    "opd_type": ["--opd-type"],
+    "add_bias_linear": ["--disable-bias-linear"],
+}
+
+
+LAYERS = ("num_layers", "pipeline_model_parallel_size")
+
+
+def line(tmp_path, refusal, *overrides):
+    config = paper(tmp_path, *overrides)
+    return refusal_line(refusal, Origins(config, slime_arguments(config, tmp_path), FLAGS))
+
+
+def refused(message="", condition="", names="", around="", must="", of=((), ()), kind="AssertionError"):
+    return Refusal(kind, message, "slime/a.py:7", condition, tuple(names.split()), tuple(around.split()), must, of)
+
+
+@pytest.mark.parametrize(
+    "refusal, overrides, told",
+    [
+        (
+            refused("", "args.min_lr <= args.lr", "min_lr lr"),
+            ["extra_args.min-lr=1"],
+            "extra_args.min-lr is 1 and train.lr is 1e-06: slime refuses the command: it must be that "
+            "args.min_lr <= args.lr: leave extra_args.min-lr out",
+        ),
+        (
+            refused("", "x", " ".join(LAYERS), "", "multiple", (LAYERS[:1], LAYERS[1:])),
+            [],
+            "model.architecture.num-layers is 48 and train.pipeline_parallel is 1: slime refuses the command: it must "
+            "be that x: make model.architecture.num-layers a multiple of train.pipeline_parallel",
+        ),
+        (
+            refused("opd_type must be set.", "args.opd_type", "opd_type", "", "set", (("opd_type",), ())),
+            [],
+            "extra_args.opd-type is not set: slime refuses the command: opd_type must be set: set extra_args.opd-type, "
+            "or leave extra_args.opd-type out",
+        ),
+        (
+            refused("it must be set", "", "custom_tis_function_path", "min_lr"),
+            ["extra_args.min-lr=1"],
+            "extra_args.min-lr is 1: slime refuses the command: it must be set: leave extra_args.min-lr out",
+        ),
+        (refused("no name", "", "use_dynamic_batch_size"), [], "slime refuses the command: no name (slime/a.py:7)"),
+        (refused("what", kind="KeyError"), [], "slime refuses the command: KeyError: what (slime/a.py:7)"),
+        (
+            refused("SOME_VARIABLE must be 1", "", "SOME_VARIABLE"),
+            ["cluster.env.SOME_VARIABLE=2"],
+            "cluster.env.SOME_VARIABLE is 2: slime refuses the command: SOME_VARIABLE must be 1: leave "
+            "cluster.env.SOME_VARIABLE out",
+        ),
+        (
+            refused("no bias", "", "add_bias_linear"),
+            [],
+            "model.architecture.disable-bias-linear is true: slime refuses the command: no bias",
+        ),
+    ],
+)
+def test_a_refusal_names_the_setting_its_value_and_the_remedy(tmp_path, refusal, overrides, told):
+    assert line(tmp_path, refusal, *overrides) == told
+
+
+# --------------------------------------------------------------------------------------- a small slime, in a process
+
+PARSER = """
+import argparse, os
+def parse_args():
+    sglang = argparse.ArgumentParser()
+    sglang.add_argument('--sglang-mem-fraction-static', type=float)
+    sglang.parse_known_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--num-layers', type=int)
+    parser.add_argument('--rollout-batch-size', type=int)
+    parser.add_argument('--offload', action=argparse.BooleanOptionalAction)
+    parser.add_argument('--kind', choices=['a', 'b'], nargs='*')
+    parser.add_argument('--hook', action='append')
+    parser.add_argument('--custom-config-path')
+    parser.add_argument('--hf-checkpoint')
+    args, _ = parser.parse_known_args()
+    print('a line of slime')
+    assert args.custom_config_path is None or 'sat_slime:' in open(args.custom_config_path).read()
+    assert args.hf_checkpoint is None or os.path.exists(args.hf_checkpoint)
+    assert args.num_layers is None or args.num_layers % 7 == 0
+    raise SystemExit('this far')
+"""
+
+
+def small_slime(folder, text):
+    (folder / "slime" / "utils").mkdir(parents=True)
+    (folder / "slime" / "__init__.py").touch()
+    (folder / "slime" / "utils" / "arguments.py").write_text(text)
+    return f"cluster.slime_dir={folder}"
+
+
+def test_the_slime_that_is_there_is_asked(tmp_path):
+    run = tmp_path / "runs" / "x"
+    config = paper(tmp_path / "runs", small_slime(tmp_path, PARSER))
+    answer = ask_slime(config, run)
+    assert answer.refusals == (
+        "model.architecture.num-layers is 48: slime refuses the command: it must be that args.num_layers is None or "
+        "args.num_layers % 7 == 0",
+    )
+    assert not run.parent.exists()
+    assert answer.known.source == f"slime {tmp_path}"
+    assert answer.known.by_name == {
+        "--sglang-mem-fraction-static": Flag("--sglang-mem-fraction-static", type="float"),
+        "--num-layers": Flag("--num-layers", type="int"),
+        "--rollout-batch-size": Flag("--rollout-batch-size", type="int"),
+        "--offload": (offload := Flag("--offload", values=0)),
+        "--no-offload": offload,
+        "--kind": Flag("--kind", values="*", choices=("a", "b")),
+        "--hook": Flag("--hook", repeatable=True),
+        "--custom-config-path": Flag("--custom-config-path"),
+        "--hf-checkpoint": Flag("--hf-checkpoint"),
+    }
+    (finding,) = answer.findings()
+    assert (finding.mark, finding.detail) == ("OK", f"taken by the parser of slime {tmp_path}")
+
+
+def test_a_command_that_the_first_parser_refuses_yields_all_flags(tmp_path):
+    config = paper(tmp_path, small_slime(tmp_path, PARSER), "extra_args.sglang-mem-fraction-static=much")
+    answer = ask_slime(config, tmp_path / "x")
+    assert "--num-layers" in answer.known.by_name
+    assert answer.refusals[0].startswith("rollout.memory_fraction is 0.85")
+    assert "argument --sglang-mem-fraction-static: invalid float value: 'much'" in answer.refusals[0]
+
+
+def test_where_slime_is_not_installed_the_recorded_list_serves(tmp_path, monkeypatch):
+    monkeypatch.setattr(slimes_parser, "slime_is_installed", lambda: False)
+    answer = ask_slime(paper(tmp_path, f"cluster.slime_dir={tmp_path}"), tmp_path)
+    assert answer == Answer(recorded_flags())
+    (finding,) = answer.findings()
+    assert finding.mark == "OK" and "slime, whose parser would be asked, is not here" in finding.detail
+
+
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("raise ImportError('no GPU here')\n", "ImportError: no GPU here"),
+        ("import time\ntime.sleep(600)\n", "no answer within 0.5 seconds"),
+    ],
+)
+def test_a_slime_that_cannot_be_asked_is_told_of(tmp_path, monkeypatch, text, reason):
+    monkeypatch.setattr(slimes_parser, "TIMEOUT_S", 0.5 if "time" in text else 200)
+    config = paper(tmp_path, small_slime(tmp_path, text))
+    answer = ask_slime(config, tmp_path / "x")
+    assert answer.known == recorded_flags() and answer.failure == reason
+    ((here,), (there,)) = answer.findings(), answer.findings_on_head_node()
+    assert (here.mark, there.mark) == ("WARN", "FAIL") and reason in here.detail and reason in there.detail
+    assert [finding.mark for finding in parser_findings(config, tmp_path / "x")] == ["FAIL"]
+
+
+def test_a_head_node_without_the_gpu_that_slime_asks_for(tmp_path):
+    answer = Answer(recorded_flags(), asked=True, asks_for_gpu=True)
+    assert [finding.mark for finding in answer.findings()] == ["OK"]
+    assert [finding.mark for finding in answer.findings_on_head_node()] == ["OK", "FAIL"]
+
+
+def test_what_our_checks_find_is_not_told_again_in_slimes_words(tmp_path):
+    answer = Answer(recorded_flags(), ("slime refuses",), asked=True)
+    assert refused_settings(paper(tmp_path, "train.tensor_parallel=3"), answer) != ["slime refuses"]
+    assert refused_settings(paper(tmp_path), answer) == ["slime refuses"]
+
+
+# -------------------------------------------------------------------------------------------------- on the real slime
+
+REFUSED = {
+    "extra_args.sglang-pp-size=3": [
+        "rollout.gpus_per_engine is 2 and extra_args.sglang-pp-size is 3",
+        "make rollout.gpus_per_engine a multiple of extra_args.sglang-pp-size, or leave extra_args.sglang-pp-size out",
+    ],
+    "extra_args.get-mismatch-metrics=true": ["leave extra_args.get-mismatch-metrics out"],
+    "extra_args.only-train-params-name-list=[a] extra_args.freeze-params-name-list=[b]": [
+        "extra_args.only-train-params-name-list is ['a'] and extra_args.freeze-params-name-list is ['b']"
+    ],
+    "extra_args.use-opd=true": ["extra_args.use-opd is true", "set extra_args.opd-type"],
+    "extra_args.opd-teacher-load=/x": ["leave extra_args.opd-teacher-load out"],
+    "extra_args.over-sampling-batch-size=16": ["rollout.prompts_per_iteration is 256"],
+    "extra_args.heterogeneous-layers-config-path=/x.json": [
+        "extra_args.heterogeneous-layers-config-path is /x.json",
+        "No such file",
+    ],
+    "extra_args.tp-comm-overlap=true train.tensor_parallel=1": ["leave extra_args.tp-comm-overlap out"],
+    "extra_args.enable-mtp-training=true": ["set extra_args.mtp-num-layers"],
+    "extra_args.min-lr=1.0": ["extra_args.min-lr is 1.0 and train.lr is 1e-06"],
+    "extra_args.decoder-first-pipeline-num-layers=3": ["train.pipeline_parallel is 1"],
+    "extra_args.overlap-param-gather=true": ["set extra_args.overlap-grad-reduce"],
+    "extra_args.num-layers-per-virtual-pipeline-stage=2": ["leave extra_args.num-layers-per-virtual-pipeline-stage"],
+    "extra_args.recompute-method=block train.recompute=selective": ["extra_args.recompute-method is block"],
+    "extra_args.deterministic-mode=true": ["extra_args.deterministic-mode is true", "NCCL_ALGO"],
+    "extra_args.multi-latent-attention=true": ["model.architecture.group-query-attention is true"],
+    "extra_args.debug-rollout-only=true extra_args.debug-train-only=true": ["extra_args.debug-train-only is true"],
+    "extra_args.train-env-vars=notjson": ["extra_args.train-env-vars is notjson"],
+    "extra_args.micro-batch-size=0": ["extra_args.micro-batch-size is 0"],
+    "extra_args.start-weight-decay=1": ["extra_args.start-weight-decay is 1"],
+    "extra_args.use-megatron-fsdp=true": ["extra_args.use-megatron-fsdp is true", "CUDA_DEVICE_MAX_CONNECTIONS"],
+    "model.architecture.norm-epsilon=1.0e-5": ["model.architecture.norm-epsilon is 1e-05"],
+}
+"""Settings that we accept and slime or Megatron does not, with parts of the line that is told."""
+PROGRAM = """
+import contextlib, json, sys
+from sat_slime.plugin.launch.parser_process import answer
+with contextlib.redirect_stdout(sys.stderr):
+    answers = [answer(words) for words in json.load(sys.stdin)]
+print(json.dumps(answers))
+"""
+
+
+def accepted(root, checkpoints):
+    """Files and settings that slime takes, by a name."""
+    moe = checkpoints["qwen3-30b-a3b"]
+    yield from (((method, lag), paper(root, *moe, method=method, lag=lag)) for method, lag in GRID)
+    yield from ((kind, paper(root, *moe, *changes)) for kind, changes in EVERY_KIND.items() if kind != "unknown")
+    for recipe in RECIPES:
+        model = next(name for name in CONFIG_JSON if recipe.name.startswith(name))
+        yield recipe.stem, load_config(recipe, [*checkpoints[model], f"output_dir={root}"])
+    # Without the checkpoint: this machine's check says so, and slime is asked without it.
+    yield "no checkpoint", paper(root, f"model.hf_checkpoint={root / 'no'}", f"model.megatron_checkpoint={root / 'no'}")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """Slime's lines on every command; one process parses all."""
+    root = tmp_path_factory.mktemp("asked")
+    checkpoints = {model: checkpoint(root / model, model) for model in CONFIG_JSON}
+    configs = dict(accepted(root, checkpoints))
+    configs |= {text: paper(root, *checkpoints["qwen3-30b-a3b"], *text.split()) for text in REFUSED}
+    arguments = {name: slime_arguments(config, run_folder(config)) for name, config in configs.items()}
+    words = []
+    for number, (name, config) in enumerate(configs.items()):
+        scratch = root / f"scratch-{number}"
+        scratch.mkdir()
+        words.append(list(asked_words(config, run_folder(config), arguments[name], scratch)))
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(words),
+        env={**os.environ, "CUDA_DEVICE_MAX_CONNECTIONS": "1", "PYTHONPATH": f"{ROOT}:{os.environ['PYTHONPATH']}"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    answers = json.loads(result.stdout.splitlines()[-1])
+    return configs, {
+        name: list(refusal_lines(configs[name], arguments[name], answer))
+        for name, answer in zip(configs, answers, strict=True)
+    }
+
+
+@pytest.mark.needs_slime_arguments
+@pytest.mark.parametrize("changes", REFUSED)
+def test_what_slime_refuses_is_one_line_that_names_the_setting(told, changes):
+    configs, lines = told
+    assert settings_errors(configs[changes]) == []
+    (text,) = lines[changes]
+    assert all(part in text for part in REFUSED[changes]), text
+    assert "slime refuses the command: " in text and "\n" not in text
+
+
+@pytest.mark.needs_slime_arguments
+def test_slime_and_our_driver_take_every_good_file(told):
+    configs, lines = told
+    refused = {name: text for name, text in lines.items() if text and name not in REFUSED}
+    assert len(configs) - len(REFUSED) == len(GRID) + len(EVERY_KIND) - 1 + len(RECIPES) + 1
+    assert refused == {}
+
+
+@pytest.mark.needs_slime_arguments
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_slime_is_asked_with_the_runs_own_environment(tmp_path, device):
+    """A run on a CPU has patches in its environment, without which slime would not parse here."""
+    import slime
+
+    folder = Path(next(iter(slime.__path__))).parent
+    file = ROOT / "configs" / ("slime/laptop.yaml" if device == "cpu" else "models/qwen3-4b.yaml")
+    files = [f"model.{kind}_checkpoint={tmp_path / 'no'}" for kind in ("hf", "megatron")]
+    if device == "gpu":  # the file of a model names no evaluation sets; Megatron asks for a GPU with tensor parallelism
+        files += ["eval.every_n_iterations=0", "train.tensor_parallel=4"]
+    config = load_config(file, [*files, f"cluster.slime_dir={folder}", f"output_dir={tmp_path}"])
+    answer = ask_slime(config, tmp_path / "x")
+    assert (answer.refusals, answer.failure, answer.asked) == ((), "", True)
+    assert answer.asks_for_gpu == (device == "gpu" and not torch.cuda.is_available())
+    assert flag_errors(config, answer.known) == []
+    with contextlib.suppress(FileNotFoundError):
+        assert list((tmp_path / "x").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "flag, part",
+    [
+        ("sglang-tp-size", "follows from rollout.gpus_per_engine"),
+        ("sglang-tensor-parallel-size", "follows from rollout.gpus_per_engine"),
+        ("sglang-model-path", "follows from model.hf_checkpoint"),
+        ("sglang-random-seed", "follows from seed"),
+        ("sglang-nnodes", "slime places the engines"),
+        ("sglang-enable-memory-saver", "have GPUs of their own"),
+    ],
+)
+def test_flags_of_sglang_that_slime_sets_itself_name_what_governs_them(tmp_path, flag, part):
+    (error,) = flag_errors(paper(tmp_path, f"extra_args.{flag}=2"))
+    assert error.startswith(f"extra_args.{flag}: ") and part in error and error.endswith("leave this out")
