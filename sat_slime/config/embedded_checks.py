@@ -79,7 +79,7 @@ def idle_top_p_replay(method: Method, top_p: float) -> Iterator[str]:
     if method.top_p_replay and top_p == 1:
         yield (
             "method.top_p_replay is true, but rollout.top_p is 1 (the engine samples from all tokens, so there is no "
-            "mask to replay): set rollout.top_p below 1, or method.top_p_replay to false"
+            "mask to replay): set rollout.top_p to 0.95 or another value below 1, or method.top_p_replay to false"
         )
 
 
@@ -89,7 +89,7 @@ def idle_proximal_policy(method: Method, pipeline: PipelineConfig) -> Iterator[s
         bound = "pipeline.max_staleness" if pipeline.mode == "streaming" else "pipeline.lag"
         yield (
             f"method.{method.proximal_policy.name} is on, but no token is more than {pipeline.largest_lag} optimizer "
-            f"updates old: its denominator is mu at such tokens, so it changes nothing; raise {bound} to 2 or more, or "
+            f"updates old: its denominator is mu at such tokens, so it changes nothing: raise {bound} to 2 or more, or "
             f"set method.{method.proximal_policy.name} to false"
         )
 
@@ -240,7 +240,7 @@ def _bound_too_tight(pipeline: PipelineConfig) -> Iterator[str]:
         yield (
             f"pipeline.max_staleness is {pipeline.max_staleness}, but with pipeline.lag {pipeline.lag} and "
             f"pipeline.optimizer_steps_per_rollout {pipeline.optimizer_steps_per_rollout} tokens of the newest weights "
-            f"are up to {least} updates old: raise it to {least} or more, or lower pipeline.lag"
+            f"are up to {least} updates old: raise it to {least} or more"
         )
 
 

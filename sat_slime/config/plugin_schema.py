@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from sat_slime.config.method_reading import method_switches
-from sat_slime.config.schema import MethodConfig, NonNegativeInt, ScoresConfig, Section
+from sat_slime.config.schema import MethodConfig, NonNegativeInt, PositiveInt, ScoresConfig, Section
 
 
 class HooksConfig(Section):
@@ -46,6 +46,8 @@ class DriverConfig(Section):
     max_staleness: NonNegativeInt = 8
     """The same as pipeline.max_staleness of a run: bound on the lag of every token in mode streaming, in optimizer
     steps."""
+    keep: PositiveInt | None = None
+    """The same as checkpoint.keep of a run: newest checkpoints that are kept."""
 
 
 class PluginConfig(Section):

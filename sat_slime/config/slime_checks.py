@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sat_slime.config.embedded_checks import (
-    divisors,
-    faults_of_streaming,
-    idle_proximal_policy,
-    idle_top_p_replay,
-    too_many_responses,
-    uneven_batch,
-)
+from sat_slime.config.embedded_checks import faults_of_streaming, idle_proximal_policy, idle_top_p_replay
 from sat_slime.config.method_reading import build_method, unused_settings
 from sat_slime.config.method_section import section_name
 from sat_slime.config.on_slime import needs_versions, not_on_slime
-from sat_slime.config.schema import VerifierLimits
+from sat_slime.config.slime_parts.flag_rules import flag_rule_errors, flag_rule_warnings
+from sat_slime.config.slime_parts.generation_checks import generation_errors, generation_warnings
+from sat_slime.config.slime_parts.layout_checks import layout_errors
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.objective import Method, check_method
 
@@ -44,10 +39,11 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
         *_method(config),
         *_streaming(config),
         *_unset(config),
-        *_parallelism(config),
-        *_nodes(config),
-        *_batch(config),
+        *_places(config),
+        *layout_errors(config),
         *_context(config),
+        *generation_errors(config),
+        *flag_rule_errors(config),
         *_cpu(config),
     ]
 
@@ -57,10 +53,10 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
     return [
         *_quantile_scope(config),
         *_lengths(config),
-        *_sampling(config),
+        *generation_warnings(config),
+        *flag_rule_warnings(config),
         *_schedule(config),
         *_checkpoints(config),
-        *_verifier(config),
         *idle_proximal_policy(build_method(config.method), config.pipeline),
         *unused_settings(config.method),
     ]
@@ -86,7 +82,7 @@ def _method(config: SlimeConfig) -> Iterator[str]:
     if method.routing_replay and not config.model.is_moe:
         yield (
             "method.r3 is true, but model.architecture has no num-experts (a dense model has no routing to replay): "
-            "set method.r3 to false or describe an MoE model"
+            "set method.r3 to false, or describe an MoE model"
         )
     yield from idle_top_p_replay(method, config.rollout.top_p)
     if config.rollout.top_p < 1 and not method.top_p_replay:
@@ -102,16 +98,17 @@ def _method(config: SlimeConfig) -> Iterator[str]:
         yield f"method: {error}"
     if method.judge and method.threshold_is_of_the_step and steps > 1:
         scope = f"{section_name(method, method.judge)}.scope"
+        few = method.judge.name == "sat" and _few_responses(config)
         yield (
             f"method.{scope} is step with pipeline.optimizer_steps_per_rollout {steps}: the threshold is taken before "
-            "the first step and would be stale for the others; set pipeline.optimizer_steps_per_rollout to 1 or "
-            f"method.{scope} to microbatch"
+            "the first step and would be stale for the others: set pipeline.optimizer_steps_per_rollout to 1"
+            + ("" if few else f", or method.{scope} to microbatch")
         )
     yield from _unknown_versions(config, method)
     if lag == 0 and method.denominator == "checkpoint" and config.pipeline.mode == "batch":
         yield (
             "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those at the start of the "
-            "step, which denominator trainer stands for: raise pipeline.lag, or set method.denominator to "
+            "step, which denominator trainer stands for: set pipeline.lag to 1, or method.denominator to "
             + ("rollout and method.tis.enabled to false" if method.has("tis") else "trainer or rollout")
         )
 
@@ -138,7 +135,7 @@ def _streaming(config: SlimeConfig) -> Iterator[str]:
     if method.denominator == "checkpoint":
         yield (
             "pipeline.mode is streaming with denominator checkpoint: a response may be of several weights, and one "
-            "copy of those that generated is kept to score it with; set method.denominator to "
+            "copy of those that generated is kept to score it with: set method.denominator to "
             + ("trainer" if method.has("tis") else "rollout")
             + ", or pipeline.mode to batch"
         )
@@ -164,114 +161,35 @@ def _unset(config: SlimeConfig) -> Iterator[str]:
             yield f"{key} is not set: set it to {what}"
     if missing := [name for name in NEEDED_SIZES if name not in config.model.architecture]:
         yield f"model.architecture lacks {', '.join(missing)}: extend a file of configs/models, or write them out"
-    if config.eval.every_n_iterations and not config.eval.prompts:
+    if config.eval.every_n_iterations and not (config.eval.prompts or config.extra_args.get("eval-config")):
         yield (
             f"eval.every_n_iterations is {config.eval.every_n_iterations}, but eval.prompts is empty: name a file, as "
             "in --set eval.prompts.aime24=FILE, or set eval.every_n_iterations to 0"
         )
 
 
-def _parallelism(config: SlimeConfig) -> Iterator[str]:
-    model, train = config.model, config.train
-    tensor, pipeline, expert = train.tensor_parallel, train.pipeline_parallel, train.expert_parallel
-    gpus = train.world_size
-    shared = tensor * pipeline * train.context_parallel
-    if gpus % shared:
-        yield (
-            f"train.nodes x train.gpus_per_node is {gpus} GPUs, which train.tensor_parallel {tensor} x "
-            f"train.pipeline_parallel {pipeline} x train.context_parallel {train.context_parallel} = {shared} does not "
-            f"divide: use a multiple of {shared} GPUs, or less parallelism"
-        )
-    if model.attention_heads % tensor:
-        yield (
-            f"train.tensor_parallel is {tensor}, which does not divide the {model.attention_heads} attention heads of "
-            f"the model: choose one of {divisors(model.attention_heads)}"
-        )
-    if model.kv_heads and model.kv_heads % tensor and tensor % model.kv_heads:
-        yield (
-            f"train.tensor_parallel is {tensor}, neither a divisor nor a multiple of the model's {model.kv_heads} "
-            f"key-value heads: choose one of {divisors(model.kv_heads)}"
-        )
-    uneven = {"decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "pipeline-model-parallel-layout"}
-    if model.layers % pipeline and not uneven & config.extra_args.keys():
-        yield (
-            f"train.pipeline_parallel is {pipeline}, which does not divide the model's {model.layers} layers: choose "
-            f"one of {divisors(model.layers)}, or cut unevenly with extra_args.decoder-last-pipeline-num-layers"
-        )
-    if not model.is_moe:
-        if expert > 1:
-            yield f"train.expert_parallel is {expert}, but the model is dense: set it to 1"
-        return
-    if model.experts % expert:
-        yield (
-            f"train.expert_parallel is {expert}, which does not divide the model's {model.experts} experts: choose one "
-            f"of {divisors(model.experts)}"
-        )
-    if expert == 1 and train.expert_tensor_parallel != tensor:
-        yield (
-            f"train.expert_tensor_parallel is {train.expert_tensor_parallel} with train.expert_parallel 1 and "
-            f"train.tensor_parallel {tensor}: Megatron then leaves the gradients of the experts' copies apart, which "
-            f"drift from one another: set train.expert_tensor_parallel to {tensor}, or raise train.expert_parallel"
-        )
-    shared = expert * train.expert_tensor_parallel * pipeline
-    if gpus % shared:
-        yield (
-            f"train.expert_parallel {expert} x train.expert_tensor_parallel {train.expert_tensor_parallel} x "
-            f"train.pipeline_parallel {pipeline} is {shared}, which does not divide the {gpus} GPUs that train: lower "
-            "train.expert_parallel or use more GPUs"
-        )
-
-
-def _nodes(config: SlimeConfig) -> Iterator[str]:
-    """slime takes GPUs in the order of nodes: first those that train, then an engine's after another's."""
-    node, train, rollout = config.cluster.gpus_per_node, config.train, config.rollout
-    for key, part in (("train", train), ("rollout", rollout)):
-        if part.gpus_per_node > node:
+def _places(config: SlimeConfig) -> Iterator[str]:
+    """Folders and variables that would take the place of others."""
+    checkpoints, model = config.checkpoint.folder, config.model
+    for key, folder in (
+        ("model.megatron_checkpoint", model.megatron_checkpoint),
+        ("model.hf_checkpoint", model.hf_checkpoint),
+    ):
+        if checkpoints and folder and checkpoints == folder and config.checkpoint.every_n_iterations:
             yield (
-                f"{key}.gpus_per_node is {part.gpus_per_node}, more than cluster.gpus_per_node {node}: use more "
-                f"{key}.nodes, or correct cluster.gpus_per_node"
+                f"checkpoint.folder is {checkpoints}, which {key} is too: checkpoints of the run would take the place "
+                "of the model that it begins with: set it to null, which is a folder of the run"
             )
-        elif part.nodes > 1 and part.gpus_per_node < node:
+    inner = config.cluster.runtime_env.get("env_vars")
+    for key, variables in (
+        ("cluster.env", config.cluster.env),
+        ("cluster.runtime_env.env_vars", inner if isinstance(inner, dict) else {}),
+    ):
+        if "PYTHONPATH" in variables:
             yield (
-                f"{key}.nodes is {part.nodes} with {part.gpus_per_node} of {node} GPUs on each, but slime fills a node "
-                f"before it takes the next: set {key}.gpus_per_node to {node}"
+                f"{key}.PYTHONPATH is {variables['PYTHONPATH']}, and there is one PYTHONPATH, in which slime and "
+                "Megatron-LM are: leave it out, and name the folders in cluster.python_path"
             )
-    per_engine = rollout.gpus_per_engine
-    if per_engine > rollout.gpus:
-        yield (
-            f"rollout.gpus_per_engine is {per_engine}, more than the {rollout.gpus} GPUs of rollout.nodes x "
-            f"rollout.gpus_per_node, and slime would start no engine: choose one of {divisors(rollout.gpus)}"
-        )
-    elif rollout.gpus % per_engine:
-        yield (
-            f"rollout.gpus_per_engine is {per_engine}, which does not divide the {rollout.gpus} GPUs of rollout.nodes "
-            f"x rollout.gpus_per_node: choose one of {divisors(rollout.gpus)}"
-        )
-    elif not _engines_fit_nodes(train.world_size, rollout.gpus, per_engine, node):
-        yield (
-            f"rollout.gpus_per_engine is {per_engine}: on nodes of {node} GPUs, with the first {train.world_size} GPUs "
-            "training, an engine would begin on one node and end on another: choose a divisor of both numbers"
-        )
-    if config.model.attention_heads % per_engine:
-        yield (
-            f"rollout.gpus_per_engine is {per_engine}, which does not divide the {config.model.attention_heads} "
-            f"attention heads of the model: choose one of {divisors(config.model.attention_heads)}"
-        )
-
-
-def _engines_fit_nodes(first_gpu: int, gpus: int, per_engine: int, node: int) -> bool:
-    """Whether each engine has its GPUs on one node, or on several whole ones."""
-    starts = range(first_gpu, first_gpu + gpus, per_engine)
-    if per_engine > node:
-        return per_engine % node == 0 and all(start % node == 0 for start in starts)
-    return all(start % node + per_engine <= node for start in starts)
-
-
-def _batch(config: SlimeConfig) -> Iterator[str]:
-    responses, steps = config.rollout.responses_per_iteration, config.pipeline.optimizer_steps_per_rollout
-    ranks = max(config.train.data_parallel, 1)
-    yield from too_many_responses("rollout.prompts_per_iteration x rollout.samples_per_prompt", responses)
-    yield from uneven_batch(responses, steps, ranks, f"{ranks} data-parallel ranks")
 
 
 def _context(config: SlimeConfig) -> Iterator[str]:
@@ -283,7 +201,8 @@ def _context(config: SlimeConfig) -> Iterator[str]:
     if rollout.end_at_context and (prompt is None or prompt >= context):
         yield (
             f"rollout.end_at_context is true with rollout.max_prompt_tokens {prompt or 'unset'}: SGLang would cut "
-            f"prompts that fill the context of {context} tokens ({where}): set rollout.max_prompt_tokens below it"
+            f"prompts that fill the context of {context} tokens ({where}): set rollout.max_prompt_tokens to "
+            f"{_some_prompt(context)}"
         )
     limits = {"rollout.max_response_tokens": rollout.max_response_tokens}
     if config.eval.every_n_iterations and config.eval.max_response_tokens:
@@ -291,16 +210,23 @@ def _context(config: SlimeConfig) -> Iterator[str]:
     for key, response in limits.items():
         if rollout.end_at_context:  # the prompt's share is cut off at the end; more than the context is a mistake
             if response > context:
-                yield f"{key} is {response}, more than the whole context of {context} tokens ({where}): lower it"
+                yield f"{key} is {response}, more than the context of {context} tokens ({where}): set it to {context}"
             continue
         # Without a limit the shortest of prompts has a token.
         needed = response + (prompt or 1)
         if needed > context:
             whole = f" + rollout.max_prompt_tokens {prompt} = {needed}" if prompt else " and a prompt"
+            room = prompt if prompt and prompt < context else _some_prompt(context)
+            also = "" if room == prompt else f" and rollout.max_prompt_tokens to {room}"
             yield (
                 f"{key} {response}{whole} is more than the context of {context} tokens ({where}), and SGLang would "
-                f"refuse the request: lower {key}, or set rollout.end_at_context to true"
+                f"refuse the request: set rollout.end_at_context to true{also}, or {key} to {context - room}{also}"
             )
+
+
+def _some_prompt(context: int) -> int:
+    """Tokens of a prompt that leave room for a response."""
+    return max(1, min(2048, context // 2))
 
 
 def _cpu(config: SlimeConfig) -> Iterator[str]:
@@ -311,10 +237,10 @@ def _cpu(config: SlimeConfig) -> Iterator[str]:
     if not config.model.is_moe:
         yield (
             "cluster.device is cpu, but model.architecture has no num-experts: only a Qwen3-MoE has layers without "
-            "Transformer Engine here; describe one, or set cluster.device to gpu"
+            "Transformer Engine here: describe one, or set cluster.device to gpu"
         )
     if train.optimizer_offload:
-        yield "train.optimizer_offload is true with cluster.device cpu: all memory is the host's; set it to false"
+        yield "train.optimizer_offload is true with cluster.device cpu: all memory is the host's: set it to false"
     if train.pipeline_parallel > 1:
         yield (
             f"train.pipeline_parallel is {train.pipeline_parallel} with cluster.device cpu, which was never run: set "
@@ -323,7 +249,7 @@ def _cpu(config: SlimeConfig) -> Iterator[str]:
     if config.rollout.gpus_per_engine > 1:
         yield (
             f"rollout.gpus_per_engine is {config.rollout.gpus_per_engine} with cluster.device cpu: an engine is one "
-            "process there; set it to 1, and rollout.gpus_per_node to more for more engines"
+            "process there, and rollout.gpus_per_node says how many there are: set it to 1"
         )
 
 
@@ -331,24 +257,34 @@ def _cpu(config: SlimeConfig) -> Iterator[str]:
 
 
 def _quantile_scope(config: SlimeConfig) -> Iterator[str]:
-    """Only where |d| is one value per response do few responses make coarse quantiles."""
-    method, sat = build_method(config.method), config.method.sat
-    if not sat.enabled or method.ratio != "sequence" or sat.scope != "microbatch":
-        return
-    needed = 1 / max(1 - sat.alpha, 1e-9)
-    full = max(1, config.train.max_tokens_per_gpu * config.train.context_parallel // max(longest_sample(config), 1))
-    if full < needed:
+    if (few := _few_responses(config)) and config.method.sat.scope == "microbatch":
+        steps = config.pipeline.optimizer_steps_per_rollout
+        first = "pipeline.optimizer_steps_per_rollout to 1 and " if steps > 1 else ""
         yield (
             f"method.sat.scope is microbatch, and a micro-batch of train.max_tokens_per_gpu "
-            f"{config.train.max_tokens_per_gpu} holds {full} response(s) of full length: below about {needed:.0f} "
-            "responses the quantile is the largest |d| and the gate of SAT hardly ever opens: set method.sat.scope to "
-            "step or raise train.max_tokens_per_gpu"
+            f"{config.train.max_tokens_per_gpu} holds {few[0]} response(s) of full length: below about {few[1]:.0f} "
+            "responses the quantile is the largest |d| and the gate of SAT hardly ever opens: set "
+            f"{first}method.sat.scope to step"
         )
+
+
+def _few_responses(config: SlimeConfig) -> tuple[int, float] | None:
+    """How many full responses a micro-batch holds, and how many SAT's quantile needs, where they are too few: only
+    where |d| is one value per response do few responses make coarse quantiles."""
+    method, sat = build_method(config.method), config.method.sat
+    if not sat.enabled or method.ratio != "sequence":
+        return None
+    needed = 1 / max(1 - sat.alpha, 1e-9)
+    full = max(1, config.train.max_tokens_per_gpu * config.train.context_parallel // max(longest_sample(config), 1))
+    return (full, needed) if full < needed else None
 
 
 def _lengths(config: SlimeConfig) -> Iterator[str]:
     rollout, train, context = config.rollout, config.train, context_tokens(config)
-    bound, longest = train.max_tokens_per_gpu * train.context_parallel, longest_sample(config)
+    bound = train.max_tokens_per_gpu * train.context_parallel
+    longest = longest_sample(config)
+    if rollout.max_prompt_tokens is None:  # the shortest of prompts has a token
+        longest = min(longest + 1, context or longest + 1)
     if bound < longest:
         yield (
             f"train.max_tokens_per_gpu is {train.max_tokens_per_gpu}, less than the longest sample of {longest} tokens "
@@ -356,10 +292,13 @@ def _lengths(config: SlimeConfig) -> Iterator[str]:
             "more memory than the bound says"
         )
     if context and not rollout.end_at_context and rollout.max_prompt_tokens is None:
-        yield (
-            f"rollout.max_prompt_tokens is not set: a prompt of more than {context - rollout.max_response_tokens} "
-            "tokens would not fit the context beside its response, and its request fail"
-        )
+        evaluation = config.eval.max_response_tokens if config.eval.every_n_iterations else None
+        left = context - max(rollout.max_response_tokens, evaluation or 0)
+        if left > 0:
+            yield (
+                f"rollout.max_prompt_tokens is not set: a prompt of more than {left} tokens would not fit the context "
+                f"beside its response, and its request fail: set it to {left}"
+            )
     positions = config.model.max_positions
     if positions and rollout.context_tokens and rollout.context_tokens > positions:
         yield (
@@ -368,60 +307,44 @@ def _lengths(config: SlimeConfig) -> Iterator[str]:
         )
 
 
-def _sampling(config: SlimeConfig) -> Iterator[str]:
-    rollout, data = config.rollout, config.data
-    if rollout.top_k > 0:
-        yield (
-            f"rollout.top_k is {rollout.top_k}: the engine's policy is cut off, the trainer's is not, and their ratio "
-            "is no importance weight; set it to -1"
-        )
-    if data.reward and data.reward.removeprefix("boxed_") == "deepscaler":
-        yield "data.reward is deepscaler: it gives 0 without </think>, which a base model does not write; math does not"
-    if config.method.base == "ppo":
-        yield "method.base is ppo: slime's critic is not used, advantages are GRPO's; grpo is the same run"
-
-
 def _schedule(config: SlimeConfig) -> Iterator[str]:
     lag, iterations, evaluation = config.pipeline.lag, config.pipeline.iterations, config.eval.every_n_iterations
     if lag and iterations <= lag:
         yield (
             f"pipeline.iterations is {iterations}, not more than pipeline.lag {lag}: the run ends before a batch of "
-            f"newer weights arrives; use {4 * lag} or more to see lag at work"
+            f"newer weights arrives: set it to {4 * lag} or more"
         )
     if evaluation and lag > 1 and evaluation % lag:
         yield (
             f"eval.every_n_iterations is {evaluation}, no multiple of pipeline.lag {lag}: evaluations measure the "
-            f"weights of the last broadcast, some the same twice; a multiple of {lag} measures new ones each time"
+            f"weights of the last broadcast, some the same twice: set it to {_multiple(evaluation, lag)}"
         )
     if evaluation and iterations % evaluation and not config.hooks.evaluate_last:
         yield (
             f"pipeline.iterations is {iterations}, no multiple of eval.every_n_iterations {evaluation}: the last "
-            f"{iterations % evaluation} iterations are not evaluated; set hooks.evaluate_last to true"
+            f"{iterations % evaluation} iterations are not evaluated: set hooks.evaluate_last to true"
         )
-
-
-def _verifier(config: SlimeConfig) -> Iterator[str]:
-    changed = ", ".join(f"verifier.{name}" for name in sorted(config.verifier.model_fields_set))
-    if config.verifier != VerifierLimits() and not uses_verifier(config):
-        yield (
-            f"{changed} has no effect with data.reward {config.data.reward}: the verifier is that of "
-            "sat_slime.plugin.reward.default and its other modes"
-        )
-
-
-def uses_verifier(config: SlimeConfig) -> bool:
-    """Whether this package's verifier rewards the responses."""
-    return bool(config.data.reward and config.data.reward.startswith("sat_slime.plugin.reward."))
 
 
 def _checkpoints(config: SlimeConfig) -> Iterator[str]:
     every, lag = config.checkpoint.every_n_iterations, config.pipeline.lag
     if not every:
-        yield "checkpoint.every_n_iterations is 0: nothing is saved, and a run that fails begins anew"
+        yield (
+            "checkpoint.every_n_iterations is 0: nothing is saved, and a run that fails begins anew: set it to "
+            f"{_multiple(20, max(lag, 1))}"
+        )
     elif not config.checkpoint.optimizer:
-        yield "checkpoint.optimizer is false: a run that goes on from such a checkpoint begins with a new optimizer"
+        yield (
+            "checkpoint.optimizer is false: a run that goes on from such a checkpoint begins with a new optimizer: set "
+            "it to true"
+        )
     elif lag > 1 and every % lag:
         yield (
             f"checkpoint.every_n_iterations is {every}, no multiple of pipeline.lag {lag}: a run that goes on "
-            f"broadcasts at once and again before {lag} iterations have passed; a multiple of {lag} keeps the rhythm"
+            f"broadcasts at once and again before {lag} iterations have passed: set it to {_multiple(every, lag)}"
         )
+
+
+def _multiple(number: int, lag: int) -> int:
+    """The multiple of `lag` that is nearest."""
+    return max(1, round(number / lag)) * lag

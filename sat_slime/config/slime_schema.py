@@ -45,6 +45,10 @@ Flags = Annotated[dict[str, Any], AfterValidator(_check_flags)]
 """FlagValues of slime's, Megatron's or SGLang's flags, by their full names without the leading dashes."""
 
 
+def _none_as_empty(value: Any) -> Any:
+    return {} if value is None else value
+
+
 def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
@@ -53,8 +57,12 @@ EnvironmentValue = Annotated[str, BeforeValidator(_as_text)]
 """Text; a number stands for its digits."""
 
 
-LocalPath = Annotated[str, AfterValidator(os.path.expanduser)]
-"""A path; `~` is the home of who reads the settings."""
+def _as_absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))  # the processes of a job have other working directories
+
+
+LocalPath = Annotated[str, AfterValidator(_as_absolute)]
+"""An absolute path; `~` is the home, and a relative one is in the working directory, of who reads the settings."""
 
 
 class SlimeModelConfig(Section):
@@ -187,13 +195,15 @@ class SlimeRolloutConfig(Section):
     top_k: int = -1
     """Most likely tokens that are sampled from; -1: all."""
     stop_token_ids: list[int] = Field(default_factory=list)
-    """Tokens that end a response besides those of the checkpoint."""
+    """Tokens that end a response besides those of the checkpoint, in training and evaluation. The one with which the
+    chat template ends a turn has to be among both."""
     memory_fraction: Annotated[float, Field(gt=0, lt=1), MAY_CHANGE_ON_RESUME] = 0.8
     """Share of GPU memory for the engine's weights and KV cache (--sglang-mem-fraction-static)."""
     concurrent_requests: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 512
     """Requests in flight to one engine (--sglang-server-concurrency)."""
     fault_tolerance: Annotated[bool, MAY_CHANGE_ON_RESUME] = False
-    """Restart engines that fail (--use-fault-tolerance). The trainer's own failure ends the run in any case."""
+    """Replace engines that die at the next push (--use-fault-tolerance; docs/slime-launch.md#engines-that-die). What
+    else dies ends the job in any case: cluster.restarts."""
 
     @property
     def responses_per_iteration(self) -> int:
@@ -267,7 +277,7 @@ class SlimeEvalConfig(ScoresConfig):
     every_n_iterations: NonNegativeInt = 20
     """Iterations between evaluations, besides one before the first iteration and one after the last
     (hooks.evaluate_first, hooks.evaluate_last); 0: none at all."""
-    prompts: dict[str, LocalPath] = Field(default_factory=dict)
+    prompts: Annotated[dict[str, LocalPath], BeforeValidator(_none_as_empty)] = Field(default_factory=dict)
     """Name and file of each set, in the training prompts' format."""
     samples_per_problem: PositiveInt = 1
     """Samples per problem and repeat."""
@@ -291,7 +301,10 @@ class SlimeCheckpointConfig(Section):
 
     every_n_iterations: Annotated[NonNegativeInt, MAY_CHANGE_ON_RESUME] = 20
     """Iterations between checkpoints, besides one at the end; 0: none at all."""
-    folder: str | None = None
+    keep: Annotated[PositiveInt | None, MAY_CHANGE_ON_RESUME] = None
+    """Newest checkpoints to keep: older ones are deleted once a newer one is whole, and there is one more while it is
+    saved. Unset: all."""
+    folder: LocalPath | None = None
     """Folder of the checkpoints, on a disk that all training nodes share. Unset: `checkpoints` in the run's folder."""
     optimizer: bool = True
     """Save the optimizer's state too. Without it a run cannot go on."""
@@ -320,18 +333,63 @@ class ClusterConfig(Section):
     """Ray's job server, such as http://10.0.0.1:8265; unset: the one of this machine."""
     gpus_per_node: PositiveInt = 8
     """GPUs that a node has, in use or not (--num-gpus-per-node)."""
+    gpu_memory_gib: PositiveFloat | None = None
+    """Memory of each GPU in GiB, which needs are held against. Unset: the smallest that the nodes tell; without a
+    cluster 79.1, an 80 GB card as CUDA shows it."""
+    host_memory_gib: PositiveFloat | None = None
+    """Memory of each node in GiB. Unset: the smallest that the nodes tell."""
+    shm_gib: PositiveFloat | None = None
+    """Size of each node's /dev/shm in GiB. Unset: the smallest that the nodes tell."""
+    object_store_gib: PositiveFloat | None = None
+    """Size of each node's part of Ray's object store in GiB. Unset: the smallest that Ray tells."""
     slime_dir: LocalPath = "/root/slime"
     """slime's checkout, as in its image."""
     megatron_dir: LocalPath = "/root/Megatron-LM"
     """Megatron-LM's checkout, as in slime's image."""
-    python_path: list[str] = Field(default_factory=list)
+    python_path: list[LocalPath] = Field(default_factory=list)
     """Further folders that Python looks into, for instance that of this package where it is not installed."""
+    restarts: NonNegativeInt = 0
+    """How often `launch`, while it follows the run, resumes a job that died, from the newest whole checkpoint
+    (docs/slime-launch.md#restarts)."""
     nvlink: bool = True
     """GPUs of a node are linked by NVLink (NCCL_NVLS_ENABLE)."""
     env: dict[str, EnvironmentValue] = Field(default_factory=dict)
     """Further environment variables of the job. No secrets: they are shown and saved."""
     runtime_env: dict[str, Any] = Field(default_factory=dict)
     """Further settings of Ray's runtime environment, such as `working_dir`."""
+
+
+class EstimateConfig(Section):
+    """Speeds that the estimate of a run's time takes until the run has measured its own (docs/slime-launch.md). They
+    change nothing of a run. The defaults are for H100 GPUs of one node."""
+
+    engine_tokens_per_second: PositiveFloat | None = None
+    """Tokens that one engine generates a second; unset: it follows from what a decoding step reads."""
+    request_tokens_per_second: PositiveFloat | None = None
+    """Tokens a second of a request that is alone on its engine; unset: as above."""
+    gpu_tb_per_second: PositiveFloat = 1.7
+    """Memory that a GPU reads in decoding, TB/s: half of an H100's 3.35."""
+    decode_step_ms: PositiveFloat = 4.0
+    """Milliseconds of a decoding step besides reading: 219 tokens/s were measured of Qwen3-30B-A3B alone on four H100
+    (Tencent/AngelSlim issue 163), of which reading explains 0.9 ms a token."""
+    prompt_tokens: PositiveInt = 256
+    """Mean length of a prompt, in tokens."""
+    route_mb_per_second: PositiveFloat = 50.0
+    """Routed experts (R3, int32) that the rollout manager's one thread decodes, MB/s: measured on one core, a second
+    for a response of 32k tokens with 48 layers and 8 experts a token."""
+    trainer_tflops: PositiveFloat = 125.0
+    """FLOP/s of a GPU that trains, in 1e12, recomputation counted. Pretraining Qwen3-30B-A3B on H100 reaches 277
+    (performance summary of NVIDIA NeMo AutoModel); packed responses of all lengths are taken to reach less than half of
+    it."""
+    offloaded_adam_billions_per_second: PositiveFloat = 1.0
+    """Parameters that the offloaded optimizer (PyTorch's AdamW) updates a second on one node, in 1e9."""
+    push_gib_per_second: PositiveFloat = 8.0
+    """Weights that are sent to the engines, GiB/s: slime's update of Qwen3-30B-A3B in 7 s, on shared GPUs
+    (hebiao064.github.io/rl-weight-sync)."""
+    disk_gib_per_second: PositiveFloat = 2.0
+    """Checkpoints that are written, GiB/s."""
+    start_seconds: NonNegativeFloat = 600.0
+    """From the start of a job until the first batch begins."""
 
 
 class SlimeConfig(Section):
@@ -371,5 +429,7 @@ class SlimeConfig(Section):
     """Hooks into slime."""
     cluster: Annotated[ClusterConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = ClusterConfig()
     """Where the run is started."""
+    estimate: Annotated[EstimateConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = EstimateConfig()
+    """What the estimate of a run's time assumes."""
     extra_args: Flags = Field(default_factory=dict)
     """Any other flag of slime, Megatron or SGLang, such as `sglang-max-running-requests: 256`."""

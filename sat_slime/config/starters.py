@@ -1,4 +1,4 @@
-"""Files to start from: runs and grids of configs/, each with the files that it names, copied side by side."""
+"""Files to start from: runs, grids and cluster jobs of configs/, each with the files that it names, side by side."""
 
 from __future__ import annotations
 
@@ -20,16 +20,23 @@ class Starter:
 
     path: str
     meaning: str
-    command: str = "launch"
-    """The command that runs it."""
+    then: str = "check it with: sat-slime launch {} --dry-run"
+    """The next step, with braces in place of the file."""
 
 
+_GRID = "check it with: sat-slime grid {} --dry-run"
 STARTERS: Mapping[str, Starter] = {
     "quickstart": Starter("embedded/quickstart.yaml", "a first run on this machine, two to five minutes on two cores"),
     "streaming": Starter("embedded/streaming.yaml", "the same fully asynchronous: weights change while it writes"),
-    "grid": Starter("grid/embedded.yaml", "methods x lags x seeds on this machine", "grid"),
+    "grid": Starter("grid/embedded.yaml", "methods x lags x seeds on this machine", _GRID),
     "slime": Starter("recipes/qwen3-4b-8gpus.yaml", "a run on slime, of Qwen3-4B on a node of eight GPUs"),
     "paper": Starter("paper/qwen3-30b-a3b.yaml", "the paper's runs, each setting with its source"),
+    "slurm": Starter(
+        "clusters/slurm.sh", "a batch script for Slurm: Ray on its nodes, a run, its resume", "edit it, then: sbatch {}"
+    ),
+    "kuberay": Starter(
+        "clusters/kuberay.yaml", "the same as a RayJob of KubeRay, for Kubernetes", "edit it, then: kubectl apply -f {}"
+    ),
 }
 
 
@@ -41,7 +48,8 @@ def write_starter(name: str, folder: Path) -> list[Path]:
     """
     if name not in STARTERS:
         raise ConfigError([f"init {name}: there is no such starter; there are {', '.join(STARTERS)}"])
-    texts = _with_references(CONFIGS / STARTERS[name].path, f"{name}.yaml")
+    source = CONFIGS / STARTERS[name].path
+    texts = _with_references(source, f"{name}{source.suffix}")
     for file, text in texts.items():
         path = folder / file
         if path.exists() and (not path.is_file() or path.read_text(encoding="utf-8") != text):

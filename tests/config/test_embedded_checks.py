@@ -62,7 +62,7 @@ def test_shipped_files_pass(name):
         (["method=spo", "method.denominator=checkpoint", "pipeline.lag=0"], ["pipeline.lag is 0", "penalty"]),
         (["method.base=spo", "method.sat=true"], ["turn sat off"]),
         (["method.base=trpo", "method.sat=true"], ["TRPO's constraint replaces the clip", "turn sat off"]),
-        (["method=gspo-topp"], ["method.top_p_replay is true", "rollout.top_p is 1", "set rollout.top_p below 1"]),
+        (["method=gspo-topp"], ["method.top_p_replay is true", "rollout.top_p is 1", "set rollout.top_p to 0.95"]),
         (["method=icepop-weight", "method.tis=true"], ["TIS and IcePop's weight", "leave one of them out"]),
         (["method=icepop-weight", "method.denominator=rollout"], ["count it twice", "denominator to trainer"]),
     ],
@@ -128,7 +128,7 @@ STREAM = ["pipeline.mode=streaming", "pipeline.lag=1", "pipeline.max_staleness=4
     "overrides, named",
     [
         (["pipeline.lag=0"], ["pipeline.lag is 0", "pipeline.mode to batch"]),
-        (["pipeline.lag=6"], ["pipeline.max_staleness is 4", "raise it to 5", "lower pipeline.lag"]),
+        (["pipeline.lag=6"], ["pipeline.max_staleness is 4", "raise it to 5"]),
         (
             ["pipeline.lag=2", "pipeline.optimizer_steps_per_rollout=4"],
             ["pipeline.max_staleness is 4", "raise it to 7"],

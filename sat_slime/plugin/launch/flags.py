@@ -14,20 +14,15 @@ from __future__ import annotations
 import argparse
 import difflib
 import functools
-import importlib.util
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sat_slime.plugin.launch import parser_process
+
 RECORDED = Path(__file__).with_name("slime_flags.json")
-_TIMEOUT_S = 300
-"""Seconds that asking slime's parser may take: it imports torch, SGLang and Megatron."""
 
 
 @dataclass(frozen=True)
@@ -56,37 +51,6 @@ class KnownFlags:
     """The flags, each by every name that it has."""
 
 
-def known_flags(
-    slime_dir: str | None = None, megatron_dir: str | None = None, variables: Mapping[str, str] | None = None
-) -> KnownFlags:
-    """The flags of the slime that is installed or lies in `slime_dir`, else the recorded ones.
-
-    Asking the real parser takes some seconds, in a separate process. `source` of the result says what was asked.
-    variables: more environment of that process, such as that of a run on a CPU, without which slime may not import.
-    """
-    folders = [folder for folder in (megatron_dir, slime_dir) if folder and Path(folder).is_dir()]
-    if not (slime_dir in folders or _slime_is_installed()):
-        return recorded_flags()
-    with tempfile.TemporaryDirectory() as scratch:
-        file = Path(scratch) / "flags.json"
-        path = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
-        try:
-            subprocess.run(
-                [sys.executable, "-m", __name__, "--record", str(file)],
-                env={**os.environ, "PYTHONPATH": path, **(variables or {})},
-                capture_output=True,
-                text=True,
-                timeout=_TIMEOUT_S,
-                check=True,
-            )
-            where = slime_dir if slime_dir in folders else "as installed"
-            return KnownFlags(f"slime {where}", _by_name(json.loads(file.read_text())["flags"]))
-        except (OSError, subprocess.SubprocessError) as error:
-            lines = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-            recorded = recorded_flags()
-            return KnownFlags(f"{recorded.source} (the installed one failed: {lines[-1]})", recorded.by_name)
-
-
 @functools.cache
 def recorded_flags(version: str | None = None) -> KnownFlags:
     """The flags of one recorded version of slime, or those of all versions together where none is named."""
@@ -98,14 +62,20 @@ def recorded_flags(version: str | None = None) -> KnownFlags:
     named = {version: versions[version]} if version else versions
     *others, last = (f"{name} ({commit[:9]})" for name, commit in named.items())
     source = " and ".join([*([", ".join(others)] if others else []), last])
-    return KnownFlags(f"slime {source} as recorded", _by_name(flags))
+    return KnownFlags(f"slime {source} as recorded", flags_by_name(flags))
 
 
-def unknown_flags(args: Sequence[str], known: KnownFlags, keys: Mapping[str, str] | None = None) -> list[str]:
+def unknown_flags(
+    args: Sequence[str],
+    known: KnownFlags,
+    keys: Mapping[str, str] | None = None,
+    governed: Mapping[str, str] | None = None,
+) -> list[str]:
     """A line for every fault of a command's flags: one that is unknown, abbreviated or repeated, or whose values do not
     fit.
 
     keys: the setting that each flag came from, by the flag with its dashes.
+    governed: the setting that alone gives a flag, by the flag with its dashes.
     """
     errors: list[str] = []
     seen: set[str] = set()
@@ -113,7 +83,7 @@ def unknown_flags(args: Sequence[str], known: KnownFlags, keys: Mapping[str, str
         key = (keys or {}).get(name) or name
         flag = known.by_name.get(name)
         if flag is None:
-            errors.append(f"{key}: there is no flag {name} in {known.source}{_nearest(name, known)}")
+            errors.append(f"{key}: there is no flag {name} in {known.source}{_nearest(name, known, governed or {})}")
             continue
         if flag.name in seen and not flag.repeatable:
             again = "is given twice" if name == flag.name else f"is {flag.name}, which the command has already"
@@ -143,8 +113,9 @@ def _value_faults(flag: Flag, name: str, values: list[str]) -> Iterator[str]:
     shown = " ".join(values)
     if isinstance(flag.values, int):
         if len(values) != flag.values:
-            takes = "no value: true sets it" if flag.values == 0 else f"{flag.values} value(s)"
-            yield f"{name} takes {takes}, not {shown!r}" if values else f"{name} takes {takes}, and has none"
+            takes = "no value" if flag.values == 0 else f"{flag.values} value(s)"
+            remedy = ": set it to true" if flag.values == 0 else ""
+            yield f"{name} takes {takes}, not {shown!r}{remedy}" if values else f"{name} takes {takes}, and has none"
             return
     elif (flag.values == "+" and not values) or (flag.values == "?" and len(values) > 1):
         yield f"{name} takes {'one value or more' if flag.values == '+' else 'one value at most'}, not {shown!r}"
@@ -164,73 +135,21 @@ def _reads_as(value: str, type_name: str) -> bool:
     return True
 
 
-def _nearest(name: str, known: KnownFlags) -> str:
+def _nearest(name: str, known: KnownFlags, governed: Mapping[str, str]) -> str:
     longer = sorted((full for full in known.by_name if full.startswith(name)), key=len)
     close = longer[:1] or difflib.get_close_matches(name, known.by_name, n=1, cutoff=0.6)
+    if close and close[0] in governed:
+        key = governed[close[0]]
+        what = f"That follows from {key}: set that, and leave this out" if key else "The command has it: leave this out"
+        return f"; did you mean {close[0]}? {what}"
     return f"; did you mean {close[0]}? Flags are written in full" if close else ""
 
 
-# ------------------------------------------------------------------------------------- asking the real parser
+# ---------------------------------------------------------------------------------------------------- recording
 
 
-def _slime_is_installed() -> bool:
-    """Whether THUDM's slime can be imported: PyPI has another package slime, which lacks this module."""
-    try:
-        return importlib.util.find_spec("slime.backends") is not None
-    except ImportError:
-        return False
-
-
-def installed_flags() -> dict[str, dict[str, Any]]:
-    """Flags of the slime on the path, in the form in which they are recorded. Imports slime, SGLang and Megatron-LM.
-
-    slime builds its parsers while it parses, so each parser is caught when slime uses it.
-    """
-    from slime.utils.arguments import parse_args
-
-    parsers: list[argparse.ArgumentParser] = []
-    parse_known_args = argparse.ArgumentParser.parse_known_args
-
-    def caught(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        parsers.append(self)
-        return parse_known_args(self, *args, **kwargs)
-
-    argv = sys.argv
-    argparse.ArgumentParser.parse_known_args = caught  # type: ignore[method-assign]
-    try:
-        sys.argv = ["train_async.py", "--rollout-batch-size", "1"]
-        parse_args()
-    except (Exception, SystemExit):  # a command with one flag is no run; only its parsers are wanted
-        pass
-    finally:
-        sys.argv = argv
-        argparse.ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
-    flags = {}
-    for parser in parsers:
-        for action in parser._actions:
-            if names := [name for name in action.option_strings if name.startswith("--") and name != "--help"]:
-                flags[names[0]] = _spec(action, names)
-    missing = {"--num-layers", "--rollout-batch-size", "--sglang-mem-fraction-static"} - flags.keys()
-    if missing:
-        raise RuntimeError(f"slime's parsers have no {', '.join(sorted(missing))}: it parses in a way not known here")
-    return dict(sorted(flags.items()))
-
-
-def _spec(action: argparse.Action, names: list[str]) -> dict[str, Any]:
-    spec: dict[str, Any] = {"values": 1 if action.nargs is None else action.nargs}
-    if names[1:]:
-        spec["aliases"] = names[1:]
-    if action.type in (int, float):
-        spec["type"] = action.type.__name__
-    choices = list(action.choices or [])
-    if choices and all(isinstance(choice, (str, int)) for choice in choices):  # an enumeration reads its own names
-        spec["choices"] = [str(choice) for choice in choices]
-    if isinstance(action, argparse._AppendAction):
-        spec["repeatable"] = True
-    return spec
-
-
-def _by_name(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Flag]:
+def flags_by_name(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Flag]:
+    """Flags in the form in which they are recorded, each by every name that it has."""
     by_name = {}
     for name, spec in flags.items():
         flag = Flag(
@@ -242,9 +161,12 @@ def _by_name(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Flag]:
 
 def record(file: Path, version: str, commit: str, built_with: str) -> None:
     """Writes the installed slime's flags into `file` as those of `version`; other versions in it stay."""
-    data = json.loads(file.read_text()) if file.exists() else {"versions": {}, "built_with": {}, "flags": {}}
+    empty: dict[str, Any] = {"versions": {}, "built_with": {}, "flags": {}}
+    data = json.loads(file.read_text(encoding="utf-8")) if file.exists() else empty
     versions: dict[str, str] = data["versions"]
-    by_version: dict[str, dict[str, Any]] = {version: installed_flags()}  # first: it counts where others differ
+    by_version: dict[str, dict[str, Any]] = {
+        version: parser_process.installed_flags()
+    }  # first: it counts where others differ
     by_version |= {
         other: {
             name: {key: value for key, value in spec.items() if key != "only"}
@@ -266,7 +188,7 @@ def record(file: Path, version: str, commit: str, built_with: str) -> None:
             del spec["only"]
     head = json.dumps({"versions": versions, "built_with": data["built_with"]}, indent=1).removesuffix("\n}")
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(flags[name])}" for name in sorted(flags))
-    file.write_text(f'{head},\n "flags": {{\n{lines}\n }}\n}}\n')
+    file.write_text(f'{head},\n "flags": {{\n{lines}\n }}\n}}\n', encoding="utf-8")
 
 
 def main() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.plugin.launch import flags
-from sat_slime.plugin.launch.flags import RECORDED, Flag, KnownFlags, known_flags, recorded_flags, unknown_flags
+from sat_slime.plugin.launch import flags, parser_process
+from sat_slime.plugin.launch.flags import RECORDED, Flag, KnownFlags, recorded_flags, unknown_flags
 
 KNOWN = KnownFlags(
     "slime",
@@ -49,7 +49,7 @@ def test_a_command_that_slime_takes_as_it_is_meant(words):
         (["--seed", "1.5"], "--seed is '1.5': it must be a whole number"),
         (["--lr"], "--lr takes 1 value(s), and has none"),
         (["--lr", "1", "2"], "--lr takes 1 value(s), not '1 2'"),
-        (["--use-tis", "true"], "--use-tis takes no value: true sets it, not 'true'"),
+        (["--use-tis", "true"], "--use-tis takes no value, not 'true': set it to true"),
         (["--eval-prompt-data"], "--eval-prompt-data takes one value or more"),
         (["--profile", "a", "b"], "--profile takes one value at most"),
         (["--loss-type", "ppo"], "--loss-type is 'ppo': it must be one of policy_loss, custom_loss"),
@@ -99,7 +99,7 @@ def test_recording_a_version_leaves_the_others(tmp_path, monkeypatch):
     old = {"--a": {"values": 1}, "--gone": {"values": 0}}
     new = {"--a": {"values": 1, "type": "int"}, "--b": {"values": "+", "aliases": ["--bb"]}}
     for version, found in (("v1", old), ("v2", {}), ("v2", new)):
-        monkeypatch.setattr(flags, "installed_flags", lambda found=found: json.loads(json.dumps(found)))
+        monkeypatch.setattr(parser_process, "installed_flags", lambda found=found: json.loads(json.dumps(found)))
         flags.record(file, version, f"commit of {version}", "")
     data = json.loads(file.read_text())
     assert data["versions"] == {"v1": "commit of v1", "v2": "commit of v2"}
@@ -110,58 +110,12 @@ def test_recording_a_version_leaves_the_others(tmp_path, monkeypatch):
     }
 
 
-def test_where_no_slime_is_installed_the_recorded_list_serves(tmp_path, monkeypatch):
-    monkeypatch.setattr(flags, "_slime_is_installed", lambda: False)
-    assert known_flags(str(tmp_path / "slime"), str(tmp_path / "megatron")) == recorded_flags()
-
-
-def test_a_slime_that_cannot_be_asked_is_told_of(tmp_path):
-    (tmp_path / "slime" / "utils").mkdir(parents=True)
-    (tmp_path / "slime" / "__init__.py").touch()
-    (tmp_path / "slime" / "utils" / "arguments.py").write_text("raise ImportError('no GPU here')\n")
-    known = known_flags(str(tmp_path))
-    assert known.by_name == recorded_flags().by_name
-    assert known.source.endswith("as recorded (the installed one failed: ImportError: no GPU here)")
-
-
-def test_the_slime_that_is_there_is_asked(tmp_path):
-    package = tmp_path / "slime" / "utils"
-    package.mkdir(parents=True)
-    (tmp_path / "slime" / "__init__.py").touch()
-    (package / "arguments.py").write_text(
-        "import argparse\n"
-        "def parse_args():\n"
-        "    sglang = argparse.ArgumentParser()\n"
-        "    sglang.add_argument('--sglang-mem-fraction-static', type=float)\n"
-        "    sglang.parse_known_args()\n"
-        "    parser = argparse.ArgumentParser()\n"
-        "    parser.add_argument('--num-layers', type=int)\n"
-        "    parser.add_argument('--rollout-batch-size', type=int)\n"
-        "    parser.add_argument('--offload', action=argparse.BooleanOptionalAction)\n"
-        "    parser.add_argument('--kind', choices=['a', 'b'], nargs='*')\n"
-        "    parser.add_argument('--hook', action='append')\n"
-        "    parser.parse_known_args()\n"
-        "    raise SystemExit(2)\n"
-    )
-    known = known_flags(str(tmp_path))
-    assert known.source == f"slime {tmp_path}"
-    assert known.by_name == {
-        "--sglang-mem-fraction-static": Flag("--sglang-mem-fraction-static", type="float"),
-        "--num-layers": Flag("--num-layers", type="int"),
-        "--rollout-batch-size": Flag("--rollout-batch-size", type="int"),
-        "--offload": (offload := Flag("--offload", values=0)),
-        "--no-offload": offload,
-        "--kind": Flag("--kind", values="*", choices=("a", "b")),
-        "--hook": Flag("--hook", repeatable=True),
-    }
-
-
 @pytest.mark.needs_slime_arguments
 def test_the_recorded_list_is_that_of_the_slime_on_the_path(tmp_path):
     """slime's own flags and Megatron's are compared; those of SGLang and its router depend on slime's image."""
     file, root = tmp_path / "flags.json", Path(__file__).parents[3]
     result = subprocess.run(
-        [sys.executable, str(Path(__file__).parents[1] / "without_gpu.py"), flags.__name__, "--record", str(file)],
+        [sys.executable, "-m", flags.__name__, "--record", str(file)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ["PYTHONPATH"]])},
         capture_output=True,
         text=True,

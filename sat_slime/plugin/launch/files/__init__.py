@@ -1,0 +1,1 @@
+"""Checks of the files that settings name besides the model."""

@@ -1,0 +1,209 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sat_slime.config import load_config
+from sat_slime.plugin.launch.files.named_files import (
+    REWARDS,
+    defined_names,
+    named_findings,
+    reward_errors,
+    slime_rewards,
+)
+from sat_slime.plugin.launch.machine import chat_template, filesystem, model_mismatches, template_findings
+
+CONFIGS = Path(__file__).parents[4] / "configs"
+STAND_IN = Path(__file__).parents[2] / "stand_in"
+
+
+def paper(*overrides):
+    return load_config(CONFIGS / "paper" / "qwen3-30b-a3b.yaml", overrides)
+
+
+def told(config, mark="FAIL"):
+    return [finding.detail for finding in named_findings(config) if finding.mark == mark]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    """A function that writes rows into a file of prompts, and gives a run's settings that name it."""
+
+    def write(*rows, part="", more=()):
+        file = tmp_path / "prompts.jsonl"
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return paper(
+            f"data.prompts={file}{part}",
+            "eval.every_n_iterations=0",
+            f"rollout.prompts_per_iteration={len(rows)}",
+            *more,
+        )
+
+    return write
+
+
+TEXT = {"prompt": "1+1", "label": "2"}
+MESSAGES = {"prompt": [{"role": "user", "content": "1+1"}], "label": "2"}
+
+
+@pytest.mark.parametrize(
+    "rows, part, more, named",
+    [
+        # slime/rollout/sglang_rollout.py:_prepare_prompt_ids encodes text; a list ends the first batch
+        ([MESSAGES], "", ["data.chat_template=false"], ["list of messages", "set data.chat_template to true"]),
+        # sglang_rollout.py:generate_rollout_async asks for prompts again and again
+        ([TEXT] * 3, "@[3:]", [], ["no row of the file is in the part @[3:]", "for ever"]),
+        ([TEXT] * 3, "@[-2:-2]", [], ["no row of the file is in the part @[-2:-2]"]),
+        # math_dapo_utils.py:is_correct_minerva: int(float(gt))
+        ([{**TEXT, "label": "x+1"}], "", ["data.reward=dapo"], ["'label' of row 1 is 'x+1'", "dapo takes numbers"]),
+        # f1.py:normalize_answer: s.lower()
+        ([{**TEXT, "label": 2}], "", ["data.reward=f1"], ["'label' of row 1 is 2", "f1 takes text"]),
+    ],
+)
+def test_rows_that_end_the_first_batch(prompts, rows, part, more, named):
+    (line,) = told(prompts(*rows, part=part, more=more))
+    assert "\n" not in line and all(words in line for words in named), line
+
+
+@pytest.mark.parametrize(
+    "rows, part, more",
+    [
+        ([TEXT], "", ["data.chat_template=false"]),
+        ([MESSAGES], "", []),
+        ([TEXT] * 3, "@[-1:]", []),
+        ([TEXT] * 3, "@[2:9]", []),
+        ([{**TEXT, "label": "1,234"}], "", ["data.reward=dapo"]),
+    ],
+)
+def test_rows_that_slime_takes(prompts, rows, part, more):
+    config = prompts(*rows, part=part, more=more)
+    assert told(config) == told(config, "WARN") == []
+
+
+def test_fewer_prompts_than_a_batch_takes(prompts):
+    (line,) = told(prompts(TEXT, TEXT, more=["rollout.prompts_per_iteration=3"]), "WARN")
+    assert "data.prompts has 2 rows" in line and "set rollout.prompts_per_iteration to 2" in line
+
+
+def test_evaluation_sets_have_keys_of_their_own(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    keys = ["extra_args.eval-input-key=question", "extra_args.eval-label-key=answer"]
+    config = paper(f"eval.prompts.aime24={tmp_path}/a.jsonl", *keys)
+    assert not [line for line in told(config) if "aime24" in line]
+
+
+# ------------------------------------------------------------------------------------------------- rewards, code
+
+
+@pytest.mark.parametrize(
+    "reward, remedy",
+    [
+        ("mathh", "set it to math"),
+        ("prime_math", "set it to sat_slime.plugin.reward.prime_math"),
+        ("none_such", "math"),
+    ],
+)
+def test_a_reward_that_slime_has_not(reward, remedy):
+    (line,) = reward_errors(paper(f"data.reward={reward}"))
+    assert line.startswith(f"data.reward is {reward}, and slime's rules are dapo, deepscaler") and remedy in line
+
+
+@pytest.mark.parametrize(
+    "reward", ["math", "boxed_math", "remote_rm", "sat_slime.plugin.reward.default", "a.b", "null"]
+)
+def test_a_reward_that_slime_may_have(reward):
+    assert reward_errors(paper(f"data.reward={reward}")) == []
+
+
+def test_the_rules_are_those_of_the_slime_that_is_there(tmp_path):
+    assert slime_rewards(tmp_path) == REWARDS
+    hub = tmp_path / "slime" / "rollout" / "rm_hub"
+    hub.mkdir(parents=True)
+    (hub / "__init__.py").write_text('if rm_type == "mine":\n    pass\nelif rm_type == "math":\n    pass\n')
+    assert slime_rewards(tmp_path) == ("math", "mine")
+    assert reward_errors(paper(f"cluster.slime_dir={tmp_path}", "data.reward=mine")) == []
+
+
+def test_the_recorded_rules_are_the_real_slimes(request):
+    folder = request.config.getoption("--slime", default=None)
+    if not folder:
+        pytest.skip("needs the real slime: --slime DIR")
+    assert slime_rewards(Path(folder)) == REWARDS
+
+
+def test_code_that_is_not_where_python_looks(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "rewards.py").write_text("import os\n\nasync def exact(args, sample):\n    return 1.0\n")
+    where = f"cluster.python_path=[{tmp_path}]"
+    assert not [line for line in told(paper("data.reward=mine.rewards.exact", where)) if "reward" in line]
+    (line,) = [line for line in told(paper("data.reward=mine.rewards.exakt", where)) if "reward" in line]
+    assert "defines no exakt; did you mean mine.rewards.exact?" in line
+    (line,) = [line for line in told(paper("data.reward=mine.rewards.exact")) if "reward" in line]
+    assert "there is no module mine.rewards" in line and "cluster.python_path" in line
+    (line,) = [line for line in told(paper("extra_args.custom-generate-function-path=no.where")) if "generate" in line]
+    assert "there is no module no" in line
+    assert "exact" in defined_names(tmp_path / "mine" / "rewards.py")
+
+
+# ------------------------------------------------------------------------------------------------ files of flags
+
+
+@pytest.mark.parametrize("flag", ["sglang-config", "eval-config"])
+def test_a_file_that_a_flag_names(tmp_path, flag):
+    missing, relative = (told(paper(f"extra_args.{flag}={file}")) for file in (tmp_path / "x.yaml", "x.yaml"))
+    assert any(f"extra_args.{flag} is {tmp_path}/x.yaml: there is no such file" in line for line in missing)
+    assert any(f"set it to {Path.cwd()}/x.yaml" in line for line in relative)
+
+
+@pytest.mark.parametrize(
+    "groups, more, named",
+    [
+        ([("regular", 2)], [], ["its groups have 2 GPUs", "is 4"]),
+        ([("prefill", 2), ("decode", 2)], ["method.r3=true"], ["only decodes", "set method.r3 to false"]),
+        ([("prefill", 2), ("decode", 2)], [], None),
+        ([("regular", 4)], ["method.r3=true"], None),
+        (None, [], ["server_groups"]),
+    ],
+)
+def test_groups_of_engines(tmp_path, groups, more, named):
+    listed = [{"worker_type": kind, "num_gpus": gpus} for kind, gpus in groups or ()]
+    file = tmp_path / "groups.yaml"
+    file.write_text(yaml.safe_dump({"sglang": [{"name": "a", "server_groups": listed}]} if groups else {"a": 1}))
+    lines = [line for line in told(paper(f"extra_args.sglang-config={file}", *more)) if "sglang-config" in line]
+    assert len(lines) == (named is not None)
+    assert all(words in line for line in lines for words in named)
+
+
+# ----------------------------------------------------------------------------------------------------- the model
+
+
+def test_a_template_that_is_not_there(tmp_path):
+    config = paper("data.chat_template_args={enable_thinking: false}")
+    assert not list(template_findings(config, tmp_path))  # nothing is known of the tokenizer
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (finding,) = template_findings(config, tmp_path)
+    assert finding.mark == "FAIL" and "has no chat template: set it to false" in finding.detail
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    (finding,) = template_findings(config, tmp_path)
+    assert finding.mark == "WARN" and "data.chat_template_args.enable_thinking is no variable" in finding.detail
+    (tmp_path / "chat_template.jinja").write_text("{% if enable_thinking %}{% endif %}")
+    assert not list(template_findings(config, tmp_path)) and "enable_thinking" in chat_template(tmp_path)
+
+
+@pytest.mark.parametrize("flag, kind", [("qk-layernorm", "qwen3_moe"), ("add-qkv-bias", "qwen2")])
+def test_weights_that_megatron_would_leave_in_the_checkpoint(flag, kind):
+    model = paper(f"model.architecture.{flag}=false").model
+    values = {"model_type": kind, "num_experts": 128}
+    (line,) = [line for line in model_mismatches(model, values) if flag in line]
+    assert f"model.architecture.{flag} is not set" in line and "set it to true" in line
+    model = paper(f"model.architecture.{flag}=true").model
+    assert not [line for line in model_mismatches(model, values) if flag in line]
+
+
+def test_the_kind_of_a_file_system(tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/sda / ext4 rw 0 0\ntmpfs {tmp_path}/shm tmpfs rw 0 0\n")
+    assert filesystem(tmp_path / "shm" / "runs", mounts) == "tmpfs"
+    assert filesystem(tmp_path / "runs", mounts) == "ext4"
+    assert filesystem(tmp_path, tmp_path / "none") is None
