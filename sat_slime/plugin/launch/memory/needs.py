@@ -1,0 +1,298 @@
+"""The bytes that a run of slime needs at most at one time: on a GPU that trains, and in the memory of a training node.
+
+Lines of source are those of slime 624b824a8 and of its Megatron-LM. Not counted are a GPU's CUDA context and NCCL's
+buffers, kernels' own, experts that are chosen more often than others, gaps of the allocator; on the host the processes
+themselves and SGLang. So a run is warned from 90 % on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sat_slime.config.method_reading import build_method
+from sat_slime.config.slime_checks import context_tokens
+from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.plugin.launch.command import spares_recompute
+from sat_slime.plugin.launch.memory.elements import (
+    Tensors,
+    elements,
+    padded_vocabulary,
+    rank_tensors,
+    stage_layers,
+)
+from sat_slime.plugin.launch.memory.engine import BF16, FP32, GIB, MIB, engine_weights_bytes, kv_bytes_per_token
+
+INT64, INT32 = 8, 4
+PROMPT_TOKENS = 1024
+"""The length in tokens that a prompt is taken to have where rollout.max_prompt_tokens is unset."""
+SAMPLE_BYTES = (8 + 28) + 8 + (8 + 24)
+"""Bytes of a response's token in the rollout process: slime keeps token, loss mask and log-prob in lists of Python,
+8 bytes an entry, and Python 28 for a whole number above 256 and 24 for a float."""
+STORED_BYTES = INT64 + INT32 + FP32
+"""The same as tensors (slime/observability/rollout_data_utils.py, _ROLLOUT_DATA_TENSOR_DTYPES)."""
+COPIES_WHILE_PUT = 5
+"""Copies of a batch as the next one is put into Ray's store: samples, pickle, both batches in the store, and the pinned
+routes of the one in training."""
+COPIES_BESIDE_RANKS = 3
+"""Copies of a batch as training begins, besides those of the ranks: in the store, pinned, and samples of the next."""
+STORED_BATCHES = 2
+"""Batches in Ray's object store at a time: the one in training and the next."""
+CPU_PROCESSES_BYTES = 3.1 * GIB
+"""All processes of a run on a CPU with a model of no size, measured (docs/slime-laptop.md)."""
+CPU_KV_TOKENS = 2**15
+"""KV cache of an engine on a CPU (plugin/launch/cpu.py, sglang-max-total-tokens)."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that takes memory."""
+
+    name: str
+    size: float
+    at_full_length: bool = False
+    """Whether it grows with the responses, and is counted as if all had the greatest length."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one kind of memory has to hold."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def total(self) -> float:
+        return sum(part.size for part in self.parts)
+
+    @property
+    def certain(self) -> float:
+        """What is needed however long the responses are."""
+        return sum(part.size for part in self.parts if not part.at_full_length)
+
+    @property
+    def text(self) -> str:
+        """`weights 14.2, gradients 28.4, ...` in GiB, without what is nothing."""
+        big = self.total >= 100 * GIB
+        shown = (f"{part.name} {part.size / GIB:,.{0 if big else 1}f}" for part in self.parts if part.size > MIB)
+        return ", ".join(shown)
+
+
+def longest_tokens(config: SlimeConfig) -> int:
+    """Tokens of the longest prompt and response."""
+    longest = (config.rollout.max_prompt_tokens or PROMPT_TOKENS) + config.rollout.max_response_tokens
+    return min(longest, context_tokens(config) or longest)
+
+
+def least_tokens(config: SlimeConfig) -> int:
+    """Tokens on a GPU of a micro-batch of the longest sample alone."""
+    return -(-longest_tokens(config) // config.train.context_parallel)
+
+
+def micro_batch_tokens(config: SlimeConfig) -> int:
+    """Tokens of the largest micro-batch on one GPU. A longer sample makes one of its own."""
+    return max(config.train.max_tokens_per_gpu, least_tokens(config))
+
+
+# ---------------------------------------------------------------------------------------------- a GPU that trains
+
+
+def training_need(config: SlimeConfig) -> Need:
+    """What the fullest GPU that trains holds at its peak, in the backward pass of a step."""
+    stages = range(config.train.pipeline_parallel)
+    return max((Need(tuple(_training_parts(config, stage))) for stage in stages), key=lambda need: need.total)
+
+
+def _training_parts(config: SlimeConfig, stage: int) -> Iterator[Part]:
+    train, model = config.train, config.model
+    tensors = rank_tensors(config, stage)
+    held, shard = elements(tensors), optimizer_elements(config, tensors)
+    yield Part("weights", BF16 * held)
+    yield Part("gradients", (FP32 if train.fp32_gradients else BF16) * held)  # param_and_grad_buffer.py: grad_data
+    if not train.optimizer_offload:
+        # distrib_optimizer.py: master weights, two moments; gradients in bf16 are copied into fp32
+        yield Part("optimizer", (3 if train.fp32_gradients else 4) * FP32 * shard)
+    last = stage == train.pipeline_parallel - 1
+    yield Part("batch", _batch_bytes(config, last), at_full_length=True)
+    # A stage holds one micro-batch for itself and each of the stages behind it (1F1B).
+    layers = stage_layers(config)[stage]
+    in_flight = train.pipeline_parallel - stage
+    tokens = micro_batch_tokens(config)
+    each = [tokens * saved_bytes_per_token(config, moe) for moe in (True, False)]
+    one_layer = max((each[0 if moe else 1] for moe in set(layers)), default=0.0)
+    if train.recompute == "full":
+        # random.py, CheckpointFunction: a layer's input, which sequence parallelism cuts
+        yield Part("layer inputs", in_flight * len(layers) * BF16 * tokens * model.hidden_size / train.tensor_parallel)
+    else:
+        saved = layers.count(True) * each[0] + layers.count(False) * each[1]
+        yield Part("activations", in_flight * saved)
+    # Logits are gone when the first layer is computed again, and the other way round.
+    logits = tokens * _logit_bytes(config) * _columns(config) if last else 0.0
+    yield Part("logits", logits) if logits >= one_layer else Part("a layer", one_layer)
+
+
+def optimizer_elements(config: SlimeConfig, tensors: tuple[Tensors, ...]) -> float:
+    """Elements whose optimizer state a rank keeps: ranks with the same weights share it (slime sets Megatron's
+    distributed optimizer, backends/megatron_utils/arguments.py), and context-parallel ranks are among them."""
+    dense, experts = copies_of_weights(config)
+    return elements(tensors, expert=False) / dense + elements(tensors, expert=True) / experts
+
+
+def copies_of_weights(config: SlimeConfig) -> tuple[float, float]:
+    """The number of ranks that hold the same weights, of those that are no experts and of experts."""
+    train = config.train
+    stages = train.pipeline_parallel
+    return (
+        max(1.0, train.world_size / (train.tensor_parallel * stages)),
+        max(1.0, train.world_size / (train.expert_tensor_parallel * train.expert_parallel * stages)),
+    )
+
+
+def _batch_bytes(config: SlimeConfig, last_stage: bool) -> float:
+    """Bytes of a data-parallel rank's responses on its GPU, where they lie for the whole step: tokens and loss masks
+    whole (backends/megatron_utils/actor.py, _get_rollout_data); the engine's log-probs by context-parallel rank; on the
+    last stage those of the reference and, where they are computed, the trainer's, the zeros that slime makes for the KL
+    of the reward, and returns, which advantages share (loss.py, compute_advantages_and_returns)."""
+    train, rollout = config.train, config.rollout
+    columns = 1  # the engine's log-probs
+    if last_stage:
+        columns += 2 + (config.loss.kl_coef > 0) + (not spares_recompute(config, build_method(config.method)))
+    tokens = longest_tokens(config) * rollout.responses_per_iteration / max(train.data_parallel, 1)
+    return tokens * (INT64 + INT32 + FP32 * columns / train.context_parallel)
+
+
+def _columns(config: SlimeConfig) -> float:
+    """Columns of the logits on a rank."""
+    tensor = config.train.tensor_parallel
+    return padded_vocabulary(config.model, tensor) / tensor
+
+
+def _logit_bytes(config: SlimeConfig) -> int:
+    """Bytes of one logit at the peak: itself and its softmax in fp32, which becomes the gradient in place
+    (slime/utils/ppo_utils.py, _VocabParallelLogProbEntropy); bf16 logits are gone by then. A temperature makes a copy
+    (loss.py, get_log_probs_and_entropy); a mask of top-p one more, and a byte; the entropy's gradient one more.
+    --log-probs-chunk-size cuts the softmax, which the backward pass keeps: no less there."""
+    copies = 2 + (config.rollout.temperature != 1) + (config.rollout.top_p < 1) + (config.loss.entropy_coef != 0)
+    return copies * FP32 + (config.rollout.top_p < 1)
+
+
+def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
+    """Bytes that a layer keeps for its backward pass, of one token on one GPU, with flash attention and experts that
+    are chosen equally often: inputs and outputs of its norms, of matrices, of attention and of SwiGLU, in bf16, and the
+    router's scores in fp32. `selective` recomputes the attention's output."""
+    model, train = config.model, config.train
+    rank = 1 / train.tensor_parallel
+    hidden, heads, kv = model.hidden_size, model.attention_heads, model.kv_heads
+    query_key = (heads + kv) if model.architecture.get("qk-layernorm") else 0
+    output = 0 if train.recompute == "selective" else heads
+    numbers = (4 * hidden + (heads + 2 * kv + query_key + output) * model.head_dim) * rank
+    if not moe:
+        return BF16 * (numbers + 3 * model.ffn_size * rank)
+    shared = model.architecture.get("moe-shared-expert-intermediate-size", 0)
+    numbers += (hidden + 3 * shared) * rank if isinstance(shared, int) and shared else 0
+    # sent to experts: before and after the exchange, both ways, and between the two matrices
+    numbers += model.experts_per_token * (4 * hidden + 3 * model.expert_ffn_size) * rank
+    return BF16 * numbers + 3 * FP32 * model.experts * rank
+
+
+# ------------------------------------------------------------------------------------------------ a training node
+
+
+def host_need(config: SlimeConfig) -> Need:
+    """What the memory of the fullest training node holds."""
+    if config.cluster.device == "cpu":
+        return Need(tuple(_cpu_parts(config)))
+    nodes = range(config.train.nodes if config.train.pipeline_parallel > 1 else 1)  # without stages all are alike
+    copies = weight_copies(config)
+    weights = max(sum(_pinned(BF16, one) for one in _tensors_of_node(config, node)) for node in nodes)
+    parts = [Part(f"{copies} copies of the weights", copies * weights)]
+    if config.train.optimizer_offload:
+        parts.append(Part("optimizer", max(_offloaded_bytes(config, node) for node in nodes)))
+    return Need((*parts, *_batch_on_host(config)))
+
+
+def _batch_on_host(config: SlimeConfig) -> Iterator[Part]:
+    """Copies of a batch: each rank has its own of the batch of its data-parallel group (slime/utils/data.py,
+    process_rollout_data)."""
+    ranks = config.train.gpus_per_node / max(config.train.data_parallel, 1)
+    copies = max(COPIES_BESIDE_RANKS + ranks, COPIES_WHILE_PUT)
+    tokens = longest_tokens(config) * config.rollout.responses_per_iteration
+    yield Part("batch", tokens * (SAMPLE_BYTES + STORED_BYTES * (copies - 1)), at_full_length=True)
+    if routes := routes_bytes(config):
+        yield Part("routed experts", routes * copies, at_full_length=True)
+
+
+def _tensors_of_node(config: SlimeConfig, node: int) -> Iterator[Tensors]:
+    """Parameters of all ranks of a node; stages of the pipeline take the ranks one after another."""
+    train = config.train
+    per_stage = max(1, train.world_size // train.pipeline_parallel)
+    ranks = range(node * train.gpus_per_node, (node + 1) * train.gpus_per_node)
+    for stage, count in Counter(min(rank // per_stage, train.pipeline_parallel - 1) for rank in ranks).items():
+        yield from (replace(one, count=one.count * count) for one in rank_tensors(config, stage))
+
+
+def _pinned(width: int, tensors: Tensors, share: float = 1) -> float:
+    """Bytes of tensors in pinned memory: PyTorch rounds each up to a power of two (ATen/core/CachingHostAllocator.h).
+    slime pins each parameter (utils/tensor_backper.py), Megatron each gradient (hybrid_optimizer.py)."""
+    size = width * tensors.elements
+    return tensors.count * (1 << (size - 1).bit_length() if size > 1 else size) / share
+
+
+def _offloaded_bytes(config: SlimeConfig, node: int) -> float:
+    """Bytes of the offloaded optimizer: master weights and two moments in fp32, and pinned gradients in fp32
+    (megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py)."""
+    dense, experts = copies_of_weights(config)
+    shares = {False: dense, True: experts}
+    return sum(
+        3 * FP32 * one.total / shares[one.expert] + _pinned(FP32, one, shares[one.expert])
+        for one in _tensors_of_node(config, node)
+    )
+
+
+def weight_copies(config: SlimeConfig) -> int:
+    """How many copies of the weights slime keeps in pinned host memory: the actor, the KL's reference, and for
+    denominator `checkpoint` the weights that generated (a queue of two where they are replaced every iteration)."""
+    copies = 1 + (config.loss.kl_coef > 0)
+    if build_method(config.method).denominator == "checkpoint":
+        copies += 2 if config.pipeline.lag <= 1 else 1
+    return copies
+
+
+def routes_bytes(config: SlimeConfig) -> float:
+    """Bytes of one copy of a batch's routed experts when every response has its full length. slime holds int32; the
+    hook keeps the smallest type that numbers the experts."""
+    model = config.model
+    if not (config.method.r3 and model.is_moe):
+        return 0.0
+    width = (1 if model.experts <= 2**8 else 2) if config.hooks.narrow_routed_experts else INT32
+    tokens = longest_tokens(config) * config.rollout.responses_per_iteration
+    return float(width * model.layers * model.experts_per_token * tokens)
+
+
+def store_need(config: SlimeConfig) -> Need:
+    """What Ray's object store holds: batches that are in training or wait for it (slime/ray/rollout.py, ray.put)."""
+    batches = STORED_BATCHES if config.pipeline.lag or config.pipeline.mode == "streaming" else 1
+    tokens = longest_tokens(config) * config.rollout.responses_per_iteration
+    parts = [Part(f"tokens of {batches} batch{'es' if batches > 1 else ''}", batches * tokens * STORED_BYTES, True)]
+    if routes := routes_bytes(config):
+        parts.append(Part("routed experts", batches * routes, True))
+    return Need(tuple(parts))
+
+
+def _cpu_parts(config: SlimeConfig) -> Iterator[Part]:
+    """What a whole run on a CPU takes: trainer ranks and engines are processes of one machine."""
+    rollout = config.rollout
+    width = FP32 if config.cluster.cpu_dtype == "float32" else BF16
+    ranks = list(_tensors_of_node(config, 0))
+    held = elements(ranks)
+    dense, experts = copies_of_weights(config)
+    shard = elements(ranks, expert=False) / dense + elements(ranks, expert=True) / experts
+    yield Part("processes", CPU_PROCESSES_BYTES)
+    yield Part("trainer", (width + FP32) * held + (3 if width == BF16 else 2) * FP32 * shard)
+    yield Part(f"{weight_copies(config)} copies of the weights", width * held * weight_copies(config))
+    tokens = micro_batch_tokens(config)
+    logits = config.train.world_size * tokens * _logit_bytes(config) * _columns(config)
+    yield Part("logits", logits, at_full_length=True)
+    kv = CPU_KV_TOKENS * kv_bytes_per_token(config)
+    yield Part("engines", rollout.engines * (engine_weights_bytes(config) + kv))
+    yield from _batch_on_host(config)

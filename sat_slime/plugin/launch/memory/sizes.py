@@ -1,0 +1,116 @@
+"""The memory that there is: of GPUs, hosts, /dev/shm and Ray's object store, as settings give or machines tell it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.plugin.launch.memory.engine import GIB, MIB
+
+KINDS = ("gpu", "host", "shm", "store")
+ASSUMED_GPU_BYTES = 79.1 * GIB
+"""What CUDA shows of an H100 of 80 GB, less than 80 GB by what the driver keeps (PyTorch's messages on memory that ran
+out: "GPU 0 has a total capacity of 79.10 GiB")."""
+NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
+ASK_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """An amount of memory, and who says so."""
+
+    bytes: float
+    source: str
+    """A node, or the setting that gives it."""
+
+    @property
+    def is_of_settings(self) -> bool:
+        """Whether the settings or their default say so, whatever the machine is."""
+        return self.source.startswith(("cluster.", "assumed"))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The smallest of each kind on the machines of a run; None where nobody knows it."""
+
+    gpu: Size
+    host: Size | None = None
+    shm: Size | None = None
+    store: Size | None = None
+
+
+def sizes(config: SlimeConfig, machines: Mapping[str, Mapping[str, float | None]] | None = None) -> Sizes:
+    """What the settings give, else the smallest that the machines have.
+
+    Args:
+        machines: for each machine by name, what `machine_sizes` told there.
+    """
+    smallest: dict[str, Size] = {"gpu": Size(ASSUMED_GPU_BYTES, "assumed: an 80 GB card")}
+    for kind in KINDS:
+        told = [(size, name) for name, machine in (machines or {}).items() if (size := machine.get(kind))]
+        if told:
+            smallest[kind] = Size(*min(told))
+        key = "object_store_gib" if kind == "store" else f"{kind}_gib" if kind == "shm" else f"{kind}_memory_gib"
+        if (given := getattr(config.cluster, key)) is not None:
+            smallest[kind] = Size(given * GIB, f"cluster.{key}")
+    return Sizes(**smallest)
+
+
+def machine_sizes() -> dict[str, float | None]:
+    """Bytes of this machine's smallest GPU, its memory and its /dev/shm; None: unknown, or not there."""
+    return {"gpu": gpu_memory(), "host": host_memory(), "shm": shared_memory()}
+
+
+def gpu_memory() -> float | None:
+    """Bytes that CUDA can use of this machine's smallest GPU, told by the driver, so that no CUDA context is made and
+    CUDA_VISIBLE_DEVICES does not matter. Older drivers do not tell what they keep for themselves."""
+    for fields in ("memory.total,memory.reserved", "memory.total"):
+        try:
+            run = subprocess.run(
+                [*NVIDIA_SMI, f"--query-gpu={fields}"],
+                capture_output=True,
+                text=True,
+                timeout=ASK_TIMEOUT_S,
+                check=True,
+            )
+            rows = [[float(cell) for cell in row.split(",")] for row in run.stdout.splitlines() if row.strip()]
+        except (OSError, subprocess.SubprocessError, ValueError):
+            continue
+        if rows:
+            return min(total - sum(reserved) for total, *reserved in rows) * MIB
+    return None
+
+
+def host_memory() -> float | None:
+    """Bytes of memory that this machine, or the container that this process is in, has."""
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limit = Path(file).read_text(encoding="utf-8").strip()
+        except OSError:
+            continue
+        if limit.isdigit():
+            physical = min(physical, int(limit))
+    return physical
+
+
+def shared_memory() -> float | None:
+    """Bytes of /dev/shm, in use or not."""
+    try:
+        told = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return told.f_blocks * told.f_frsize
+
+
+def sizes_of_nodes(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, float | None]]:
+    """What the nodes of a cluster that have GPUs told the probe, by their names."""
+    return {f"node {node['name']}": node["sizes"] for node in nodes if node["gpus"] and node.get("sizes")}

@@ -1,0 +1,230 @@
+"""What is said of a run's memory, and that advice works: with the settings that it names nothing fails any more."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from sat_slime.config import load_config
+from sat_slime.config.slime_checks import slime_config_errors
+from sat_slime.plugin.launch.memory.engine import GIB
+from sat_slime.plugin.launch.memory.memory_findings import SHM, memory_findings
+from sat_slime.plugin.launch.memory.memory_table import ENGINE, HOST, STORE, TRAINING, rows, table
+from sat_slime.plugin.launch.memory.sizes import sizes
+
+CONFIGS = Path(__file__).parents[4] / "configs"
+PAPER = CONFIGS / "paper" / "qwen3-30b-a3b.yaml"
+GLM_AIR = {
+    "add-qkv-bias": True,
+    "num-attention-heads": 96,
+    "num-query-groups": 8,
+    "num-layers": 46,
+    "hidden-size": 4096,
+    "ffn-hidden-size": 10944,
+    "vocab-size": 151552,
+    "moe-ffn-hidden-size": 1408,
+    "moe-shared-expert-intermediate-size": 1408,
+    "moe-layer-freq": "'[0]*1+[1]*45'",
+    "qk-layernorm": False,
+}
+
+
+def cluster(gpu=79.1, host=2048, shm=1024, store=186):
+    keys = {"gpu_memory_gib": gpu, "host_memory_gib": host, "shm_gib": shm, "object_store_gib": store}
+    return [f"cluster.{key}={value}" for key, value in keys.items()]
+
+
+def paper(*overrides, **there):
+    return load_config(PAPER, ["method=sat-gspo-r3", "pipeline.lag=8", *cluster(**there), *overrides])
+
+
+def judged(config):
+    return {row.what: row for row in rows(config, sizes(config))}
+
+
+def findings(config, what):
+    return [one for one in memory_findings(config, sizes(config)) if one.what == what]
+
+
+def advice(detail):
+    """The settings that a message names, as overrides."""
+    told = re.search(r"set ([a-z]+\.\w+ to \S+(?: and [a-z]+\.\w+ to \S+)*)", detail)
+    assert told, detail
+    return [pair.replace(" to ", "=") for pair in told[1].rstrip(";,").split(" and ")]
+
+
+def test_the_papers_run_fits_eight_gpus_of_80_gb():
+    found = judged(paper())
+    assert {what: row.mark for what, row in found.items()} == {TRAINING: "OK", ENGINE: "OK", HOST: "OK", STORE: "OK"}
+    assert found[TRAINING].need.total / GIB == pytest.approx(57, abs=0.5)
+    assert findings(paper(), TRAINING)[0].detail == (
+        "57 of 79 GiB, 72 % (cluster.gpu_memory_gib): weights 14.2, gradients 28.5, batch 3.5, layer inputs 1.5, "
+        "logits 9.3"
+    )
+
+
+@pytest.mark.parametrize(
+    "overrides, needs, remedy",
+    [
+        (["train.optimizer_offload=false"], 142, "set train.optimizer_offload to true (then 57 GiB)"),
+        (["train.tensor_parallel=1"], 93, "set train.tensor_parallel to 2 (then 68 GiB)"),
+        (["train.max_tokens_per_gpu=131072"], 89, "set train.max_tokens_per_gpu to 65536 (then 68 GiB)"),
+        (["train.recompute=none"], 134, "set train.recompute to full (then 57 GiB)"),
+    ],
+)
+def test_what_was_accepted_and_does_not_fit(overrides, needs, remedy):
+    (finding,) = findings(paper(*overrides), TRAINING)
+    assert finding.mark == "FAIL" and finding.detail.startswith(f"needs {needs} GiB of a GPU's 79")
+    assert finding.detail.endswith(remedy)
+
+
+def test_a_model_that_is_too_large_for_its_gpus():
+    flags = [f"model.architecture.{flag}={value}" for flag, value in GLM_AIR.items()]
+    place = ["train.gpus_per_node=8", "rollout.gpus_per_node=8", "train.tensor_parallel=8", "train.expert_parallel=8"]
+    config = paper(*flags, *place, "rollout.gpus_per_engine=8", "rollout.stop_token_ids=[]", host=8192)
+    assert config.model.parameters / 1e9 == pytest.approx(108, abs=3) and slime_config_errors(config) == []
+    (finding,) = findings(config, TRAINING)
+    assert finding.mark == "FAIL"
+    better = load_config(
+        PAPER,
+        [
+            "method=sat-gspo-r3",
+            *cluster(host=8192),
+            *flags,
+            *place,
+            "rollout.gpus_per_engine=8",
+            *advice(finding.detail),
+        ],
+    )
+    assert judged(better)[TRAINING].mark == "OK" and better.train.world_size > 8
+
+
+def test_926_gib_were_no_room_in_1_tib():
+    (finding,) = findings(paper(host=1024), HOST)
+    assert finding.mark == "WARN"  # with responses of full length; those of half of it fit
+    assert finding.detail.startswith("needs up to 1,005 GiB of the 973 of a node's 1,024 at which Ray kills, 103 %")
+    (too_small,) = findings(paper(host=640), HOST)
+    assert too_small.mark == "FAIL"  # not with the optimizer on these four GPUs, which would need 142 GiB
+    assert "set train.optimizer_offload to false and" in too_small.detail and "GPUs in all" in too_small.detail
+
+
+def test_advice_for_the_host_is_no_error_on_the_gpu():
+    """The optimizer goes back to the GPU only where that holds it."""
+    for host, gpu in itertools.product((256, 512, 768), (39.4, 79.1, 139)):
+        (finding,) = findings(paper(host=host, gpu=gpu), HOST)
+        if finding.mark != "FAIL" or "nothing that was tried fits" in finding.detail:
+            continue
+        after = judged(paper(*advice(finding.detail), host=host, gpu=gpu))
+        assert after[TRAINING].mark != "FAIL" and after[HOST].mark != "FAIL", finding.detail
+
+
+GRID = {
+    "train.tensor_parallel": (1, 4),
+    "train.expert_parallel": (1, 4),
+    "train.max_tokens_per_gpu": (8192, 131072),
+    "train.optimizer_offload": (True, False),
+    "gpu": (39.4, 79.1),
+    "host": (512, 2048),
+}
+
+
+def test_advice_works_on_every_configuration_of_a_grid():
+    """Applied as it is written, it leaves no error of memory of that kind and of the settings; what it says is needed
+    then is needed. Where nothing fits it says so."""
+    applied = unfit = 0
+    for values in itertools.product(*GRID.values()):
+        setting = dict(zip(GRID, values, strict=True))
+        there = {"gpu": setting.pop("gpu"), "host": setting.pop("host")}
+        overrides = [f"{key}={value}" for key, value in setting.items()]
+        if setting["train.expert_parallel"] == 1:
+            overrides.append(f"train.expert_tensor_parallel={setting['train.tensor_parallel']}")
+        config = paper(*overrides, **there)
+        assert slime_config_errors(config) == []
+        for finding in memory_findings(config, sizes(config)):
+            what = finding.what
+            if finding.mark != "FAIL" or what == ENGINE:
+                continue
+            if "nothing that was tried fits" in finding.detail or "no other parallelism" in finding.detail:
+                unfit += 1
+                continue
+            changed = paper(*overrides, *advice(finding.detail), **there)
+            after = judged(changed)
+            assert slime_config_errors(changed) == [], finding.detail
+            assert "FAIL" not in {after[TRAINING].mark, after[HOST].mark}, finding.detail
+            then = float(re.search(r"\(then ([\d.,]+) GiB", finding.detail)[1].replace(",", ""))
+            assert after[what].need.total / GIB == pytest.approx(then, abs=0.51)
+            applied += 1
+    assert applied > 30 and unfit < applied
+
+
+def test_fewer_tokens_are_not_advised_below_the_longest_sample():
+    config = paper("train.max_tokens_per_gpu=16384", "train.optimizer_offload=false")
+    (finding,) = findings(config, TRAINING)
+    assert "max_tokens_per_gpu" not in finding.detail
+
+
+@pytest.mark.parametrize("share, mark", [(0.85, "OK"), (0.93, "WARN"), (0.99, "FAIL")])
+def test_room_that_an_engine_leaves(share, mark):
+    config = paper(f"rollout.memory_fraction={share}", "rollout.concurrent_requests=8")
+    of_engine = findings(config, ENGINE)
+    assert max(of_engine, key=lambda one: ["OK", "WARN", "FAIL"].index(one.mark)).mark == mark
+    if mark != "OK":
+        change = advice(of_engine[-1].detail)
+        assert {one.mark for one in findings(paper("rollout.concurrent_requests=8", *change), ENGINE)} == {"OK"}
+
+
+def test_weights_that_an_engine_cannot_hold():
+    (finding,) = findings(paper("rollout.gpus_per_engine=1", "rollout.concurrent_requests=8", gpu=39.4), ENGINE)
+    assert finding.mark == "FAIL"
+    change = advice(finding.detail)
+    after = findings(paper("rollout.concurrent_requests=8", *change, gpu=39.4), ENGINE)
+    assert "FAIL" not in {one.mark for one in after}, (change, after)
+
+
+def test_more_requests_than_an_engine_holds():
+    engine = findings(paper(), ENGINE)
+    assert engine[-1].mark == "WARN"
+    assert "holds 413 of 2,048, 103 of 8,192, 25 of 32,768 tokens" in engine[-1].detail
+    assert engine[-1].detail.endswith("set it to 103")
+    assert len(findings(paper("rollout.concurrent_requests=103"), ENGINE)) == 1
+
+
+def test_a_store_and_a_shared_memory_that_are_too_small():
+    (store,) = findings(paper(store=64), STORE)
+    assert store.mark == "WARN" and "100 GiB of 64" in store.detail
+    (on_disk,) = findings(paper(shm=128), SHM)
+    assert on_disk.mark == "WARN" and "less than Ray's object store of 186" in on_disk.detail
+    assert findings(paper(), SHM) == []
+
+
+def test_what_is_given_wins_over_what_is_told():
+    told = {"node a": {"gpu": 90 * GIB, "host": 2000 * GIB}, "node b": {"gpu": 40 * GIB, "host": None}}
+    config = load_config(PAPER)
+    assert sizes(config, told).gpu.source == "node b" and sizes(config, told).host.source == "node a"
+    assert sizes(paper(gpu=24), told).gpu.bytes == 24 * GIB
+    assert sizes(config).gpu.source == "assumed: an 80 GB card" and sizes(config).host is None
+
+
+def test_a_model_without_sizes_is_not_judged():
+    config = load_config(CONFIGS / "slime" / "base.yaml")
+    (finding,) = memory_findings(config, sizes(config))
+    assert finding.mark == "WARN" and "does not tell the model's size" in finding.detail
+
+
+def test_a_run_on_a_cpu_is_judged_by_the_hosts_memory_alone():
+    config = load_config(CONFIGS / "slime" / "laptop.yaml", ["cluster.host_memory_gib=16"])
+    (finding,) = memory_findings(config, sizes(config))
+    assert (finding.mark, finding.what) == ("OK", HOST)
+    config = load_config(CONFIGS / "slime" / "laptop.yaml", ["cluster.host_memory_gib=2"])
+    (finding,) = memory_findings(config, sizes(config))
+    assert finding.mark == "FAIL" and "GPU" not in finding.detail
+
+
+def test_the_table():
+    lines = table(rows(paper(), sizes(paper())))
+    assert lines[0].split() == ["GiB", "needs", "has", "%"]
+    assert [line[:12].strip() for line in lines[1:]] == [TRAINING, ENGINE, HOST, STORE]
+    assert lines[1].split()[2:5] == ["57", "79", "72"]
+    unknown = table(rows(load_config(PAPER), sizes(load_config(PAPER))))
+    assert unknown[3].split()[3] == "?"

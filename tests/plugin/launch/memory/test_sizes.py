@@ -1,0 +1,59 @@
+"""What a machine tells of itself: by this machine, and by stand-ins for the driver's tool."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from sat_slime.plugin.launch.memory.engine import GIB, MIB
+from sat_slime.plugin.launch.memory.sizes import gpu_memory, host_memory, machine_sizes, shared_memory, sizes_of_nodes
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """Puts an nvidia-smi of the given lines in front of the path."""
+
+    def write(script):
+        path = tmp_path / "nvidia-smi"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+
+    return write
+
+
+def test_the_smallest_gpu_without_what_the_driver_keeps(tool):
+    tool("echo '81559, 551'; echo '40960, 400'")
+    assert gpu_memory() == (40960 - 400) * MIB
+
+
+def test_a_driver_that_does_not_tell_what_it_keeps(tool):
+    tool('case "$*" in *reserved*) echo "Field memory.reserved is not a valid field"; exit 2;; esac; echo 81920')
+    assert gpu_memory() == 81920 * MIB
+    tool('case "$*" in *reserved*) echo "81920, [N/A]";; *) echo 81920;; esac')
+    assert gpu_memory() == 81920 * MIB
+
+
+def test_a_machine_without_gpus(tool):
+    tool('echo "NVIDIA-SMI has failed"; exit 9')
+    assert gpu_memory() is None
+    tool("exit 0")
+    assert gpu_memory() is None
+
+
+def test_this_machine():
+    told = machine_sizes()
+    assert told.keys() == {"gpu", "host", "shm"}
+    assert host_memory() > GIB // 4
+    if shutil.which("df"):
+        blocks = subprocess.run(["df", "-B1", "--output=size", "/dev/shm"], capture_output=True, text=True).stdout
+        assert shared_memory() == int(blocks.split()[-1])
+
+
+def test_nodes_without_gpus_are_not_asked():
+    nodes = [
+        {"name": "head", "gpus": 0, "sizes": {"host": GIB}},
+        {"name": "a", "gpus": 8.0, "sizes": {"host": 4 * GIB}},
+    ]
+    assert sizes_of_nodes(nodes) == {"node a": {"host": 4 * GIB}}
