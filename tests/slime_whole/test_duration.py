@@ -1,0 +1,32 @@
+"""How long a run takes is told from the speeds of its first half."""
+
+import subprocess
+
+import pytest
+from whole_run import COMMAND, environment
+
+from sat_slime.config import load_config
+from sat_slime.plugin.launch.duration import estimate, measured
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+TOLERANCE = 0.2
+ITERATIONS = 24
+
+
+@pytest.mark.parametrize(("method", "lag"), [("sat-gspo-r3", 8), ("sat-gspo", 0)])
+def test_a_first_half_tells_how_long_the_second_takes(slime, method, lag):
+    counts = {"pipeline.iterations": ITERATIONS, "eval.every_n_iterations": 4, "checkpoint.every_n_iterations": 4}
+    options = [word for key, value in counts.items() for word in ("--set", f"{key}={value}")]
+    run = slime.launch(f"duration-{lag}", "--method", method, "--lag", str(lag), *options)
+    assert run.code == 0, run.output
+    config, half = load_config(run.folder / "config.yaml"), ITERATIONS // 2
+    metrics, times = run.rows(), run.rows("times.jsonl")
+    took = [sum(value for key, value in row.items() if key.startswith("time/")) for row in times]
+    assert len(took) == ITERATIONS
+    known = measured(config, metrics[:half], times[:half])
+    told = estimate(config, known.length, known, done=half)
+    assert told.left == pytest.approx(sum(took[half:]), rel=TOLERANCE)
+    assert told.total == pytest.approx(sum(took), rel=TOLERANCE)
+    checked = subprocess.run([*COMMAND, "check", str(run.folder)], capture_output=True, text=True, env=environment())
+    assert "OK    time            measured: " in checked.stdout
