@@ -13,7 +13,7 @@ and its folder must say what happened; `--resume` goes on. In the end
 - nothing hangs: a run that says nothing for PATIENCE_S has failed.
 
 The seed draws victims, signals and moments; what a process does at that moment is up to the machine. The table that is
-printed goes into docs/reliability.md.
+printed goes into docs/reliability.md. chaos_on_slime.py does the same to runs of the real slime.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,8 @@ PATIENCE_S = 300.0
 """Without a new row or an end, a run hangs."""
 GONE_S = 90.0
 """Within it all processes of a run that has ended are gone: Ray's own agents take a minute to miss their head."""
+TINY = ROOT / "configs" / "embedded" / "tiny.yaml"
+LAUNCH = "launch"
 ITERATIONS = 48
 STEPS_TO_SEE = 5
 """Steps after which a disturbance that has shown nothing has been survived."""
@@ -66,8 +68,8 @@ KINDS = {
     "streaming, DP 2": {**STREAM, "train.data_parallel": 2},
 }
 VICTIMS = {
-    "launcher": "launch",
-    "driver": "launch",
+    "launcher": LAUNCH,
+    "driver": LAUNCH,
     "trainer rank": "ray::_Rank",
     "engine actor": "ray::RolloutEngine",
     "SGLang server": "engine.sglang_process",
@@ -89,14 +91,23 @@ LONGEST_STOP_S = 8.0
 class Run:
     """A run of `sat-slime launch`, started again and again until it has ended well."""
 
-    def __init__(self, root: Path, name: str, settings: dict[str, object]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        name: str,
+        settings: Mapping[str, object],
+        file: Path = TINY,
+        processes: Mapping[str, str] = VICTIMS,
+    ) -> None:
+        """processes: what may be disturbed of it, each with a word of its command line."""
+        self.kinds = processes
         self.folder = root / "runs" / name
         self.output = root / f"{name}.txt"
         self.mark = uuid.uuid4().hex
         self.process: subprocess.Popen[bytes] | None = None
-        places = {"output_dir": root / "runs", "cache_dir": root / "cache"}
-        sets = [word for key, value in (settings | places).items() for word in ("--set", f"{key}={value}")]
-        self._first = [str(ROOT / "configs" / "embedded" / "tiny.yaml"), "--name", name, *sets]
+        asked = {**settings, "output_dir": root / "runs"}
+        sets = [word for key, value in asked.items() for word in ("--set", f"{key}={value}")]
+        self._first = [str(file), "--name", name, *sets]
 
     def start(self) -> None:
         """Launch it, or resume it where there is something to resume."""
@@ -137,11 +148,12 @@ class Run:
         return sorted(found, key=lambda process: process.pid != (self.process and self.process.pid))
 
     def victims(self, kind: str) -> list[psutil.Process]:
-        found = [process for process in self.processes() if VICTIMS[kind] in command_line(process)]
+        word = self.kinds[kind]
+        found = [process for process in self.processes() if word in command_line(process)]
         launched = self.process.pid if self.process else None
         if kind == "launcher":
             return [process for process in found if process.pid == launched]
-        if kind == "driver":
+        if word == LAUNCH:
             return [process for process in found if parent_of(process) == launched]
         return found
 
@@ -326,6 +338,7 @@ def campaign(
         the disturbances with their outcomes, and the faults of whole runs.
     """
     rng = random.Random(seed)
+    common = {**COMMON, "cache_dir": root / "cache"}
     done: list[Disturbance] = []
     faults: list[str] = []
     undisturbed: dict[str, Run] = {}
@@ -333,7 +346,7 @@ def campaign(
     number = 0
     while counted(done) < disturbances:
         kind = kinds[number % len(kinds)]
-        settings = {**COMMON, **KINDS[kind]}
+        settings = {**common, **KINDS[kind]}
         if kind.startswith("batch") and kind not in undisturbed:
             undisturbed[kind] = finished(Run(root, f"{short(kind)}-undisturbed", settings))
         run = Run(root, f"{short(kind)}-{number}", settings)
@@ -381,11 +394,11 @@ def line_of(one: Disturbance) -> str:
     return f"{what}  {one.outcome:8} {one.told[:120]} {'; '.join(one.faults)}"
 
 
-def table(done: Sequence[Disturbance]) -> str:
+def table(done: Sequence[Disturbance], victims: Iterable[str] = VICTIMS) -> str:
     """Victims by signals: how many were disturbed, how many runs went on, how many ended and were resumed."""
     lines = ["| disturbed | signal | times | the run went on | it ended and was resumed | too late | faults |"]
     lines += ["|---|---|---|---|---|---|---|"]
-    for victim in VICTIMS:
+    for victim in victims:
         for name in SIGNALS:
             some = [one for one in done if (one.victim, one.signal) == (victim, name)]
             n = Counter(one.outcome for one in some)

@@ -22,6 +22,13 @@ _RUN = (
     Metric("iteration", "count", "Rollout batches trained.", "step", runtime="embedded"),
     Metric("rollout_id", "count", "Number of the batch, from 0.", "step", runtime="embedded"),
     Metric(
+        "run/restarts",
+        "count",
+        "[Restarts](slime-launch.md#restarts) of the run's job so far.",
+        "step",
+        runtime="slime",
+    ),
+    Metric(
         "reward/mean",
         "reward",
         "Mean reward of the batch, earned by the weights that generated it.",
@@ -170,9 +177,8 @@ _STEP = (
         "time/rollout",
         "seconds",
         "From the batch's first request to its last response; beside the trainer when lag > 0. Mode streaming: of the "
-        "group that took longest.",
+        "group that took longest, embedded runs alone.",
         "step",
-        runtime="embedded",
     ),
     Metric(
         "time/wait",

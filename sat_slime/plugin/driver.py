@@ -11,21 +11,31 @@ What a run leaves and how it goes on:
 - The initial weights are evaluated before the first rollout and the final ones after the last, whatever the lag.
 - A checkpoint's data position is that of its weights: it is saved before the next batch takes its prompts. A batch that
   was in flight is not saved; a resumed run generates it anew from the same prompts, with the weights of the checkpoint.
+- Of its checkpoints the newest are kept, as many as `keep` of `driver` says (launch/saved.py).
 - After a resume pushes are due where they were: after rollouts n, 2n, ... of the whole run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import sys
+import time
 from argparse import Namespace
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
 
 import ray
 
 from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin.inside.host import Host, parse_arguments
-from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method
+from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method, steps_per_rollout
+from sat_slime.plugin.inside.step_files import StepFile
+from sat_slime.plugin.launch.proxies import own_address, proxies, without_proxy
+from sat_slime.plugin.launch.saved import delete_old, numbered
 from sat_slime.plugin.probe import probe_slime
 
 logger = logging.getLogger(__name__)
@@ -54,37 +64,106 @@ def take_over(args: Namespace) -> None:
     plugin_method(args)
 
 
-def train(host: Host, order: DriverConfig) -> None:
-    """Runs all rollouts of a run, from where its checkpoint ends."""
+class Clock:
+    """Writes times.jsonl: for each iteration the seconds that the driver spent on each of its parts."""
+
+    def __init__(self, args: Namespace, begun: float | None = None):
+        """
+        Args:
+            begun: the time of `time.monotonic()` at which the driver started.
+        """
+        folder = plugin_config(args).run_dir
+        self._args, self._file = args, StepFile(Path(folder) / "times.jsonl") if folder else None
+        self._spent: dict[str, float] = {}
+        if begun is not None:
+            self._spent["time/start"] = time.monotonic() - begun
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Counts what is done inside as `time/NAME`."""
+        begun = time.monotonic()
+        yield
+        self._spent[f"time/{name}"] = self._spent.get(f"time/{name}", 0.0) + time.monotonic() - begun
+
+    def end_iteration(self, rollout_id: int) -> None:
+        """Writes the row of an iteration that is over."""
+        spent, self._spent = self._spent, {}
+        if self._file is not None:
+            iteration = rollout_id + 1
+            self._file.append([{"step": iteration * steps_per_rollout(self._args), "iteration": iteration, **spent}])
+
+
+def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
+    """Runs all rollouts of a run, from where its checkpoint ends.
+
+    Args:
+        begun: the time of `time.monotonic()` at which the driver started.
+    """
     args, manager, hooks = host.args, host.manager, plugin_config(host.args).hooks
     start, end = args.start_rollout_id, args.num_rollout
     evaluates = args.eval_interval is not None
+    clock = Clock(args, begun)
+    saved = set() if order.keep is None else _own_checkpoints(args)
 
-    host.push()
-    host.pushed_first()
+    with clock.part("start"):
+        host.push()
+        host.pushed_first()
     if evaluates and hooks.evaluate_first and start == 0 and not args.skip_eval_before_train:
-        ray.get(manager.eval.remote(start))
+        with clock.part("first_eval"):
+            ray.get(manager.eval.remote(start))
+    if evaluates and hooks.evaluate_last and start == end:  # a job that died between its last checkpoint and its end
+        ray.get(manager.eval.remote(end - 1))
 
     ahead: Any = None
     for rollout_id in range(start, end):
-        batch = ray.get(ahead or manager.generate.remote(rollout_id))
+        with clock.part("collect"):
+            batch = ray.get(ahead or manager.generate.remote(rollout_id))
         ahead = None
         is_last, saves = rollout_id + 1 == end, _is_due(host, rollout_id, args.save_interval, end)
         if saves and getattr(args, "rollout_global_dataset", True):
-            ray.get(manager.save.remote(rollout_id))
+            with clock.part("save"):
+                ray.get(manager.save.remote(rollout_id))
         if order.mode == "batch" and order.lag and not is_last:
             ahead = manager.generate.remote(rollout_id + 1)
 
-        ray.get(host.trainers.async_train(rollout_id, batch))
+        with clock.part("train"):
+            ray.get(host.trainers.async_train(rollout_id, batch))
         host.trained(rollout_id)
         if saves:
-            host.trainers.save_model(rollout_id, force_sync=is_last)
+            with clock.part("save"):
+                host.trainers.save_model(rollout_id, force_sync=is_last)
+                saved.add(rollout_id + 1)
+                if order.keep is not None:
+                    _delete_old(Path(args.save), order.keep, saved)
         if is_last or (rollout_id + 1) % max(order.lag, 1) == 0:
             if ahead is not None:
-                ray.wait([ahead])
-            host.push()
+                with clock.part("flight"):
+                    ray.wait([ahead])
+            with clock.part("push"):
+                host.push()
         if evaluates and (_is_due(host, rollout_id, args.eval_interval) or (is_last and hooks.evaluate_last)):
-            ray.get(manager.eval.remote(rollout_id))
+            if ahead is not None:  # the manager does one thing at a time
+                with clock.part("flight"):
+                    ray.wait([ahead])
+            with clock.part("eval"):
+                ray.get(manager.eval.remote(rollout_id))
+        clock.end_iteration(rollout_id)
+
+
+def _own_checkpoints(args: Namespace) -> set[int]:
+    """Iterations of the checkpoints in --save that are this run's: those from which it goes on, if it does."""
+    if not args.start_rollout_id or not args.save or args.load is None or Path(args.load) != Path(args.save):
+        return set()
+    return {n for n in numbered(Path(args.save)) if n <= args.start_rollout_id}
+
+
+def _delete_old(checkpoints: Path, keep: int, ours: set[int]) -> None:
+    """Deletes this run's older checkpoints. What cannot be deleted stays, and does not end the run."""
+    try:
+        if deleted := delete_old(checkpoints, keep, ours):
+            logger.info("sat_slime: deleted the checkpoints of iterations %s", ", ".join(map(str, sorted(deleted))))
+    except OSError as error:
+        logger.warning("sat_slime: an old checkpoint in %s cannot be deleted: %s", checkpoints, error)
 
 
 def _is_due(host: Host, rollout_id: int, interval: int | None, end: int | None = None) -> bool:
@@ -93,21 +172,44 @@ def _is_due(host: Host, rollout_id: int, interval: int | None, end: int | None =
     return bool(should_run_periodic_action(rollout_id, interval, host.rollouts_per_epoch, end))
 
 
+def _refuse(reason: str) -> NoReturn:
+    """Ends with the exit code of bad arguments: a job that ends with it would do so again."""
+    print(reason, file=sys.stderr, flush=True)
+    raise SystemExit(2)
+
+
+def connect() -> None:
+    """Connects to Ray, and excepts the run's hosts from an HTTP proxy in the environment of this process and of all
+    workers. What is excepted already stays so."""
+    hosts: list[str] = []
+    if proxies(os.environ):
+        ray.init()
+        hosts = [node[key] for node in ray.nodes() for key in ("NodeManagerAddress", "NodeManagerHostname")]
+        hosts.append(own_address())  # which may not be Ray's
+        ray.shutdown()
+    excepted = without_proxy(os.environ, hosts)
+    # The job's own environment may have it as well, and Ray refuses another value without this variable.
+    os.environ |= {**excepted, "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
+    ray.init(runtime_env={"env_vars": excepted})
+
+
 def main() -> None:
     """Parses slime's flags, runs all rollouts, and ends the processes that it started."""
+    begun = time.monotonic()
     if problems := probe_slime():
-        raise SystemExit("\n".join(problems))
+        _refuse("\n".join(problems))
     args, restore_plan = parse_arguments()
     try:
         take_over(args)
     except ConfigError as error:
-        raise SystemExit(str(error)) from None
+        _refuse(str(error))
 
     from sat_slime.plugin.inside.actor import SatTrainRayActor
 
+    connect()
     host = Host.start(args, restore_plan, SatTrainRayActor)
     try:
-        train(host, plugin_config(args).driver)
+        train(host, plugin_config(args).driver, begun)
     except BaseException:
         host.close(failed=True)
         raise

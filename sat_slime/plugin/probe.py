@@ -95,7 +95,7 @@ def _nodes(path: Path) -> dict[str, Node]:
     if not path.exists():
         return {}
     found: dict[str, Node] = {}
-    for node in ast.parse(path.read_text()).body:
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
         inner = [node, *node.body] if isinstance(node, ast.ClassDef) else [node]
         for one in inner:
             if isinstance(one, Node):

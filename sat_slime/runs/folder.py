@@ -38,6 +38,7 @@ class RunFolder:
         self.config = self.path / "config.yaml"
         self.metrics = self.path / "metrics.jsonl"
         self.eval = self.path / "eval.jsonl"
+        self.times = self.path / "times.jsonl"
         self.histograms = self.path / "histograms.jsonl"
         self.samples = self.path / "samples"
         self.checkpoints = self.path / "checkpoints"
@@ -47,8 +48,10 @@ class RunFolder:
         self.tensorboard = self.path / "tensorboard"
         self.logs = self.path / "logs"
         self.wandb_id = self.path / "wandb_id.txt"
+        self.restarts = self.path / "restarts.jsonl"
         self.state_file = self.path / "state.json"
         self._lock = FolderLock(self.path / ".lock")
+        self._stop = self.path / ".stop.tmp"
 
     @classmethod
     def create(cls, path: str | Path, config_text: str, overwrite: bool = False) -> RunFolder:
@@ -145,13 +148,28 @@ class RunFolder:
         self._write_state({"status": "running", "started": first or now, "last_started": now, **by})
 
     def ended(self, status: str, error: str | None = None) -> None:
-        """Note how the run ended: `finished`, `failed` with its one-line error, or `interrupted`."""
+        """Note how the run ended: `finished`, `failed` with its one-line error, or `interrupted`; or that it is
+        `restarting`, since a job of it failed and another will go on."""
         self._write_state({**self._read_state(), "status": status, "ended": _now(), "error": error})
+
+    def ask_to_stop(self) -> None:
+        """Note that the run is to end, for the process that would restart its job."""
+        self._stop.touch()
+
+    def is_to_stop(self) -> bool:
+        """Whether the run was asked to end since it was started."""
+        return self._stop.exists()
+
+    def forget_stop(self) -> None:
+        self._stop.unlink(missing_ok=True)
 
     def state(self) -> dict[str, Any]:
         """What state.json says. A run that says that it is running in a process, while no process holds its lock, was
-        killed: its status is then `killed`, and its error the one that it could not write."""
+        killed: its status is then `killed`, and its error the one that it could not write. One that waits for a restart
+        which no process will make has failed."""
         state = self._read_state()
+        if state.get("status") == "restarting" and not self.is_locked():
+            state = {**state, "status": "failed"}
         if state.get("status") == "running" and "job" not in state and not self.is_locked():
             process = f"its process {state.get('pid')}"
             error = f"{process} was killed, by hand or for want of memory, or the machine went down"

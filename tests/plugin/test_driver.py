@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import types
 from argparse import Namespace
 
@@ -103,7 +105,10 @@ def calls(monkeypatch, order, rollouts, start=0, **other):
     pytest.importorskip("ray")
     made = Calls()
     args = Namespace(
-        sat_slime={"method": "grpo", "hooks": other.pop("hooks", {})},
+        sat_slime={"method": "grpo", "hooks": other.pop("hooks", {}), "run_dir": other.pop("run_dir", None)},
+        rollout_batch_size=4,
+        n_samples_per_prompt=2,
+        global_batch_size=4,
         start_rollout_id=start,
         num_rollout=rollouts,
         save_interval=other.pop("save_interval", None),
@@ -111,6 +116,8 @@ def calls(monkeypatch, order, rollouts, start=0, **other):
         skip_eval_before_train=False,
         check_weight_update_equal=False,
         rollout_global_dataset=True,
+        save=other.pop("save", None),
+        load=other.pop("load", None),
     )
 
     def is_due(host, rollout_id, interval, end=None):
@@ -157,6 +164,8 @@ def test_the_data_position_is_saved_before_the_next_batch_takes_prompts(monkeypa
         (5, 0, {}, ["eval 0", "eval 1", "eval 3", "eval 4"]),
         (4, 0, {}, ["eval 0", "eval 1", "eval 3"]),
         (5, 2, {}, ["eval 3", "eval 4"]),
+        (5, 5, {}, ["eval 4"]),  # as of a job that died in its last evaluation
+        (5, 5, {"evaluate_last": False}, []),
         (5, 0, {"evaluate_first": False, "evaluate_last": False}, ["eval 1", "eval 3"]),
     ],
 )
@@ -165,6 +174,54 @@ def test_initial_and_final_weights_are_evaluated_once(monkeypatch, rollouts, sta
     assert [call for call in made if call.startswith("eval")] == expected
     if "eval 4" in made:
         assert made[-2:] == ["update_weights", "eval 4"], "the final weights are pushed first"
+
+
+def test_a_run_deletes_the_checkpoints_that_are_its_own(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(driver, "delete_old", lambda folder, keep, ours: asked.append((folder, keep, set(ours))) or [])
+    for rollout in (1, 3, 9):
+        (tmp_path / f"iter_{rollout:07d}").mkdir()
+    order = DriverConfig(lag=0, keep=2)
+    calls(monkeypatch, order, 8, 4, save_interval=2, save=str(tmp_path), load=str(tmp_path))
+    assert asked == [(tmp_path, 2, {2, 4, 6}), (tmp_path, 2, {2, 4, 6, 8})]
+    asked.clear()
+    calls(monkeypatch, order, 2, 0, save_interval=2, save=str(tmp_path), load=str(tmp_path))
+    calls(monkeypatch, order, 6, 4, save_interval=2, save=str(tmp_path), load="/elsewhere")
+    assert asked == [(tmp_path, 2, {2}), (tmp_path, 2, {6})]
+    calls(monkeypatch, DriverConfig(lag=0), 6, 4, save_interval=2, save=str(tmp_path), load=str(tmp_path))
+    assert len(asked) == 2
+
+
+def test_what_cannot_be_deleted_does_not_end_the_run(monkeypatch, tmp_path, caplog):
+    def refused(*_):
+        raise OSError("Read-only file system")
+
+    monkeypatch.setattr(driver, "delete_old", refused)
+    calls(monkeypatch, DriverConfig(lag=0, keep=1), 2, save_interval=2, save=str(tmp_path), load=None)
+    assert "cannot be deleted: Read-only file system" in caplog.text
+
+
+def test_settings_that_are_refused_have_the_exit_code_of_bad_arguments(monkeypatch, capsys):
+    monkeypatch.setattr(driver, "probe_slime", lambda: ["slime has no such function"])
+    with pytest.raises(SystemExit) as ended:
+        driver.main()
+    assert ended.value.code == 2 and "slime has no such function" in capsys.readouterr().err
+
+
+def test_the_parts_of_each_iteration_are_timed(monkeypatch, tmp_path):
+    ticks = iter(range(1000))
+    monkeypatch.setattr(driver.time, "monotonic", lambda: float(next(ticks)))
+    calls(monkeypatch, DriverConfig(lag=2), 4, save_interval=4, eval_interval=3, run_dir=str(tmp_path))
+    rows = [json.loads(line) for line in (tmp_path / "times.jsonl").read_text().splitlines()]
+    parts = [{key.removeprefix("time/") for key in row} - {"step", "iteration"} for row in rows]
+    assert [(row["iteration"], row["step"]) for row in rows] == [(1, 2), (2, 4), (3, 6), (4, 8)]
+    assert parts == [
+        {"start", "first_eval", "collect", "train"},
+        {"collect", "train", "flight", "push"},
+        {"collect", "train", "flight", "eval"},
+        {"collect", "train", "save", "push", "eval"},
+    ]
+    assert rows[3]["time/save"] == 2.0, "the position in the data and the weights"
 
 
 @pytest.mark.parametrize("flag", driver.NOT_HERE)
@@ -177,3 +234,24 @@ def test_arguments_are_marked_as_driven():
     args = arguments(2, 6)
     driver.take_over(args)
     assert getattr(args, DRIVEN) is True
+
+
+def test_the_runs_hosts_are_excepted_from_a_proxy(monkeypatch):
+    """Ray's nodes and slime's address here; what is excepted already stays."""
+    started = []
+    nodes = [{"NodeManagerAddress": address, "NodeManagerHostname": name} for address, name in ADDRESSES]
+    ray = types.SimpleNamespace(init=lambda **given: started.append(given), nodes=lambda: nodes, shutdown=lambda: None)
+    monkeypatch.setattr(driver, "ray", ray)
+    monkeypatch.setattr(
+        os, "environ", {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "corp.example", "SLIME_HOST_IP": "129.132.1.77"}
+    )
+    driver.connect()
+    assert started[0] == {}
+    variables = started[1]["runtime_env"]["env_vars"]
+    entries = variables["no_proxy"].split(",")
+    assert entries[0] == "corp.example" and entries[-3:] == ["129.132.1.5", "head.example", "129.132.1.77"]
+    assert "10.0.0.1" not in entries and "10.0.0.0/8" in entries and "corp.example" not in entries[1:]
+    assert variables["NO_PROXY"] == variables["no_proxy"] == os.environ["no_proxy"]
+
+
+ADDRESSES = [("129.132.1.5", "head.example"), ("10.0.0.1", "head.example")]

@@ -120,6 +120,14 @@ def test_state_keeps_the_first_start(tmp_path):
     assert "error" not in folder.state()
 
 
+def test_a_run_that_nobody_restarts_has_failed(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", "")
+    folder.ended("restarting", "a rank died")
+    assert folder.state()["status"] == "restarting"
+    folder.unlock()
+    assert (folder.state()["status"], folder.state()["error"]) == ("failed", "a rank died")
+
+
 def test_a_torn_state_is_no_state(tmp_path):
     folder = RunFolder.create(tmp_path / "run", "")
     folder.state_file.write_text('{"status": "runn')

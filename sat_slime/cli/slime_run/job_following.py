@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -17,6 +19,7 @@ from sat_slime.cli.terminal import Ending, short, with_remark
 from sat_slime.config import SlimeConfig, method_label
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.live_view import View, make_view
+from sat_slime.runs.rows import read_rows
 
 if TYPE_CHECKING:
     from sat_slime.plugin.launch.job_files import JobRecord
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 
 LAST_LINES = 15
 """Lines of the log that are shown of a job that failed."""
+LINES_SEARCHED = 300
+"""Lines at the end of the log in which the driver's exception is looked for."""
+_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*\.)?[A-Z]\w*(Error|Exception|Exit)(: |$)")
 LONGEST_LINE = 300
 """Characters of a line of the log that a view shows."""
 
@@ -42,9 +48,19 @@ def how_to_go_on(folder: Path) -> str:
     )
 
 
+@dataclass(frozen=True)
+class JobEnding(Ending):
+    """How a job ended, or why it is not followed any more."""
+
+    ended: bool = False
+    """Whether the job is over, as far as is known."""
+    exit_code: int | None = None
+    """Of the job's process; None where it was not told."""
+
+
 def follow(
     folder: RunFolder, config: SlimeConfig, record: JobRecord, server: JobServer, live: bool | None, console: Console
-) -> Ending:
+) -> JobEnding:
     """Show the job's progress until it ends or Ctrl-C; keep its log."""
     from sat_slime.embedded.deaths import MemoryWatch
     from sat_slime.plugin.launch.job_files import JobLog
@@ -76,12 +92,12 @@ def follow(
                     show.read(line, view)
             state = server.state(record.job)
         except KeyboardInterrupt:
-            return Ending("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
+            return JobEnding("interrupted", None, f"the job goes on; {how_to_go_on(folder.path)}")
         except JobError as error:
             died = how_it_died(record.ray) if record.ray is not None else None
             if died is None:
                 text = f"the job itself may well go on; {how_to_go_on(folder.path)}"
-                return Ending("failed", f"the log cannot be followed any more: {error}", text)
+                return JobEnding("failed", f"the log cannot be followed any more: {error}", text)
             state = JobState("FAILED", None, died)
         here = record.ray is not None  # on this machine, as far as is known
         remark = memory.remark() if here else None
@@ -146,8 +162,8 @@ class Show:
 
 def end(
     folder: RunFolder, record: JobRecord, state: JobState | None, console: Console, remark: str | None = None
-) -> Ending:
-    """Note how the job ended, end the Ray that was started for it, write the report.
+) -> JobEnding:
+    """Note how the job ended, and end the Ray that was started for it.
 
     state: None where the cluster does not know the job. remark: what else was seen, for the error of a failure.
     """
@@ -160,9 +176,25 @@ def end(
         lines.append(f"Ray's own logs are in {record.ray.folder}")
     if status != "finished":
         lines.append(f"go on with: sat-slime launch {shown} --resume")
-    if folder.metrics.exists():
-        lines.append(_report(folder))
-    return Ending(status, error, "\n".join(lines))
+    return JobEnding(status, error, "\n".join(lines), ended=True, exit_code=state.exit_code if state else None)
+
+
+def with_report(ending: JobEnding, folder: RunFolder) -> JobEnding:
+    """The ending of a run, whose report is written if its job is over and there is anything to draw."""
+    if not (ending.ended and folder.metrics.exists()):
+        return ending
+    return replace(ending, text=f"{ending.text}\n{_report(folder)}")
+
+
+def newest_step(folder: RunFolder, config: SlimeConfig, log: Iterable[str]) -> dict[str, Any]:
+    """Metrics of the newest optimizer step, from metrics.jsonl where the job writes it, else from its log; empty before
+    the first."""
+    if rows := read_rows(folder.metrics):
+        return rows[-1]
+    show = Show(config)
+    for line in log:
+        show.read(line)
+    return show.step
 
 
 def note_end(
@@ -173,6 +205,8 @@ def note_end(
 
     state = state or JobState("FAILED", None, f"the cluster at {record.address} does not know it any more")
     status = {"SUCCEEDED": "finished", "STOPPED": "interrupted"}.get(state.status, "failed")
+    if status == "failed" and folder.is_to_stop():  # its Ray may be gone before its job is known to be stopped
+        status = "interrupted"
     error = _failure(folder, record, state) if status == "failed" else None
     if error and remark:
         error = with_remark(error, remark)
@@ -183,10 +217,13 @@ def note_end(
 def _failure(folder: RunFolder, record: JobRecord, state: JobState) -> str:
     from sat_slime.plugin.launch.job_files import JobLog
 
-    lines = [*deque((line for line in JobLog(folder.log).lines(record.job) if line.strip()), LAST_LINES)]
+    log = [*deque((line for line in JobLog(folder.log).lines(record.job) if line.strip()), LINES_SEARCHED)]
+    lines = log[-LAST_LINES:]
     if state.exit_code is None or not lines:  # the job did not run: the message is the reason, not the end of a log
         return f"job {record.job} failed: {(state.message.strip().splitlines() or ['no reason given'])[0]}"
-    error = f"job {record.job} failed with exit code {state.exit_code}; last in its log: {lines[-1].strip()}"
+    # Processes that still end write after the driver's exception.
+    last = next((line for line in reversed(log) if _EXCEPTION.match(line)), lines[-1]).strip()
+    error = f"job {record.job} failed with exit code {state.exit_code}; last in its log: {last[:LONGEST_LINE]}"
     return "\n".join([error, "Its log ends with:", *(f"    {line}" for line in lines)])
 
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from sat_slime.cli.slime_run.job_following import end_ray, follow, how_to_go_on
+from sat_slime.cli.slime_run.job_following import end_ray, how_to_go_on, with_report
 from sat_slime.cli.slime_run.laptop import make_missing_laptop
+from sat_slime.cli.slime_run.restarts import Sent, detached_warning, follow_and_restart
 from sat_slime.cli.slime_run.slime_findings import check_cluster
-from sat_slime.cli.slime_run.slime_plan import SlimePlan, saved_iterations
-from sat_slime.cli.terminal import Ending, refuse_failures, short, sigterm_as_ctrl_c
+from sat_slime.cli.slime_run.slime_plan import SlimePlan, plan_slime_run, saved_iterations, time_lines
+from sat_slime.cli.terminal import Ending, refuse_failures, short, sigterm_as_ctrl_c, warn
 from sat_slime.config import dump_config
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.rows import keep_rows, write_atomically
 
 if TYPE_CHECKING:
+    from sat_slime.config.finding import Finding
     from sat_slime.plugin.launch.job_files import JobRecord
     from sat_slime.plugin.launch.local_ray import LocalRay
     from sat_slime.plugin.launch.ray_jobs import JobServer
@@ -35,30 +38,65 @@ class Where:
 
 
 def launch_job(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None, console: Console) -> Ending:
-    """Send the plan and follow it to its end, or until Ctrl-C. Raises ConfigError, RunFolderError or JobError when it
-    cannot be sent."""
+    """Send the plan and follow it to its end, or until Ctrl-C, through the restarts of cluster.restarts. Raises
+    ConfigError, RunFolderError or JobError when it cannot be sent."""
     with sigterm_as_ctrl_c():
-        _check_folder(plan, overwrite)
-        make_missing_laptop(plan.config, console)
-        server, ray = _cluster(plan, where, console)
-        with contextlib.ExitStack() as undo:
-            if ray is not None:
-                undo.callback(end_ray, ray, console)
-            was_checked = ray is not None and plan.config.cluster.device == "cpu"  # it is this machine
-            if not where.skip_checks and not was_checked:
-                console.print(f"checking the cluster at {server.address} ...", highlight=False)
-                refuse_failures(check_cluster(plan, server))
-            folder = _claim(plan, overwrite)
-            undo.callback(folder.unlock)
-            record = _send(plan, folder, server, ray)
-            undo.pop_all()  # from here on it is the job's
-        console.print(f"job {record.job} at {record.address}, in {plan.folder}", highlight=False, soft_wrap=True)
+        if where.detach and plan.config.cluster.restarts:
+            warn(detached_warning(plan.config.cluster.restarts))
+        sent = _start(plan, where, console, overwrite)
+        folder = sent.folder
         try:
             if where.detach:
                 return Ending("detached", None, how_to_go_on(plan.folder))
-            return follow(folder, plan.config, record, server, live, console)
+            ending, folder = follow_and_restart(sent, partial(_resume, where, console), live, console)
+            return with_report(ending, folder)
         finally:
             folder.unlock()
+
+
+def _resume(where: Where, console: Console, plan: SlimePlan, iteration: int) -> Sent:
+    """Send a run whose job died anew, as `launch --resume` does, to go on from that checkpoint."""
+    newest = saved_iterations(plan.config, plan.folder) or None
+    resume_from = None if iteration == newest else iteration
+    again = plan_slime_run(plan.config, RunFolder(plan.folder).config, plan.folder, True, False, resume_from)
+    return _start(again, where, console, is_restart=True)
+
+
+def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = False, is_restart: bool = False) -> Sent:
+    """Find or start the cluster, check it, claim the folder and send the job. Raises ConfigError, RunFolderError or
+    JobError, and leaves nothing then."""
+    _check_folder(plan, overwrite)
+    make_missing_laptop(plan.config, console)
+    if not is_restart:
+        for line in time_lines(plan.config, plan.folder if plan.resume else None):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    server, ray = _cluster(plan, where, console)
+    with contextlib.ExitStack() as undo:
+        if ray is not None:
+            undo.callback(end_ray, ray, console)
+        was_checked = ray is not None and plan.config.cluster.device == "cpu"  # it is this machine
+        if not where.skip_checks and not was_checked:
+            console.print(f"checking the cluster at {server.address} ...", highlight=False, soft_wrap=True)
+            _tell_checks(check_cluster(plan, server), console)
+        folder = _claim(plan, overwrite)
+        undo.callback(folder.unlock)
+        if not is_restart:
+            folder.forget_stop()
+        record = _send(plan, folder, server, ray)
+        undo.pop_all()  # from here on it is the job's
+    console.print(f"job {record.job} at {record.address}, in {plan.folder}", highlight=False, soft_wrap=True)
+    return Sent(plan, folder, record, server)
+
+
+def _tell_checks(findings: Iterable[Finding], console: Console) -> None:
+    """Show the table of memory, tell what was found with a warning, and raise ConfigError with what failed."""
+    from sat_slime.plugin.launch.memory.memory_table import ROWS
+
+    found = list(findings)
+    for finding in found:
+        if finding.mark == "OK" and finding.what in ROWS:
+            console.print(f"{finding.what:12}  {finding.detail}", markup=False, highlight=False, soft_wrap=True)
+    refuse_failures(found)
 
 
 def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
@@ -93,6 +131,7 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
 def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer, LocalRay | None]:
     """The cluster to send to, and the Ray that was started for it."""
     from sat_slime.plugin.launch import cpu
+    from sat_slime.plugin.launch.checks import memory_here, parser_findings
     from sat_slime.plugin.launch.job_files import JobRecord
     from sat_slime.plugin.launch.local_ray import start_ray
     from sat_slime.plugin.launch.machine import machine_findings
@@ -105,7 +144,9 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
         last = before.address if before and before.ray is None else None
         return JobServer(given_address(where.address, plan.config.cluster.address) or last), None
     if not where.skip_checks:
-        found = machine_findings(plan.config, plan.folder)
+        found = [*machine_findings(plan.config, plan.folder), *memory_here(plan.config)]
+        if on_cpu:  # on GPUs the head node is asked, once it is there
+            found += parser_findings(plan.config, plan.folder)
         refuse_failures(finding for finding in found if finding.mark == "FAIL")
     console.print("starting Ray on this machine ...", highlight=False)
     tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
@@ -134,7 +175,7 @@ def _claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
             go_back(checkpoint_folder(plan.config, plan.folder), plan.resume_from)
         # What came after the checkpoint comes again.
         steps = saved_iterations(plan.config, plan.folder) * plan.config.pipeline.optimizer_steps_per_rollout
-        for rows in (folder.metrics, folder.eval):
+        for rows in (folder.metrics, folder.eval, folder.times):
             keep_rows(rows, lambda row: row.get("step", 0) <= steps)
     return folder
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from sat_slime.cli.slime_run.job_following import Show, end, note_end
-from sat_slime.cli.slime_run.slime_plan import saved_iterations
+from sat_slime.cli.slime_run.job_following import end, newest_step, note_end, with_report
+from sat_slime.cli.slime_run.restarts import in_words
+from sat_slime.cli.slime_run.slime_plan import measured_in, saved_iterations
 from sat_slime.cli.terminal import Ending, short
 from sat_slime.config import SlimeConfig, load_config, method_label
 from sat_slime.config.jsonl import number
@@ -82,6 +83,10 @@ def status_lines(path: Path) -> list[str]:
         f"progress    {_progress(run)}",
         f"checkpoint  {f'after {saved} iterations' if saved else 'none yet'}",
     ]
+    if noted.get("status") != "finished" and (left := _left(run)):
+        lines.append(f"left        {left}")
+    if restarts := read_rows(folder.restarts):
+        lines.append(f"restarts    {len(restarts)}; the last {in_words(restarts[-1])}")
     if noted.get("error") and not run.goes_on:
         lines.append(f"error       {noted['error']}")
     if record.ray is not None and not run.goes_on and is_running(record.ray):
@@ -106,16 +111,20 @@ def _noted(run: SentRun) -> dict[str, Any]:
 
 
 def _progress(run: SentRun) -> str:
-    """The newest optimizer step, from metrics.jsonl where the job writes it, else from its log."""
     steps = run.config.pipeline.iterations * run.config.pipeline.optimizer_steps_per_rollout
-    rows = read_rows(run.folder.metrics)
-    newest: dict[str, Any] = rows[-1] if rows else {}
-    if not newest:
-        show = Show(run.config)
-        for line in log_lines(run):
-            show.read(line)
-        newest = show.step
-    return progress(newest, steps)
+    return progress(newest_step(run.folder, run.config, log_lines(run)), steps)
+
+
+def _left(run: SentRun) -> str | None:
+    """How long the rest of the run takes at the speeds that it has measured; None before it has."""
+    from sat_slime.plugin.launch.duration import estimate
+    from sat_slime.plugin.launch.duration_text import measured_words, words
+
+    measured, done = measured_in(run.folder.path, run.config)
+    if measured is None:
+        return None
+    left = estimate(run.config, measured.length, measured, done).left
+    return f"{words(left)}; measured: {measured_words(measured)}"
 
 
 def progress(newest: Mapping[str, Any], steps: int) -> str:
@@ -187,9 +196,13 @@ def stop_job(path: Path, console: Console) -> Ending:
     from sat_slime.plugin.launch.local_ray import stop_ray
 
     run = find(path)
+    run.folder.ask_to_stop()
+    run = find(path)  # it may have been restarted meanwhile
     folder, record = run.folder, run.record
     if not run.goes_on:
         status = _noted(run).get("status")
+        if status == "restarting":
+            return Ending("finished", None, f"{short(path)}: its job {record.job} failed; it will not be restarted")
         if run.server is None and status == "running":
             raise RunFolderError(
                 f"{path}: the cluster at {record.address} does not answer: it is gone, or out of reach"
@@ -200,7 +213,7 @@ def stop_job(path: Path, console: Console) -> Ending:
     assert run.server is not None
     state = run.server.stop(record.job)
     _catch_up(SentRun(folder, run.config, record, run.server, state))
-    ending = end(folder, record, state, console)
+    ending = with_report(end(folder, record, state, console), folder)
     saved = saved_iterations(run.config, folder.path)
     kept = f"its newest checkpoint is after {saved} iterations" if saved else "it has no checkpoint"
     return Ending("finished", ending.error, f"{short(path)}: job {record.job} stopped; {kept}\n{ending.text}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sat_slime.cli.slime_run.laptop import missing_laptop, without_laptop
-from sat_slime.cli.slime_run.slime_plan import SlimePlan, plan_slime_run
+from sat_slime.cli.slime_run.slime_plan import SlimePlan, plan_slime_run, time_lines
 from sat_slime.config import SlimeConfig
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
 
@@ -15,22 +15,31 @@ if TYPE_CHECKING:
     from sat_slime.plugin.launch.ray_jobs import JobServer
 
 
-def slime_findings(config: SlimeConfig, file: Path, option: str | None) -> Iterator[Finding]:
-    """Every check of a run of slime: its settings, then the cluster where one is named, else this machine."""
+def slime_findings(
+    config: SlimeConfig, file: Path, option: str | None, folder: Path | None = None
+) -> Iterator[Finding]:
+    """Every check of a run of slime: its settings, its time, then the cluster where one is named, else this machine.
+
+    folder: that of a run which has begun.
+    """
     from sat_slime.config.slime_checks import slime_config_warnings
-    from sat_slime.plugin.launch.checks import flags_here, settings_errors
-    from sat_slime.plugin.launch.flags import recorded_flags
+    from sat_slime.plugin.launch.checks import refused_settings, settings_errors
+    from sat_slime.plugin.launch.command import run_folder
     from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, given_address
+    from sat_slime.plugin.launch.slimes_parser import ask_slime
 
     address = given_address(option, config.cluster.address)
-    known = flags_here(config) if address is None else recorded_flags()
-    errors = settings_errors(config, known)
+    # Where there is a cluster, its head node asks slime.
+    answer = ask_slime(config, run_folder(config)) if address is None else None
+    errors = refused_settings(config, answer) if answer else settings_errors(config)
     yield from settings_findings(errors, slime_config_warnings(config))
     if errors:
         return  # what is to be sent cannot be told
     yield ok("settings", str(file))
-    yield ok("flags", f"all in {known.source}")
-    plan = plan_slime_run(config, file, None, resume=False, look_for_slime=False)
+    if answer:
+        yield from answer.findings()
+    yield from (ok("time", line) for line in time_lines(config, folder))
+    plan = plan_slime_run(config, file, folder, resume=False, look_for_slime=False)
     if address is None:
         yield from check_here(plan, None)
         return

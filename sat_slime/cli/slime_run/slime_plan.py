@@ -13,9 +13,11 @@ from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
 from sat_slime.config.marks import changed_settings
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.going_back import GoingBack, instead_of, no_such_checkpoint
+from sat_slime.runs.rows import number, read_rows
 
 if TYPE_CHECKING:
     from sat_slime.plugin.launch.command import SlimeCommand
+    from sat_slime.plugin.launch.duration import Measured
 
 
 @dataclass(frozen=True)
@@ -46,19 +48,20 @@ def plan_slime_run(
     resume_from: the iteration of the checkpoint to go on from, instead of the newest.
     """
     from sat_slime.config.slime_checks import slime_config_warnings
-    from sat_slime.plugin.launch.checks import flags_here, settings_errors
+    from sat_slime.plugin.launch.checks import refused_settings, settings_errors
     from sat_slime.plugin.launch.command import run_folder, slime_command
+    from sat_slime.plugin.launch.slimes_parser import ask_slime
 
     folder = run_folder(config) if folder is None else folder.absolute()
     # The folder keeps its absolute place, for terminals in other working directories.
     config = config.model_copy(update={"output_dir": str(folder.parent), "name": folder.name})
-    known = flags_here(config) if look_for_slime else None
-    if errors := settings_errors(config, known):
+    answer = ask_slime(config, folder) if look_for_slime else None
+    if errors := refused_settings(config, answer) if answer else settings_errors(config):
         raise ConfigError([f"{file}: {error}" for error in errors])
     if resume:
         check_resume(config, folder, resume_from)
-    sent, warnings = slime_command(config, folder, known), tuple(slime_config_warnings(config))
-    return SlimePlan(config, folder, resume, sent, warnings, resume_from)
+    sent = slime_command(config, folder, answer.known if answer else None)
+    return SlimePlan(config, folder, resume, sent, tuple(slime_config_warnings(config)), resume_from)
 
 
 def check_resume(config: SlimeConfig, path: Path, resume_from: int | None = None) -> None:
@@ -70,12 +73,11 @@ def check_resume(config: SlimeConfig, path: Path, resume_from: int | None = None
         raise ConfigError([f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"])
     if changed := changed_settings(saved, config):
         raise ConfigError([f"{path}: {changed}"])
-    if not config.checkpoint.every_n_iterations:
+    if not config.checkpoint.every_n_iterations and resume_from != 0:
         raise ConfigError([f"{path}: the run saves no checkpoints to go on from: start another with --name X"])
     iterations, done = config.pipeline.iterations, saved_iterations(config, path)
-    going_back = resume_from is not None and resume_from < done
     finished = RunFolder(path).state().get("status") == "finished" and iterations <= saved.pipeline.iterations
-    if done >= iterations and (finished or not going_back):
+    if done >= iterations and finished:  # else a job died in its last evaluation, which is made again
         raise ConfigError(
             [
                 f"{path}: the run is finished after {done} iterations; to go on, name more: --set "
@@ -106,15 +108,36 @@ def _check_saved(config: SlimeConfig, path: Path, done: int, resume_from: int | 
 def saved_iterations(config: SlimeConfig, folder: Path) -> int:
     """Iterations in the run's newest checkpoint; 0 without one."""
     from sat_slime.plugin.launch.command import checkpoint_folder
-    from sat_slime.plugin.launch.machine import newest_iteration
+    from sat_slime.plugin.launch.saved import newest_iteration
 
     newest = newest_iteration(checkpoint_folder(config, folder))
     return int(newest) + 1 if newest and newest.isdigit() else 0
 
 
+def time_lines(config: SlimeConfig, folder: Path | None) -> list[str]:
+    """How long the run takes and what it costs. folder: that of a run which has begun: what it has measured counts."""
+    from sat_slime.plugin.launch.duration_text import duration_lines
+
+    if folder is None:
+        return duration_lines(config)
+    saved = load_config(RunFolder(folder).config)  # the settings with which it was measured
+    known = measured_in(folder, saved)[0] if isinstance(saved, SlimeConfig) else None
+    return duration_lines(config, known, saved_iterations(config, folder))
+
+
+def measured_in(folder: Path, config: SlimeConfig) -> tuple[Measured | None, int]:
+    """What a run has measured so far, and the iterations that it has trained."""
+    from sat_slime.plugin.launch.duration import measured
+
+    rows = read_rows(RunFolder(folder).metrics)
+    trained = int(number(rows[-1], "step", 0)) // config.pipeline.optimizer_steps_per_rollout if rows else 0
+    return measured(config, rows, read_rows(RunFolder(folder).times)), trained
+
+
 def describe(plan: SlimePlan) -> str:
     """What would be sent: the command and its environment as a shell takes them, and the files."""
-    from sat_slime.plugin.launch.gpu_memory import training_memory_text
+    from sat_slime.plugin.launch.memory.memory_table import rows, table
+    from sat_slime.plugin.launch.memory.sizes import sizes
 
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
     order = f"lag {config.pipeline.lag}" if config.pipeline.lag else "synchronous"
@@ -127,9 +150,11 @@ def describe(plan: SlimePlan) -> str:
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = "
         f"{rollout.responses_per_iteration} responses of at most {rollout.max_response_tokens:,} tokens",
         f"length      {config.pipeline.iterations} iterations, {steps} optimizer steps",
-        f"memory      {training_memory_text(config)}",
         f"folder      {plan.folder}{' (resumed)' if plan.resume else ''}",
+        *(f"{'' if number else 'memory':10}  {line}" for number, line in enumerate(table(rows(config, sizes(config))))),
     ]
+    first, *others = time_lines(config, plan.folder if plan.resume else None)
+    summary += [f"time        {first}", *(f"            {line}" for line in others)]
     lines = [f"# {line}" for line in summary]
     lines += ["", *(f"export {name}={shlex.quote(value)}" for name, value in plan.sent.env.items())]
     lines += ["", " \\\n    ".join(by_flag(plan.sent.command))]

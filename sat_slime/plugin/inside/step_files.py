@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sat_slime.config.jsonl import append_row, keep_rows
+from sat_slime.config.jsonl import append_row, keep_rows, read_rows
 from sat_slime.objective.metrics import slime_names
 from sat_slime.plugin.inside.patching import wrap_once
 
@@ -59,6 +59,7 @@ class MetricsFile:
 
     def __init__(self, run_dir: Path):
         self._file = StepFile(run_dir / "metrics.jsonl")
+        self._run = {"run/restarts": len(read_rows(run_dir / "restarts.jsonl"))}
         self._rows: list[dict[str, Any]] = []
 
     def see(self, metrics: Mapping[str, Any], step_key: str) -> None:
@@ -70,7 +71,7 @@ class MetricsFile:
         elif "perf/train_time" in metrics:
             times = {name: metrics[key] for key, name in _TIMES.items() if key in metrics}
             rows, self._rows = self._rows, []
-            self._file.append([row | times for row in rows])
+            self._file.append([row | times | self._run for row in rows])
 
 
 def record_metrics(run_dir: str) -> None:

@@ -22,6 +22,8 @@ from sat_slime.config.plugin_schema import HooksConfig
 logger = logging.getLogger(__name__)
 
 CARRIER = "round_number"
+NEVER_PUSHED = "default"
+"""SGLang's version of weights that were never pushed."""
 CUTS = "sat_slime_cuts"
 """Key of a sample's metadata: the number of response tokens that it had at each interruption."""
 
@@ -46,6 +48,11 @@ def are_steps(args: Namespace, hooks: HooksConfig) -> bool:
     """Whether the versions of this run are optimizer steps. They are not where weights are pushed by disk, in full or
     as deltas: folders are named by version and must count up by one, and with --release-train the driver counts."""
     return hooks.version_by_step and getattr(args, "update_weight_transport", "nccl") != "disk"
+
+
+def never_pushed(samples: Iterable[Any]) -> int:
+    """The number of samples that have a token of weights which nobody pushed."""
+    return sum(NEVER_PUSHED in sample.weight_versions for sample in samples)
 
 
 def steps_of(versions: Iterable[Any]) -> list[int]:

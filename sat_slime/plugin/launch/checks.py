@@ -22,11 +22,16 @@ from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.method_reading import build_method
 from sat_slime.config.slime_checks import slime_config_errors
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.plugin.launch.command import SlimeCommand, environment, flag_errors, run_folder
-from sat_slime.plugin.launch.flags import KnownFlags, known_flags
-from sat_slime.plugin.launch.machine import existing_parent, machine_findings, memory_finding
+from sat_slime.plugin.launch.command import SlimeCommand, flag_errors
+from sat_slime.plugin.launch.files.named_files import reward_errors
+from sat_slime.plugin.launch.flags import KnownFlags
+from sat_slime.plugin.launch.machine import SCRIPT, existing_parent, machine_findings
+from sat_slime.plugin.launch.memory.memory_findings import memory_findings
+from sat_slime.plugin.launch.memory.sizes import machine_sizes, sizes, sizes_of_nodes
+from sat_slime.plugin.launch.nodes import needed_paths, node_findings
 from sat_slime.plugin.launch.ray_jobs import JobServer
 from sat_slime.plugin.launch.secrets import secret_names
+from sat_slime.plugin.launch.slimes_parser import Answer, ask_slime
 from sat_slime.plugin.probe import probe_slime
 
 PROBE_TIMEOUT_S = 300.0
@@ -38,13 +43,22 @@ DOTTED_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
 
 def settings_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:
     """Faults of the settings, each in one line. known: slime's flags; default: the recorded ones."""
-    return [*slime_config_errors(config), *secret_errors(config), *flag_errors(config, known)]
+    return [*slime_config_errors(config), *reward_errors(config), *secret_errors(config), *flag_errors(config, known)]
 
 
-def flags_here(config: SlimeConfig) -> KnownFlags:
-    """Flags of the slime on this machine, else the recorded ones. Asking its parser takes some seconds."""
-    variables = environment(config, run_folder(config)) if config.cluster.device == "cpu" else None
-    return known_flags(config.cluster.slime_dir, config.cluster.megatron_dir, variables)
+def refused_settings(config: SlimeConfig, answer: Answer) -> list[str]:
+    """Faults of the settings, held against the flags of the slime that was asked; without any, what it refuses. It
+    would most often refuse the same."""
+    return settings_errors(config, answer.known) or list(answer.refusals)
+
+
+def parser_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
+    """What slime's parser says on the machine on which the job's driver will run."""
+    answer = ask_slime(config, run_folder)
+    errors = flag_errors(config, answer.known) or answer.refusals
+    yield from (fail("flags", error) for error in errors)
+    if not errors:
+        yield from answer.findings_on_head_node()
 
 
 def secret_errors(config: SlimeConfig) -> list[str]:
@@ -80,9 +94,17 @@ def called_functions(command: Sequence[str]) -> list[str]:
 def here(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
     """Findings on this machine, as if it were one of those that the run uses."""
     yield from machine_findings(config, run_folder)
+    yield from memory_here(config)
     package = Path(config.cluster.slime_dir) / "slime"
     if package.is_dir():  # the machine's findings already name a checkout that is missing
         yield from _slime_findings(probe_slime(package))
+
+
+def memory_here(config: SlimeConfig) -> Iterator[Finding]:
+    """Findings on the memory of this machine, if slime is on it: no other is one of the run's. GPUs of 80 GB stand for
+    those that nobody tells."""
+    is_of_run = (Path(config.cluster.slime_dir) / SCRIPT).is_file()
+    yield from memory_findings(config, sizes(config, {"this machine": machine_sizes()} if is_of_run else {}))
 
 
 def _slime_findings(problems: Sequence[str]) -> Iterator[Finding]:
@@ -99,10 +121,10 @@ import importlib, json, os, socket, sys
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-functions, marker, config, folder = json.loads(sys.argv[1])
+functions, marker, config, folder, paths = json.loads(sys.argv[1])
 ray.init(log_to_driver=False, logging_level="ERROR")
 
-def look(functions, marker):
+def look(functions, marker, paths):
     failures = {{}}
     for path in functions:
         module, _, name = path.rpartition(".")
@@ -111,16 +133,21 @@ def look(functions, marker):
         except BaseException as error:
             failures[path] = f"{{type(error).__name__}}: {{error}}"
     try:
-        from sat_slime.plugin.launch.machine import host_memory
-        memory = host_memory()
+        from sat_slime.plugin.launch.memory.sizes import machine_sizes
+        sizes = machine_sizes()
     except BaseException:
-        memory = None
-    return {{"failures": failures, "memory": memory, "sees_folder": not marker or os.path.exists(marker)}}
+        sizes = {{}}
+    try:
+        from sat_slime.plugin.launch.nodes import node_facts
+        facts = node_facts(paths)
+    except BaseException:
+        facts = {{}}
+    return {{**facts, "failures": failures, "sizes": sizes, "sees_folder": not marker or os.path.exists(marker)}}
 
 nodes = [node for node in ray.nodes() if node["Alive"]]
 look = ray.remote(num_cpus=0, max_retries=0)(look)
 places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-answers = [look.options(scheduling_strategy=place).remote(functions, marker) for place in places]
+answers = [look.options(scheduling_strategy=place).remote(functions, marker, paths) for place in places]
 report = {{"nodes": [], "resources": ray.cluster_resources(), "available": ray.available_resources()}}
 for node, answer in zip(nodes, answers):
     told = {{"name": node["NodeManagerAddress"], "gpus": node["Resources"].get("GPU", 0)}}
@@ -128,6 +155,7 @@ for node, answer in zip(nodes, answers):
         told.update(ray.get(answer, timeout={PROBE_TIMEOUT_S / 2}))
     except Exception as error:
         told["error"] = f"{{type(error).__name__}}: {{error}}".splitlines()[0]
+    told.setdefault("sizes", {{}})["store"] = node["Resources"].get("object_store_memory")
     report["nodes"].append(told)
 try:
     from sat_slime.plugin.launch.checks import on_head_node
@@ -140,14 +168,13 @@ print({ANSWER!r} + json.dumps(report), flush=True)
 
 def on_head_node(config_text: str, folder: str) -> dict[str, Any]:
     """The part of the probe's answer that only the node knows on which slime's driver will run."""
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".yaml") as file:
         file.write(config_text)
         file.flush()
         config = load_config(file.name)
     assert isinstance(config, SlimeConfig)
-    findings = [(f.mark, f.what, f.detail) for f in machine_findings(config, Path(folder))]
-    known = flags_here(config)
-    findings += [("FAIL", "flags", error) for error in flag_errors(config, known)] or [("OK", "flags", known.source)]
+    told = [*machine_findings(config, Path(folder)), *parser_findings(config, Path(folder))]
+    findings = [(f.mark, f.what, f.detail) for f in told]
     return {"findings": findings, "slime": probe_slime(), "wandb_key": _has_wandb_key()}
 
 
@@ -167,7 +194,7 @@ def cluster_findings(server: JobServer, config: SlimeConfig, run_folder: Path, s
         needed = called_functions(sent.command)
         if not (method := build_method(config.method)).base_is_ours:
             needed.append(f"{method.base_path}.__name__")  # the module itself
-        question = json.dumps([needed, marker, dump_config(config), str(run_folder)])
+        question = json.dumps([needed, marker, dump_config(config), str(run_folder), needed_paths(config)])
         server.submit([sent.command[0], "-c", _PROBE, question], sent.env, job, config.cluster.runtime_env)
         try:
             state = server.wait(job, PROBE_TIMEOUT_S)
@@ -199,6 +226,8 @@ def read_report(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Find
     """Findings from the probe's answer."""
     yield from _gpus(config, report)
     yield from _nodes(config, report["nodes"])
+    yield from node_findings(config, report["nodes"])
+    yield from memory_findings(config, sizes(config, sizes_of_nodes(report["nodes"])))
     if "findings" in report:
         yield from (Finding(*finding) for finding in report["findings"])
         yield from _slime_findings(report["slime"])
@@ -224,6 +253,13 @@ def _gpus(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _nodes(config: SlimeConfig, nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     sound = True
+    elsewhere = bool(nodes) and not any(node.get("sees_folder", True) for node in nodes)
+    if elsewhere:
+        yield fail(
+            "run folder",
+            "output_dir is on this machine's disk, and no node of the cluster sees it: launch where the cluster's "
+            "shared disk is, such as on its head node, with an output_dir there",
+        )
     for node in nodes:
         name = f"node {node['name']}"
         if "error" in node:
@@ -236,13 +272,9 @@ def _nodes(config: SlimeConfig, nodes: Sequence[Mapping[str, Any]]) -> Iterator[
             remedy = f"install {missing[1]} there" if missing else "mend it there"
             yield fail("plugin", f"{name} cannot import {path} ({reason}): {remedy}, or set cluster.python_path")
             sound = False
-        if not node["sees_folder"]:
+        if not node["sees_folder"] and not elsewhere:
             yield fail("run folder", f"{name} does not see it: put output_dir on a disk that all nodes share")
-        if node["gpus"]:
-            if (there := int(node["gpus"])) != config.cluster.gpus_per_node:
-                yield warn("GPUs", f"{name} has {there}, but cluster.gpus_per_node is {config.cluster.gpus_per_node}")
-            memory = memory_finding(config, node["memory"], name)
-            if memory.mark != "OK":
-                yield memory
+        if node["gpus"] and (there := int(node["gpus"])) != config.cluster.gpus_per_node:
+            yield warn("GPUs", f"{name} has {there}, but cluster.gpus_per_node is {config.cluster.gpus_per_node}")
     if sound:
         yield ok("plugin", f"can be imported on {len(nodes)} node{'s' if len(nodes) > 1 else ''}")

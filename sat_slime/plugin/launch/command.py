@@ -14,7 +14,7 @@ import yaml
 from sat_slime.config.method_reading import build_method
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
-from sat_slime.config.slime_checks import uses_verifier
+from sat_slime.config.slime_parts.generation_checks import uses_verifier
 from sat_slime.config.slime_schema import FlagValue, SlimeConfig
 from sat_slime.objective import Method
 from sat_slime.plugin.launch.cpu import cpu_arguments, cpu_environment, cpu_python_path
@@ -56,6 +56,30 @@ GOVERNED = {
     "rm-type": "data.reward",
     "custom-rm-path": "data.reward",
     "sequence-parallel": "train.tensor_parallel",
+    "kl-loss-coef": "loss.kl_coef",
+    "kl-loss-type": "loss.kl_coef",
+    "recompute-granularity": "train.recompute",
+    "save": "checkpoint.folder",
+    "save-interval": "checkpoint.every_n_iterations",
+    "no-save-optim": "checkpoint.optimizer",
+    "eval-interval": "eval.every_n_iterations",
+    "eval-prompt-data": "eval.prompts",
+    "n-samples-per-eval-prompt": "eval.samples_per_problem",
+    "eval-max-response-len": "eval.max_response_tokens",
+    "eval-temperature": "eval.temperature",
+    "eval-top-p": "eval.top_p",
+    "eval-top-k": "eval.top_k",
+    "rollout-max-context-len": "rollout.context_tokens (slime drops prompts by the flag, and ends no response)",
+    "use-tensorboard": "logging.tensorboard",
+    "use-wandb": "logging.wandb_project",
+    "wandb-project": "logging.wandb_project",
+    # slime takes none of these from the command line, but makes them itself
+    "sglang-tp-size": "rollout.gpus_per_engine",
+    "sglang-tensor-parallel-size": "rollout.gpus_per_engine",
+    "sglang-model-path": "model.hf_checkpoint",
+    "sglang-model": "model.hf_checkpoint",
+    "sglang-random-seed": "seed",
+    "sglang-enable-return-routed-experts": "method.r3",
 }
 """Flags that only the named setting may give; where it leaves them out, extra_args may not give them either."""
 
@@ -128,7 +152,7 @@ def plugin_file(run_dir: Path) -> Path:
 
 def checkpoint_folder(config: SlimeConfig, run_dir: Path) -> Path:
     """The folder where the run saves checkpoints, and from which it goes on."""
-    return Path(config.checkpoint.folder).expanduser() if config.checkpoint.folder else run_dir / "checkpoints"
+    return Path(config.checkpoint.folder) if config.checkpoint.folder else run_dir / "checkpoints"
 
 
 def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
@@ -136,7 +160,9 @@ def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
     text."""
     scores = ScoresConfig(repeats=config.eval.repeats, k=config.eval.k)
     pipeline = config.pipeline
-    driver = DriverConfig(mode=pipeline.mode, lag=pipeline.lag, max_staleness=pipeline.max_staleness)
+    driver = DriverConfig(
+        mode=pipeline.mode, lag=pipeline.lag, max_staleness=pipeline.max_staleness, keep=config.checkpoint.keep
+    )
     settings = PluginConfig(method=config.method, hooks=config.hooks, driver=driver, eval=scores, run_dir=str(run_dir))
     sections = {"sat_slime": settings.model_dump(mode="json")}
     if uses_verifier(config):
@@ -167,6 +193,16 @@ def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
 
 REFUSED = {
     "use-score-centering": "slime refuses --use-score-centering with every loss but its own, and so with this plugin's",
+    "sglang-trust-remote-code": "slime always gives it to SGLang",
+    "sglang-skip-server-warmup": "slime always gives it to SGLang",
+    "sglang-enable-memory-saver": "the engines have GPUs of their own, and keep their memory",
+    **dict.fromkeys(
+        (
+            *("sglang-host", "sglang-port", "sglang-nccl-port", "sglang-dist-init-addr"),
+            *("sglang-nnodes", "sglang-node-rank", "sglang-base-gpu-id", "sglang-gpu-id-step"),
+        ),
+        "slime places the engines, and gives each its own",
+    ),
 }
 """Flags that no setting stands for, with the reason why they may not be given."""
 
@@ -178,22 +214,26 @@ def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[st
     """
     known = known or recorded_flags()
     arguments = slime_arguments(config, run_folder(config), known)
+    of_settings = {one.name: one for one in _arguments(config, run_folder(config)) if one.key != _extra(one.name)}
     errors: list[str] = []
     for name in config.extra_args:
         if name in REFUSED:
             errors.append(f"{_extra(name)}: {REFUSED[name]}: leave this out")
             continue
-        ours = [argument for argument in arguments if argument.name == name and argument.key != _extra(name)]
-        key = GOVERNED.get(name) or (ours[0].key if ours else None)
+        key = GOVERNED.get(name) or (of_settings[name].key if name in of_settings else None)
         flag = known.by_name.get(f"--{name}")
         if key == FIXED and not (flag and flag.repeatable):
-            errors.append(f"{_extra(name)}: the command always has {' '.join(ours[0].words())}: leave this out")
+            errors.append(
+                f"{_extra(name)}: the command always has {' '.join(of_settings[name].words())}: leave this out"
+            )
         elif key and key != FIXED:
             errors.append(f"{_extra(name)}: --{name} follows from {key}: set that, and leave this out")
     judged = {line.partition(":")[0] for line in errors}
     others = [argument for argument in arguments if argument.key not in judged]
     words = [word for argument in others for word in argument.words()]
-    return errors + unknown_flags(words, known, {f"--{argument.name}": argument.key for argument in others})
+    keys = {f"--{argument.name}": argument.key for argument in others}
+    governed = {f"--{name}": key for name, key in ({n: one.key for n, one in of_settings.items()} | GOVERNED).items()}
+    return errors + unknown_flags(words, known, keys, governed)
 
 
 def slime_arguments(config: SlimeConfig, run_dir: Path, known: KnownFlags | None = None) -> list[Argument]:
@@ -203,6 +243,13 @@ def slime_arguments(config: SlimeConfig, run_dir: Path, known: KnownFlags | None
     known: flags of the slime that runs; default: the recorded ones of all versions.
     """
     known = known or recorded_flags()
+    # `is` and not `==`: 0.0 equals False, but is a value to be sent
+    sent = [one for one in _arguments(config, run_dir) if not (one.value in (None, []) or one.value is False)]
+    return [one for one in sent if one.name not in MAY_BE_GONE or f"--{one.name}" in known.by_name]
+
+
+def _arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
+    """Every flag of the run, with those that are false or unset."""
     parts = (
         _cluster(config),
         _model(config),
@@ -218,10 +265,7 @@ def slime_arguments(config: SlimeConfig, run_dir: Path, known: KnownFlags | None
         cpu_arguments(config) if config.cluster.device == "cpu" else (),
         ((name, value, _extra(name)) for name, value in config.extra_args.items()),
     )
-    arguments = [Argument(*argument) for part in parts for argument in part]
-    # `is` and not `==`: 0.0 equals False, but is a value to be sent
-    arguments = [argument for argument in arguments if not (argument.value in (None, []) or argument.value is False)]
-    return [one for one in arguments if one.name not in MAY_BE_GONE or f"--{one.name}" in known.by_name]
+    return [Argument(*argument) for part in parts for argument in part]
 
 
 def _extra(name: str) -> str:
@@ -362,11 +406,11 @@ def _objective(config: SlimeConfig) -> Part:
         yield "kl-loss-type", "low_var_kl", "loss.kl_coef"
     yield "entropy-coef", loss.entropy_coef, "loss.entropy_coef"
     yield "calculate-per-token-loss", loss.reduction == "token_mean", "loss.reduction"
-    yield "use-rollout-logprobs", _spares_recompute(config, method), "method.denominator"
+    yield "use-rollout-logprobs", spares_recompute(config, method), "method.denominator"
     yield "use-rollout-routing-replay", method.routing_replay, "method.r3"
 
 
-def _spares_recompute(config: SlimeConfig, method: Method) -> bool:
+def spares_recompute(config: SlimeConfig, method: Method) -> bool:
     """Whether slime can leave out its forward pass that recomputes log-probs, which --use-rollout-logprobs makes it do.
 
     With denominator `trainer` and one optimizer step the training forward is that pass, and A-3PO makes its denominator

@@ -108,7 +108,11 @@ PACKAGES: Mapping[str, str | None] = {
     "tensorboard": None,
 }
 """Packages that slime imports, and the version with which it was run where another one is likely to fail."""
-INSTALL = "pip install --no-deps -r requirements/slime-cpu.txt"
+INSTALL = "pip install 'sat-slime[embedded,slime]'"
+INSTALLS = dict.fromkeys(
+    ("sglang-router", "torch_memory_saver", "pylatexenc", "omegaconf"), "sat-slime prepare slime --out FOLDER"
+) | {"sglang": "sat-slime prepare engines"}
+"""The remedy for a package of PACKAGES that is missing, where it is not INSTALL."""
 MEGATRON_PATCH = ("megatron/core/transformer/moe/router.py", "slime.utils.routing_replay")
 """A file of Megatron-LM, and a text in it that only slime's patch brings."""
 
@@ -119,7 +123,7 @@ def missing_packages() -> Iterator[tuple[str, str]]:
         try:
             found = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            yield package, f"not installed: {INSTALL}"
+            yield package, f"not installed: {INSTALLS.get(package, INSTALL)}"
             continue
         if version and found != version:
-            yield package, f"is {found}, and slime was run with {version}: {INSTALL}"
+            yield package, f"is {found}, and slime was run with {version}: {INSTALLS.get(package, INSTALL)}"

@@ -133,6 +133,12 @@ class JobLog:
             for number, line in enumerate(_lines(iter([text])), 1):
                 write(number, redact(line))
 
+    def remark(self, text: str) -> None:
+        """Appends a line of the launcher's, once the newest job has ended."""
+        self._drop_torn_line()
+        with self.path.open("a", encoding="utf-8") as file:
+            print(f"--- {text}", file=file)
+
     def lines(self, job: str | None = None) -> Iterator[str]:
         """The lines of log.txt, of one job or of all."""
         if not self.path.exists():

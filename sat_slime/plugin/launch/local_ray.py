@@ -17,8 +17,8 @@ from pathlib import Path
 
 from sat_slime.config.exits import how_it_ended
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, token_for_own_ray
-from sat_slime.rollout.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark
-from sat_slime.rollout.scratch import PREFIX, remove_shared_memory
+from sat_slime.rollout.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark, newest_error, ray_logs
+from sat_slime.rollout.scratch import PREFIX, remove_shared_memory, temporary_folder
 
 START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 120.0
@@ -29,6 +29,10 @@ others."""
 POLL_S = 0.2
 PORTS = 6
 """Number of ports that a Ray is given."""
+STARTED = "Ray runtime started"
+"""What `ray start` writes once all of its processes are there. Its dashboard answers before."""
+GPUS_FOR_RAY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR")
+"""Environment variables by which Ray counts the GPUs that it may offer."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +56,26 @@ def start_ray(
 ) -> LocalRay:
     """Starts a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
 
-    gpus, cpus: the numbers that Ray offers, whatever the machine has; None: all there are. store_bytes: size of its
-    object store. variables: more environment. If Ray does not come up, `tell` is told and it is started once more, from
+    gpus, cpus: the numbers that Ray offers, whatever the machine has and CUDA_VISIBLE_DEVICES says; None: all there
+    are, and of the GPUs those that CUDA_VISIBLE_DEVICES names. store_bytes: size of its object store. variables: more
+    environment. If Ray does not come up, `tell` is told and it is started once more, from
     scratch. Raises JobError when that does not help; only then does a folder stay, with the log that the error names.
     """
     offered = {"--num-gpus": gpus, "--num-cpus": cpus, "--object-store-memory": store_bytes}
     flags = [f"{flag}={value}" for flag, value in offered.items() if value is not None]
     token = token_for_own_ray()
+    hidden = GPUS_FOR_RAY if gpus is not None else ()
+    environment = {name: value for name, value in own_python_first().items() if name not in hidden}
+    environment.update(variables or {})
     for start in range(1, STARTS + 1):
         try:
             ports = free_ports(PORTS)
         except RayNotStarted as error:
             raise JobError(str(error)) from error
-        folder = tempfile.mkdtemp(prefix=PREFIX)
+        folder = tempfile.mkdtemp(prefix=PREFIX, dir=temporary_folder())
         last = start == STARTS
         try:
-            return _start_in(folder, ports, flags, token, variables, keep_log=last)
+            return _start_in(folder, ports, flags, token, environment, keep_log=last)
         except JobError as error:
             if last:
                 raise JobError(f"{error}; more in {_log(folder)}{load_remark()}") from error
@@ -83,7 +91,7 @@ def _start_in(
     ports: Sequence[int],
     flags: Sequence[str],
     token: str | None,
-    variables: Mapping[str, str] | None,
+    environment: Mapping[str, str],
     keep_log: bool,
 ) -> LocalRay:
     """Starts a Ray in a folder. keep_log: keep the folder of a Ray that does not come up, for its log; otherwise it is
@@ -102,8 +110,7 @@ def _start_in(
     ]
     environment = {
         **PATIENCE,
-        **own_python_first(),
-        **(variables or {}),
+        **environment,
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # without a cluster all of Ray's servers bind to 127.0.0.1
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # newer Rays would wait up to 30 s after SIGTERM
         "RAY_TMPDIR": folder,  # Ray notes there which one is this machine's; the note of another Ray stays
@@ -141,19 +148,33 @@ def own_python_first() -> dict[str, str]:
 
 
 def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:
+    """Waits until `ray start` has said that all is there, and the job server answers. Raises JobError."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    while True:
-        try:
-            JobServer(ray.address)
-            return
-        except JobError as error:
-            if process.poll() is not None:
-                log = _log(ray.folder).read_text(encoding="utf-8", errors="replace")
-                lines = log.strip().splitlines() or ["it wrote nothing"]
-                raise JobError(f"Ray did not start on this machine: {lines[-1].strip()}") from None
-            if time.monotonic() > deadline:
-                raise JobError(f"Ray did not start on this machine within {START_TIMEOUT_S:.0f} s") from error
+    while process.poll() is None:
+        with contextlib.suppress(JobError):
+            if STARTED in _start_log(ray):
+                JobServer(ray.address)
+                return
+        if time.monotonic() > deadline:
+            late = f"Ray did not start on this machine within {START_TIMEOUT_S:.0f} s"
+            raise JobError(f"{late}{newest_error(ray_logs(ray.folder))}")
         time.sleep(POLL_S)
+    raise JobError(f"Ray did not start on this machine: {_why_it_ended(ray)}")
+
+
+def _start_log(ray: LocalRay) -> str:
+    """What `ray start` has written so far, without colours; nothing where the log is gone."""
+    try:
+        return _COLOUR.sub("", _log(ray.folder).read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+
+
+def _why_it_ended(ray: LocalRay) -> str:
+    """The reason why a `ray start` ended: its processes that died, or its last line; and what they wrote of errors."""
+    log = _start_log(ray)
+    last = (log.strip().splitlines() or ["it wrote nothing"])[-1].strip()
+    return f"{', '.join(_deaths(log)) or last}{newest_error(ray_logs(ray.folder))}"
 
 
 def stop_ray(ray: LocalRay, keep_logs: bool = False) -> bool:
@@ -220,12 +241,13 @@ def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
     """
     if not _ends_within(ray, timeout_s):
         return None
-    try:
-        log = _log(ray.folder).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        log = ""
-    dead = [f"its {name} {how_it_ended(int(code))}" for name, code in _EXITED.findall(_COLOUR.sub("", log))]
-    return f"the Ray that was started for it ended: {', '.join(dead) or f'its process {ray.pid} was killed or crashed'}"
+    dead = ", ".join(_deaths(_start_log(ray))) or f"its process {ray.pid} was killed or crashed"
+    return f"the Ray that was started for it ended: {dead}"
+
+
+def _deaths(log: str) -> list[str]:
+    """How each process ended of which `ray start` wrote that it exited unexpectedly."""
+    return [f"its {name} {how_it_ended(int(code))}" for name, code in _EXITED.findall(log)]
 
 
 _COLOUR = re.compile(r"\x1b\[\d+m")

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from sat_slime.plugin.launch.proxies import host_of, without_proxy
+
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 """Environment variables that Ray prefers to the address that a client is given, even for a job that runs elsewhere."""
 THIS_MACHINE = "http://127.0.0.1:8265"
@@ -183,7 +185,7 @@ def is_this_machine(address: str | None) -> bool:
     """Whether an address is on the loopback interface; None counts as one that is."""
     if address is None:
         return True
-    host = urlsplit(address if "://" in address else f"//{address}").hostname or ""
+    host = host_of(address)
     return host == "localhost" or host.startswith("127.")
 
 
@@ -202,6 +204,8 @@ def _client(address: str | None) -> Any:
     except ImportError as error:
         raise JobError(f"Ray cannot be imported ({first_line(error)}): pip install 'sat-slime[slime]'") from error
     logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
+    # Ray's client would ask through an HTTP proxy of the environment; _url has seen that the host answers without one.
+    os.environ |= without_proxy(os.environ, [host_of(address)])
     try:
         with _without(ADDRESS_VARIABLES):
             return JobSubmissionClient(address, headers={"Authorization": f"Bearer {token}"} if token else None)

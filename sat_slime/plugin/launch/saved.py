@@ -7,23 +7,32 @@ latest_checkpointed_iteration.txt names the one that a job goes on from.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 from sat_slime.config.checksums import NAME as CHECKSUMS
 from sat_slime.config.checksums import checksum_faults, in_words
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.plugin.inside.stream_files import queue_folder
-from sat_slime.plugin.launch.machine import newest_iteration
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _FOLDER = re.compile(r"iter_(\d{7})")
 _FORM = ("metadata.json", ".metadata")
 """Files without which Megatron cannot read its distributed checkpoints."""
+
+
+def newest_iteration(folder: Path) -> str | None:
+    """The name of the newest checkpoint in Megatron's folder: a number or `release`; None where there is none."""
+    try:
+        text = (folder / TRACKER).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if text == "release" or text.isdigit() else None
 
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
@@ -50,7 +59,8 @@ def fault(checkpoints: Path, iteration: int) -> str | None:
     if not folder.is_dir() or not any(folder.iterdir()):
         return f"{folder} is missing or empty"
     shards = sorted(path.name for path in folder.glob("*.distcp"))
-    if shards or any((folder / name).exists() for name in _FORM):  # Megatron's older format has none of these
+    # Megatron's older format has folders of ranks instead. A save that broke off may have left common.pt alone.
+    if shards or any((folder / name).exists() for name in _FORM) or not any(folder.glob("mp_rank_*")):
         for name in [*_FORM, *(shards or ["*.distcp"])]:
             if not (folder / name).is_file() or not (folder / name).stat().st_size:
                 return f"{folder} is damaged: {name} is missing or empty"
@@ -81,6 +91,35 @@ def newest_whole(checkpoints: Path) -> int:
 def first_whole(checkpoints: Path, iterations: Iterable[int]) -> int:
     """The first of some iterations whose checkpoint has no fault; 0 where there is none."""
     return next((n for n in iterations if fault(checkpoints, n) is None), 0)
+
+
+def delete_old(checkpoints: Path, keep: int, ours: Container[int]) -> list[int]:
+    """Deletes those of `ours`, checkpoints by their iterations, that are older than the newest `keep` whole ones of
+    them, each with its position in the data. Returns their iterations.
+
+    The newest is the one that latest_checkpointed_iteration.txt names: Megatron may still be writing those after it.
+    """
+    newest = newest_iteration(checkpoints)
+    if newest is None or not newest.isdigit():
+        return []
+    folders = {n: path for n, path in numbered(checkpoints).items() if n in ours and not path.is_symlink()}
+    there = [n for n in reversed(folders) if n <= int(newest) + 1]
+    whole = list(itertools.islice((n for n in there if fault(checkpoints, n) is None), keep))
+    old = [n for n in there if n < whole[-1]] if len(whole) == keep else []
+    for iteration in old:
+        _delete(checkpoints, iteration)
+    return old
+
+
+def _delete(checkpoints: Path, iteration: int) -> None:
+    rollout = iteration - 1
+    folder, queue = checkpoints / f"iter_{rollout:07d}", queue_folder(checkpoints, rollout)
+    for name in _FORM:  # first what makes it whole, so that what a kill leaves of it is not taken for one
+        (folder / name).unlink(missing_ok=True)
+    (queue.parent / f"global_dataset_state_dict_{rollout}.pt").unlink(missing_ok=True)
+    for path in (queue, folder):
+        if path.is_dir():
+            shutil.rmtree(path)
 
 
 def go_back(checkpoints: Path, iteration: int) -> None:

@@ -95,6 +95,10 @@ def write_tracked_report(path: Path, out: Path) -> Path:
 def summary(run: Run) -> Iterator[str]:
     """What happened, a sentence each."""
     yield f"{run.steps} of {run.planned_steps or '?'} optimizer steps. {_ending(run)}"
+    if restarts := read_rows(run.folder.restarts):
+        count = "once" if len(restarts) == 1 else f"{len(restarts)} times"
+        deaths = ", ".join(f"{row.get('died_at')} (from {row.get('from')})" for row in restarts)
+        yield f"Its job died and was restarted {count}, after iteration {deaths}: see restarts.jsonl."
     metrics, evals = run.data.metrics, run.data.evals
     if "reward/mean" in metrics:
         first, last, window = ends(metrics["reward/mean"], run.data.period)
@@ -137,6 +141,8 @@ def _ending(run: Run) -> str:
     wall = _wall_time(run.state)
     if status == "finished":
         return f"The run finished{wall}."
+    if status == "restarting":
+        return f"A job of the run failed, and another will go on: {error}."
     if status == "running":
         return "The run is going on."
     if status == "failed":

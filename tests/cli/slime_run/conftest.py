@@ -15,26 +15,31 @@ def somewhere(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def file(tmp_path, ray_server):
-    """A run of eight iterations with a checkpoint every second one."""
-    path = tmp_path / "run.yaml"
-    values = {
+def settings_of_a_run(tmp_path):
+    """Eight iterations with a checkpoint every second one."""
+    return {
         "extends": str(DENSE),
         "name": "run",
         "data": {"prompts": "data.jsonl", "reward": "math"},
         "pipeline": {"iterations": 8, "lag": 1},
         "rollout": {"prompts_per_iteration": 4, "samples_per_prompt": 4, "max_prompt_tokens": 128},
         "train": {"tensor_parallel": 4, "max_tokens_per_gpu": 16384},
-        "eval": {"every_n_iterations": 4, "prompts": {"aime24": "data.jsonl"}},
+        "eval": {"every_n_iterations": 4, "prompts": {"aime24": "aime24.jsonl"}},
         "checkpoint": {"every_n_iterations": 2},
         "cluster": {
-            "address": ray_server.address,
+            "address": None,
             "slime_dir": str(STAND_IN),
             "megatron_dir": str(STAND_IN),
             "env": {"WAIT_FOR": str(tmp_path / "go")},
         },
     }
-    path.write_text(yaml.safe_dump(values))
+
+
+@pytest.fixture
+def file(tmp_path, ray_server, settings_of_a_run):
+    path = tmp_path / "run.yaml"
+    settings_of_a_run["cluster"]["address"] = ray_server.address
+    path.write_text(yaml.safe_dump(settings_of_a_run))
     return path
 
 

@@ -11,12 +11,13 @@ from unittest import mock
 
 import pytest
 import yaml
-from command_line import PAPER, sat_slime_command, settings, state
+from command_line import LAPTOP, PAPER, sat_slime_command, settings, state
+from rich.console import Console
 
 from sat_slime.cli.slime_run import job_start
 from sat_slime.cli.slime_run.slime_plan import plan_slime_run, saved_iterations
-from sat_slime.config import load_config
-from sat_slime.plugin.launch import local_ray
+from sat_slime.config import ConfigError, load_config
+from sat_slime.plugin.launch import checks, local_ray, machine
 from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer
 from sat_slime.runs.folder import RunFolderError
@@ -34,6 +35,29 @@ def launch(file, *arguments):
 
 
 COMMAND = [sys.executable, "-c", "from sat_slime.cli import main; main()"]
+
+
+def test_what_slime_refuses_ends_a_launch_before_its_ray_is_started(tmp_path, monkeypatch):
+    package = tmp_path / "slime" / "slime" / "utils"
+    package.mkdir(parents=True)
+    for file in (package.parent / "__init__.py", package / "__init__.py"):
+        file.touch()
+    (package / "arguments.py").write_text(
+        "import argparse\n"
+        "def parse_args():\n"
+        "    parser = argparse.ArgumentParser()\n"
+        "    for flag in ('--num-layers', '--rollout-batch-size', '--sglang-mem-fraction-static', '--lr'):\n"
+        "        parser.add_argument(flag, type=float)\n"
+        "    args, _ = parser.parse_known_args()\n"
+        "    assert args.lr == 1, 'too slow'\n"
+    )
+    monkeypatch.setattr(machine, "machine_findings", lambda *_: ())
+    monkeypatch.setattr(checks, "flag_errors", lambda *_: [])  # this slime has few flags
+    monkeypatch.setattr(local_ray, "start_ray", mock.Mock(side_effect=AssertionError))
+    config = load_config(LAPTOP, [f"cluster.slime_dir={tmp_path}/slime", f"output_dir={tmp_path}"])
+    plan = plan_slime_run(config, LAPTOP, None, resume=False, look_for_slime=False)
+    with pytest.raises(ConfigError, match=r"^flags: train\.lr is 0\.0005: slime refuses the command: too slow$"):
+        job_start._cluster(plan, job_start.Where(), Console())
 
 
 def test_no_ray(tmp_path):

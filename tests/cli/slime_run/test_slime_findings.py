@@ -1,10 +1,14 @@
 """Checks of a run of slime: of this machine, and of a real Ray."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
-from command_line import PAPER, STAND_IN, sat_slime_command, settings
+from command_line import LAPTOP, PAPER, ROOT, STAND_IN, sat_slime_command, settings
+
+MEASURED = ROOT / "tests" / "plugin" / "launch" / "laptop_times.jsonl"
+"""What a real run measured."""
 
 
 def test_a_machine_without_slime_prints_the_command_and_remarks(tmp_path):
@@ -14,6 +18,14 @@ def test_a_machine_without_slime_prints_the_command_and_remarks(tmp_path):
     assert "  slime: cluster.slime_dir is /root/slime: no train.py is in it" in told
     assert f"  checkpoint: model.hf_checkpoint is {tmp_path}/none: there is no such folder" in told
     assert "error:" not in result.stderr
+
+
+def test_memory_that_the_settings_give_is_judged_on_a_machine_without_slime(tmp_path):
+    lacking = settings(f"model.hf_checkpoint={tmp_path}/none", "cluster.gpu_memory_gib=39.6")
+    result = sat_slime_command("launch", PAPER, "--dry-run", *lacking)
+    assert result.exit_code == 2
+    assert "error: training GPU: needs 57 GiB of a GPU's 40, 144 % (cluster.gpu_memory_gib;" in result.stderr
+    assert "set train.expert_parallel to 8 and train.gpus_per_node to 8 (then 35 GiB; 12 GPUs in all" in result.stderr
 
 
 def test_a_machine_with_slime_and_without_the_checkpoint(tmp_path):
@@ -47,28 +59,61 @@ def test_check_lists_what_it_found(tmp_path):
     assert bad.exit_code == 2 and "FAIL  settings" in bad.stdout
 
 
+def test_check_tells_time_and_cost_and_of_a_run_what_it_has_measured(tmp_path):
+    first = sat_slime_command("check", PAPER, *settings(f"output_dir={tmp_path}"))
+    assert "OK    time            mean response  " in first.stdout and "assumed (section estimate): " in first.stdout
+    rows = [json.loads(line) for line in MEASURED.read_text().splitlines()]
+    for name in ("metrics.jsonl", "times.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows if row["of"] == name))
+    (tmp_path / "config.yaml").write_text(f"extends: {LAPTOP}\npipeline: {{iterations: 48}}\n")
+    again = sat_slime_command("check", tmp_path)
+    assert "OK    time            measured: 1,223 tokens/s an engine, responses of 12 tokens" in again.stdout
+    assert "OK    time            all 48 iterations" in again.stdout
+
+
 @pytest.mark.engine
 def test_checks_of_a_cluster_come_before_the_run(file, tmp_path):
     result = sat_slime_command("launch", file)
     assert result.exit_code == 2
     assert "error: checkpoint: model.hf_checkpoint is" in result.stderr
-    assert "error: data: data.prompts is data.jsonl: there is no such file" in result.stderr
+    assert f"error: data: data.prompts is {tmp_path}/data.jsonl: there is no such file" in result.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def package(name):
+    """The folder of a package."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:  # of the package above it
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"needs the real slime and its Megatron-LM: {name} is not importable")
+    return Path(next(iter(spec.submodule_search_locations)))
 
 
 def slime_checkout(folder):
     """A checkout with the real slime's package, and the stand-in for what it does on GPUs."""
-    try:
-        spec = importlib.util.find_spec("slime.backends")
-    except ModuleNotFoundError:  # of slime itself
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("needs the real slime: slime.backends is not importable")
     folder.mkdir()
-    (folder / "slime").symlink_to(Path(next(iter(spec.submodule_search_locations))).parent)
+    (folder / "slime").symlink_to(package("slime.backends").parent)
     for file in ("train.py", "sitecustomize.py"):
         (folder / file).symlink_to(STAND_IN / file)
     return folder
+
+
+QWEN3_4B = {
+    "model_type": "qwen3",
+    "num_hidden_layers": 36,
+    "hidden_size": 2560,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 9728,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+}
+"""What slime compares with the flags of the architecture."""
 
 
 @pytest.mark.engine
@@ -78,17 +123,20 @@ def test_a_cluster_with_the_real_slime_passes_the_checks(file, tmp_path):
     for folder in (hf, release):
         folder.mkdir(parents=True)
     (release.parent / "latest_checkpointed_iteration.txt").write_text("release")
-    (hf / "config.json").write_text('{"num_hidden_layers": 36}')
+    (hf / "config.json").write_text(json.dumps(QWEN3_4B))
     for name in ("tokenizer.json", "model.safetensors"):
         (hf / name).write_text("")
     (tmp_path / "data.jsonl").write_text('{"prompt": "1+1", "label": "2"}\n')
     places = settings(
         f"cluster.slime_dir={slime}",
+        f"cluster.megatron_dir={package('megatron.training').parents[1]}",
+        "train.tensor_parallel=1",  # with more Megatron asks for a GPU as it parses
         f"model.hf_checkpoint={hf}",
         f"model.megatron_checkpoint={release.parent}",
         f"data.prompts={tmp_path}/data.jsonl",
         f"eval.prompts.aime24={tmp_path}/data.jsonl",
         "checkpoint.optimizer=false",
+        "data.chat_template=false",
     )
     result = sat_slime_command("launch", file, *places)
     assert result.exit_code == 0, result.output

@@ -54,6 +54,7 @@ def test_a_plan_for_people_says_the_same(tmp_path):
     for text in sent["files"].values():
         assert text in result.stdout
     assert "# method      GSPO, lag 8" in result.stdout
+    assert "# time        mean response  " in result.stdout and "GPU-hours" in result.stdout
 
 
 def test_secrets_of_the_environment_are_in_no_plan(monkeypatch):
@@ -109,6 +110,20 @@ def test_bad_settings_of_a_dense_model(arguments, told):
 
 def resume_plan(*arguments):
     return sat_slime_command("launch", "run", *arguments, "--dry-run", "--skip-checks")
+
+
+def test_a_run_whose_job_died_after_its_last_checkpoint_can_go_on(begun):
+    short = settings("pipeline.iterations=4")
+    assert resume_plan("--resume", *short).exit_code == 0
+    begun.ended("finished")
+    begun.config.write_text(begun.config.read_text().replace("iterations: 8", "iterations: 4"))
+    assert "finished after 4 iterations" in resume_plan("--resume", *short).stderr
+
+
+def test_a_run_without_checkpoints_can_begin_again(begun):
+    begun.config.write_text(begun.config.read_text().replace("every_n_iterations: 8", "every_n_iterations: 0"))
+    assert "saves no checkpoints to go on from" in resume_plan("--resume").stderr
+    assert resume_plan("--resume-from", 0).exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def test_steps_of_a_rollout_get_its_times_and_our_names(tmp_path):
         "time/train": 40.0,
         "time/wait": 10.0,
         "time/step": 50.0,
+        "run/restarts": 0,
     }
     file.see(times, "rollout/step")
     assert len(read_rows(tmp_path / "metrics.jsonl")) == 2

@@ -4,25 +4,16 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch import machine
+from sat_slime.plugin.launch import checks, machine
 from sat_slime.plugin.launch.checks import called_functions, cluster_findings, here, read_report, secret_errors
 from sat_slime.plugin.launch.command import slime_command
-from sat_slime.plugin.launch.machine import (
-    GIB,
-    data_problem,
-    machine_findings,
-    memory_finding,
-    model_mismatches,
-    newest_iteration,
-    optimizer_bytes,
-    routes_bytes,
-    weight_copies,
-    weights_bytes,
-)
+from sat_slime.plugin.launch.files.named_files import data_problem
+from sat_slime.plugin.launch.machine import machine_findings, model_mismatches, newest_iteration
+from sat_slime.plugin.launch.memory.engine import GIB
+from sat_slime.plugin.launch.memory.memory_table import ROWS
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 STAND_IN = Path(__file__).parents[1] / "stand_in"
-GB = 10**9
 
 
 def paper(*overrides):
@@ -30,60 +21,11 @@ def paper(*overrides):
 
 
 def dense(*overrides):
-    return load_config(CONFIGS / "models" / "qwen3-4b.yaml", overrides)
+    return load_config(CONFIGS / "models" / "qwen3-4b.yaml", ["rollout.concurrent_requests=128", *overrides])
 
 
 def failed(findings):
     return [f"{finding.what}: {finding.detail}" for finding in findings if finding.mark == "FAIL"]
-
-
-# --------------------------------------------------------------------------------------------------------- memory
-
-
-def test_host_memory_of_the_papers_run():
-    """The figures are those of slime at 30.5 G parameters without data parallelism: 61 GB a copy, 16 bytes a parameter
-    offloaded, 206 GB of int32 routes at 32k tokens."""
-    config = paper("method.r3=true", "rollout.max_prompt_tokens=1", "rollout.max_response_tokens=32767")
-    assert weights_bytes(config) / GB == pytest.approx(61, abs=0.5)
-    assert optimizer_bytes(config) / GB == pytest.approx(488, abs=4)
-    assert weight_copies(config) == 2  # the actor and the reference of the KL
-    assert routes_bytes(config) / GB == pytest.approx(206 / 4, abs=1)
-    int32 = paper("method.r3=true", "hooks.narrow_routed_experts=false", "rollout.max_prompt_tokens=1")
-    assert routes_bytes(int32) / routes_bytes(paper("method.r3=true", "rollout.max_prompt_tokens=1")) == 4
-
-
-@pytest.mark.parametrize(
-    "overrides, copies",
-    [
-        (["loss.kl_coef=0"], 1),
-        (["method=sat-gspo", "method.tis=true", "pipeline.lag=1"], 4),
-        (["method=sat-gspo", "method.tis=true", "pipeline.lag=8"], 3),
-    ],
-)
-def test_copies_of_the_weights(overrides, copies):
-    assert weight_copies(paper(*overrides)) == copies
-
-
-def test_data_parallel_ranks_hold_the_weights_again_and_share_the_optimizer():
-    one = paper()
-    two = paper("train.gpus_per_node=8", "train.expert_parallel=8")
-    experts = 3 * 48 * 2048 * 768 * 128
-    assert weights_bytes(two) - weights_bytes(one) == pytest.approx(2 * (one.model.parameters - experts))
-    assert optimizer_bytes(two) == optimizer_bytes(one)
-    assert optimizer_bytes(paper("train.nodes=2")) == optimizer_bytes(one) / 2
-    assert optimizer_bytes(paper("train.optimizer_offload=false")) == 0
-
-
-def test_memory_that_is_too_little_or_perhaps_too_little():
-    config = paper("method.r3=true")
-    little, some, plenty = (memory_finding(config, size * GIB, "node 10.0.0.1") for size in (512, 768, 2048))
-    assert little.mark == "FAIL" and some.mark == "WARN" and plenty.mark == "OK"
-    assert little.detail.startswith(
-        "node 10.0.0.1 has 512 GiB of host memory, less than a training node needs (2 copies"
-    )
-    assert "routed experts up to" in some.detail
-    assert memory_finding(config, None).mark == "WARN"
-    assert machine.host_memory() > GIB // 4
 
 
 # ---------------------------------------------------------------------------------------------------- checkpoints
@@ -144,7 +86,10 @@ def write_hf(folder, **changes):
     }
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(values | changes))
-    (folder / "tokenizer.json").write_text("{}")
+    ends = {"<|endoftext|>": 151643, "<|im_end|>": 151645}
+    tokens = [{"id": number, "content": content, "special": True} for content, number in ends.items()]
+    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": tokens}))
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}")
     (folder / "model.safetensors").write_text("")
     return folder
 
@@ -173,7 +118,8 @@ def ready(tmp_path):
 @pytest.fixture(autouse=True)
 def large_machine(monkeypatch):
     """Makes memory and disk large: other tests are about them, and these are not to depend on the machine."""
-    monkeypatch.setattr(machine, "host_memory", lambda: 2048 * GIB)
+    told = {"gpu": None, "host": 2048 * GIB, "shm": 1024 * GIB}
+    monkeypatch.setattr(checks, "machine_sizes", lambda: told)
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1024 * GIB}))
 
 
@@ -275,7 +221,13 @@ def test_a_disk_that_is_too_small(ready, tmp_path, monkeypatch):
     (line,) = failed(machine_findings(config, tmp_path / "runs" / "run"))
     assert f"10 GiB free at {tmp_path}, less than one checkpoint (52 GiB)" in line
     several = [f for f in machine_findings(dense(*ready), tmp_path / "runs" / "run") if f.what == "disk"]
-    assert several[0].mark == "WARN" and "10 checkpoints of 7 GiB" in several[0].detail
+    assert several[0].mark == "WARN" and "checkpoint.keep is unset, and the run needs 10 checkpoints of 7 GiB" in (
+        several[0].detail
+    )
+    kept = [
+        f for f in machine_findings(dense(*ready, "checkpoint.keep=2"), tmp_path / "runs" / "run") if f.what == "disk"
+    ]
+    assert "the run needs 3 checkpoints of 7 GiB, 22 GiB in all" in kept[0].detail
     assert not failed(machine_findings(dense(*ready, "checkpoint.every_n_iterations=0"), tmp_path / "runs" / "run"))
 
 
@@ -283,6 +235,11 @@ def test_an_output_folder_that_cannot_be_made(ready, tmp_path):
     config = dense(*ready, f"checkpoint.folder={tmp_path}/data.jsonl/x")
     (line,) = failed(machine_findings(config, tmp_path / "runs" / "run"))
     assert "data.jsonl cannot be written: choose another checkpoint.folder" in line
+
+
+def test_responses_that_would_not_end_are_an_error_of_the_machine(ready, tmp_path):
+    (line,) = failed(here(dense(*ready, "rollout.stop_token_ids=[]"), tmp_path / "runs" / "run"))
+    assert "the chat template ends a turn with <|im_end|> (151645), on which SGLang does not stop" in line
 
 
 def test_an_old_slime_is_named(ready, tmp_path):
@@ -319,7 +276,8 @@ def test_functions_that_slime_calls(tmp_path):
 
 
 def report(**changes):
-    node = {"name": "10.0.0.1", "gpus": 8.0, "failures": {}, "memory": 2048 * GIB, "sees_folder": True}
+    there = {"gpu": 79 * GIB, "host": 2048 * GIB, "shm": 1024 * GIB, "store": 186 * GIB}
+    node = {"name": "10.0.0.1", "gpus": 8.0, "failures": {}, "sizes": there, "sees_folder": True}
     return {
         "nodes": [{**node, **changes.pop("node", {})}],
         "resources": {"GPU": 8.0},
@@ -334,7 +292,8 @@ def report(**changes):
 def test_a_cluster_that_has_everything():
     findings = list(read_report(dense(), report()))
     assert {finding.mark for finding in findings} == {"OK"}
-    assert [finding.what for finding in findings] == ["GPUs", "plugin", "disk", "slime"]
+    memory = ["training GPU", "engine GPU", "host memory", "object store"]
+    assert [finding.what for finding in findings] == ["GPUs", "plugin", *memory, "disk", "slime"]
 
 
 @pytest.mark.parametrize(
@@ -354,12 +313,10 @@ def test_a_cluster_that_has_everything():
             "named 'sat_slime'): install sat_slime there, or set cluster.python_path",
         ),
         ({"node": {"failures": {"my.f": "NameError: x"}}}, "node 10.0.0.1 cannot import my.f (NameError: x): mend it"),
-        (
-            {"node": {"sees_folder": False}},
-            "node 10.0.0.1 does not see it: put output_dir on a disk that all nodes share",
-        ),
+        ({"node": {"sees_folder": False}}, "output_dir is on this machine's disk, and no node of the cluster sees it"),
         ({"node": {"error": "GetTimeoutError: ..."}}, "plugin: node 10.0.0.1 could not be asked: GetTimeoutError"),
-        ({"node": {"memory": GIB}}, "memory: node 10.0.0.1 has 1 GiB of host memory"),
+        ({"node": {"sizes": {"host": GIB}}}, "host memory: needs 85 GiB of the 0.9 of a node's 1.0 at which Ray kills"),
+        ({"node": {"sizes": {"gpu": 16 * GIB}}}, "training GPU: needs 46 GiB of a GPU's 16, 287 % (node 10.0.0.1;"),
         ({"slime": ["slime at /x is too old"]}, "slime: slime at /x is too old"),
         ({"findings": [["FAIL", "data", "no such file"]]}, "data: no such file"),
     ],
@@ -367,6 +324,12 @@ def test_a_cluster_that_has_everything():
 def test_what_a_cluster_lacks(changes, told):
     (line,) = failed(read_report(dense(), report(**changes)))
     assert line.startswith(told) or told in line
+
+
+def test_one_of_two_nodes_has_another_disk():
+    seeing = report()["nodes"]
+    (line,) = failed(read_report(dense(), report() | {"nodes": [*seeing, {**seeing[0], "sees_folder": False}]}))
+    assert line == "run folder: node 10.0.0.1 does not see it: put output_dir on a disk that all nodes share"
 
 
 def test_what_a_cluster_may_lack():
@@ -396,6 +359,10 @@ def test_a_real_cluster_is_asked(ready, tmp_path, ray_server):
     assert ("OK", "GPUs", "8 of 8 (4 for training and 4 for rollout)") in [(f.mark, f.what, f.detail) for f in findings]
     assert {f.what for f in findings} >= {"plugin", "slime", "megatron", "checkpoint", "data", "disk", "flags"}
     assert not [finding for finding in findings if finding.what == "run folder"]
+    memory = {f.what: f.detail for f in findings if f.what in ROWS}
+    assert memory.keys() == set(ROWS)
+    assert "(node 127.0.0.1" in memory["host memory"] and "(node 127.0.0.1" in memory["object store"]
+    assert "assumed: an 80 GB card" in memory["training GPU"] or "node 127.0.0.1" in memory["training GPU"]
     assert not list(tmp_path.glob(".sat_slime-*"))
     assert not [job for job in server._client.list_jobs() if str(job.submission_id).startswith("sat-slime-check")]
 

@@ -137,7 +137,10 @@ def test_the_plugins_file_reads_back_as_numbers(tmp_path):
     settings = PluginConfig.model_validate(yaml.safe_load(text)["sat_slime"])
     assert yaml.safe_load(text)["sat_slime"]["method"]["dppo"]["delta"] == 1e-6
     expected = PluginConfig(
-        method=config.method, hooks=config.hooks, driver=DriverConfig(lag=8), run_dir=str(tmp_path / "paper")
+        method=config.method,
+        hooks=config.hooks,
+        driver=DriverConfig(lag=8, keep=2),
+        run_dir=str(tmp_path / "paper"),
     )
     assert settings == expected.model_copy(update={"eval": ScoresConfig(k=config.eval.k)})
 
@@ -287,14 +290,17 @@ def test_other_flags_of_slime_pass_through_in_their_form(tmp_path):
         ("extra_args.use-tiss=true", ["extra_args.use-tiss: there is no flag --use-tiss", "did you mean --use-tis?"]),
         (
             "extra_args.sglang-mem-fraction=0.5",
-            ["extra_args.sglang-mem-fraction:", "did you mean --sglang-mem-fraction-static? Flags are written in full"],
+            [
+                "extra_args.sglang-mem-fraction:",
+                "That follows from rollout.memory_fraction: set that, and leave this out",
+            ],
         ),
         ("extra_args.use-tis=true", ["extra_args.use-tis: --use-tis follows from method.tis.enabled"]),
         ("extra_args.lr=1e-5", ["extra_args.lr: --lr follows from train.lr"]),
         ("extra_args.colocate=true", ["extra_args.colocate: --colocate follows from rollout.nodes"]),
         ("extra_args.loss-type=policy_loss", ["extra_args.loss-type: the command always has --loss-type custom_loss"]),
         ("extra_args.seq-length=4k", ["extra_args.seq-length: --seq-length is '4k': it must be a whole number"]),
-        ("extra_args.log-passrate=1", ["extra_args.log-passrate: --log-passrate takes no value: true sets it"]),
+        ("extra_args.log-passrate=1", ["extra_args.log-passrate: --log-passrate takes no value", "set it to true"]),
         ("extra_args.tb-project-name=true", ["extra_args.tb-project-name:", "logging.tensorboard"]),
         ("model.architecture.num-layer=48", ["model.architecture.num-layer:", "did you mean --num-layers?"]),
         ("model.architecture.num-layers=4.5", ["model.architecture.num-layers: --num-layers is '4.5'"]),

@@ -113,8 +113,7 @@ def test_a_file_without_a_model(tmp_path):
 
 PARSED_BY_THE_REAL_TOOL = """
 import runpy, sys
-sys.path.insert(0, {tests!r})
-import without_gpu
+from sat_slime.plugin.cpu import without_gpu
 without_gpu.prepare()
 tool = runpy.run_path(sys.argv[0])
 arguments = tool["get_args"]()
@@ -129,8 +128,7 @@ def test_slimes_own_tool_reads_the_command(file, read, tmp_path):
     config = load_config(ROOT / "configs" / "models" / f"{file}.yaml", [f"cluster.slime_dir={checkout}"])
     plan = conversion.plan_conversion(config, gpus=4)
     words = plan.command[plan.command.index(f"{checkout}/{conversion.TOOL}") :]
-    program = PARSED_BY_THE_REAL_TOOL.format(tests=str(Path(__file__).parents[1]))
-    program = f"import sys; sys.argv = {words!r}\n{program}"
+    program = f"import sys; sys.argv = {words!r}\n{PARSED_BY_THE_REAL_TOOL}"
     environment = {**os.environ, "WORLD_SIZE": "4"}
     result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert f"read: {read} {plan.unfinished}" in result.stdout, result.stderr[-2000:]

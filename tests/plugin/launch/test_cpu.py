@@ -85,11 +85,19 @@ def findings(tmp_path):
 
 
 def test_a_missing_package_is_a_line_with_its_remedy(tmp_path, monkeypatch):
-    monkeypatch.setattr(cpu, "PACKAGES", {"pylatexenc-of-nobody": None, "numpy": "0.1", "pydantic": None})
+    monkeypatch.setattr(cpu, "PACKAGES", {"ray-of-nobody": None, "sglang": "0.1", "numpy": "0.1", "pydantic": None})
     failed = findings(tmp_path)
-    assert f"pylatexenc-of-nobody not installed: {cpu.INSTALL}" in failed
+    assert f"ray-of-nobody not installed: {cpu.INSTALL}" in failed
+    assert any(line.startswith("sglang ") and line.endswith(": sat-slime prepare engines") for line in failed)
     assert any(line.startswith("numpy is ") and line.endswith(cpu.INSTALL) for line in failed)
     assert not any("pydantic" in line for line in failed)
+
+
+def test_every_remedy_brings_its_package():
+    of_slime = {name for name, remedy in cpu.INSTALLS.items() if "prepare slime" in remedy}
+    lines = (LAPTOP.parents[2] / "requirements" / "slime-cpu.txt").read_text().splitlines()
+    assert of_slime == {line.partition("==")[0] for line in lines if not line.startswith("#")}
+    assert cpu.INSTALLS.keys() <= cpu.PACKAGES.keys()
 
 
 @pytest.mark.parametrize("text, patched", [("import torch\n", False), ("import slime.utils.routing_replay\n", True)])

@@ -6,7 +6,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import types
 import urllib.error
 import urllib.request
@@ -113,7 +112,7 @@ def starts(monkeypatch, tmp_path):
     """Starts of a Ray that ends at once. Their folders are in `starts.folder`; `starts.ends` says how each comes up."""
     folder = tmp_path / "temporary"
     folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(local_ray, "temporary_folder", lambda: str(folder))
     monkeypatch.setenv("RAY_AUTH_TOKEN", "token")
     monkeypatch.setattr(os, "getloadavg", lambda: (99.0, 0, 0))
     monkeypatch.setattr(subprocess, "Popen", mock.Mock(return_value=mock.Mock(pid=NOWHERE)))
@@ -141,6 +140,19 @@ def test_a_ray_that_does_not_start_twice_leaves_one_log_which_the_error_names(st
     (left,) = starts.folder.iterdir()
     assert str(error.value).startswith(f"{FAILURE}; more in {left}/start.log; the machine is busy, with a load of 99")
     assert (left / "start.log").exists()
+
+
+@pytest.mark.parametrize("value", ["", "-1", "0", None])
+def test_gpus_on_paper_are_offered_whatever_the_environment_hides(starts, monkeypatch, value):
+    if value is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    start_ray(gpus=2)
+    start_ray()
+    on_paper, of_the_machine = (call.kwargs["env"] for call in subprocess.Popen.call_args_list)
+    assert "CUDA_VISIBLE_DEVICES" not in on_paper
+    assert of_the_machine.get("CUDA_VISIBLE_DEVICES") == value
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no process")])
@@ -206,6 +218,26 @@ def test_a_ray_that_does_not_start_says_why(monkeypatch):
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize(
+    "variables, reason",
+    [
+        ({"CUDA_VISIBLE_DEVICES": "0"}, r"ValueError: .* 2 GPU, but CUDA_VISIBLE_DEVICES contains \['0'\]\."),
+        (
+            {"RAY_gcs_storage": "none", "RAY_gcs_server_port_wait_time_s": "5"},
+            "RuntimeError: .*; last in gcs_server.out: .* Unsupported GCS storage type: none",
+        ),
+    ],
+    ids=["after the dashboard answers", "in another log"],
+)
+def test_a_ray_of_which_a_part_does_not_start_says_why(variables, reason):
+    told = []
+    with pytest.raises(JobError, match=rf"^Ray did not start on this machine: {reason}; more in .*start\.log"):
+        start_ray(gpus=2, variables=variables, tell=told.append)
+    (once,) = told
+    assert re.match(f"Ray did not start on this machine: {reason}; starting it once more", once)
+
+
+@pytest.mark.engine
 def test_a_job_from_start_to_end(ray_server, monkeypatch):
     # Ray's client would prefer these variables.
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
@@ -222,6 +254,16 @@ def test_a_job_from_start_to_end(ray_server, monkeypatch):
     assert server.stop("test-job-a") == state  # it has ended and is left as it is
     server.delete("test-job-a")
     assert server.state("test-job-a") is None
+
+
+@pytest.mark.engine
+def test_a_proxy_is_not_asked_for_ray(ray_server, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "corp.example")
+    monkeypatch.setenv("no_proxy", "")
+    assert JobServer(ray_server.address).state("test-job-of-nobody") is None
+    assert os.environ["no_proxy"].startswith("corp.example,")
 
 
 @pytest.mark.engine

@@ -7,20 +7,34 @@ import shutil
 import pytest
 
 from sat_slime.plugin.inside.stream_files import queue_folder, write_queue
-from sat_slime.plugin.launch.machine import newest_iteration
-from sat_slime.plugin.launch.saved import fault_of_newest, go_back, newest_whole, numbered
+from sat_slime.plugin.launch.saved import (
+    delete_old,
+    fault,
+    fault_of_newest,
+    go_back,
+    newest_iteration,
+    newest_whole,
+    numbered,
+)
+
+
+def save(checkpoints, iteration, tracked=True):
+    """A checkpoint as Megatron, slime and the stream write it. tracked: whether Megatron says that it is whole."""
+    folder = checkpoints / f"iter_{iteration - 1:07d}"
+    folder.mkdir()
+    for name in ("__0_0.distcp", "common.pt", "metadata.json", ".metadata"):
+        (folder / name).write_text("{}")
+    write_queue(queue_folder(checkpoints, iteration - 1), [], [], {"finished": [], "dropped": []})
+    (checkpoints / "rollout" / f"global_dataset_state_dict_{iteration - 1}.pt").touch()
+    if tracked:
+        (checkpoints / "latest_checkpointed_iteration.txt").write_text(str(iteration - 1))
 
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    """Checkpoints after two and four iterations, as Megatron and the stream write them."""
-    for iteration in (2, 4):
-        folder = tmp_path / f"iter_{iteration - 1:07d}"
-        folder.mkdir()
-        for name in ("__0_0.distcp", "common.pt", "metadata.json", ".metadata"):
-            (folder / name).write_text("{}")
-        write_queue(queue_folder(tmp_path, iteration - 1), [], [], {"finished": [], "dropped": []})
-        (tmp_path / "latest_checkpointed_iteration.txt").write_text(str(iteration - 1))
+    """Checkpoints after two and four iterations."""
+    save(tmp_path, 2)
+    save(tmp_path, 4)
     return tmp_path
 
 
@@ -76,6 +90,16 @@ def test_a_job_that_ended_in_its_first_save_begins_again(checkpoints):
     assert fault_of_newest(checkpoints) is None
 
 
+def test_a_save_that_broke_off_after_its_first_file_is_not_whole(checkpoints):
+    """A raylet or a GCS that dies then leaves common.pt alone, and the tracker at the checkpoint before."""
+    newest = checkpoints / "iter_0000003"
+    for file in newest.iterdir():
+        if file.name != "common.pt":
+            file.unlink()
+    assert "metadata.json is missing or empty" in fault(checkpoints, 4)
+    assert newest_whole(checkpoints) == 2
+
+
 def test_megatrons_older_format_has_other_files(checkpoints):
     shutil.rmtree(checkpoints / "iter_0000003")
     (checkpoints / "iter_0000003" / "mp_rank_00").mkdir(parents=True)
@@ -90,3 +114,52 @@ def test_going_back_puts_the_newer_ones_aside(checkpoints):
     go_back(checkpoints, 0)
     assert newest_iteration(checkpoints) is None and not numbered(checkpoints)
     assert fault_of_newest(checkpoints) is None, "a run from its beginning"
+
+
+def there(checkpoints):
+    """Iterations of the checkpoints, of the positions in the data, and of the stream's queues."""
+    names = sorted(path.name for path in (checkpoints / "rollout").iterdir())
+    positions = [int(name.split("_")[-1][:-3]) + 1 for name in names if name.startswith("global")]
+    queues = [int(name.split("_")[-1]) + 1 for name in names if name.startswith("queue")]
+    assert positions == queues
+    assert set(numbered(checkpoints)) <= set(positions)
+    return list(numbered(checkpoints))
+
+
+def test_the_newest_are_kept(checkpoints):
+    save(checkpoints, 6)
+    assert delete_old(checkpoints, 3, range(99)) == [] and there(checkpoints) == [2, 4, 6]
+    assert delete_old(checkpoints, 2, range(99)) == [2] and there(checkpoints) == [4, 6]
+    assert delete_old(checkpoints, 1, range(99)) == [4] and there(checkpoints) == [6]
+    assert delete_old(checkpoints, 1, range(99)) == [] and fault_of_newest(checkpoints) is None
+
+
+def test_one_that_is_still_written_does_not_count(checkpoints):
+    """With --async-save the tracker names the one before, which a job would go on from."""
+    save(checkpoints, 6, tracked=False)
+    assert delete_old(checkpoints, 1, range(99)) == [2] and there(checkpoints) == [4, 6]
+
+
+def test_a_damaged_one_does_not_count(checkpoints):
+    save(checkpoints, 6)
+    (checkpoints / "iter_0000003" / ".metadata").unlink()
+    assert delete_old(checkpoints, 2, range(99)) == [] and there(checkpoints) == [2, 4, 6]
+    (checkpoints / "iter_0000005" / ".metadata").unlink()
+    assert delete_old(checkpoints, 1, range(99)) == [] and newest_whole(checkpoints) == 2
+
+
+def test_nothing_is_deleted_that_is_not_the_runs(checkpoints, tmp_path_factory):
+    save(checkpoints, 6)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "weights").touch()
+    (checkpoints / "iter_0000001").rename(elsewhere / "iter_0000001")
+    (checkpoints / "iter_0000001").symlink_to(elsewhere / "iter_0000001")
+    for name in ("iter_0000000.aside", "iter_00000", "release"):
+        (checkpoints / name).mkdir()
+    assert delete_old(checkpoints, 1, {6}) == [] and there(checkpoints) == [2, 4, 6]
+    assert delete_old(checkpoints, 1, {4, 6}) == [4]
+    delete_old(checkpoints, 1, range(99))
+    assert len(list((elsewhere / "iter_0000001").iterdir())) == 4
+    assert {"iter_0000000.aside", "iter_00000", "release"} <= {path.name for path in checkpoints.iterdir()}
+    (checkpoints / "latest_checkpointed_iteration.txt").write_text("release")
+    assert delete_old(checkpoints, 1, range(99)) == []

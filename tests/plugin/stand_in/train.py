@@ -1,7 +1,8 @@
 """Stands for our driver over slime, which needs GPUs, with the same flags, checkpoints and log lines and no training.
 
 Ray shows the lines of slime's actors behind the actor's name and pid; metrics are Python dictionaries. The rollout of
-number WAIT_BEFORE is not begun before the file WAIT_FOR exists; FAIL_AT ends with an exception.
+number WAIT_BEFORE is not begun before the file WAIT_FOR exists; FAIL_AT ends with an exception, in the first
+FAIL_STARTS of the run's jobs if that is set; the checkpoint of DAMAGE is damaged.
 """
 
 import os
@@ -24,6 +25,10 @@ def main():
     folder = Path(flag("--load", "checkpoints"))
     newest = folder / "latest_checkpointed_iteration.txt"
     first = int(newest.read_text()) + 1 if newest.exists() else 0
+    starts = folder / "starts"
+    folder.mkdir(parents=True, exist_ok=True)
+    starts.write_text(f"{starts.read_text() if starts.exists() else ''}.")
+    fails = len(starts.read_text()) <= int(os.environ.get("FAIL_STARTS", "1000"))
     print(f"starts at rollout {first}, knows {os.environ.get('WANDB_API_KEY', 'no key')}", flush=True)
     log("timer.py:24", "Timer train_wait start")
     for rollout in range(first, int(flag("--num-rollout"))):
@@ -31,7 +36,7 @@ def main():
             print(f"waits before rollout {rollout}", flush=True)
             while not Path(os.environ["WAIT_FOR"]).exists():
                 time.sleep(0.05)
-        if str(rollout) == os.environ.get("FAIL_AT"):
+        if fails and str(rollout) == os.environ.get("FAIL_AT"):
             raise RuntimeError("CUDA out of memory, or so")
         log("train_metric_utils.py:135", f"rollout {rollout}: {{'rollout/raw_reward': {0.1 * (rollout + 1)}}}")
         values = {
@@ -47,6 +52,8 @@ def main():
             for name in ("__0_0.distcp", "common.pt", "metadata.json", ".metadata"):
                 (saved / name).write_text("{}")
             newest.write_text(str(rollout))
+            if str(rollout) == os.environ.get("DAMAGE"):
+                (saved / ".metadata").write_text("")
         if (rollout + 1) % int(flag("--eval-interval", "1000")) == 0:
             log(
                 "rollout_metrics.py:247",

@@ -5,7 +5,7 @@ import pytest
 from synthetic import step_metrics, write_run
 
 from sat_slime.report.run.page import ends, findings, summary, write_report
-from sat_slime.runs.folder import RunFolderError
+from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import load_run
 from sat_slime.runs.rows import to_json
 
@@ -49,6 +49,16 @@ def test_nothing_but_a_config(tmp_path):
     (tmp_path / "config.yaml").write_text("{not yaml")
     (tmp_path / "state.json").write_text("")
     assert "No step was logged" in write_report(tmp_path).read_text()
+
+
+def test_restarts_are_told(tmp_path):
+    folder = write_run(tmp_path / "run", 10, state='{"status": "restarting", "error": "a rank died"}')
+    (folder / "restarts.jsonl").write_text('{"died_at": 5, "from": 4}\n{"died_at": 9, "from": 8}\n')
+    RunFolder(folder).lock()
+    sentences = " ".join(summary(load_run(folder)))
+    assert "was restarted 2 times, after iteration 5 (from 4), 9 (from 8)" in sentences
+    (folder / "restarts.jsonl").write_text('{"died_at": 5, "from": 4}\n')
+    assert "was restarted once, after iteration 5 (from 4)" in " ".join(summary(load_run(folder)))
 
 
 def test_a_killed_run_says_so_and_how_to_go_on(tmp_path):

@@ -1,0 +1,227 @@
+"""What only a node itself knows, and what is wrong with it: network, proxy, shared memory, the files that it sees."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sat_slime.config.finding import Finding, fail, ok, warn
+from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.plugin.launch.proxies import is_excepted, own_address, proxies, without_proxy
+
+VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "SLIME_HOST_IP")
+SHARED_MEMORY = Path("/dev/shm")
+LEAST_SHARED_MEMORY = 16 * 2**30
+"""Bytes of /dev/shm below which a node is warned of: what slime's documentation gives its container."""
+SIOCGIFADDR = 0x8915
+"""Linux's request for the IPv4 address of an interface."""
+
+Facts = Mapping[str, Any]
+"""The answer of a node to `node_facts`, with its `name`, which is its address in Ray."""
+
+
+def needed_paths(config: SlimeConfig) -> dict[str, str]:
+    """Files and folders that every node opens, or that one does of which nobody knows in advance, by their settings."""
+    paths = {
+        "model.hf_checkpoint": config.model.hf_checkpoint,
+        "model.megatron_checkpoint": config.model.megatron_checkpoint,
+        "data.prompts": config.data.prompts,
+    }
+    if config.eval.every_n_iterations:
+        paths |= {f"eval.prompts.{name}": file for name, file in config.eval.prompts.items()}
+    # slime takes FILE@[0:100] for a part of a file
+    return {key: re.sub(r"@\[-?\d*:-?\d*\]$", "", path) for key, path in paths.items() if path}
+
+
+# -------------------------------------------------------------------------------------------------------- on a node
+
+
+def node_facts(paths: Mapping[str, str]) -> dict[str, Any]:
+    """What this node says of itself. paths: by setting, those to look for."""
+    shared = shutil.disk_usage(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
+    return {
+        "interfaces": {name: _address_of(name) for _, name in socket.if_nameindex()},
+        "slime_address": own_address(),
+        "host_address": _host_address(),
+        "variables": {name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
+        "proxies": proxies(os.environ),
+        "no_proxy": without_proxy(os.environ)["no_proxy"],
+        "infiniband": sorted(path.name for path in Path("/sys/class/infiniband").glob("*")),
+        "infiniband_open": Path("/dev/infiniband").is_dir(),
+        "shared_memory": [shared.total, shared.free] if shared else None,
+        "missing": [key for key, path in paths.items() if not os.path.exists(os.path.expanduser(path))],
+    }
+
+
+def address_of(interface: str) -> str:
+    """This node's address on an interface, or, where none is named, the one that slime takes. Raises SystemExit."""
+    address = _address_of(interface) if interface else own_address()
+    if address is None:
+        raise SystemExit(f"interface {interface} has no IPv4 address on {socket.gethostname()}: see `ip -4 addr`")
+    return address
+
+
+def _address_of(interface: str) -> str | None:
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            return socket.inet_ntoa(fcntl.ioctl(any_socket.fileno(), SIOCGIFADDR, request)[20:24])
+        except OSError:
+            return None
+
+
+def _host_address() -> str | None:
+    """The address that this host's name leads to, to which Gloo binds where no interface is named."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------- the findings
+
+
+def node_findings(config: SlimeConfig, nodes: Sequence[Facts]) -> Iterator[Finding]:
+    """Findings on the nodes that answered."""
+    nodes = [node for node in nodes if node.get("interfaces")]
+    for node in nodes:
+        yield from _shared_memory(node)
+        yield from _proxy(node, alone=len(nodes) == 1)
+    yield from _paths(config, nodes)
+    if len(nodes) > 1:
+        problems = [finding for node in nodes for finding in (*_addresses(node), *_interfaces(node))]
+        yield from problems or [ok("network", ", ".join(_where(node) for node in nodes))]
+        yield from _infiniband(nodes)
+
+
+def _where(node: Facts) -> str:
+    interface = _interface_of(node, node["name"])
+    return f"{node['name']}{f' on {interface}' if interface else ''}"
+
+
+def _interface_of(node: Facts, address: str) -> str | None:
+    return next((name for name, its in node["interfaces"].items() if its == address), None)
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
+
+
+def _addresses(node: Facts) -> Iterator[Finding]:
+    """slime's servers must be where the other nodes look for them. It takes the address of the default route, or
+    SLIME_HOST_IP, whatever Ray's is."""
+    name, slimes = node["name"], node["slime_address"]
+    if slimes == name or (_is_loopback(slimes) and _is_loopback(name)):
+        return
+    remedy = f"export SLIME_HOST_IP={name} where that node's Ray is started, and not in cluster.env"
+    if _is_loopback(slimes):
+        yield fail("network", f"node {name}: slime's servers listen on {slimes}, where no other node comes: {remedy}")
+    elif slimes not in node["interfaces"].values():
+        yield fail("network", f"node {name}: SLIME_HOST_IP is {slimes}, which is not an address of it: {remedy}")
+    else:
+        yield warn(
+            "network",
+            f"node {name}: slime's servers listen on {slimes} ({_interface_of(node, slimes)}), Ray on {name}: if the "
+            f"other nodes do not reach the first, {remedy}",
+        )
+
+
+def _interfaces(node: Facts) -> Iterator[Finding]:
+    """The interfaces that NCCL and Gloo are told to take, or take by themselves."""
+    name, interfaces, variables = node["name"], node["interfaces"], node["variables"]
+    on_loopback = _is_loopback(name)
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        value = variables.get(variable, "")
+        matching = _matching(value, list(interfaces), exact=variable.startswith("GLOO"))
+        right = _interface_of(node, name) or "the one that leads to the other nodes"
+        if value and not matching:
+            has = ", ".join(interfaces)
+            yield fail("network", f"node {name}: {variable} is {value}, and it has {has}: set {variable} to {right}")
+        elif value and not on_loopback and all(_is_loopback(interfaces[one] or "") for one in matching):
+            yield fail("network", f"node {name}: {variable} is {value}, which is loopback: set it to {right}")
+    host = node["host_address"]
+    if not variables.get("GLOO_SOCKET_IFNAME") and not on_loopback and host and _is_loopback(host):
+        interface = _interface_of(node, name)
+        yield warn(
+            "network",
+            f"node {name}: its name leads to {host}, to which Gloo binds: export GLOO_SOCKET_IFNAME="
+            f"{interface or 'INTERFACE'} where its Ray is started, or mend its /etc/hosts",
+        )
+
+
+def _matching(value: str, interfaces: Sequence[str], exact: bool) -> list[str]:
+    """Interfaces that a variable names. Gloo takes names, NCCL beginnings of names, `=` before them for whole names and
+    `^` for all others."""
+    negated, value = (True, value[1:]) if value.startswith("^") and not exact else (False, value)
+    whole, value = (True, value[1:]) if value.startswith("=") and not exact else (exact, value)
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    named = [one for one in interfaces if any(one == name if whole else one.startswith(name) for name in names)]
+    return [one for one in interfaces if one not in named] if negated else named
+
+
+def _infiniband(nodes: Sequence[Facts]) -> Iterator[Finding]:
+    what = "InfiniBand"
+    usable = {node["name"]: node["infiniband"] if node["infiniband_open"] else [] for node in nodes}
+    if all(node["variables"].get("NCCL_IB_DISABLE") == "1" for node in nodes):
+        yield ok(what, "off by NCCL_IB_DISABLE: NCCL takes TCP between nodes")
+        return
+    shut = {node["name"]: node["infiniband"] for node in nodes if node["infiniband"] and not node["infiniband_open"]}
+    if shut:
+        name, devices = next(iter(shut.items()))
+        yield warn(
+            what,
+            f"node {name} has {devices[0]}, but its container has no "
+            "/dev/infiniband: NCCL takes TCP between nodes; give the container that device and IPC_LOCK",
+        )
+    without = [name for name, devices in usable.items() if not devices and name not in shut]
+    if without and len(without) < len(nodes):
+        yield warn(what, f"node {without[0]} has none, others have: NCCL takes TCP between them, far slower")
+    elif not shut and without:
+        yield ok(what, "none: NCCL takes TCP between nodes")
+    elif not shut:
+        yield ok(what, f"{', '.join(next(iter(usable.values())))} on {len(nodes)} nodes")
+
+
+def _shared_memory(node: Facts) -> Iterator[Finding]:
+    if node["shared_memory"] is None or not node["gpus"]:
+        return
+    size, free = (count / 2**30 for count in node["shared_memory"])
+    if node["shared_memory"][0] < LEAST_SHARED_MEMORY:
+        yield warn(
+            "/dev/shm",
+            f"node {node['name']} has {size:.2g} GiB: NCCL shares buffers of a node's GPUs there, and Ray its objects: "
+            "give its container more (docker --shm-size=16g, in Kubernetes an emptyDir of medium Memory)",
+        )
+    elif free < size / 10:
+        yield warn("/dev/shm", f"node {node['name']} has {free:.2g} of {size:.2g} GiB free: delete what others left")
+
+
+def _proxy(node: Facts, alone: bool) -> Iterator[Finding]:
+    if not node["proxies"]:
+        return
+    variable, proxy = next(iter(node["proxies"].items()))
+    told = f"node {node['name']}: {variable} is {proxy}"
+    address = node["slime_address"]
+    if alone or address == node["name"] or is_excepted(address, {"no_proxy": node["no_proxy"]}):
+        yield ok("proxy", f"{told}; not asked for the run's own hosts")
+    else:  # the driver excepts Ray's addresses, and slime's of its own node
+        remedy = "add that to no_proxy where its Ray is started"
+        yield warn("proxy", f"{told}, and slime's servers listen on {address}: {remedy}")
+
+
+def _paths(config: SlimeConfig, nodes: Sequence[Facts]) -> Iterator[Finding]:
+    paths = needed_paths(config)
+    for key, path in paths.items():
+        lacking = [node["name"] for node in nodes if key in node["missing"]]
+        if lacking and len(lacking) < len(nodes):
+            yield fail(
+                key.partition(".")[0],
+                f"{key} is {path}: node {lacking[0]} does not see it, others do: put it on a disk that all nodes share",
+            )

@@ -1,0 +1,81 @@
+"""Keeps an HTTP proxy out of the way between the hosts of a run.
+
+slime, SGLang and Ray's client ask each other with `requests`, which sends everything through the proxy of the
+environment that `no_proxy` does not except. A proxy cannot reach a cluster's own addresses, and slime then waits for
+its engines for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+PRIVATE_NETWORKS = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10")
+"""Networks that are nobody's on the Internet, so that no proxy outside leads there. `requests`, curl and the router
+understand them, urllib and httpx do not, and hosts that are named by a name are not of them."""
+
+
+def proxies(environment: Mapping[str, str]) -> dict[str, str]:
+    """The proxies that an environment names, HOST:PORT by the variable's name, without the user and password that may
+    be in them."""
+    found = {name: environment.get(name) or environment.get(name.upper()) for name in PROXIES}
+    return {name: value.rpartition("://")[2].rpartition("@")[2].rstrip("/") for name, value in found.items() if value}
+
+
+def without_proxy(environment: Mapping[str, str], hosts: Iterable[str] = ()) -> dict[str, str]:
+    """`no_proxy` in both its spellings: what the environment has, then the networks of clusters, then those of `hosts`
+    that are in none of these."""
+    entries = _entries(environment)
+    entries += [entry for entry in (*HERE, *PRIVATE_NETWORKS) if entry not in entries]
+    entries += [host for host in dict.fromkeys(hosts) if not _is_excepted(host, entries)]
+    # Where it is `*` alone, all hosts are excepted; urllib does not understand that beside other entries.
+    value = "*" if "*" in entries else ",".join(entries)
+    return {"no_proxy": value, "NO_PROXY": value}
+
+
+def is_excepted(host: str, environment: Mapping[str, str]) -> bool:
+    """Whether the environment's `no_proxy` excepts a host, as `requests` reads it."""
+    return _is_excepted(host, _entries(environment))
+
+
+def _entries(environment: Mapping[str, str]) -> list[str]:
+    values = (environment.get(name, "") for name in ("no_proxy", "NO_PROXY"))
+    return list(dict.fromkeys(entry.strip() for value in values for entry in value.split(",") if entry.strip()))
+
+
+def _is_excepted(host: str, entries: Iterable[str]) -> bool:
+    return any(_covers(entry, host) for entry in entries)
+
+
+def _covers(entry: str, host: str) -> bool:
+    if entry == "*" or entry == host:
+        return True
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry)
+    except ValueError:
+        return host.endswith("." + entry.lstrip(".")) or host == entry.lstrip(".")
+
+
+def host_of(url: str) -> str:
+    """The host in a URL, or in HOST:PORT; empty where there is none."""
+    return urlsplit(url if "://" in url else f"//{url}").hostname or ""
+
+
+def own_address() -> str:
+    """The address on which slime's servers listen here, found as slime does: SLIME_HOST_IP, else that of the default
+    route, else the one that the host's name leads to, else loopback. SLIME_PREFER_IPV6 is not followed."""
+    if given := os.environ.get("SLIME_HOST_IP"):
+        return given
+    found = []
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sends_nothing:
+        sends_nothing.connect(("8.8.8.8", 80))
+        found.append(sends_nothing.getsockname()[0])
+    with contextlib.suppress(OSError):
+        found += [info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
+    return next((str(address) for address in found if not str(address).startswith("127.")), "127.0.0.1")

@@ -1,0 +1,373 @@
+"""Disturbs runs of the real slime on a CPU at random, which come through by themselves (cluster.restarts), and holds
+them against what must be.
+
+    python tests/chaos_on_slime.py --slime DIR --megatron DIR [--disturbances 20] [--seed 0] [--out FOLDER]
+    python tests/chaos_on_slime.py --slime DIR --megatron DIR --minutes 60 --every 5 [--out FOLDER]
+
+The first disturbs short runs, batch and streaming in turn, at random moments, as chaos.py does with the embedded
+runtime. The second is a night: one run that is disturbed every five minutes of an hour, and ends by itself after that.
+
+Only the launcher is left alone, since it is what restarts. In the end
+
+- nobody had to resume: `launch` has ended well, each restart is a row of restarts.jsonl, and no process is left;
+- each iteration has one row, and each evaluation; the newest checkpoints are there, as many as checkpoint.keep says;
+- a batch run's lags are those of its order, counted from the checkpoint of the last restart before;
+- the data position in each checkpoint is that of the prompts trained; in mode streaming every prompt that was drawn is
+  trained, dropped, waiting or in generation, and no token is staler than pipeline.max_staleness.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+from chaos import ROOT, Disturbance, Run, command_line, counted, line_of, send, short, table
+
+PROCESSES = {
+    "driver": "sat_slime.plugin.driver",
+    "trainer rank": "ray::SatTrainRayActor",
+    "rollout manager": "ray::RolloutManager",
+    "engine actor": "ray::SGLangEngine",
+    "SGLang scheduler": "sglang::scheduler",
+    "SGLang detokenizer": "sglang::detokenizer",
+    "router": "ray::RolloutManager",
+    "Ray's raylet": "raylet/raylet",
+    "Ray's GCS": "gcs_server",
+}
+"""What is disturbed, and a word of its command line."""
+SIGNALS, WEIGHTS_OF_SIGNALS = ("KILL", "TERM", "STOP"), (6, 2, 2)
+LONGEST_STOP_S = 8.0
+STEPS_TO_SEE = 3
+"""Iterations after which a disturbance that has shown nothing has been survived."""
+PATIENCE_S = 1200.0
+"""Without a new row or an end, a run hangs: slime starts in a minute of two idle cores, and Ray in seven at most."""
+LAG, KEEP, STALENESS = 3, 2, 1
+COMMON = {
+    "cluster.restarts": 50,
+    "checkpoint.every_n_iterations": 2,
+    "checkpoint.keep": KEEP,
+    "eval.samples_per_problem": 1,
+    "rollout.prompts_per_iteration": 4,
+    "rollout.samples_per_prompt": 4,
+    "logging.tensorboard": "false",
+}
+KINDS = {
+    "batch": {"method": "sat-gspo-r3", "pipeline.lag": LAG},
+    "streaming": {
+        "method": "sat-gspo-r3",
+        "pipeline.mode": "streaming",
+        "pipeline.lag": 1,
+        "pipeline.max_staleness": STALENESS,
+    },
+}
+NIGHT = {
+    "checkpoint.every_n_iterations": 8,
+    "eval.every_n_iterations": 64,
+    "rollout.prompts_per_iteration": 8,
+    "rollout.samples_per_prompt": 8,
+}
+"""What a night has other than the campaign."""
+
+
+class SlimeRun(Run):
+    """A run of slime on a CPU, with the iterations after which it is evaluated and saved."""
+
+    def __init__(self, root: Path, kind: str, name: str, iterations: int, settings: Mapping[str, object]) -> None:
+        self.kind, self.iterations = kind, iterations
+        self.settings = {**COMMON, **KINDS[kind], "eval.every_n_iterations": max(iterations // 2, 2), **settings}
+        self.settings["pipeline.iterations"] = iterations
+        super().__init__(root, name, self.settings, ROOT / "configs" / "slime" / "laptop.yaml", PROCESSES)
+
+    def due(self, key: str) -> list[int]:
+        """Iterations after which something is due that comes at the end too."""
+        every = int(self.settings[f"{key}.every_n_iterations"])
+        return sorted({*range(every, self.iterations + 1, every), self.iterations})
+
+    def victims(self, kind: str) -> list[psutil.Process]:
+        """The router is forked by slime's rollout manager, and is called as it. The driver is the child of a shell."""
+        found = [process for process in super().victims(kind) if not command_line(process).startswith("/bin/sh")]
+        if kind not in ("router", "rollout manager"):
+            return found
+        manager = PROCESSES["rollout manager"]
+        return [process for process in found if (manager in parents(process)) == (kind == "router")]
+
+
+def parents(process: psutil.Process) -> str:
+    """The command line of its parent; empty where that has ended."""
+    try:
+        return command_line(process.parent() or process)
+    except psutil.Error:
+        return ""
+
+
+# ---------------------------------------------------------------------------------------------------- disturbances
+
+
+def trained(run: Run) -> int:
+    """Iterations with a row."""
+    rows = run.rows()
+    return int(rows[-1]["step"]) if rows else 0
+
+
+def wait(run: Run, until: Callable[[], bool], patience_s: float = PATIENCE_S) -> bool:
+    """Until that holds or the run has ended; False where for too long nothing has changed in the run folder."""
+    seen, since = None, time.monotonic()
+    while not run.ended() and not until():
+        log = run.folder / "log.txt"
+        now = log.stat().st_size if log.exists() else 0
+        if now != seen:
+            seen, since = now, time.monotonic()
+        if time.monotonic() - since > patience_s:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def disturb(run: Run, planned: Disturbance) -> None:
+    """Wait for the moment, send the signal, and see the run through what comes of it."""
+    if planned.step is not None and not wait(run, lambda: trained(run) >= planned.step):
+        planned.faults.append(f"hangs before iteration {planned.step}")
+        return
+    time.sleep(planned.delay_s)
+    before, step = len(run.rows("restarts")), trained(run)
+    if not strike(run, planned):
+        return
+    more = {False: STEPS_TO_SEE, True: 1}  # a job that was restarted has to come further than the one before
+    if not wait(run, lambda: trained(run) >= step + more[len(run.rows("restarts")) > before]):
+        planned.faults.append("hangs")
+    judge(run, planned, before)
+
+
+def strike(run: Run, planned: Disturbance) -> bool:
+    """Send the signal, once there is a victim. Returns whether there was one."""
+    wait(run, lambda: bool(run.victims(planned.victim)))
+    victims = run.victims(planned.victim)
+    hit = bool(victims) and send(random.Random(planned.delay_s).choice(victims), planned)
+    if not hit:
+        planned.outcome = "too late"
+    return hit
+
+
+def judge(run: Run, planned: Disturbance, before: int) -> None:
+    """What came of a disturbance before which there were so many restarts."""
+    restarts = run.rows("restarts")[before:]
+    planned.outcome = "ended" if restarts else "went on"
+    planned.told = restarts[0]["reason"] if restarts else ""
+    if run.ended() and not run.finished():
+        planned.faults.append(f"not restarted: {run.state().get('error')}")
+
+
+def planned_for(rng: random.Random, kind: str, victim: str, step: int | None, latest_s: float) -> Disturbance:
+    name = rng.choices(SIGNALS, WEIGHTS_OF_SIGNALS)[0]
+    return Disturbance(kind, victim, name, step, rng.uniform(0, latest_s), rng.uniform(1, LONGEST_STOP_S))
+
+
+class Victims:
+    """Every kind of process has its turn, in a random order."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.left: list[str] = []
+
+    def next(self) -> str:
+        if not self.left:
+            self.left = self.rng.sample(list(PROCESSES), len(PROCESSES))
+        return self.left.pop()
+
+
+# ------------------------------------------------------------------------------------------------- what must be true
+
+
+def lag_of(rollout: int, pushes_from: int, lag: int) -> int:
+    """The lag of a rollout's batch in a job whose first push was before rollout `pushes_from`."""
+    if rollout == pushes_from:
+        return 0
+    # A batch is generated while the one before is trained, before a push that follows that one.
+    pushed = max([pushes_from, *(push for push in range(0, rollout, lag) if push > pushes_from)])
+    return rollout - pushed
+
+
+def faults(run: SlimeRun) -> Iterator[str]:
+    """What is not as it must be in a run that has ended."""
+    rows, restarts = run.rows(), run.rows("restarts")
+    if not run.finished():
+        yield f"it did not finish: {run.state()}"
+    if left := run.left():
+        yield f"left: {left}"
+    if [row["step"] for row in rows] != list(range(1, run.iterations + 1)):
+        yield f"steps {[row['step'] for row in rows]}"
+    # A row is of the job that was begun by the last restart from before it.
+    jobs = [max((n for n, one in enumerate(restarts, 1) if one["from"] < row["step"]), default=0) for row in rows]
+    if (told := [row["run/restarts"] for row in rows]) != jobs:
+        yield f"run/restarts {told}, not {jobs}"
+    lags = [row.get("lag/max", math.inf) for row in rows]
+    if run.kind == "batch":
+        starts = [restarts[job - 1]["from"] if job else 0 for job in jobs]
+        lag = int(run.settings["pipeline.lag"])
+        due = [lag_of(row["step"] - 1, start, lag) for row, start in zip(rows, starts, strict=True)]
+        if lags != due:
+            yield f"lags {lags}, not {due}"
+    elif max(lags) > STALENESS:
+        yield f"lag {max(lags)}"
+    yield from evaluation_faults(run)
+    yield from checkpoint_faults(run, rows)
+
+
+def evaluation_faults(run: SlimeRun) -> Iterator[str]:
+    seen = [(row["step"], row["weights_step"]) for row in run.rows("eval")]
+    if [step for step, _ in seen] != [0, *run.due("eval")]:
+        yield f"evaluations after {[step for step, _ in seen]}"
+    if seen[:1] != [(0, 0)] or seen[-1] != (run.iterations, run.iterations):
+        yield f"evaluations of {seen}"
+
+
+def checkpoint_faults(run: SlimeRun, rows: list[dict]) -> Iterator[str]:
+    import torch
+
+    checkpoints = run.folder / "checkpoints"
+    there = sorted(int(path.name.removeprefix("iter_")) + 1 for path in checkpoints.glob("iter_???????"))
+    if there != (due := run.due("checkpoint")[-KEEP:]):
+        yield f"checkpoints of {there}, not {due}"
+    prompts, samples = (int(run.settings[f"rollout.{key}"]) for key in ("prompts_per_iteration", "samples_per_prompt"))
+    for iteration in there:
+        position = checkpoints / "rollout" / f"global_dataset_state_dict_{iteration - 1}.pt"
+        drawn = torch.load(position, weights_only=True)["sample_group_index"]
+        done = float(prompts * iteration)
+        if run.kind == "streaming":
+            queue = json.loads((checkpoints / "rollout" / f"queue_{iteration - 1}" / "queue.json").read_text())
+            dropped = sum(row["rollout/dropped"] for row in rows if row["step"] <= iteration)
+            dropped += len(queue["untold"]["dropped"])
+            done += dropped / samples + len(queue["waiting"]) + len(queue["prompts"])
+        if drawn != done:
+            yield f"after iteration {iteration} {drawn} prompts are drawn, and {done} accounted for"
+
+
+# ------------------------------------------------------------------------------------------------------ the campaign
+
+
+def campaign(
+    root: Path, disturbances: int, seed: int, places: dict[str, object], kinds: Sequence[str] = tuple(KINDS)
+) -> tuple[list[Disturbance], list[str]]:
+    """Disturb a run of each kind so many times in all. Returns the disturbances and the faults of the runs."""
+    rng = random.Random(seed)
+    victims = Victims(rng)
+    done: list[Disturbance] = []
+    found: list[str] = []
+    for kind in kinds:
+        times = disturbances // len(kinds)
+        iterations = 4 * times + 4
+        run = SlimeRun(root, kind, short(kind), iterations, places)
+        run.start()
+        while counted(mine := [one for one in done if one.run == kind]) < times and not run.ended():
+            # A quarter of them meets a job that starts.
+            at_start = bool(mine) and mine[-1].outcome == "ended" and rng.random() < 0.25
+            step = None if at_start else min(max(trained(run), 1) + rng.randint(0, 3), iterations - 1)
+            planned = planned_for(rng, kind, victims.next(), step, 40 if at_start else 3)
+            disturb(run, planned)
+            done.append(planned)
+            print(line_of(planned), flush=True)
+        found += end_of(run)
+    return done, found
+
+
+def night(
+    root: Path, kind: str, iterations: int, minutes: float, every: float, seed: int, places: dict[str, object]
+) -> tuple[list[Disturbance], list[str]]:
+    """One run that is disturbed every so many minutes, until the time is over; then it is left to end.
+
+    iterations: its length; 0: what a short run before it makes of the time.
+    """
+    kills = int(minutes / every)
+    iterations = iterations or calibrated(root, kind, minutes * 60, kills, places)
+    rng = random.Random(seed)
+    victims = Victims(rng)
+    done: list[Disturbance] = []
+    run = SlimeRun(root, kind, "night", iterations, {**NIGHT, **places})
+    run.start()
+    began = time.monotonic()
+    while time.monotonic() < began + 60 * every and not run.ended():
+        time.sleep(1)
+    for number in range(1, kills + 1):
+        before, at = len(run.rows("restarts")), trained(run)
+        planned = planned_for(rng, kind, victims.next(), None, 0)
+        planned.signal = "KILL"
+        struck = strike(run, planned)
+        due = began + 60 * every * (number + 1)
+        while time.monotonic() < due and not run.ended():
+            time.sleep(1)
+        if struck:
+            judge(run, planned, before)
+            done.append(planned)
+        print(f"{number * every:4.0f} min, iteration {at:4}: {line_of(planned)}", flush=True)
+        if run.ended():
+            break
+    found = end_of(run)
+    print(f"ended after {(time.monotonic() - began) / 60:.1f} minutes with {len(run.rows('restarts'))} restarts")
+    return done, found
+
+
+def calibrated(root: Path, kind: str, seconds: float, starts: int, places: dict[str, object]) -> int:
+    """Iterations that fill the time, with so many starts after the first, by the speed of a short run."""
+    run = SlimeRun(root, kind, "short", 24, {**NIGHT, **places})
+    began = time.monotonic()
+    run.start()
+    wait(run, lambda: trained(run) > 0)
+    first = time.monotonic()
+    wait(run, lambda: trained(run) == run.iterations)
+    each = (time.monotonic() - first) / (run.iterations - 1)
+    finished = end_of(run)
+    iterations = int((seconds - (starts + 1) * (first - began)) / each)
+    print(
+        f"start {first - began:.0f} s, iteration {each:.1f} s: {iterations} iterations; faults {finished}", flush=True
+    )
+    return max(iterations, 48)
+
+
+def end_of(run: SlimeRun) -> list[str]:
+    """Faults of a run, once it has ended."""
+    if not wait(run, lambda: False):
+        run.kill()
+        return [f"{run.folder.name} hangs: {run.output}"]
+    return [f"{run.folder.name}: {fault}" for fault in faults(run)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--slime", type=Path, required=True, help="slime's checkout")
+    parser.add_argument("--megatron", type=Path, required=True, help="its Megatron-LM")
+    parser.add_argument("--disturbances", type=int, default=20)
+    parser.add_argument("--minutes", type=float, help="a night of so many minutes, in place of the campaign")
+    parser.add_argument("--every", type=float, default=5, help="minutes between the disturbances of a night")
+    parser.add_argument("--iterations", type=int, default=0, help="of a night's run; default: by its speed")
+    parser.add_argument("--kind", choices=list(KINDS), help="default: a night in batch, a campaign in both")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="where runs and outputs stay; else they go with the end")
+    asked = parser.parse_args()
+    places = {"cluster.slime_dir": asked.slime.absolute(), "cluster.megatron_dir": asked.megatron.absolute()}
+    with tempfile.TemporaryDirectory(prefix="sat_slime-chaos-") as temporary:
+        root = (asked.out or Path(temporary)).absolute()
+        root.mkdir(parents=True, exist_ok=True)
+        if asked.minutes:
+            kind = asked.kind or "batch"
+            done, found = night(root, kind, asked.iterations, asked.minutes, asked.every, asked.seed, places)
+        else:
+            kinds = [asked.kind] if asked.kind else [*KINDS]
+            done, found = campaign(root, asked.disturbances, asked.seed, places, kinds)
+    print(table(done, PROCESSES))
+    for fault in found:
+        print(f"FAULT {fault}")
+    bad = [one for one in done if one.faults]
+    print(f"{counted(done)} disturbances, {len(bad)} with faults, {len(found)} faults of whole runs")
+    return bool(bad or found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

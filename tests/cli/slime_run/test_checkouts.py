@@ -1,0 +1,179 @@
+"""`sat-slime prepare slime` on repositories of these tests, reached by URL as those of GitHub are."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command_line import ROOT, sat_slime_command
+
+from sat_slime.cli.slime_run import checkouts
+
+
+def git(folder, *arguments):
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def commit(folder, files):
+    """A commit of the files, by name."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "files")
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def upstream(monkeypatch, tmp_path):
+    """Repositories of a slime with two patches, and of a Megatron-LM, each with a commit after the one that is meant.
+    No package is missing."""
+    slime, megatron = tmp_path / "upstream" / "slime", tmp_path / "upstream" / "megatron"
+    for folder in (slime, megatron):
+        folder.mkdir(parents=True)
+        git(folder, "init", "--quiet")
+    monkeypatch.setattr(checkouts, "MEGATRON_COMMIT", commit(megatron, {"core.py": "one\n"}))
+    diffs = {}
+    for patch, text in zip(checkouts.PATCHES, ("one\ntwo\n", "one\ntwo\nthree\n"), strict=True):
+        (megatron / "core.py").write_text(text)
+        diffs[patch] = git(megatron, "diff") + "\n"
+        git(megatron, "commit", "--quiet", "-am", "not upstream's")
+    monkeypatch.setattr(checkouts, "SLIME_COMMIT", commit(slime, {"slime.py": "tested\n", **diffs}))
+    commit(slime, {"slime.py": "newer\n"})
+    monkeypatch.setattr(checkouts, "missing_packages", list)
+    return slime, megatron
+
+
+@pytest.fixture
+def prepare(upstream, tmp_path):
+    """The command, for a folder with a space in its name."""
+    slime, megatron = (f"file://{folder}" for folder in upstream)
+
+    def run(*more):
+        places = ("--out", tmp_path / "the checkouts", "--slime-url", slime, "--megatron-url", megatron)
+        return sat_slime_command("prepare", "slime", *places, *more)
+
+    return run
+
+
+def test_both_are_made_at_their_commits_with_the_patches(prepare, tmp_path, capfd):
+    result = prepare()
+    out = tmp_path / "the checkouts"
+    assert result.exit_code == 0, result.output + capfd.readouterr().err
+    assert sorted(path.name for path in out.iterdir()) == ["Megatron-LM", "slime"]
+    assert (out / "slime" / "slime.py").read_text() == "tested\n"
+    assert (out / "Megatron-LM" / "core.py").read_text() == "one\ntwo\nthree\n"
+    assert f"'cluster.slime_dir={out}/slime'" in result.stdout.splitlines()[-1]
+
+
+def test_the_commands_of_a_dry_run_do_the_same_by_hand(prepare, tmp_path):
+    printed = prepare("--dry-run").stdout
+    assert not (tmp_path / "the checkouts").exists()
+    subprocess.run(["bash", "-e"], input=printed, text=True, check=True, capture_output=True)
+    again = prepare()
+    assert again.stdout.count(" is there\n") == 2, again.output
+
+
+def test_what_is_there_stays_as_it_is(prepare, tmp_path):
+    prepare()
+    notes = tmp_path / "the checkouts" / "slime" / "notes.txt"
+    notes.write_text("mine")
+    again = prepare()
+    assert again.exit_code == 0 and "git" not in again.stdout, again.output
+    assert notes.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        (lambda out: commit(out / "slime", {"slime.py": "mine\n"}), r"slime is there at commit \w{9} and not \w{9}: "),
+        (
+            lambda out: git(out / "Megatron-LM", "checkout", "core.py"),
+            r"Megatron-LM is there without slime's patches: .*: git -C ",
+        ),
+        (lambda out: (out / "slime" / ".git").rename(out / "moved"), r"slime is there and no checkout \(fatal: "),
+    ],
+)
+def test_a_checkout_of_something_else_is_told_and_left_alone(prepare, tmp_path, change, told):
+    out = tmp_path / "the checkouts"
+    prepare()
+    change(out)
+    before = {path: path.read_bytes() for path in out.rglob("*.py")}
+    result = prepare()
+    assert result.exit_code == 2
+    assert re.search(f"error: {out}/{told}", result.stderr), result.stderr
+    assert {path: path.read_bytes() for path in out.rglob("*.py")} == before
+
+
+def test_a_megatron_without_patches_is_told_where_slime_has_to_come_first(prepare, tmp_path):
+    out = tmp_path / "the checkouts"
+    prepare()
+    git(out / "Megatron-LM", "checkout", "core.py")
+    (out / "slime").rename(tmp_path / "moved")
+    result = prepare()
+    assert result.exit_code == 2 and "without slime's patches" in result.stderr
+    assert (out / "slime").is_dir() and (out / "Megatron-LM" / "core.py").read_text() == "one\n"
+
+
+def test_what_failed_is_gone_on_with(prepare, upstream, tmp_path):
+    _, megatron = upstream
+    aside = megatron.with_name("aside")
+    megatron.rename(aside)
+    result = prepare()
+    assert result.exit_code == 1 and "the last command failed" in result.stderr
+    assert (tmp_path / "the checkouts" / "slime").is_dir()
+    aside.rename(megatron)
+    part = tmp_path / "the checkouts" / "Megatron-LM.part"
+    (part / "core.py").write_text("half of it")
+    again = prepare()
+    assert again.exit_code == 0 and "slime is there" in again.stdout
+    assert not part.exists()
+
+
+def test_the_repository_of_a_git_that_called_it_is_left_alone(prepare, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "--quiet")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(other))
+    assert prepare().exit_code == 0
+    assert [path.name for path in other.iterdir()] == [".git"]
+
+
+def test_packages_that_are_missing_are_installed_without_their_own_lists(prepare, monkeypatch):
+    monkeypatch.setattr(checkouts, "missing_packages", lambda: ["omegaconf==2.4.0"])
+    command = prepare("--dry-run").stdout.splitlines()[-1]
+    assert command.startswith(f"{sys.executable} -m pip install ") and " --no-deps " in command
+    assert Path(command.split()[-1]).samefile(ROOT / "requirements" / "slime-cpu.txt")
+
+
+def test_a_package_of_another_version_is_missing(monkeypatch):
+    asked = checkouts.PACKAGES.read_text().splitlines()
+    monkeypatch.setattr(checkouts.importlib.metadata, "version", lambda package: "0.0.1")
+    assert checkouts.missing_packages() == [line for line in asked if not line.startswith("#")]
+
+
+def test_without_git_it_says_so(prepare, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    result = prepare()
+    assert result.exit_code == 2 and "git is not installed" in result.stderr
+
+
+def test_the_commits_are_those_of_the_document():
+    document = (ROOT / "docs" / "slime-laptop.md").read_text()
+    assert checkouts.SLIME_COMMIT[:9] in document and checkouts.MEGATRON_COMMIT[:9] in document
+
+
+@pytest.mark.slow
+def test_the_real_ones_are_made(request, monkeypatch, tmp_path):
+    places = {name: request.config.getoption(f"--{name}") for name in ("slime", "megatron")}
+    if not all(places.values()):
+        pytest.skip("needs checkouts to clone from: --slime DIR --megatron DIR")
+    monkeypatch.setattr(checkouts, "missing_packages", list)
+    urls = [word for name, folder in places.items() for word in (f"--{name}-url", Path(folder).absolute().as_uri())]
+    assert sat_slime_command("prepare", "slime", "--out", tmp_path, *urls).exit_code == 0
+    router = tmp_path / "Megatron-LM" / "megatron" / "core" / "transformer" / "moe" / "router.py"
+    assert "slime.utils.routing_replay" in router.read_text()

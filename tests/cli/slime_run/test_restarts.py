@@ -1,0 +1,237 @@
+"""A job that died is resumed from the newest whole checkpoint: when, how, and by the same way as --resume."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from io import StringIO
+from unittest import mock
+
+import pytest
+from command_line import sat_slime_command, settings, state
+from rich.console import Console
+
+from sat_slime.cli.slime_run import restarts
+from sat_slime.cli.slime_run.job_following import JobEnding
+from sat_slime.cli.slime_run.restarts import Death, Sent, pause_s, refusal
+from sat_slime.cli.slime_run.slime_plan import SlimePlan
+from sat_slime.config import ConfigError, load_config
+from sat_slime.config.jsonl import read_rows
+from sat_slime.plugin.launch.job_files import JobRecord
+from sat_slime.plugin.launch.ray_jobs import JobError, JobState, NoAnswer
+
+COMMAND = [sys.executable, "-c", "from sat_slime.cli import main; main()"]
+FAST = (
+    "from sat_slime.cli.slime_run import restarts; restarts.FIRST_PAUSE_S = 0.0; from sat_slime.cli import main; main()"
+)
+CRASH, KILLED, UNTOLD, BAD_ARGUMENTS = 1, -9, None, 2
+"""Exit codes."""
+
+
+@pytest.mark.parametrize(
+    ("deaths", "limit", "reason"),
+    [
+        ([Death(0, 5, CRASH)], 1, None),
+        ([Death(0, 5, CRASH)], 0, "cluster.restarts is 0"),
+        ([Death(0, 5, CRASH), Death(4, 7, CRASH)], 1, "cluster.restarts is 1"),
+        ([Death(0, 5, BAD_ARGUMENTS)], 9, "its settings were refused"),
+        ([Death(0, 0, CRASH)], 9, "before it had trained anything"),
+        ([Death(4, 4, CRASH)], 9, "before it had trained anything"),
+        # A signal is no fault of the settings, and a code that has trained is no fault of the code alone.
+        ([Death(0, 0, KILLED)], 9, None),
+        ([Death(0, 0, 128 + 9)], 9, None),
+        ([Death(0, 0, UNTOLD)], 9, None),
+        ([Death(0, 5, CRASH), Death(4, 4, CRASH)], 9, None),
+        ([Death(0, 5, CRASH), Death(4, 5, CRASH)], 9, None),
+        ([Death(0, 5, CRASH), Death(4, 5, CRASH), Death(4, 5, CRASH)], 9, "it died 3 times after iteration 5"),
+        ([Death(0, 5, CRASH), Death(4, 6, CRASH), Death(4, 5, CRASH)], 9, None),
+        ([Death(0, 0, KILLED)] * 3, 9, "it died 3 times after iteration 0"),
+    ],
+)
+def test_when_a_run_is_not_restarted(deaths, limit, reason):
+    told = refusal(deaths, limit)
+    assert told is None if reason is None else reason in told
+
+
+def test_pauses_grow_until_there_is_a_newer_checkpoint():
+    deaths = [Death(0, n, CRASH) for n in range(9)]
+    pauses = [pause_s(deaths[: n + 1], start=0) for n in range(9)]
+    assert pauses[:3] == [10, 20, 40] and pauses[-1] == 600 == max(pauses)
+    assert pause_s(deaths, start=8) == 10, "the last of them left one"
+    assert pause_s([*deaths, Death(8, 9, CRASH)], start=8) == 10
+    assert pause_s([*deaths, Death(8, 9, CRASH), Death(8, 9, CRASH)], start=8) == 20
+
+
+def launch(file, *arguments):
+    return sat_slime_command("launch", file, "--skip-checks", *arguments)
+
+
+@pytest.fixture
+def no_pause(monkeypatch):
+    monkeypatch.setattr(restarts, "FIRST_PAUSE_S", 0.0)
+
+
+@pytest.mark.engine
+def test_a_job_that_dies_is_resumed_and_its_restarts_are_kept(file, tmp_path, no_pause):
+    run = tmp_path / "runs" / "run"
+    result = launch(file, *settings('cluster.env.FAIL_AT="5"', 'cluster.env.FAIL_STARTS="1"', "cluster.restarts=3"))
+    assert result.exit_code == 0, result.output
+    assert "restart 1 of 3, from iteration 4, in 0 s: after iteration 5 job run-" in result.stdout
+    assert "step 8/8" in result.stdout and state(run)["status"] == "finished"
+    (row,) = read_rows(run / "restarts.jsonl")
+    assert (row["restart"], row["from"], row["died_at"], row["pause_s"]) == (1, 4, 5, 0.0)
+    assert "CUDA out of memory, or so" in row["reason"]
+    job = json.loads((run / "job.json").read_text())
+    assert job["earlier"] == [row["job"]]
+    log = (run / "log.txt").read_text()
+    first, second = log.index(f"--- job {row['job']}\n"), log.index(f"--- job {job['job']}\n")
+    assert first < log.index("--- restart 1 of 3, from iteration 4") < second < log.index("starts at rollout 4")
+    assert "restarts    1; the last after iteration 5, from iteration 4, " in sat_slime_command("status", run).stdout
+
+
+@pytest.mark.engine
+def test_what_dies_again_and_again_at_one_iteration_is_given_up(file, tmp_path, no_pause):
+    run = tmp_path / "runs" / "run"
+    result = launch(file, *settings('cluster.env.FAIL_AT="5"', "cluster.restarts=9"))
+    assert result.exit_code == 1
+    assert "not restarted: it died 3 times after iteration 5" in result.stderr.splitlines()[0]
+    assert len(read_rows(run / "restarts.jsonl")) == 2
+    assert state(run)["status"] == "failed" and "not restarted" in state(run)["error"]
+    assert "go on with: sat-slime launch runs/run --resume" in result.stdout
+
+
+@pytest.mark.engine
+def test_what_fails_at_once_is_not_restarted(file, tmp_path, no_pause):
+    result = launch(file, *settings('cluster.env.FAIL_AT="0"', "cluster.restarts=9"))
+    assert result.exit_code == 1 and "not restarted: it failed before it had trained anything" in result.stderr
+    assert not (tmp_path / "runs" / "run" / "restarts.jsonl").exists()
+
+
+@pytest.mark.engine
+def test_a_restart_goes_back_past_a_damaged_checkpoint(file, tmp_path, no_pause):
+    run = tmp_path / "runs" / "run"
+    words = settings(
+        'cluster.env.FAIL_AT="5"', 'cluster.env.FAIL_STARTS="1"', "cluster.restarts=1", 'cluster.env.DAMAGE="3"'
+    )
+    result = launch(file, *words)
+    assert result.exit_code == 0, result.output
+    assert "restart 1 of 1, from iteration 2, " in result.stdout
+    assert "starts at rollout 2" in (run / "log.txt").read_text()
+    assert (run / "checkpoints" / "iter_0000003.aside").is_dir()
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("how", ["Ctrl-C", "sat-slime stop", "sat-slime stop in the pause"])
+def test_who_ends_a_run_gets_no_restart(file, tmp_path, how):
+    run = tmp_path / "runs" / "run"
+    in_the_pause = "pause" in how
+    waits = 'cluster.env.FAIL_AT="3"' if in_the_pause else 'cluster.env.WAIT_BEFORE="3"'
+    command = [*COMMAND, "launch", str(file), "--skip-checks", *settings(waits, "cluster.restarts=9")]
+    sign = "restart 1 of 9" if in_the_pause else "step 3/8"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as launching:
+        assert any(sign in line for line in launching.stdout)
+        if how == "Ctrl-C":
+            launching.send_signal(signal.SIGINT)
+        else:
+            assert ("restarting" in sat_slime_command("status", run).stdout) == in_the_pause
+            assert sat_slime_command("stop", run).exit_code == 0
+        rest = launching.stdout.read()
+    assert launching.returncode == 130, rest
+    assert len(read_rows(run / "restarts.jsonl")) == in_the_pause
+    if how == "Ctrl-C":
+        assert "it is not restarted any more if it dies" in rest
+        sat_slime_command("stop", run)
+    assert state(run)["status"] == "interrupted"
+    resumed = launch(run, "--resume", *settings("cluster.env.FAIL_AT=never", "cluster.env.WAIT_BEFORE=never"))
+    assert resumed.exit_code == 0, resumed.output
+
+
+@pytest.mark.engine
+def test_a_ray_of_the_runs_own_that_dies_is_started_anew(file, tmp_path):
+    run = tmp_path / "runs" / "run"
+    words = settings("cluster.address=null", "cluster.restarts=1", 'cluster.env.WAIT_BEFORE="3"')
+    command = [sys.executable, "-c", FAST, "launch", str(file), "--skip-checks", "--start-ray", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as launching:
+        assert any("step 3/8" in line for line in launching.stdout)
+        first = json.loads((run / "job.json").read_text())["ray"]
+        os.kill(first["pid"], signal.SIGKILL)
+        told = next(line for line in launching.stdout if "restart 1 of 1" in line)
+        (tmp_path / "go").touch()
+        rest = launching.stdout.read()
+    assert "from iteration 2, " in told and "the Ray that was started for it ended" in told
+    assert launching.returncode == 0, rest
+    assert json.loads((run / "job.json").read_text())["ray"]["folder"] != first["folder"]
+    assert state(run)["status"] == "finished"
+
+
+@pytest.mark.engine
+def test_nobody_restarts_what_nobody_follows(file):
+    result = launch(file, "--detach", *settings("cluster.restarts=2"))
+    assert result.exit_code == 0
+    assert "warning: cluster.restarts is 2, but a run that nobody follows is not restarted" in result.stderr
+    assert sat_slime_command("logs", "runs/run", "-f").exit_code == 0
+
+
+class Cluster:
+    """A cluster of the user's, whose looks are answered from a list: an error, or the state of the job."""
+
+    def __init__(self, monkeypatch, *answers):
+        self.answers, self.looks = list(answers), 0
+        monkeypatch.setattr("sat_slime.plugin.launch.ray_jobs.JobServer", lambda address: self)
+
+    def state(self, _):
+        self.looks += 1
+        answer = self.answers.pop(0) if self.answers else NoAnswer("no Ray answers")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def sent(begun):
+    config = load_config(begun.config, [], {"cluster.restarts": 2})
+    plan = SlimePlan(config, begun.path, True, mock.Mock(), ())
+    begun.lock()
+    return Sent(plan, begun, JobRecord("job-1", "http://10.0.0.1:8265"), mock.Mock())
+
+
+def followed(monkeypatch, sent, endings, resume):
+    """follow_and_restart, where following a job ends in one way after another."""
+    monkeypatch.setattr(restarts, "follow", mock.Mock(side_effect=endings))
+    output = StringIO()
+    ending, _ = restarts.follow_and_restart(sent, resume, False, Console(file=output, width=300))
+    return ending, output.getvalue()
+
+
+LOST = JobEnding("failed", "the log cannot be followed any more: no Ray answers", "the job may go on")
+DEAD = JobEnding("failed", "job job-1 failed with exit code 1; last in its log: X", "go on with", True, 1)
+DONE = JobEnding("finished", None, "", ended=True)
+
+
+def test_a_job_whose_cluster_answers_again_is_followed_and_not_restarted(monkeypatch, sent, no_pause):
+    cluster = Cluster(monkeypatch, NoAnswer("no"), JobError("not yet"), JobState("RUNNING"))
+    ending, _ = followed(monkeypatch, sent, [LOST, DONE], resume=None)
+    assert ending is DONE and cluster.looks == 3
+
+
+def test_a_job_that_a_cluster_lost_is_restarted(monkeypatch, sent, no_pause):
+    Cluster(monkeypatch, NoAnswer("no"), None)
+    resume = mock.Mock(side_effect=[NoAnswer("no Ray answers at URL"), sent])
+    ending, told = followed(monkeypatch, sent, [LOST, DONE], resume)
+    assert ending is DONE and resume.call_args.args[1] == 4
+    assert "not yet: no Ray answers at URL; once more in 0 s" in told
+    assert "the cluster at http://10.0.0.1:8265 does not know it any more" in told
+
+
+def test_a_cluster_that_stays_away_is_given_up(monkeypatch, sent, no_pause):
+    cluster = Cluster(monkeypatch)
+    ending, _ = followed(monkeypatch, sent, [LOST], resume=None)
+    assert "has not answered for 0 minutes, and the run is not restarted" in ending.error
+    assert cluster.looks == restarts.LOOKS
+
+
+def test_a_run_that_cannot_be_resumed_says_why(monkeypatch, sent, no_pause):
+    ending, _ = followed(monkeypatch, sent, [DEAD], mock.Mock(side_effect=ConfigError(["data.prompts is gone"])))
+    assert ending.error == f"{DEAD.error}; its restart failed: data.prompts is gone"
+    assert state(sent.folder.path)["error"] == ending.error
