@@ -14,7 +14,8 @@ def init(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[quickstart|streaming|grid|slime|paper]", help="What to start from; default: list them."
+            metavar="[quickstart|streaming|grid|slime|paper|slurm|kuberay]",
+            help="What to start from; default: list them.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("."),
@@ -24,6 +25,9 @@ def init(
     sat-slime init quickstart
 
     sat-slime launch quickstart.yaml
+
+    [bold]slurm[/] and [bold]kuberay[/] are for a file that is there: they start
+    Ray on the nodes, launch the run, and resume it.
     """
     with without_traceback():
         from sat_slime.config.starters import STARTERS, write_starter
@@ -36,4 +40,4 @@ def init(
         typer.echo(f"{first}: {STARTERS[name].meaning}")
         for path in others:
             typer.echo(f"{path}: what {first.name} builds on")
-        typer.echo(f"check it with: sat-slime {STARTERS[name].command} {first} --dry-run")
+        typer.echo(STARTERS[name].then.format(first))

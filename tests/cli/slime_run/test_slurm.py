@@ -1,0 +1,135 @@
+"""The batch script of `sat-slime init slurm` on two raylets of this machine, with stand-ins for Slurm and for slime."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from command_line import sat_slime_command, state
+from slurm_stand_in import slurm_environment
+
+from sat_slime.plugin.launch.local_ray import LocalRay, _processes_of
+from sat_slime.rollout.ray_start import PATIENCE, free_ports
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+PATIENCE_S = 400
+EDITS = {
+    "options": "--skip-checks",
+    "ray_options": "--num-cpus=1 --num-gpus=4 --object-store-memory=100000000",
+}
+
+
+class Batch:
+    """The batch job, as often as Slurm starts it."""
+
+    def __init__(self, folder, env):
+        self.folder, self.env = folder, env
+        self.ray = f"/tmp/sat-ray-{env['SLURM_JOB_ID']}"
+        self.output = folder / "slurm.log"
+        self.process = None
+
+    def start(self):
+        with self.output.open("w") as output:
+            self.process = subprocess.Popen(
+                ["bash", "slurm.sh"], cwd=self.folder, env=self.env, stdout=output, stderr=subprocess.STDOUT
+            )
+
+    def wait_for(self, text):
+        self.until(lambda: text in self.output.read_text(), f"{text!r} is not said")
+
+    def until(self, condition, otherwise):
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert self.process.poll() is None and time.monotonic() < deadline, (
+                f"{otherwise}: {self.output.read_text()}"
+            )
+            time.sleep(0.1)
+
+    def ends(self):
+        """Its exit code, with nothing of it left on this machine."""
+        code = self.process.wait(timeout=PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while self.processes() and time.monotonic() < deadline:  # workers end by themselves once Ray is gone
+            time.sleep(0.1)
+        assert self.processes() == [], self.output.read_text()
+        return code
+
+    def processes(self):
+        return _processes_of(LocalRay("", 0, self.ray))
+
+    @property
+    def requeued(self):
+        log = self.folder / "scontrol.log"
+        return log.read_text().split() if log.exists() else []
+
+
+@pytest.fixture
+def batch(tmp_path, settings_of_a_run, monkeypatch):
+    del settings_of_a_run["cluster"]["address"]
+    settings_of_a_run["cluster"]["env"]["WAIT_BEFORE"] = "5"
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings_of_a_run))
+    sat_slime_command("init", "slurm", "--out", str(tmp_path))
+    script = tmp_path / "slurm.sh"
+    text = script.read_text()
+    for name, value in EDITS.items():
+        text, count = re.subn(rf"^{name}=\(\)", f"{name}=({value})", text, flags=re.MULTILINE)
+        assert count == 1
+    script.write_text(text)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # with none visible Ray refuses those on paper
+    port, dashboard = map(str, free_ports(2))
+    settings = {"RAY_PORT": port, "DASHBOARD_PORT": dashboard}
+    env = slurm_environment(tmp_path) | PATIENCE | settings
+    made = Batch(tmp_path, env)
+    yield made
+    if made.process and made.process.poll() is None:
+        made.process.terminate()
+        made.process.wait(timeout=PATIENCE_S)
+    for pid in made.processes():
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(made.ray, ignore_errors=True)
+
+
+def test_a_job_that_reaches_its_time_limit_is_queued_again_and_its_run_goes_on(batch, tmp_path):
+    run = tmp_path / "runs" / "sat"
+    batch.start()
+    batch.wait_for("nodes: 127.0.0.2 127.0.0.3")
+    batch.wait_for("step 5/8")
+    batch.process.send_signal(signal.SIGUSR1)
+    assert batch.ends() == 143
+    assert batch.requeued == ["requeue", batch.env["SLURM_JOB_ID"]]
+    assert state(run)["status"] == "interrupted" and not Path(batch.ray).exists()
+
+    (tmp_path / "go").touch()
+    batch.start()
+    assert batch.ends() == 0, batch.output.read_text()
+    said = batch.output.read_text()
+    assert "sat-slime launch runs/sat --resume" in said and "step 5/8" in said and "step 8/8" in said
+    assert "starts at rollout 4" in (run / "log.txt").read_text()
+    assert state(run)["status"] == "finished" and len(batch.requeued) == 2
+
+
+def test_a_job_that_is_cancelled_is_not_queued_again(batch, tmp_path):
+    batch.start()
+    batch.wait_for("step 5/8")
+    batch.process.send_signal(signal.SIGTERM)
+    assert batch.ends() == 143
+    assert batch.requeued == [] and state(tmp_path / "runs" / "sat")["status"] == "interrupted"
+
+
+def test_a_node_that_is_lost_ends_the_job(batch):
+    batch.start()
+    batch.wait_for("step 5/8")
+    (raylet,) = [pid for pid in batch.processes() if is_raylet_of("127.0.0.3", pid)]
+    os.kill(raylet, signal.SIGKILL)
+    assert batch.ends() == 1, "the run's job fails, or the script sees first that Ray is gone"
+    assert batch.requeued == []
+
+
+def is_raylet_of(address, pid):
+    words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    return words[0].endswith("raylet") and f"--node_ip_address={address}" in words
