@@ -196,7 +196,7 @@ def _form_fault(path: Path) -> str | None:
         return "is missing"
     try:
         if path.suffix == ".json":
-            json.loads(path.read_text())
+            json.loads(path.read_text(encoding="utf-8"))
         else:
             with safe_open(path, framework="np"):  # reads the header, which tells how long the file is
                 pass

@@ -58,7 +58,7 @@ def dead_children(parent: int) -> Iterator[tuple[int, str, int]]:
 def is_ending(pid: int) -> bool:
     """Whether a process's first thread has ended, while its others may still run."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return False
 
@@ -272,7 +272,7 @@ def _kernel_log() -> int | None:
 def _kills_in_our_group() -> int | None:
     """The kernel's kills in this process's control group of memory, of version 2 or 1; None where it shows none."""
     try:
-        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()]
     except OSError:
         return None
     for _, controllers, path in lines:
@@ -296,7 +296,7 @@ def _kills_on_the_machine() -> int | None:
 def _counter(file: Path) -> int | None:
     """N of the line `oom_kill N` in one of the kernel's files; None where there is none."""
     try:
-        values = dict(line.split(maxsplit=1) for line in file.read_text().splitlines())
+        values = dict(line.split(maxsplit=1) for line in file.read_text(encoding="utf-8").splitlines())
         return int(values["oom_kill"])
     except (OSError, KeyError, ValueError):
         return None

@@ -363,7 +363,7 @@ def _processor_time(pid: int) -> tuple[str, int]:
     """The kernel's letter for the state of a process, R where it runs or waits for a processor, and its CPU time in
     ticks. A process that is gone has no letter."""
     try:
-        with open(f"/proc/{pid}/stat") as stat:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
             fields = stat.read().rpartition(")")[2].split()
     except OSError:
         return "", 0

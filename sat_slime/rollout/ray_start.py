@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
+from collections.abc import Iterable
+from pathlib import Path
 
 STARTS = 2
 """How often a Ray is started from scratch before a run gives up."""
@@ -56,3 +59,23 @@ def free_ports(count: int) -> list[int]:
         if len(free) == count:
             return free
     raise RayNotStarted("no free port between 20000 and 32000 on this machine: end what holds them")
+
+
+def ray_logs(folder: Path | str) -> list[Path]:
+    """The logs of the Ray whose temporary folder is `ray` in `folder`."""
+    return [log for log in sorted(Path(folder).glob("ray/session_*[0-9]/logs/*")) if log.is_file()]
+
+
+def newest_error(logs: Iterable[Path]) -> str:
+    """The newest error in logs of Ray's, quoted as the end of a sentence; empty where there is none."""
+    errors = [
+        (error[1], f"; last in {log.name}: {error[0].strip()}")
+        for log in logs
+        for error in map(_SEVERE.match, log.read_text(encoding="utf-8", errors="replace").splitlines())
+        if error
+    ]
+    return max(reversed(errors), key=lambda error: error[0], default=("", ""))[1]
+
+
+_SEVERE = re.compile(r"\s*\[([^]]*) [CEF] .*")
+"""An error's line in Ray's logs; its group is the time, as text that sorts."""

@@ -20,13 +20,16 @@ PREFIX = "sat_slime-"
 HOLD = "held"
 """The locked file of a scratch folder. A folder without it is not ours to remove: a Ray that outlives its launcher has
 such a folder too."""
+LONGEST_PARENT = 107 - len("/sat_slime-01234567/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
+"""The most bytes in the name of a temporary folder with room for a Ray: the kernel allows 107 in that of a socket."""
+SHORT_PARENT = "/tmp"
 SHARED_MEMORY = Path("/dev/shm")
 """The folder in which SGLang keeps 16 KB for each server."""
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """A new folder in the temporary folder, for this user alone; `new_scratch` makes one."""
+    """A new folder in `temporary_folder`, for this user alone; `new_scratch` makes one."""
 
     path: Path
     hold: int
@@ -38,10 +41,17 @@ class Scratch:
         os.close(self.hold)
 
 
+def temporary_folder() -> str:
+    """The folder in which scratch folders are made: the temporary folder, or /tmp where its name is too long."""
+    folder = tempfile.gettempdir()
+    fits = len(os.fsencode(folder)) <= LONGEST_PARENT
+    return folder if fits or not os.access(SHORT_PARENT, os.W_OK | os.X_OK) else SHORT_PARENT
+
+
 def new_scratch() -> Scratch:
     """Makes a folder that this process holds, after removing those of ours that nobody holds."""
     remove_abandoned()
-    path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=temporary_folder()))
     # The file is locked before it has its name, so that nobody ever sees a hold that is not held yet.
     hold = os.open(path / f"{HOLD}.part", os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(hold, fcntl.LOCK_EX)
@@ -109,7 +119,7 @@ def _remove_held_alone(folder: Path) -> None:
 
 def remove_abandoned() -> None:
     """Deletes what dead processes have left: this user's folders of our name whose hold nobody has."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for folder in Path(temporary_folder()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             _remove_if_abandoned(folder)
 

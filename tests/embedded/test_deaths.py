@@ -169,7 +169,7 @@ def test_the_count_of_the_runs_own_group_of_either_version(monkeypatch, group, f
         file: lambda: f"low 0\noom_kill {next(counts)}\n",
     }
 
-    def read_text(path):
+    def read_text(path, encoding=None):
         if str(path) not in texts:
             raise FileNotFoundError(path)
         return texts[str(path)]()

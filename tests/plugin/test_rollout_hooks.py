@@ -23,6 +23,7 @@ from synthetic_routes import make_routes
 
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.routed_experts import fault
+from sat_slime.plugin.inside.settings import DRIVEN
 from sat_slime.plugin.rollout_hooks import log_rollout, on_sample
 
 pytestmark = pytest.mark.usefixtures("rollout_process")
@@ -123,7 +124,9 @@ def test_a_recorded_answer_of_sglang_has_no_fault():
     assert not sample.remove_sample
     assert sample.rollout_routed_experts.dtype == torch.uint8
     log_rollout(5, args, [sample], {}, 1.0)
-    assert sample.metadata["round_number"] == -1 - int(meta["weight_version"])
+    carried = sample.metadata["round_number"]
+    assert carried == -1 - int(meta["weight_version"])
+    assert carried.numbers == {"time/rollout": 1.0}
 
 
 @pytest.mark.needs_slime
@@ -213,6 +216,16 @@ def test_a_batch_carries_all_versions_or_none(sample_class, caplog, spoil, words
     log_rollout(5, make_args(), samples, {}, 1.0)
     assert [sample.metadata for sample in samples] == before
     assert words in caplog.text
+
+
+def test_responses_of_weights_that_the_driver_never_sent_are_not_trained(sample_class):
+    """An engine of another run answered so on the address of one that had died, with its initial weights."""
+    args = make_args()
+    setattr(args, DRIVEN, True)
+    samples = make_batch(sample_class, make_args())
+    samples[3].weight_versions = ["default"]
+    with pytest.raises(RuntimeError, match=rf"rollout 5: 1 of {len(samples)} responses are of weights .* never sent"):
+        log_rollout(5, args, samples, {}, 1.0)
 
 
 @pytest.mark.parametrize("args", [{"hooks": {"version_by_step": False}}, {"update_weight_transport": "disk"}])

@@ -1,7 +1,5 @@
 import asyncio
-import tempfile
 import threading
-from pathlib import Path
 
 import pytest
 from fake_sglang import FakeSGLang
@@ -14,9 +12,8 @@ WIRE_IDS = ["r0#0", "r1#0", "r2#2"]
 
 
 @pytest.fixture
-def socket_file():
-    with tempfile.TemporaryDirectory() as folder:  # the path of a socket is short, and pytest's are long
-        yield Path(folder) / "http"
+def socket_file(short_path):
+    return short_path / "http"
 
 
 @pytest.fixture

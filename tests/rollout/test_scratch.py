@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -24,14 +25,14 @@ sys.stdin.readline()
 
 
 @pytest.fixture(autouse=True)
-def places(monkeypatch, tmp_path):
-    """A temporary folder and a shared memory of this test alone."""
+def places(monkeypatch, tmp_path, short_path):
+    """A temporary folder, whose name is short enough, and a shared memory of this test alone."""
     shared = tmp_path / "shm"
     shared.mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(scratch, "SHARED_MEMORY", shared)
-    return tmp_path
+    monkeypatch.setenv("TMPDIR", str(short_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
+    return short_path
 
 
 class Owner:
@@ -86,7 +87,7 @@ def test_a_folder_in_which_somebody_still_writes_goes_later(monkeypatch, places)
     made.remove()
     assert made.path.is_dir() and not late
     scratch.remove_abandoned()
-    assert [path.name for path in places.iterdir()] == ["shm"]
+    assert not list(places.iterdir())
 
 
 def test_what_a_kill_9_left_goes_with_the_next_start():
@@ -160,3 +161,19 @@ def test_shared_memory_without_a_folder_of_ours_stays():
     kept = [in_shared_memory(name) for name in ("8e8c2397ddc9", "sat_slime-gone")]
     scratch.remove_abandoned()
     assert all(file.exists() for file in kept)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_names_of_sockets_are_never_too_long(places, monkeypatch, more):
+    long = places / ("x" * (scratch.LONGEST_PARENT - len(f"{places}/") + more))
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    made = scratch.new_scratch()
+    try:
+        assert made.path.parent == (scratch.Path("/tmp") if more else long)
+        sockets = made.path / "ray" / "session_2026-11-24_06-32-55_461000_4194304" / "sockets"
+        sockets.mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as ray:
+            ray.bind(str(sockets / "plasma_store"))
+    finally:
+        made.remove()

@@ -1,7 +1,8 @@
 """Trains on one rollout batch with both runtimes: the embedded one, and slime without engines and without Ray.
 
-The batch is that of a stale policy: its log-probs and routes come from other weights than those that are trained, so
-that ratios leave their intervals, gates close, and replayed routes are not the trainer's own.
+The batch is that of stale policies: its log-probs and routes come from other weights than those that are trained, so
+that ratios leave their intervals, gates close, and replayed routes are not the trainer's own. All weights are drawn and
+not trained, so that they are the same on every machine but for rounding.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ from sat_slime.rollout.types import Response
 
 SCRIPT = Path(__file__).with_name("slime_trainer.py")
 TIMEOUT_S = 900.0
-PROMPTS, SAMPLES = 8, 8
+PROMPTS, SAMPLES = 16, 4
 STEPS = 2
 """Number of optimizer steps on the same batch: at the second the lag is 1, and Adam has moments."""
-STALENESS = 0.05
-"""Noise in the weights that generate, in standard deviations of each weight tensor."""
+SEED = 6
+"""Of the weights in training: one with which the tail of SAT begins inside the clip interval."""
+AGES = {0: 0.005, 14: 0.05, 15: 0.5}
+"""How far the weights that generate move before a prompt's responses, in standard deviations of each weight tensor:
+most responses come from nearly the weights in training, the last ones from older and much older ones."""
 
 # Adam's first step is the learning rate times the gradient's sign wherever the gradient is far above epsilon: with the
 # default of 1e-8, rounding in a gradient that vanishes would make a step.
@@ -107,15 +111,16 @@ def worst_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor
 # ---------------------------------------------------------------------------------------------------- the batch
 
 
-def make_batch(model: Path, folder: Path) -> Batch:
+def make_batch(laptop: Path, folder: Path) -> Batch:
     """Makes a batch of answers of 1 to 24 tokens, right and wrong ones, with the log-probs and routes of other weights
-    than those in `model`."""
-    generating = folder / "generating"
-    shutil.copytree(model, generating)
+    than those in training. laptop: a folder of `sat-slime prepare laptop`, for its tokenizer."""
+    model, generating = folder / "model", folder / "generating"
+    shutil.copytree(laptop / "model", model)
+    shutil.copytree(laptop / "model", generating)
     rng = np.random.default_rng(5)
     problems = task.training_problems(EmbeddedConfig().task, PROMPTS, rng)
     unscored = [
-        response_of(f"{p}-{s}", problem, (task.EOS,) if s == 0 else answer_to(problem, rng, direct=s < 3))
+        response_of(f"{p}-{s}", problem, (task.EOS,) if s == 0 else answer_to(problem, rng, direct=s == 1))
         for p, problem in enumerate(problems)
         for s in range(SAMPLES)
     ]
@@ -147,24 +152,40 @@ def response_of(request_id: str, problem: Problem, output_ids: tuple[int, ...]) 
 
 
 def _score(trainer, model: Path, generating: Path, responses: list[Response]) -> list[Response]:
-    """The responses with the log-probs and routes of shaken weights, which are left in `generating`."""
+    """The responses with the log-probs and routes of the weights that generated them. Leaves the weights in training in
+    `model`, and the oldest in `generating`."""
+    drawn = torch.Generator().manual_seed(SEED)
+
+    def noise(weight: torch.Tensor) -> torch.Tensor:
+        return trainer.config.model.hidden_size**-0.5 * torch.randn(weight.shape, generator=drawn)
+
+    def move(scale: float) -> None:
+        with torch.no_grad():
+            for weight in matrices:
+                weight += scale * noise(weight)
+
+    matrices = [weight for _, weight in trainer.policy.named_parameters if weight.dim() > 1]
+    with torch.no_grad():
+        for weight in matrices:
+            weight.copy_(noise(weight))
+    trainer.export_weights(model)
+    scored = []
+    for prompt in range(PROMPTS):
+        move(AGES.get(prompt, 0.0))
+        scored += [_scored(trainer, response) for response in responses[prompt * SAMPLES :][:SAMPLES]]
+    trainer.export_weights(generating)
+    return scored
+
+
+def _scored(trainer, response: Response) -> Response:
     from sat_slime.embedded.trainer import routing
 
-    trainer.load_initial(model)
-    noise = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for _, weight in trainer.policy.named_parameters:
-            weight += STALENESS * weight.std() * torch.randn(weight.shape, generator=noise)
-    trainer.export_weights(generating)
-    scored = []
-    for response in responses:
-        (micro,) = trainer._microbatches([TrainSample(response, 0.0, 0.0)])
-        recorded: list[torch.Tensor] = []
-        with torch.no_grad(), routing.record(recorded):
-            log_probs = trainer.scorer.score(trainer.policy.model, micro, replay=False).log_probs
-        routes = torch.stack(recorded, dim=1).numpy().astype(np.uint8)
-        scored.append(dataclasses.replace(response, log_probs=log_probs.numpy(), routed_experts=routes))
-    return scored
+    (micro,) = trainer._microbatches([TrainSample(response, 0.0, 0.0)])
+    recorded: list[torch.Tensor] = []
+    with torch.no_grad(), routing.record(recorded):
+        log_probs = trainer.scorer.score(trainer.policy.model, micro, replay=False).log_probs
+    routes = torch.stack(recorded, dim=1).numpy().astype(np.uint8)
+    return dataclasses.replace(response, log_probs=log_probs.numpy(), routed_experts=routes)
 
 
 # ---------------------------------------------------------------------------------------------- the embedded side

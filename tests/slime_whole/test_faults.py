@@ -7,7 +7,9 @@ import time
 import pytest
 from whole_run import environment
 
-psutil = pytest.importorskip("psutil")
+pytest.importorskip("psutil")
+import psutil
+from chaos_on_slime import lag_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -76,7 +78,7 @@ def test_a_killed_run_ends_clearly_and_goes_on_from_its_checkpoint(slime, what):
     saved = int(next(line for line in resumed.log.splitlines() if "load metadata from" in line).split("_")[-1][:-3])
     first = saved + 1
     # The weights with which the resume starts generate its first batch; pushes are due where they were.
-    expected = [lag_of(rollout, pushes_from=first if rollout >= first else 0) for rollout in range(7)]
+    expected = [lag_of(rollout, first if rollout >= first else 0, LAG) for rollout in range(7)]
     assert resumed.column("lag/max") == expected
     # With a KL loss the reference model is loaded last; the engines must not have it (slime issue 1695).
     assert resumed.rows()[first]["mismatch/d_pi"] < 1e-5
@@ -84,15 +86,6 @@ def test_a_killed_run_ends_clearly_and_goes_on_from_its_checkpoint(slime, what):
     assert evaluations[0] == (0, 0) and evaluations[-1] == (7, 7)
     assert len({step for step, _ in evaluations}) == len(evaluations), "no evaluation twice"
     assert prompts_before is None or prompts(folder)[: len(prompts_before)] == prompts_before
-
-
-def lag_of(rollout, pushes_from):
-    """The lag of a rollout's batch in a run whose first push was before rollout `pushes_from`."""
-    if rollout == pushes_from:
-        return 0
-    # A batch is generated while the one before is trained, before a push that follows that one.
-    pushed = max([pushes_from, *(push for push in range(0, rollout, LAG) if push > pushes_from)])
-    return rollout - pushed
 
 
 def prompts(folder):

@@ -36,7 +36,7 @@ UNCUT = ("train.gpus_per_node=2", "train.tensor_parallel=2", "train.expert_tenso
 def trained(slime, tmp_path_factory):
     """What one rank made of each method, and what two ranks made of each layout and method."""
     folder = tmp_path_factory.mktemp("layouts")
-    batch = make_batch(slime.laptop / "model", folder)
+    batch = make_batch(slime.laptop, folder)
     cases = {method: (*settings, EPSILON) for method, settings in METHODS.items()}
     cases["uncut"] = (*cases["grpo"], *UNCUT)
     for method, layout in CELLS:

@@ -26,7 +26,7 @@ EMBEDDED_ALONE = {"response/length_max", "response/truncated", "reward/flat_grou
 def trained(slime, tmp_path_factory):
     """What slime and the embedded trainer made of each case."""
     folder = tmp_path_factory.mktemp("two-runtimes")
-    batch = make_batch(slime.laptop / "model", folder)
+    batch = make_batch(slime.laptop, folder)
     of_slime, of_embedded = (
         {name: [*case, EPSILON, f"train.{bound}={TOKENS.get(name, 8192)}"] for name, case in CASES.items()}
         for bound in ("max_tokens_per_gpu", "tokens_per_microbatch")
@@ -58,7 +58,7 @@ def test_the_batch_brings_out_what_the_methods_do(trained):
         return max(row[metric] for row in on_slime[name].metrics)
 
     untruncated = [name for name in METHODS if "tis" not in name]
-    assert all(0 < at_most(name, "clip/fraction") < 0.2 for name in untruncated)
+    assert all(0 < at_most(name, "clip/fraction") < 0.5 for name in untruncated)
     assert all(at_most(name, "sat/newly_clipped") > 0 for name in untruncated if name.startswith("sat"))
     assert all(at_most(name, "tis/capped") > 0 for name in METHODS if "tis" in name)
     assert all(at_most(name, "loss/kl") > 0 for name in METHODS)

@@ -49,9 +49,9 @@ class Slime:
     runs: Path
 
     @property
-    def places(self) -> list[str]:
-        """`--set` options that say where slime is, and what it reads."""
-        settings = {
+    def settings(self) -> dict[str, Path]:
+        """Where slime is, and what it reads."""
+        return {
             "cluster.slime_dir": self.slime_dir,
             "cluster.megatron_dir": self.megatron_dir,
             "model.hf_checkpoint": self.laptop / "model",
@@ -59,7 +59,11 @@ class Slime:
             "data.prompts": self.laptop / "prompts.jsonl",
             "eval.prompts.held_out": self.laptop / "held_out.jsonl",
         }
-        return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+
+    @property
+    def places(self) -> list[str]:
+        """`--set` options of `settings`."""
+        return [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
 
     def command(self, name: str, *options: str, file: Path = FILE) -> list[str]:
         """The command `sat-slime launch` for the laptop's run. options: more of its options, which win."""

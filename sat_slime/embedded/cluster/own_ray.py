@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from sat_slime.embedded.cluster.results import ActorFailure, RayDied, first_line
 from sat_slime.embedded.deaths import RAY_PROCESSES, RayWatch, children
 from sat_slime.embedded.forking import ray_worker
 from sat_slime.embedded.forking.forked_process import FOLDER
-from sat_slime.rollout.ray_start import RayNotStarted, free_ports, load_remark
+from sat_slime.rollout.ray_start import RayNotStarted, free_ports, load_remark, newest_error, ray_logs
 from sat_slime.rollout.scratch import new_scratch, remove_scratch
 
 
@@ -149,19 +148,10 @@ def _keep_logs(scratch: Path, log_dir: Path | None, dead: str = "") -> str:
         dead: the process that died, in whose logs alone the error is sought, since the others' errors follow from its
             death; default: in all logs.
     """
-    errors: list[tuple[str, str]] = []
-    for log in sorted((scratch / "ray").glob("session_*[0-9]/logs/*")):
-        if not log.name.startswith(RAY_PROCESSES) or not log.stat().st_size:
-            continue
-        if log_dir is not None:
-            with suppress(OSError):  # the disk may be full, which may be the cause
-                log_dir.mkdir(parents=True, exist_ok=True)
+    logs = [log for log in ray_logs(scratch) if log.name.startswith(RAY_PROCESSES) and log.stat().st_size]
+    if log_dir is not None:
+        with suppress(OSError):  # the disk may be full, which may be the cause
+            log_dir.mkdir(parents=True, exist_ok=True)
+            for log in logs:
                 shutil.copy(log, log_dir / f"ray-{log.name}")
-        if log.name.startswith(dead):
-            found = map(_SEVERE.match, log.read_text(errors="replace").splitlines())
-            errors += [(error[1], f"; last in {log.name}: {error[0].strip()}") for error in found if error]
-    return max(reversed(errors), key=lambda error: error[0], default=("", ""))[1]
-
-
-_SEVERE = re.compile(r"\s*\[([^]]*) [CEF] .*")
-"""An error's line in Ray's logs; its group is the time, as text that sorts."""
+    return newest_error(log for log in logs if log.name.startswith(dead))

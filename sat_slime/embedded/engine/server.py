@@ -268,6 +268,7 @@ def server_environment(on_gpu: bool) -> dict[str, str]:
     environment = {
         "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")])),
         "HF_HUB_OFFLINE": "1",
+        "PYTHONUNBUFFERED": "1",  # its log has what it wrote last, in its order, also when it was killed
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health answers at once instead of after a second
         "SGLANG_USE_PICKLE_IPC": "0",  # its processes send each other bytes: torch's pickles cost a tenth of a batch

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import json
 import os
 import selectors
@@ -203,6 +204,8 @@ def _become(request: _Request, descriptors: list[int]) -> None:
         os.dup2(descriptor, number)
     os.close(stdin)
     os.close(stdout)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # PYTHONUNBUFFERED comes too late
     os.chdir(request.cwd)
     os.environ.clear()
     os.environ.update(request.environment)

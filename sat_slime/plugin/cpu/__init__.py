@@ -13,6 +13,8 @@ patched:
 - `sglang`: SGLang's server, by the patches that the embedded runtime has too
 - `router`: a router in place of sglang_router, which drops routed experts
 
+`without_gpu` is apart: it lets slime's parser alone be asked about a run on GPUs where there is none.
+
 Importing this package imports no torch.
 """
 

@@ -83,6 +83,7 @@ def test_of_a_process_that_was_killed_no_others_error_is_quoted(monkeypatch, tmp
     watch = mock.create_autospec(own_ray.RayWatch, side_effect=lambda died: watches.append(died) or mock.Mock())
     monkeypatch.setattr(own_ray, "RayWatch", watch)
     monkeypatch.setattr(own_ray, "_start_ray", mock.create_autospec(own_ray._start_ray, side_effect=start))
+    monkeypatch.setattr(own_ray.ray, "get_runtime_context", mock.Mock())  # the real one would start a Ray
     with local_ray(tmp_path / "logs", told.append):
         watches[0]("Ray's gcs_server (process 7) was killed by SIGKILL")
     assert [str(death) for death in told] == ["Ray's gcs_server (process 7) was killed by SIGKILL"]

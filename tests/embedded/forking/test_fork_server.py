@@ -218,11 +218,11 @@ def test_a_broken_request_costs_no_one_else_anything(server, tmp_path, request_b
     assert fork(server[0], "pass", tmp_path).wait(DEADLINE_S) == 0
 
 
-def test_an_end_that_comes_with_the_number_is_told(tmp_path):
+def test_an_end_that_comes_with_the_number_is_told(tmp_path, short_path):
     """Who is slow to ask gets both in one piece."""
     import socket
 
-    with listen(tmp_path / "server") as listener:
+    with listen(short_path / "server") as listener:
 
         def answer():
             connection = listener.accept()[0]
@@ -233,16 +233,16 @@ def test_an_end_that_comes_with_the_number_is_told(tmp_path):
 
         with ThreadPoolExecutor() as threads:
             held = threads.submit(answer)
-            assert fork(tmp_path / "server", "pass", tmp_path).wait(DEADLINE_S) == 3
+            assert fork(short_path / "server", "pass", tmp_path).wait(DEADLINE_S) == 3
             held.result().close()
 
 
 @pytest.mark.parametrize("at_loss", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_nobody_waits_for_any_more_is_ended(tmp_path, at_loss):
+def test_a_process_that_nobody_waits_for_any_more_is_ended(tmp_path, short_path, at_loss):
     """Who asked has gone before the server, which still imported, has forked."""
-    with listen(tmp_path / "server") as listener:
+    with listen(short_path / "server") as listener:
         process = subprocess.Popen(
-            [sys.executable, "-c", _asks(tmp_path / "server", "import time; time.sleep(1000)", tmp_path, at_loss)]
+            [sys.executable, "-c", _asks(short_path / "server", "import time; time.sleep(1000)", tmp_path, at_loss)]
         )
         until(lambda: select.select([listener], [], [], 0)[0])
         process.kill()
