@@ -174,16 +174,16 @@ def timed(work: Callable[[], None], gpu: bool) -> tuple[float, float]:
 def reset_peak() -> int:
     """Resets this process's high-water mark of memory, where the kernel allows it. Returns its resident bytes."""
     try:
-        with open("/proc/self/clear_refs", "w") as file:
+        with open("/proc/self/clear_refs", "w", encoding="utf-8") as file:
             file.write("5")
     except OSError:
         pass
-    with open("/proc/self/statm") as file:
+    with open("/proc/self/statm", encoding="utf-8") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def peak_bytes() -> int:
-    with open("/proc/self/status") as file:
+    with open("/proc/self/status", encoding="utf-8") as file:
         for line in file:
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) * 1024

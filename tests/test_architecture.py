@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -229,3 +231,9 @@ def test_the_rule_sees_relative_conditional_and_late_imports(tmp_path, monkeypat
     early, all_of_them = set(imports(path, module_level=True)), set(imports(path, module_level=False))
     assert early == {"sat_slime.cli.app", "sat_slime.config.y", "typing.TYPE_CHECKING", "b", "c", "d"}
     assert all_of_them == early | {"a", "e"}
+
+
+def test_text_has_its_encoding_whatever_the_locale():
+    # Not a rule in pyproject.toml: it is one of ruff's preview, which changes what others say.
+    rule = ["ruff", "check", "--preview", "--isolated", "--no-cache", "--select", "PLW1514", "--quiet"]
+    subprocess.run([sys.executable, "-m", *rule, str(PACKAGE)], check=True)

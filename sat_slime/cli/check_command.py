@@ -19,7 +19,7 @@ COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="A YAML file of a run.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="A YAML file of a run, or a run's folder.", show_default=False)],
     overrides: OverridesAsInLaunch = None,
     address: Annotated[
         str | None, typer.Option(metavar="URL", help="As in launch: the cluster to check.", rich_help_panel=SLIME)
@@ -29,7 +29,8 @@ def check(
 
     Imports the engines to be sure that they work, which takes some seconds.
     Of a run of slime, the cluster is checked where one is named, by a small
-    job that uses no GPU.
+    job that uses no GPU, and time and cost are estimated, by what the run
+    has measured where its folder is given.
 
         sat-slime check configs/embedded/quickstart.yaml
     """
@@ -49,7 +50,10 @@ def findings_of(file: Path, overrides: Sequence[str], address: str | None = None
     from sat_slime.cli.slime_run.slime_findings import slime_findings
     from sat_slime.config import ConfigError, EmbeddedConfig
     from sat_slime.config.finding import settings_findings
+    from sat_slime.runs.folder import RunFolder
 
+    folder = file if file.is_dir() and RunFolder(file).is_run() else None
+    file = RunFolder(folder).config if folder else file
     try:
         config = load_run(file, overrides)
     except ConfigError as error:
@@ -58,7 +62,7 @@ def findings_of(file: Path, overrides: Sequence[str], address: str | None = None
     if isinstance(config, EmbeddedConfig):
         yield from embedded_findings(config, file)
     else:
-        yield from slime_findings(config, file, address)
+        yield from slime_findings(config, file, address, folder)
 
 
 def _columns(finding: Finding) -> tuple[str, str, str]:

@@ -184,11 +184,12 @@ def _show_slime_plan(plan: SlimePlan, where: Where, as_json: bool) -> None:
 
     findings = [] if where.skip_checks else list(check_here(plan, where.address))
     typer.echo(describe_json(plan) if as_json else describe(plan))
-    failed = any(one.mark == "FAIL" for one in findings)
+    of_machine = [finding for finding in findings if not finding.of_settings]
+    failed = any(finding.mark == "FAIL" for finding in of_machine)
     if failed and not (Path(plan.config.cluster.slime_dir).expanduser() / SCRIPT).is_file():
-        remark([f"{one.what}: {one.detail}" for one in findings if one.mark != "OK"])
-    else:
-        refuse_failures(findings)
+        remark([f"{finding.what}: {finding.detail}" for finding in of_machine if finding.mark != "OK"])
+        findings = [finding for finding in findings if finding.of_settings]
+    refuse_failures(findings)
 
 
 def _launch_job(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None, console: Console) -> Ending:

@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import FAILED, OK, OverridesAsInLaunch, refuse_failures, without_traceback
+from sat_slime.cli.terminal import FAILED, OK, OverridesAsInLaunch, complain, refuse_failures, without_traceback
 
-prepare = typer.Typer(no_args_is_help=True, help="Make what a run starts from: engines, weights, a laptop's model.")
+prepare = typer.Typer(no_args_is_help=True, help="Make what a run starts from: engines, weights, slime, its model.")
 
 
 @prepare.callback()
 def _prepare() -> None:
-    """Make what a run starts from: engines, weights, a laptop's model."""
+    """Make what a run starts from: engines, weights, slime, its model."""
 
 
 @prepare.command("engines")
@@ -116,3 +116,35 @@ def prepare_laptop(
         folder = out or LAPTOP
         make_laptop(folder.absolute(), overwrite)
     typer.echo(f"{folder} is ready")
+
+
+@prepare.command("slime")
+def prepare_slime(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Gets slime and Megatron-LM.", show_default=False)],
+    slime_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Another repository of slime, such as a mirror.")
+    ] = None,
+    megatron_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Another repository of Megatron-LM, such as a mirror.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands; run nothing.")] = False,
+) -> None:
+    """Get the real slime for runs on this machine's CPU: slime and Megatron-LM with slime's patches, at the commits
+    that were tested, and four packages that slime imports.
+
+    What is there already stays as it is; what was broken off goes on.
+
+        sat-slime prepare slime --out checkouts
+    """
+    with without_traceback():
+        from sat_slime.cli.slime_run.checkouts import MEGATRON_URL, SLIME_URL, checkouts, prepare_checkouts
+
+        slime, megatron = checkouts(out.absolute(), slime_url or SLIME_URL, megatron_url or MEGATRON_URL)
+        code = prepare_checkouts((slime, megatron), dry_run, typer.echo)
+    if code:
+        complain(["the last command failed, see above: the same sat-slime prepare slime goes on from there"])
+    elif not dry_run:
+        places = {"slime_dir": slime.folder, "megatron_dir": megatron.folder}
+        sets = " ".join(f"--set {shlex.quote(f'cluster.{key}={folder}')}" for key, folder in places.items())
+        typer.echo(f"slime is ready: sat-slime launch configs/slime/laptop.yaml {sets}")
+    raise typer.Exit(FAILED if code else OK)

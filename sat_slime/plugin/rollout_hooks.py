@@ -22,7 +22,7 @@ from sat_slime.evaluation.scores import Graded, summary
 from sat_slime.plugin import reward
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.routed_experts import fault, narrow, routed_layers, stand_in, strangers
-from sat_slime.plugin.inside.settings import plugin_config, plugin_method, steps_per_rollout
+from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method, steps_per_rollout
 from sat_slime.plugin.inside.step_files import StepFile, slime_module
 from sat_slime.rollout.staleness import STREAM_METRICS
 
@@ -123,7 +123,7 @@ def log_rollout(
     slime's own logging goes on.
 
     Raises:
-        RuntimeError: too many samples are left out for an accident.
+        RuntimeError: too many samples are left out for an accident, or some are of weights that our driver never sent.
         ValueError: the method needs rewards, and one is no number.
     """
     global _generated
@@ -135,7 +135,15 @@ def log_rollout(
         _count_left_out(samples, rollout_id, rollout_extra_metrics)
     if versions.are_steps(args, hooks):
         _announce("version_by_step")
+        if getattr(args, DRIVEN, False) and (strange := versions.never_pushed(samples)):
+            raise RuntimeError(
+                f"rollout {rollout_id}: {strange} of {len(samples)} responses are of weights that this run never sent "
+                "(version default): an engine started again by itself, or another run's took its address. They are not "
+                "trained: go on from the checkpoint (--resume, or cluster.restarts)"
+            )
         ours = {key: value for key, value in (rollout_extra_metrics or {}).items() if key.startswith(STREAM_METRICS)}
+        if plugin_config(args).driver.mode == "batch":  # in mode streaming it is the wait for a batch
+            ours["time/rollout"] = rollout_time
         needs_rewards = "rewards" in plugin_method(args).needs
         rewards = [_reward(args, sample) for sample in samples] if needs_rewards else None
         if reason := versions.load(samples, ours, rewards):

@@ -82,7 +82,7 @@ def test_an_engine_is_evaluated_and_the_numbers_are_those_of_the_function(tmp_pa
     assert first["messages"][0]["content"].startswith("Solve the following math problem step by step.")
 
 
-def test_samples_that_are_there_are_not_asked_again(tmp_path, data):
+def test_samples_that_are_there_are_not_asked_again(tmp_path, data, monkeypatch):
     arguments = ["--data", data, "--out", tmp_path / "out", "--concurrency", 1]
     with serving(Solver()) as server:
         server.faults = [None] * 7 + [400]
@@ -96,9 +96,10 @@ def test_samples_that_are_there_are_not_asked_again(tmp_path, data):
         assert len(server.seen) == 8 + 5
         more = sat_slime_eval("--engine", server.url, "--samples", 3, *arguments)
         assert more.exit_code == 0 and len(server.seen) == 8 + 5 + 6, "more samples of the same"
+        monkeypatch.setenv("COLUMNS", "40")
         again = sat_slime_eval("--engine", server.url, "--samples", 3, *arguments)
         assert "all 18 samples are there already: nothing is asked" in again.output
-        assert "accuracy" in again.output and len(server.seen) == 19
+        assert "accuracy" in done.output and len(server.seen) == 19
     rows = read_rows(tmp_path / "out" / "samples.jsonl")
     assert len({(row["problem"], row["sample"]) for row in rows}) == len(rows) == 18
 

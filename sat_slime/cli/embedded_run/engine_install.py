@@ -18,13 +18,28 @@ REQUIREMENTS = Path(__file__).parents[2] / "requirements"
 EXTRA = "embedded"
 
 
+def pip_install(*arguments: str) -> list[str]:
+    """A call of this Python's pip."""
+    return [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+
+
+def refuse_without_pip() -> None:
+    """Raises ConfigError where this Python has no pip."""
+    if importlib.util.find_spec("pip") is None:
+        raise ConfigError(
+            [
+                f"{sys.executable} has no pip: install it (python -m ensurepip, or uv pip install pip), or run what "
+                "--dry-run prints with your own installer"
+            ]
+        )
+
+
 def install_commands(constraints: Path) -> Iterator[list[str]]:
     """The calls of pip, in their order.
 
     SGLang goes in without its own list of dependencies, which asks for a CUDA build of torch.
     """
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    pip += ["--constraint", str(constraints)]
+    pip = pip_install("--constraint", str(constraints))
     yield [*pip, "--requirement", str(REQUIREMENTS / "embedded.txt")]
     yield [*pip, "--no-deps", "sglang"]
     yield [*pip, *_of_the_extra()]
@@ -54,13 +69,7 @@ def install_engines(dry_run: bool, tell: Callable[[str], None]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         constraints = REQUIREMENTS / "constraints.txt" if dry_run else Path(folder) / "constraints.txt"
         if not dry_run:
-            if importlib.util.find_spec("pip") is None:
-                raise ConfigError(
-                    [
-                        f"{sys.executable} has no pip: install it (python -m ensurepip, or uv pip install pip), or run "
-                        "what --dry-run prints with your own installer"
-                    ]
-                )
+            refuse_without_pip()
             constraints.write_text(tested_versions(torch), encoding="utf-8")
         for command in install_commands(constraints):
             tell(shlex.join(command))

@@ -67,7 +67,9 @@ async def _collect(task: Task, console: Console) -> None:
         if kept:
             _check_settings(task)
         if not missing:
-            console.print(f"all {len(wanted)} samples are there already: nothing is asked", highlight=False)
+            console.print(
+                f"all {len(wanted)} samples are there already: nothing is asked", highlight=False, soft_wrap=True
+            )
             task.settings.update(_saved_settings(task))
             return
         try:
@@ -124,7 +126,7 @@ def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[Sam
     """Yields what is called with each sample: it moves a bar on a terminal, and prints every tenth elsewhere."""
     right = answered = 0
     if done:
-        console.print(f"{done} of {total} samples are there already", highlight=False)
+        console.print(f"{done} of {total} samples are there already", highlight=False, soft_wrap=True)
     if console.is_terminal:
         columns = (TextColumn("samples"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         with Progress(*columns, TextColumn("{task.fields[told]}"), console=console) as bar:
@@ -143,7 +145,9 @@ def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[Sam
         nonlocal right, answered
         right, answered = right + int(sampled.verdict.reward > 0), answered + 1
         if (done + answered) % step == 0 or done + answered == total:
-            console.print(f"{done + answered} of {total} samples, {right / answered:.1%} right", highlight=False)
+            console.print(
+                f"{done + answered} of {total} samples, {right / answered:.1%} right", highlight=False, soft_wrap=True
+            )
 
     yield tell
 

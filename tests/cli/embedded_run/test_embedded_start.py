@@ -174,8 +174,9 @@ def test_a_disk_that_stays_full_is_a_line_too(runtime, monkeypatch, tmp_path):
     assert not list((tmp_path / "runs" / "tiny").glob(".*.tmp"))
 
 
-def test_a_server_that_does_not_start_tells_why(runtime, tmp_path):
+def test_a_server_that_does_not_start_tells_why(runtime, tmp_path, monkeypatch):
     pytest.importorskip("httpx")
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     from sat_slime.config.schema import ModelConfig, RolloutConfig
     from sat_slime.embedded.engine.server import ServerFailed, SGLangServer
 
