@@ -26,8 +26,8 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from sat_slime.objective import SAT, TokenBatch, named_method, policy_surrogate, tail_quantile
-from sat_slime.objective.clip import clipped_surrogate
-from sat_slime.objective.stabilizers.clips.sat import contracted_ends, contraction
+from sat_slime.objective.clip import bounded_ratio, clipped_surrogate
+from sat_slime.objective.stabilizers.clips.sat import contraction_factors, radii
 
 
 def alternate(candidates: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
@@ -143,16 +143,15 @@ def surrogate_candidates(n: int, masked: bool) -> dict[str, Callable[[], object]
 
     def ppo_ours() -> None:
         """Our clip alone, without mask and metrics."""
-        step(batch, clipped_surrogate(log_probs - rollout, advantages, 1 - 0.2, 1 + 0.2).values)
+        step(batch, clipped_surrogate(bounded_ratio(log_probs - rollout), advantages, 0.2, 0.2))
 
     clip = named_method("sat-grpo").trust_region
 
     def sat_ours() -> None:
-        """SAT alone (quantile, factors, ends, clip), without mask and metrics."""
+        """SAT alone (quantile, factors, radii, clip), without mask and metrics."""
         d = log_probs - rollout
-        stale = d.detach().abs()
-        shrink = 1 - contraction(stale, tail_quantile(stale, 0.9))
-        step(batch, clipped_surrogate(d, advantages, *contracted_ends(clip, shrink)).values)
+        factors = contraction_factors(d.detach(), tail_quantile(d, 0.9))
+        step(batch, clipped_surrogate(bounded_ratio(d), advantages, *radii(clip, *factors)))
 
     return {
         "PPO clip under autograd (elementwise part alone)": ppo_autograd,

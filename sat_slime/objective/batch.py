@@ -119,7 +119,7 @@ class TokenBatch:
 
     def active_means(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """0-dim means over active tokens from the 0-dim sums over them; 0 where no token is active."""
-        means = torch.stack(list(sums.values())) / max(self.n_active, 1)
+        means = torch.stack([value.to(self.log_probs.dtype) for value in sums.values()]) / max(self.n_active, 1)
         return dict(zip(sums, means.unbind(), strict=True))
 
     def promoted(self) -> TokenBatch:

@@ -52,6 +52,12 @@ class BatchView:
         self._versions = self._read_versions()
 
     @property
+    def known_threshold(self) -> torch.Tensor:
+        """0-dim threshold of the method's Judge."""
+        assert self.threshold is not None, "the method judges by a threshold"
+        return self.threshold
+
+    @property
     def mask(self) -> torch.Tensor:
         """Bool: the active tokens."""
         return self._batch.mask

@@ -23,7 +23,7 @@ def quantile_rank(alpha: float, n: int) -> int:
 
 
 def tail_quantile(
-    abs_log_ratio: torch.Tensor, alpha: float, group: torch.distributed.ProcessGroup | None = None, *, padding: int = 0
+    abs_log_ratio: torch.Tensor, alpha: float, group: torch.distributed.ProcessGroup | None = None
 ) -> torch.Tensor:
     """q, the smallest x with at least a fraction alpha of the |d| at or below it (Eq. quantile): their k-th smallest,
     k = ceil(alpha n). One of the values, never an interpolation; 0 where there are none.
@@ -33,7 +33,6 @@ def tail_quantile(
         alpha: level in (0, 1].
         group: ranks that hold parts of the values, some of them perhaps none. All get the same q, to the bit that of
             a single process, for a number of bytes that does not depend on n.
-        padding: how many of this rank's values are zeros that stand for inactive tokens; they do not count in n.
 
     Returns:
         0-dim, float32 or float64, on the values' device.
@@ -43,7 +42,7 @@ def tail_quantile(
     """
     values = abs_log_ratio.detach().flatten().abs()
     values = values if values.dtype == torch.float64 else values.float()
-    n, n_nan, padding = _counts(values, padding, group)
+    n, n_nan = _counts(values, group)
     if n_nan:
         raise ValueError(
             f"{n_nan} of {n} log-ratios are NaN: look for NaN or infinite log-probs among the active tokens"
@@ -51,7 +50,6 @@ def tail_quantile(
     rank = quantile_rank(alpha, n)
     if n == 0:
         return values.new_zeros(())
-    rank += padding  # zeros come first
     if group is not None:
         return _kth_smallest_of_ranks(values, rank, group)
     if values.is_cuda:  # where torch refuses kthvalue under deterministic algorithms
@@ -59,15 +57,15 @@ def tail_quantile(
     return values.kthvalue(rank).values
 
 
-def _counts(values: torch.Tensor, padding: int, group: torch.distributed.ProcessGroup | None) -> tuple[int, int, int]:
-    """Values that count, NaNs and padding, over all ranks."""
+def _counts(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) -> tuple[int, int]:
+    """Values and NaNs among them, over all ranks."""
     has_nan = len(values) > 0 and bool(values.amax().isnan())
-    counts = [len(values) - padding, int(values.isnan().sum()) if has_nan else 0, padding]
+    counts = [len(values), int(values.isnan().sum()) if has_nan else 0]
     if group is not None:
         total = torch.tensor(counts, dtype=torch.int64, device=values.device)
         torch.distributed.all_reduce(total, group=group)
         counts = total.tolist()
-    return counts[0], counts[1], counts[2]
+    return counts[0], counts[1]
 
 
 def longest_prefix_end(
@@ -89,7 +87,7 @@ def longest_prefix_end(
         ValueError: a value is NaN. Across ranks all raise.
     """
     values = values.detach()
-    n, n_nan, _ = _counts(values, 0, group)
+    n, n_nan = _counts(values, group)
     if n_nan:
         raise ValueError(f"{n_nan} of {n} values are NaN: look for NaN or infinite log-probs among the active tokens")
     pattern, width = _pattern(values)

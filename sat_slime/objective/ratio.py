@@ -72,9 +72,11 @@ def sequence_mean(
     Sums are taken in float64, so that neither long responses nor the way a response is split over context-parallel
     ranks shows in the result. The gradient is that of the sum of all ranks' losses.
     """
-    from .derivatives import SelfAdjoint  # its class needs torch, which reading a configuration does not
-
-    return SelfAdjoint.apply(values, lambda column: _average(column, batch, group))
+    lengths = batch.lengths_tensor
+    sums = _sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group)
+    means = sums / response_lengths(batch, group).clamp(min=1)
+    # Each token takes its mean before the dtype narrows, so that the gradients of a response add up in float64 too.
+    return batch.active_or_zero(per_token(means, lengths, len(values)).to(values.dtype))
 
 
 def sequence_sum(
@@ -106,16 +108,10 @@ def response_lengths(batch: TokenBatch, group: torch.distributed.ProcessGroup | 
     return _sum_of_ranks(batch.active_lengths, group)
 
 
-def _average(values: torch.Tensor, batch: TokenBatch, group: torch.distributed.ProcessGroup | None) -> torch.Tensor:
-    lengths = batch.lengths_tensor
-    sums = _sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group)
-    means = (sums / response_lengths(batch, group).clamp(min=1)).to(values.dtype)
-    return batch.active_or_zero(per_token(means, lengths, len(values)))
-
-
 def _sum_of_ranks(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) -> torch.Tensor:
+    """The sum over the group's ranks, whose gradients are summed over them on the way back."""
     if group is None:
         return values
-    total = values.clone()
-    torch.distributed.all_reduce(total, group=group)
-    return total
+    from torch.distributed.nn.functional import all_reduce
+
+    return all_reduce(values, group=group)

@@ -212,19 +212,13 @@ class Judge(Stabilizer):
     scope: Scope
     """Tokens that the threshold is taken over: one micro-batch, or the whole optimizer step on all ranks."""
 
-    def scores(self, batch: BatchView) -> tuple[torch.Tensor, int]:
-        """(n,) scores of the tokens that count, not negative; and how many of them are zeros that do not count."""
+    def scores(self, batch: BatchView) -> torch.Tensor:
+        """(n,) scores of the tokens that count, not negative."""
         raise NotImplementedError
 
-    def threshold_of(
-        self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None, padding: int = 0
-    ) -> torch.Tensor:
-        """0-dim threshold. The same on all ranks of `group`, for a number of bytes that does not depend on n.
-
-        Args:
-            scores: (n,) of this rank.
-            padding: how many of them are zeros that do not count.
-        """
+    def threshold_of(self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
+        """0-dim threshold of this rank's (n,) scores. The same on all ranks of `group`, for a number of bytes that does
+        not depend on n."""
         raise NotImplementedError
 
 

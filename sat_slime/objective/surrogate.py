@@ -8,12 +8,12 @@ import torch
 
 from .batch import TokenBatch
 from .batch_view import BatchView
-from .clip import MAX_LOG, Clipped, clipped_surrogate
+from .clip import MAX_LOG, bounded_ratio, clipped_surrogate, cut_counts, is_cut
 from .method import Method
 from .ratio import log_ratio
 from .stabilizer import PolicyTerms, Replacement
-from .stabilizers.clips.ppo import clip_ends, dual_clip
-from .stabilizers.clips.sat import SAT, contract, sat_metrics, scope_is_too_small
+from .stabilizers.clips.ppo import Clip, base_radii, dual_clip
+from .stabilizers.clips.sat import radii, sat_metrics, scope_is_too_small
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +68,22 @@ def policy_surrogate(
         values, clipped = instead.values(_policy_terms(batch, d), view), torch.zeros_like(batch.mask)
         values, metrics = batch.active_or_zero(values), _own_metrics(instead, batch, view)
     else:
-        if method.sat and method.trust_region:
-            held, metrics = _contracted(method.sat, method, batch, view, d, factor, quantile is None)
+        clip, r, A = method.trust_region, bounded_ratio(d), view.advantages
+        if method.sat and clip:
+            c_low, c_high = method.sat.contraction(view)
+            values = clipped_surrogate(r, A, *radii(clip, c_low, c_high))
         else:
-            held = clipped_surrogate(d, view.advantages, *clip_ends(method.trust_region))
-            metrics = batch.active_means(held.sums(view.advantages))
-        values, clipped = held.values, held.cut.bool()
-        if method.trust_region and method.trust_region.dual is not None:
-            values, bounded = dual_clip(method.trust_region.dual, values, view.advantages)
+            values = clipped_surrogate(r, A, *base_radii(clip))
+        clipped = is_cut(values, r, A)
+        metrics = batch.active_means(cut_counts(clipped, A))
+        if method.sat and clip:
+            newly = clipped & _inside(r, clip)
+            newly = newly if factor is None else newly & (factor > 0)
+            metrics |= sat_metrics(clip, view, batch, c_low, c_high, newly)
+            if quantile is None:
+                metrics["sat/scope_too_small"] = scope_is_too_small(method.sat, method.ratio, batch, group)
+        if clip and clip.dual is not None:
+            values, bounded = dual_clip(clip.dual, values, A)
             metrics |= batch.active_means({"clip/dual": bounded.sum()})
     if factor is not None:
         values = values * factor
@@ -117,8 +125,7 @@ def threshold_scores(
     with torch.no_grad():
         batch = supply_proximal(method, batch.promoted())
         d = log_ratio(method.ratio, method.denominator, batch, group) if d is None else batch.active_or_zero(d)
-        scores, padding = method.judge.scores(_view(method, batch, d, group))
-        return scores[batch.mask] if padding else scores
+        return method.judge.scores(_view(method, batch, d, group))
 
 
 def _view(
@@ -136,6 +143,11 @@ def _policy_terms(batch: TokenBatch, d: torch.Tensor) -> PolicyTerms:
     return PolicyTerms(bounded, log_pi, None if head is None else batch.active_or_zero(head))
 
 
+def _inside(r: torch.Tensor, clip: Clip) -> torch.Tensor:
+    """(N,) bool: the ratios in PPO's own interval, to whose tokens the base leaves their gradient."""
+    return (r >= 1 - clip.eps_low) & (r <= 1 + clip.eps_high)
+
+
 def _threshold(method: Method, view: BatchView, known: torch.Tensor | float | None) -> torch.Tensor | None:
     """0-dim threshold of the method's judge; None where it has none."""
     if method.judge is None:
@@ -143,8 +155,7 @@ def _threshold(method: Method, view: BatchView, known: torch.Tensor | float | No
     if known is not None:
         return torch.as_tensor(known, dtype=view.d.dtype, device=view.d.device)
     with torch.no_grad():
-        scores, padding = method.judge.scores(view)
-        return method.judge.threshold_of(scores, view.group, padding)
+        return method.judge.threshold_of(method.judge.scores(view), view.group)
 
 
 def _own_metrics(instead: Replacement, batch: TokenBatch, view: BatchView) -> dict[str, torch.Tensor]:
@@ -173,23 +184,3 @@ def _gates_and_weights(
             metrics |= batch.active_means(weight.sums(weights))
             factor = weights if factor is None else factor * weights
     return factor, metrics
-
-
-def _contracted(
-    sat: SAT,
-    method: Method,
-    batch: TokenBatch,
-    view: BatchView,
-    d: torch.Tensor,
-    factor: torch.Tensor | None,
-    quantile_is_new: bool,
-) -> tuple[Clipped, dict[str, torch.Tensor]]:
-    """The surrogate on SAT's interval (Eqs. quantile, satr-clip, satrloss), with sat/* and clip/*."""
-    clip, q = method.trust_region, view.threshold
-    assert clip is not None and q is not None, "there is an interval, and a quantile"
-    metrics = {}
-    if quantile_is_new:
-        metrics["sat/scope_too_small"] = scope_is_too_small(sat, method.ratio, batch, view.group)
-    interval = contract(sat, clip, view.once(sat.staleness), q)
-    held = clipped_surrogate(d, view.advantages, interval.low, interval.high)
-    return held, metrics | sat_metrics(interval, clip, batch, view, held, factor)

@@ -12,7 +12,7 @@ import torch
 
 from sat_slime.objective import Clip, TokenBatch, named_method, policy_surrogate
 from sat_slime.objective.clip import clipped_surrogate
-from sat_slime.objective.stabilizers.clips.sat import contracted_ends
+from sat_slime.objective.stabilizers.clips.sat import radii
 from sat_slime.report.drawing import Drawing, Plot, Table, column_of, in_colour, joined, layered, rows, rule, tip
 from sat_slime.report.looks import GREY, ORANGE, Look
 
@@ -40,8 +40,8 @@ def with_fixed_factor() -> np.ndarray:
     """The same derivative of SAT's surrogate with FIXED_FACTOR on the side of sign(d), as the paper draws it."""
     r, a = _plane()
     d = r.log().requires_grad_()
-    ends = contracted_ends(Clip(), torch.full_like(r, 1 - FIXED_FACTOR))
-    return _slopes(clipped_surrogate(d, a, *ends).values, d)
+    factor = torch.full_like(r, FIXED_FACTOR)  # on both sides, of which the one that d names alone can bind
+    return _slopes(clipped_surrogate(d.exp(), a, *radii(Clip(), factor, factor)), d)
 
 
 def _plane() -> tuple[torch.Tensor, torch.Tensor]:

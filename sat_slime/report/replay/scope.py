@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sat_slime.objective import SAT, Clip, threshold_scores
 from sat_slime.objective.clip import bounded_ratio
-from sat_slime.objective.stabilizers.clips.sat import contraction
+from sat_slime.objective.stabilizers.clips.sat import kernel
 from sat_slime.report.replay.gradient import StepView
 from sat_slime.report.replay.selection import Candidate
 
@@ -87,7 +87,7 @@ def _sweep(sat: SAT, stale: np.ndarray, reach: np.ndarray, owner: np.ndarray, or
             # a type of 16 bits makes numpy sort by radix
             scope = (place // size).astype(np.uint16 if len(order) < 2**16 else np.int64)[owner]
             tokens, beyond, q = beyond_gate(stale, scope, scopes, sat.alpha)
-            factor = contraction(torch.from_numpy(stale[beyond] / q), 1.0, sat.exponent).numpy()
+            factor = kernel(torch.from_numpy(stale[beyond]), torch.from_numpy(q), sat.exponent).numpy()
             sweep.tokens[row, column] = tokens
             sweep.gated[row, column] = len(beyond)
             sweep.newly[row, column] = (reach[beyond] > factor).sum()

@@ -21,7 +21,7 @@ def kept(d: list[float], advantages: list[float], threshold: float) -> list[floa
     ones = torch.ones(len(d), dtype=torch.bool)
     batch = TokenBatch(mu + torch.tensor(d).double(), mu, torch.tensor(advantages).double(), ones, [len(d)])
     view = view_of(one, batch)
-    view.threshold = one.threshold_of(one.scores(view)[0])
+    view.threshold = one.threshold_of(one.scores(view))
     return one.factor(view).tolist()
 
 
@@ -75,13 +75,13 @@ def test_the_mean_that_is_exactly_the_threshold_fits() -> None:
 
 def test_the_scores_are_of_the_outward_tokens_alone() -> None:
     batch = make_batch([0.6, 0.6, 0.4, 0.4, 0.5], [0.5] * 5, [1.0, -1.0, 1.0, -1.0, 1.0], [5])
-    scores, padding = M2PO().scores(view_of(M2PO(), batch))
-    assert scores.tolist() == pytest.approx([math.log(1.2) ** 2, math.log(0.8) ** 2]) and padding == 0
+    scores = M2PO().scores(view_of(M2PO(), batch))
+    assert scores.tolist() == pytest.approx([math.log(1.2) ** 2, math.log(0.8) ** 2])
 
 
 def test_a_nan_among_the_active_tokens_is_told() -> None:
     batch = make_batch([0.6, 0.5], [0.5, 0.5], [1.0, 1.0], [2])
     batch.log_probs[1] = math.nan
-    scores, padding = M2PO().scores(view_of(M2PO(), batch))
+    scores = M2PO().scores(view_of(M2PO(), batch))
     with pytest.raises(ValueError, match="1 of 2 values are NaN"):
-        M2PO().threshold_of(scores, padding=padding)
+        M2PO().threshold_of(scores)

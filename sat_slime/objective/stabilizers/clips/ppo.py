@@ -23,7 +23,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class PPO(Clipping):
-    """min(r A, clip(r) A); the formula is `clip.clipped_surrogate`."""
+    """min(r A, clip(r) A); `clip.clipped_surrogate` is the formula."""
 
     name = "ppo"
     row = Row(
@@ -41,9 +41,9 @@ class PPO(Clipping):
     style = Style("black", "-", "v")
 
 
-def clip_ends(clip: Clip | None) -> tuple[float, float]:
-    """Ends of PPO's interval (Eq. ppo-objective); without a clip, ends that never bind."""
-    return (0.0, float("inf")) if clip is None else (1.0 - clip.eps_low, 1.0 + clip.eps_high)
+def base_radii(clip: Clip | None) -> tuple[float, float]:
+    """Radii of PPO's interval (Eq. ppo-objective); without a clip, those of an interval that cuts nothing."""
+    return (1.0, float("inf")) if clip is None else (clip.eps_low, clip.eps_high)
 
 
 def dual_clip(dual: float, values: torch.Tensor, advantages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

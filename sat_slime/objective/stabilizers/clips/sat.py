@@ -1,7 +1,7 @@
 """SAT: the staleness-adaptive trust region, in the order in which the paper builds it.
 
-d = log r, detached, is the staleness score (Eq. satr-d). Below stand first the equations as they are, then the form
-that the loss computes with, whose quantile is `quantile.tail_quantile`; tests hold the two equal.
+d = log r, detached, is the staleness score (Eq. satr-d). Its quantile (Eq. quantile) is `quantile.tail_quantile`;
+kernel, gate and radii stand below; the loss (Eq. satrloss) is `clip.clipped_surrogate` on those radii.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from annotated_types import Gt, Le
 
 from ...batch import TokenBatch
 from ...batch_view import BatchView
-from ...clip import Clipped, indicator
 from ...metric import Metric
 from ...quantile import quantile_rank, tail_quantile
 from ...ratio import Ratio, response_lengths
 from ...stabilizer import Judge, PositiveFloat, Row, Scope, Style, TrustRegion
-from .ppo import Clip, clip_ends
+from .ppo import Clip
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,9 @@ class SAT(TrustRegion, Judge):
         Metric("sat/scope_too_small", "share", "Scopes in which the gate cannot open."),
     )
 
-    def scores(self, batch: BatchView) -> tuple[torch.Tensor, int]:
-        """(N,) staleness of the tokens, 0 on inactive ones, which are padding."""
-        stale = batch.once(self.staleness)
-        return stale, len(stale) - batch.n_active
+    def scores(self, batch: BatchView) -> torch.Tensor:
+        """(n,) staleness of the active tokens."""
+        return self.staleness(batch)[batch.mask]
 
     def staleness(self, batch: BatchView) -> torch.Tensor:
         """(N,) what the quantile is taken of and the gate opens by: |d| (Eq. satr-d), or |pi - denominator|."""
@@ -89,20 +87,14 @@ class SAT(TrustRegion, Judge):
         distance = (pi - denominator).abs()
         return batch.sequence_mean(distance) if batch.unit == "sequence" else distance
 
-    def threshold_of(
-        self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None, padding: int = 0
-    ) -> torch.Tensor:
+    def threshold_of(self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
         """q, the alpha quantile of the scores (Eq. quantile)."""
-        return tail_quantile(scores, self.alpha, group, padding=padding)
+        return tail_quantile(scores, self.alpha, group)
 
-
-# ------------------------------------------------------------------------------------- the equations, as they stand
-
-
-def quantile(d: torch.Tensor, alpha: float) -> torch.Tensor:
-    """0-dim q, the smallest x at which at least a fraction alpha of the (n,) |d| is at or below x (Eq. quantile); n is
-    at least 1."""
-    return d.abs().sort().values[quantile_rank(alpha, len(d)) - 1]
+    def contraction(self, batch: BatchView) -> tuple[torch.Tensor, torch.Tensor]:
+        """c_low, c_high, each (N,), at the threshold q of the batch (Eqs. kernel, gate)."""
+        signed = torch.copysign(self.staleness(batch), batch.d)
+        return contraction_factors(signed, batch.known_threshold, self.exponent)
 
 
 def kernel(u: torch.Tensor, q: torch.Tensor | float, exponent: float = 2.0) -> torch.Tensor:
@@ -141,99 +133,26 @@ def radii(clip: Clip, c_low: torch.Tensor, c_high: torch.Tensor) -> tuple[torch.
     return clip.eps_low * c_low, clip.eps_high * c_high
 
 
-def sat_surrogate(
-    sat: SAT,
-    clip: Clip,
-    d: torch.Tensor,
-    advantages: torch.Tensor,
-    q: torch.Tensor | float,
-    stale: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """(N,) S = min(r A, clip(r, 1 - eps_low c_low, 1 + eps_high c_high) A), r = e^d (Eqs. satr-clip, satrloss). stale:
-    (N,) what stands in the place of |d| under another score than the paper's."""
-    signed = d.detach() if stale is None else torch.copysign(stale, d.detach())
-    below, above = radii(clip, *contraction_factors(signed, q, sat.exponent))
-    ratio = d.exp()
-    return torch.minimum(ratio * advantages, ratio.clamp(1 - below, 1 + above) * advantages)
-
-
-# ------------------------------------------------------------------------------------ the form that the loss uses
-
-
-@dataclass(frozen=True, eq=False)
-class Contraction:
-    """SAT's interval of N tokens."""
-
-    q: torch.Tensor
-    """0-dim."""
-    c: torch.Tensor
-    """(N,) the factor of |d|."""
-    shrink: torch.Tensor
-    """(N,) 1 - c."""
-    low: torch.Tensor
-    high: torch.Tensor
-    """(N,) ends of the interval."""
-
-
-def contract(sat: SAT, clip: Clip, stale: torch.Tensor, q: torch.Tensor) -> Contraction:
-    """SAT's interval for the (N,) staleness at the 0-dim quantile q (Eqs. kernel, gate, adaptive-eps).
-
-    The ratio lies on the side of 1 that sign(d) names, so the end on the other side cannot bind: the factor of the
-    staleness stands at both ends, and only the mean radii have to tell the sides apart.
-    """
-    c = contraction(stale, q, sat.exponent)
-    shrink = 1.0 - c
-    return Contraction(q, c, shrink, *contracted_ends(clip, shrink))
-
-
-def contraction(mismatch: torch.Tensor, q: torch.Tensor | float, exponent: float = 2.0) -> torch.Tensor:
-    """(N,) gated kernel of one side (Eqs. kernel, gate): 1 / (1 + (u / q)^exponent) where u > q > 0, else 1."""
-    bound = float(q)
-    if bound <= 0:
-        return torch.ones_like(mismatch)
-    # threshold is strict and keeps the value: the gate and the positive part in one.
-    tail = torch.nn.functional.threshold(mismatch, bound, 0.0).div_(bound)
-    return tail.pow_(exponent).add_(1.0).reciprocal_()
-
-
-def contracted_ends(clip: Clip, shrink: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N,) ends of SAT's interval (Eq. adaptive-eps) from shrink = 1 - c.
-
-    Taken from PPO's ends by subtraction, so that c = 1 gives those to the bit, and never beyond 1.
-    """
-    low, high = clip_ends(clip)
-    return (
-        shrink.mul(clip.eps_low).add_(low).clamp_(max=1.0),
-        shrink.mul(-clip.eps_high).add_(high).clamp_(min=1.0),
-    )
-
-
 def sat_metrics(
-    interval: Contraction, clip: Clip, batch: TokenBatch, view: BatchView, held: Clipped, factor: torch.Tensor | None
+    clip: Clip, view: BatchView, batch: TokenBatch, c_low: torch.Tensor, c_high: torch.Tensor, newly: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """0-dim sat/* and clip/* of a micro-batch (Table monitor).
+    """0-dim sat/* of a micro-batch (Table monitor).
 
     Args:
-        held: the clipped surrogate on that interval.
-        factor: (N,) product of gates and weights: a token that a gate drops had no gradient to lose. None: 1.
+        newly: (N,) bool: tokens whose gradient SAT removed and its base would have kept.
     """
-    with torch.no_grad():
-        in_base = indicator(torch.eq, held.ratio.clamp(*clip_ends(clip)), held.ratio)
-        cut = held.cut if factor is None else held.cut * factor.sign()
-        either, difference = interval.shrink.sum(), torch.dot(interval.shrink, view.d.sign())
-        means = batch.active_means(
-            {
-                "sat/gate_rate": interval.shrink.sign().sum(),
-                "sat/newly_clipped": torch.dot(cut, in_base),
-                "sat/eps_low_mean": (either - difference) * (-clip.eps_low / 2),
-                "sat/eps_high_mean": (either + difference) * (-clip.eps_high / 2),
-            }
-            | held.sums(view.advantages)
-        )
-        means["sat/eps_low_mean"] += clip.eps_low
-        means["sat/eps_high_mean"] += clip.eps_high
-        c, q = interval.c, interval.q
-        return {"sat/q": q, "sat/c_min": c.amin() if len(c) else torch.ones_like(q)} | means
+    c, q = torch.minimum(c_low, c_high), view.known_threshold
+    means = batch.active_means(
+        {
+            "sat/gate_rate": (c < 1).sum(),
+            "sat/newly_clipped": newly.sum(),
+            "sat/eps_low_mean": (c_low - 1).sum(),
+            "sat/eps_high_mean": (c_high - 1).sum(),
+        }
+    )
+    for name, radius in (("sat/eps_low_mean", clip.eps_low), ("sat/eps_high_mean", clip.eps_high)):
+        means[name] = radius * (1 + means[name])  # c is 1 on inactive tokens
+    return {"sat/q": q, "sat/c_min": c.amin() if len(c) else torch.ones_like(q)} | means
 
 
 def scope_is_too_small(

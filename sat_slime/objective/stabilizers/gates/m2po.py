@@ -42,24 +42,20 @@ class M2PO(Gate, Judge):
     style = Style("sky", (0, (6, 1)), "*")
     metrics = (Metric("m2po/largest", "nats²", "The largest d² of an outward token that is kept.", "max"),)
 
-    def scores(self, batch: BatchView) -> tuple[torch.Tensor, int]:
+    def scores(self, batch: BatchView) -> torch.Tensor:
         """(n,) d^2 of the outward tokens, and whatever is NaN, so that the threshold tells it."""
-        return batch.d[_outward(batch) | batch.d.isnan()].square(), 0
+        return batch.d[_outward(batch) | batch.d.isnan()].square()
 
-    def threshold_of(
-        self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None, padding: int = 0
-    ) -> torch.Tensor:
+    def threshold_of(self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
         """The largest d^2 up to which, in ascending order, the mean is at most the setting `threshold`."""
         return longest_prefix_end(scores, self.threshold, group)
 
     def factor(self, batch: BatchView) -> torch.Tensor:
         """0 on outward tokens whose d^2 is above the threshold, else 1."""
-        assert batch.threshold is not None, "it judges by a threshold"
-        return 1.0 - (_outward(batch) & (batch.d.square() > batch.threshold)).to(batch.d.dtype)
+        return 1.0 - (_outward(batch) & (batch.d.square() > batch.known_threshold)).to(batch.d.dtype)
 
     def measured(self, batch: BatchView) -> dict[str, torch.Tensor]:
-        assert batch.threshold is not None, "it judges by a threshold"
-        return {"m2po/largest": batch.threshold}
+        return {"m2po/largest": batch.known_threshold}
 
 
 def _outward(batch: BatchView) -> torch.Tensor:

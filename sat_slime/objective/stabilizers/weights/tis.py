@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 
 from ...batch_view import BatchView
-from ...clip import indicator
 from ...metric import Metric
 from ...stabilizer import PositiveFloat, Row, Style, Weight
 
@@ -51,4 +50,4 @@ class TIS(Weight):
 
     def sums(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
         """The sum of the weights, and the number of tokens at the cap."""
-        return {"tis/weight": weights.sum(), "tis/capped": indicator(torch.eq, weights, self.cap).sum()}
+        return {"tis/weight": weights.sum(), "tis/capped": (weights == self.cap).sum()}
