@@ -193,16 +193,6 @@ def test_circles_are_found():
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"e"}, "f": {"a"}}) == [{"a", "b", "c"}]
 
 
-MOST_LINES, MOST_MODULES = 450, 22
-
-
-def test_modules_can_be_read_in_a_sitting_and_folders_overseen():
-    lines = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
-    assert {path: n for path, n in lines.items() if n > MOST_LINES} == {}
-    sizes = {folder: len(list(folder.glob("*.py"))) for folder in {path.parent for path in lines}}
-    assert {folder: n for folder, n in sizes.items() if n > MOST_MODULES} == {}
-
-
 ONE_THING = {
     "figures": "the figures of a report",
     "page": "the page of a report; report/page is what they share",
