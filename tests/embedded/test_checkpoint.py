@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
+import itertools
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from made_up_batch import CONFIG, make_batch
 
+from sat_slime.config import checksums
 from sat_slime.config.checksums import write_checksums
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint
@@ -39,39 +40,39 @@ def test_the_newest_whole_one_counts_and_old_ones_go(tmp_path):
 
 
 def test_a_process_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_path):
-    """The process dies at each of the calls that make a checkpoint out of files."""
-    script = f"""
-import os, sys
-sys.path[:0] = {[str(Path(__file__).parent)]!r}
-from pathlib import Path
-from sat_slime.config import checksums
-from test_checkpoint import checkpoint, write
-folder, deadly, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-write(folder, 3)
-calls = 0
-def dying(of):
-    def call(*arguments, **keywords):
-        global calls
-        calls += 1
-        if calls > count:
-            os._exit(9)
-        return of(*arguments, **keywords)
-    return call
-module = checksums if hasattr(checksums, deadly) else os
-setattr(module, deadly, dying(getattr(module, deadly)))
-write(folder, 6)
-"""
+    """The process, a fork of this one, dies at each of the calls that make a checkpoint out of files."""
     points = [("write_checksums", 0), *(("fsync", n) for n in range(6)), ("replace", 0)]
     for place, (deadly, count) in enumerate(points):
         folder = tmp_path / str(place)
-        died = subprocess.run([sys.executable, "-c", script, folder, deadly, str(count)])
-        assert died.returncode == (0 if (deadly, count) == ("fsync", 5) else 9), (deadly, count)
+        write(folder, 3)
+        if (pid := os.fork()) == 0:
+            try:
+                saves_and_dies(folder, deadly, count)
+            finally:  # whatever happens, this process runs no test
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert code == (0 if (deadly, count) == ("fsync", 5) else 9), (deadly, count)
         whole = checkpoint.newest_whole(folder)
         assert whole.path == checkpoint.newest(folder), "no name of a checkpoint before it is whole"
         assert whole.state.iteration == (6 if deadly == "fsync" and count > 3 else 3)
         write(folder, 7)
         checkpoint.prune(folder, keep=1)
         assert [path.name for path in folder.iterdir()] == ["iteration-000007"]
+
+
+def saves_and_dies(folder: Path, deadly: str, count: int) -> None:
+    """Saves another checkpoint, and ends this process with 9 at the call of `deadly` after so many, else with 0."""
+    module = checksums if hasattr(checksums, deadly) else os
+    call, calls = getattr(module, deadly), itertools.count()
+
+    def dying(*arguments, **keywords):
+        if next(calls) == count:
+            os._exit(9)
+        return call(*arguments, **keywords)
+
+    setattr(module, deadly, dying)
+    write(folder, 6)
+    os._exit(0)
 
 
 def test_a_checkpoint_that_is_half_removed_is_none(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,8 @@ if serve(int(sys.argv[1])):
 DEADLINE_S = 30.0
 
 
-@pytest.fixture
-def server():
+@contextmanager
+def started_server():
     """(socket of a fork server whose processes run the Python code of their second argument, its process)."""
     scratch = new_scratch()
     place = scratch.path / "server"
@@ -43,6 +44,20 @@ def server():
     process.kill()
     process.communicate()
     scratch.remove()
+
+
+@pytest.fixture(scope="module")
+def server():
+    """A fork server that the tests share: it takes seconds to import."""
+    with started_server() as started:
+        yield started
+
+
+@pytest.fixture
+def own_server():
+    """One that a test may end."""
+    with started_server() as started:
+        yield started
 
 
 def fork(place, code, tmp_path, *arguments, **options) -> ForkedProcess:
@@ -185,8 +200,8 @@ time.sleep(1000)
     until(lambda: "ended gently" in output_of(tmp_path))
 
 
-def test_without_its_server_a_process_is_still_waited_for(server, tmp_path):
-    place, serving = server
+def test_without_its_server_a_process_is_still_waited_for(own_server, tmp_path):
+    place, serving = own_server
     process = fork(place, "import time; time.sleep(1000)", tmp_path)
     serving.kill()
     serving.wait()
@@ -197,8 +212,8 @@ def test_without_its_server_a_process_is_still_waited_for(server, tmp_path):
     assert process.wait(DEADLINE_S) == LOST
 
 
-def test_a_server_ends_with_its_owner_once_its_processes_have(server, tmp_path):
-    place, serving = server
+def test_a_server_ends_with_its_owner_once_its_processes_have(own_server, tmp_path):
+    place, serving = own_server
     process = fork(place, "import time; time.sleep(1000)", tmp_path)
     serving.stdin.close()
     assert fork(place, "pass", tmp_path).wait(DEADLINE_S) == 0  # one that still runs may need another one
