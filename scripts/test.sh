@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs the tests; arguments go to pytest: ./scripts/test.sh -m "not engine"
+# Sets up .venv and runs the tests in two workers; arguments go to pytest: ./scripts/test.sh -m "not engine"
+#
+# A file of tests is one worker's, and a test that is named with :: runs without workers, as with --pdb or -n 0.
 #
 # Left out:
 #   tests of the mark slow, unless -m names it:          ./scripts/test.sh -m slow
@@ -13,4 +15,4 @@ cd "$(dirname "$0")/.."
 ./scripts/setup.sh
 # The tests are made for a CPU; CUDA_VISIBLE_DEVICES in the environment says otherwise.
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-}"
-exec .venv/bin/python -m pytest "$@"
+exec .venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"

@@ -26,12 +26,21 @@ def pytest_addoption(parser):
 def pytest_collection_modifyitems(config, items):
     """Slow tests are left out unless -m names them, and fast tests come before those that start engines.
 
-    Here and not as `-m "not slow"` in addopts: an -m on the command line would replace that one.
+    Here and not as `-m "not slow"` in addopts: an -m on the command line would replace that one. Files with tests that
+    start engines come last as a whole, since a worker runs whole files.
     """
     if not re.search(r"\bslow\b", config.option.markexpr):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
-    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
+    engine = {item: item.get_closest_marker("engine") is not None for item in items}
+    with_engines = {item.path for item in items if engine[item]}
+    items.sort(key=lambda item: (item.path in with_engines, engine[item]))
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which `-n auto` in scripts/test.sh asks for
+def pytest_xdist_auto_num_workers(config):
+    """Two workers, however many cores there are: a run of the engines takes two cores and some GB. None for one test."""
+    return 0 if any("::" in argument for argument in config.args) else 2
 
 
 @pytest.fixture
