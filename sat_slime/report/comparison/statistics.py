@@ -8,11 +8,12 @@ and assumes that the differences are normal. So a difference counts as told from
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from scipy import stats
 
 LEVEL = 0.95
 RESAMPLES = 20_000
@@ -65,7 +66,8 @@ class Difference:
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
-    """Mean over seeds and Student's 95 % interval. NaN means that a seed lacks the quantity; it is left out."""
+    """Return the mean over seeds and Student's 95 % interval. NaN means that a seed lacks the quantity; it is left
+    out."""
     known = np.array([value for value in values if math.isfinite(value)], dtype=float)
     n = len(known)
     if n == 0:
@@ -73,12 +75,12 @@ def mean_interval(values: Sequence[float]) -> Estimate:
     mean = float(known.mean())
     if n == 1:
         return Estimate(mean, math.nan, math.nan, 1)
-    half = t_quantile(LEVEL, n - 1) * float(known.std(ddof=1)) / math.sqrt(n)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1) * stats.sem(known))
     return Estimate(mean, mean - half, mean + half, n)
 
 
-def paired_difference(a: dict[int, float], b: dict[int, float]) -> Difference:
-    """a - b over the seeds that both have, each {seed: value}."""
+def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Difference:
+    """Return a - b over the seeds that both have, each {seed: value}."""
     pairs = np.array([a[s] - b[s] for s in sorted(a.keys() & b.keys()) if math.isfinite(a[s] - b[s])], dtype=float)
     n = len(pairs)
     if n < 2:
@@ -86,46 +88,17 @@ def paired_difference(a: dict[int, float], b: dict[int, float]) -> Difference:
     random = np.random.default_rng(BOOTSTRAP_SEED)
     means = pairs[random.integers(n, size=(RESAMPLES, n))].mean(axis=1)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    error = float(pairs.std(ddof=1)) / math.sqrt(n)
-    mean = float(pairs.mean())
+    mean, error = float(pairs.mean()), float(stats.sem(pairs))
+    # stats.ttest_rel warns of differences that are all alike, and knows no p of those that are all 0
     t = abs(mean) / error if error > 0 else (math.inf if mean else 0.0)
-    return Difference(mean, float(low), float(high), 1 - t_probability(t, n - 1), n)
+    return Difference(mean, float(low), float(high), float(2 * stats.t.sf(t, n - 1)), n)
 
 
 def holm(differences: Sequence[Difference]) -> list[Difference]:
-    """The same differences with p_holm, their p_value corrected for looking at all of them together."""
-    known = sorted((i for i, d in enumerate(differences) if math.isfinite(d.p_value)), key=lambda i: _p(differences, i))
+    """Return the same differences with p_holm, their p_value corrected for looking at all of them together."""
+    tested = [i for i, difference in enumerate(differences) if math.isfinite(difference.p_value)]
     corrected, highest = list(differences), 0.0
-    for place, i in enumerate(known):
-        highest = max(highest, min(1.0, (len(known) - place) * differences[i].p_value))
+    for rank, i in enumerate(sorted(tested, key=lambda i: differences[i].p_value)):
+        highest = max(highest, min(1.0, (len(tested) - rank) * differences[i].p_value))
         corrected[i] = replace(differences[i], p_holm=highest)
     return corrected
-
-
-def _p(differences: Sequence[Difference], i: int) -> float:
-    return differences[i].p_value
-
-
-def t_probability(t: float, degrees: int) -> float:
-    """P(|T| <= t) of Student's t with whole degrees of freedom: the finite sums of Abramowitz and Stegun 26.7.3-4."""
-    angle = math.atan2(t, math.sqrt(degrees)) if math.isfinite(t) else math.pi / 2
-    cos2 = math.cos(angle) ** 2
-    odd = degrees % 2
-    term, total = 1.0, 0.0
-    for k in range(degrees // 2):
-        total += term
-        term *= cos2 * (2 * k + 1 + odd) / (2 * k + 2 + odd)
-    if odd:
-        return 2 / math.pi * (angle + math.sin(angle) * math.cos(angle) * total)
-    return math.sin(angle) * total
-
-
-def t_quantile(level: float, degrees: int) -> float:
-    """t with P(|T| <= t) = level, by bisection."""
-    low, high = 0.0, 1.0
-    while t_probability(high, degrees) < level:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if t_probability(middle, degrees) < level else (low, middle)
-    return (low + high) / 2

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy import stats
 
 from sat_slime.objective import mismatch_parts
 from sat_slime.rollout.token_dump import DumpError, TokenDump, read_dump
@@ -345,18 +346,10 @@ def proxies(tokens: Tokens) -> dict[str, Values]:
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's rank correlation, with ties at their mean rank."""
-    if len(a) < 2:
+    """Return Spearman's rank correlation, with ties at their mean rank; NaN where one of the two never varies."""
+    if len(a) < 2 or not np.ptp(a) or not np.ptp(b):
         return np.nan
-    x, y = _ranks(a), _ranks(b)
-    if not x.std() or not y.std():
-        return np.nan
-    return float(np.corrcoef(x, y)[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+    return float(stats.spearmanr(a, b).statistic)
 
 
 def overlap(a: np.ndarray, b: np.ndarray, share: float = 0.1) -> float:

@@ -8,9 +8,13 @@ from sat_slime.report.comparison.statistics import (
     holm,
     mean_interval,
     paired_difference,
-    t_probability,
-    t_quantile,
 )
+
+
+def spread(n, mean):
+    """n values of that mean whose standard error is 1."""
+    values = np.arange(float(n))
+    return mean + (values - values.mean()) * math.sqrt(n) / values.std(ddof=1)
 
 
 @pytest.mark.parametrize(
@@ -18,14 +22,18 @@ from sat_slime.report.comparison.statistics import (
     [(1, 12.7062), (2, 4.30265), (3, 3.18245), (4, 2.77645), (5, 2.57058), (9, 2.26216), (30, 2.04227)],
 )
 def test_students_quantiles(degrees, t):
-    assert t_quantile(0.95, degrees) == pytest.approx(t, rel=1e-5)
-    assert t_probability(t, degrees) == pytest.approx(0.95, abs=1e-6)
+    estimate = mean_interval(list(spread(degrees + 1, 0.5)))
+    assert estimate.high - estimate.mean == pytest.approx(t, rel=1e-5)
+    pairs = dict(enumerate(spread(degrees + 1, t)))
+    assert paired_difference(pairs, dict.fromkeys(pairs, 0.0)).p_value == pytest.approx(0.05, abs=1e-6)
 
 
+@pytest.mark.filterwarnings("error")
 def test_probability_has_its_ends():
     for degrees in (1, 2, 5, 6):
-        assert t_probability(0.0, degrees) == 0
-        assert t_probability(math.inf, degrees) == pytest.approx(1.0)
+        none, one = (dict.fromkeys(range(degrees + 1), value) for value in (0.0, 1.0))
+        assert paired_difference(none, none).p_value == 1
+        assert paired_difference(one, none).p_value == pytest.approx(0.0)
 
 
 def test_interval_of_three_seeds_and_of_fewer():
