@@ -12,7 +12,7 @@ from rich.text import Text
 
 from sat_slime.config import ConfigError
 from sat_slime.config.method_section import MethodConfig, has_settings, key_of, section_name, section_of
-from sat_slime.config.on_slime import not_on_slime
+from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.objective import (
     DENOMINATORS,
     PAPER_METHODS,

@@ -11,7 +11,7 @@ from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, plan_embedded
 from sat_slime.cli.slime_run.slime_plan import SlimePlan, plan_slime_run
 from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, load_config
 from sat_slime.config.loader import RunConfig, further_errors
-from sat_slime.config.method_reading import method_switches
+from sat_slime.config.method_section import method_switches
 from sat_slime.grid.state import GridFolder
 from sat_slime.runs.folder import RunFolder, RunFolderError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sat_slime.config.method_reading import build_method, unused_settings
+from sat_slime.config.method_section import build_method, unused_settings
 from sat_slime.config.schema import EmbeddedConfig, PipelineConfig
 from sat_slime.objective import Method, check_method
 

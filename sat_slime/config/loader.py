@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sat_slime.config.grid_schema import GridConfig
-from sat_slime.config.marks import Mark, marked
-from sat_slime.config.method_reading import expand_shorthands, without_settings_of_another
+from sat_slime.config.method_section import expand_shorthands, without_settings_of_another
 from sat_slime.config.schema import EmbeddedConfig, Section
+from sat_slime.config.section import Mark, marked
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
 

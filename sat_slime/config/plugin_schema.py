@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from sat_slime.config.method_reading import method_switches
+from sat_slime.config.method_section import method_switches
 from sat_slime.config.schema import MethodConfig, NonNegativeInt, PositiveInt, ScoresConfig, Section
 
 

@@ -10,9 +10,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from sat_slime.config.marks import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.section import (
+    COMPUTES_NOTHING,
+    MAY_CHANGE_ON_RESUME,
+    OWN_TO_A_CELL,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,

@@ -1,8 +1,17 @@
-"""Section: what every part of a configuration is, and the bounds of its numbers."""
+"""Section: what every part of a configuration is; the bounds of its numbers, and the marks of its fields.
+
+A mark says what a change of a setting means. A field bears it in its type, and nobody keeps a list of keys:
+
+    iterations: Annotated[PositiveInt, MAY_CHANGE_ON_RESUME] = 200
+
+A mark on a field that holds a section is of all settings in that section.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import enum
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,3 +27,72 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", validate_default=True, use_attribute_docstrings=True, frozen=True, allow_inf_nan=False
     )
+
+
+class Mark(enum.Enum):
+    """What a change of a setting means."""
+
+    MAY_CHANGE_ON_RESUME = enum.auto()
+    """A run that is resumed may change it: its checkpoint fits all the same, and what was trained stays as it is."""
+    COMPUTES_NOTHING = enum.auto()
+    """Runs that differ in it alone have the same numbers, so a comparison does not tell it."""
+    OWN_TO_A_CELL = enum.auto()
+    """It tells the cells of a grid apart by method, lag or seed, so a comparison tells it in their names."""
+
+
+MAY_CHANGE_ON_RESUME = Mark.MAY_CHANGE_ON_RESUME
+COMPUTES_NOTHING = Mark.COMPUTES_NOTHING
+OWN_TO_A_CELL = Mark.OWN_TO_A_CELL
+
+
+def marked(model: type[BaseModel], mark: Mark) -> frozenset[str]:
+    """The dotted keys of the settings and sections of `model` that bear `mark` themselves."""
+    return frozenset(_marked(model, mark))
+
+
+def _marked(model: type[BaseModel], mark: Mark, prefix: str = "") -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if mark in field.metadata:
+            yield prefix + name
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _marked(field.annotation, mark, f"{prefix}{name}.")
+
+
+def among(key: str, keys: Collection[str]) -> bool:
+    """Whether a dotted key is one of `keys`, or in a section that is."""
+    return key in keys or any(key.startswith(f"{section}.") for section in keys)
+
+
+def differences(old: BaseModel, new: BaseModel) -> list[tuple[str, Any, Any]]:
+    """(dotted key, old value, new value) of every setting that differs."""
+    before, after = _flat(old.model_dump()), _flat(new.model_dump())
+    return [(key, before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)]
+
+
+def kept_changes(old: BaseModel, new: BaseModel, also_kept: Collection[str] = ()) -> str:
+    """Settings that differ and that a resumed run has to keep, as `key (old -> new)` after one another.
+
+    also_kept: keys that may not change here, although a resumed run may change them.
+    """
+    free = marked(type(new), MAY_CHANGE_ON_RESUME) - set(also_kept)
+    return ", ".join(
+        f"{key} ({before!r} -> {after!r})" for key, before, after in differences(old, new) if not among(key, free)
+    )
+
+
+def changed_settings(old: BaseModel, new: BaseModel) -> str | None:
+    """What is wrong with resuming a run of the settings `old` with those of `new`, or None."""
+    changed = kept_changes(old, new)
+    if not changed:
+        return None
+    return (
+        f"a resumed run keeps its settings, but these differ: {changed}; leave them as they were, or start another run "
+        "with --name X"
+    )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat

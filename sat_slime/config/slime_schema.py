@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from sat_slime.config.marks import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL
 from sat_slime.config.plugin_schema import HooksConfig
 from sat_slime.config.schema import (
     LossConfig,
@@ -25,6 +24,7 @@ from sat_slime.config.schema import (
     Section,
     VerifierLimits,
 )
+from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL
 
 FlagValue = bool | int | float | str | list[int | float | str]
 """true: the flag alone; false: left out; a list: several values after the flag."""

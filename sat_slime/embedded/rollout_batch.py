@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sat_slime.config.method_reading import build_method
+from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.task import Problem

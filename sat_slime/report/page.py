@@ -16,7 +16,7 @@ from typing import Any
 from altair.utils.schemapi import debug_mode
 
 from sat_slime.config.disk import naming
-from sat_slime.config.method_reading import method_label
+from sat_slime.config.method_section import method_label
 from sat_slime.report.css import WIDE_STYLE
 from sat_slime.report.drawing import Drawing
 from sat_slime.report.figure_files import save

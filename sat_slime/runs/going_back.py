@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.loader import RunConfig
-from sat_slime.config.marks import differences
+from sat_slime.config.section import differences
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.rows import read_rows
 

@@ -11,10 +11,9 @@ from pydantic.fields import FieldInfo
 
 from sat_slime.config import EmbeddedConfig, GridConfig, SlimeConfig
 from sat_slime.config.base_files import as_yaml
-from sat_slime.config.marks import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, Mark
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.plugin_schema import PluginConfig
-from sat_slime.config.section import Section
+from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, Mark, Section
 
 from .markdown import code, linked, page, table
 

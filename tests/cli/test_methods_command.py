@@ -7,7 +7,7 @@ from rich.console import Console
 
 from sat_slime.cli.method_tables import FAMILIES, show_table
 from sat_slime.config import build_method
-from sat_slime.config.method_reading import method_switches
+from sat_slime.config.method_section import method_switches
 from sat_slime.config.schema import MethodConfig
 from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.objective import base_names, method_names, named_method

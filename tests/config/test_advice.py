@@ -64,7 +64,7 @@ def cases_of(name: str) -> Iterator[list[str]]:
 
 
 def faults() -> Iterator[tuple[Path, tuple[str, ...]]]:
-    for name in ("test_slime_checks", "slime_parts/test_flag_rules"):
+    for name in ("test_slime_checks", "test_slime_flags"):
         for test, case in cases_of(name):
             if "dense" in test:
                 needed = ("data.prompts=/p.jsonl", "data.reward=math", "eval.every_n_iterations=0")

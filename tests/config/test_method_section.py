@@ -4,8 +4,7 @@ import pytest
 
 from sat_slime.config import build_method, load_config, method_label
 from sat_slime.config.loader import read_section
-from sat_slime.config.method_reading import method_in, method_switches, unused_settings
-from sat_slime.config.method_section import MethodConfig
+from sat_slime.config.method_section import MethodConfig, method_in, method_switches, unused_settings
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import (
     DPPO,

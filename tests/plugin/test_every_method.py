@@ -10,8 +10,8 @@ import torch
 from slime_step import Layout, make_args, make_problem, on_ranks, step, steps
 from table_objective import LAYOUTS, assert_same_step, by_the_objective, in_order_of_ranks, needs_real, with_nuclei
 
-from sat_slime.config.method_reading import method_switches
-from sat_slime.config.on_slime import not_on_slime
+from sat_slime.config.method_section import method_switches
+from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.objective import method_names, named_method
 from sat_slime.plugin.inside import response_facts
 

@@ -1,5 +1,5 @@
 """What fails later, provoked in slime's, Megatron's and SGLang's own functions: the settings that it follows from are
-refused by tests/config/slime_parts/test_flag_rules.py and tests/plugin/launch/files/test_named_files.py."""
+refused by tests/config/test_slime_flags.py and tests/plugin/launch/files/test_named_files.py."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_warmup_to_the_end_of_the_run_is_no_schedule():
 def test_numpy_takes_no_larger_seed():
     import numpy as np
 
-    from sat_slime.config.slime_parts.generation_checks import LARGEST_SEED
+    from sat_slime.config.slime_checks import LARGEST_SEED
 
     state = np.random.get_state()
     np.random.seed(LARGEST_SEED)

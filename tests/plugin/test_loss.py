@@ -11,7 +11,7 @@ import torch
 from slime_step import Layout, Step, make_args, make_problem, on_ranks, step, steps
 from table_objective import LAYOUTS, assert_same_step, by_the_objective, in_order_of_ranks, needs_real, with_nuclei
 
-from sat_slime.config.method_reading import method_switches
+from sat_slime.config.method_section import method_switches
 from sat_slime.objective import (
     DPPO,
     IcePop,

@@ -4,7 +4,7 @@ import json
 
 from sat_slime.config import EmbeddedConfig, GridConfig, dump_config
 from sat_slime.config.loader import vary
-from sat_slime.config.method_reading import method_switches
+from sat_slime.config.method_section import method_switches
 from sat_slime.grid.state import GridFolder
 
 STEPS = 64

@@ -17,7 +17,7 @@ from sat_slime.config import (
     method_label,
 )
 from sat_slime.config.embedded_checks import prompt_tokens, responses_per_iteration
-from sat_slime.config.marks import changed_settings
+from sat_slime.config.section import changed_settings
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.log import tracker_error
 

@@ -21,8 +21,8 @@ from sat_slime.config import (
     load_grid,
 )
 from sat_slime.config.loader import RunConfig, vary
-from sat_slime.config.marks import kept_changes
-from sat_slime.config.method_reading import unused_settings
+from sat_slime.config.method_section import unused_settings
+from sat_slime.config.section import kept_changes
 from sat_slime.grid.plan import Cell, cell_config, plan_cells, select_cells
 from sat_slime.grid.progress import CellSize, Outlook, ProgressReader, outlook
 from sat_slime.grid.state import CellState, GridFolder

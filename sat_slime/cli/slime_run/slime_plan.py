@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
-from sat_slime.config.marks import changed_settings
+from sat_slime.config.section import changed_settings
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.going_back import GoingBack, instead_of, no_such_checkpoint
 from sat_slime.runs.rows import number, read_rows

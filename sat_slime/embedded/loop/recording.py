@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sat_slime.config.method_reading import build_method
+from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult

@@ -11,7 +11,7 @@ from megatron.core import parallel_state
 from megatron.core.distributed import finalize_model_grads
 from torch import Tensor
 
-from sat_slime.config.method_reading import build_method
+from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.rollout_batch import StepResult, TrainSample, lag_metrics, step_is_diagnosed
 from sat_slime.embedded.trainer import parallel, routing

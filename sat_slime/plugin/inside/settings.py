@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sat_slime.config.loader import read_section
-from sat_slime.config.method_reading import build_method
-from sat_slime.config.method_section import section_name
-from sat_slime.config.on_slime import needs_versions, not_on_slime
+from sat_slime.config.method_section import build_method, section_name
 from sat_slime.config.plugin_schema import PluginConfig
+from sat_slime.config.slime_checks import needs_versions, not_on_slime
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import Method, check_method
 from sat_slime.plugin.inside import versions

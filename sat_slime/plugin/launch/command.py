@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
-from sat_slime.config.method_reading import build_method
+from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
-from sat_slime.config.slime_parts.generation_checks import uses_verifier
+from sat_slime.config.slime_checks import uses_verifier
 from sat_slime.config.slime_schema import FlagValue, SlimeConfig
 from sat_slime.objective import Method
 from sat_slime.plugin.launch.cpu import cpu_arguments, cpu_environment, cpu_python_path

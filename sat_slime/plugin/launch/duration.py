@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.jsonl import number
-from sat_slime.config.method_reading import build_method
+from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.command import spares_recompute
 from sat_slime.plugin.launch.machine import checkpoint_bytes

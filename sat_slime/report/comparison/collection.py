@@ -13,8 +13,8 @@ import numpy as np
 
 from sat_slime.config import ConfigError
 from sat_slime.config.loader import RETIRED, marked_settings
-from sat_slime.config.marks import COMPUTES_NOTHING, OWN_TO_A_CELL, among
-from sat_slime.config.method_reading import method_in
+from sat_slime.config.method_section import method_in
+from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder
 from sat_slime.report.comparison.methods import PAPER_ORDER, label_of

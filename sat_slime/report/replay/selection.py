@@ -12,8 +12,7 @@ import yaml
 
 from sat_slime.config import ConfigError
 from sat_slime.config.loader import read_section
-from sat_slime.config.method_reading import build_method, method_switches
-from sat_slime.config.method_section import MethodConfig
+from sat_slime.config.method_section import MethodConfig, build_method, method_switches
 from sat_slime.config.source import parse_value
 from sat_slime.objective import PAPER_METHODS, Method, check_method, method_names, named_method
 from sat_slime.report.dumps.step_batch import Column

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.jsonl import number
-from sat_slime.config.method_reading import method_label
+from sat_slime.config.method_section import method_label
 from sat_slime.grid.progress import last_row
 from sat_slime.grid.state import GridFolder
 from sat_slime.runs.folder import RunFolder

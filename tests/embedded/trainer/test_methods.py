@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from trainer_ranks import assert_same_weights, make_config, make_samples, run_ranks
 
-from sat_slime.config.method_reading import method_switches
+from sat_slime.config.method_section import method_switches
 from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.rollout.nucleus import nucleus, truncate
 from sat_slime.rollout.types import Response

@@ -8,10 +8,10 @@ import yaml
 from paper_commands import GRID, METHODS, ROOT, paper
 
 from sat_slime.config import load_config, slime_config_errors
-from sat_slime.config.method_reading import build_method
-from sat_slime.config.on_slime import not_on_slime
+from sat_slime.config.method_section import build_method
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
+from sat_slime.config.slime_checks import not_on_slime
 from sat_slime.objective.method import method_names, named_method
 from sat_slime.plugin.launch.command import PLUGIN_FLAGS, as_json, flag_errors, slime_arguments, slime_command
 from sat_slime.plugin.launch.flags import recorded_flags, unknown_flags

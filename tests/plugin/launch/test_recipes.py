@@ -5,7 +5,7 @@ import re
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.config.method_reading import build_method
+from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import slime_config_errors, slime_config_warnings
 from sat_slime.config.starters import CONFIGS
 from sat_slime.plugin.launch.memory.engine import GIB

@@ -11,7 +11,7 @@ import pytest
 from paper_commands import CONFIG_JSON, EVERY_KIND, GRID, RECIPES, ROOT, checkpoint, paper
 
 from sat_slime.config import load_config
-from sat_slime.config.method_reading import build_method
+from sat_slime.config.method_section import build_method
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_method
 from sat_slime.plugin.launch.command import flag_errors, slime_arguments, slime_command
 

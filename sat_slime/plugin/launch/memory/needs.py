@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from sat_slime.config.method_reading import build_method
+from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import context_tokens
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.command import spares_recompute

@@ -1,7 +1,7 @@
 """Flags that slime's parser takes and that fail or mislead later: hours on, inside an engine, or in the numbers alone.
 
 Each rule says when a flag of extra_args, or of model.architecture, does so, why, and what to do. What is refused as
-slime parses is not here. tests/config/slime_parts/test_flag_rules.py names for each the place in the source.
+slime parses is not here. tests/config/test_slime_flags.py names for each the place in the source.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from sat_slime.config.method_reading import build_method
+from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import SlimeConfig
 
 NUMBER_REWARDS = ("math", "deepscaler", "f1", "gpqa", "ifbench", "random")

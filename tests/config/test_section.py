@@ -4,7 +4,8 @@ import pytest
 
 from sat_slime.config import EmbeddedConfig, SlimeConfig
 from sat_slime.config.loader import marked_settings, vary
-from sat_slime.config.marks import (
+from sat_slime.config.schema import Section
+from sat_slime.config.section import (
     COMPUTES_NOTHING,
     MAY_CHANGE_ON_RESUME,
     OWN_TO_A_CELL,
@@ -14,7 +15,6 @@ from sat_slime.config.marks import (
     kept_changes,
     marked,
 )
-from sat_slime.config.schema import Section
 
 
 class Inner(Section):

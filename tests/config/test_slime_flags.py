@@ -7,7 +7,7 @@ import pytest
 
 from sat_slime.config import load_config, slime_config_errors, slime_config_warnings
 
-PAPER = Path(__file__).parents[3] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
+PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 NO_EVAL = "eval.every_n_iterations=0"
 STREAMING = ["pipeline.mode=streaming", "pipeline.lag=1"]
 R3 = ["method.r3=true"]
