@@ -20,10 +20,9 @@ from typing import Any
 from torch import Tensor
 
 from sat_slime.config.plugin_schema import HooksConfig
-from sat_slime.plugin.inside import evaluations, trainer_process, versions
+from sat_slime.plugin.inside import trainer_process, versions
 from sat_slime.plugin.inside.batch_facts import BatchFacts
-from sat_slime.plugin.inside.old_actor import OldActorBackuper
-from sat_slime.plugin.inside.old_checkpoints import make_loadable
+from sat_slime.plugin.inside.generating_weights import OldActorBackuper
 from sat_slime.plugin.inside.patching import wrap_once
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, steps_per_rollout
 from sat_slime.plugin.probe import probe_slime
@@ -62,7 +61,6 @@ def install(args: Namespace) -> None:
     config = plugin_config(args)
     if getattr(args, DRIVEN, False):
         return
-    make_loadable()
     found = _calling_trainer()
     if found is None:
         logger.info("sat_slime: no trainer calls, so there is nothing to hook into")
@@ -147,7 +145,7 @@ def _wrap_training(args: Namespace) -> None:
             trained = train(rollout_id, rollout_data, *positional, **keywords)
             _state.facts.trained(args, rollout_id, steps)
             if _state.evaluates_last and rollout_id == args.num_rollout - 1:
-                evaluations.after_last(_state.actor, args, rollout_id)
+                _evaluate_final(_state.actor, args, rollout_id)
             return trained
 
         return train_actor
@@ -205,7 +203,7 @@ def _follow_pushes(args: Namespace, names: dict[str, Any], numbers: bool, evalua
                 _state.pushed = _state.facts.steps
             is_first, _state.has_pushed = not _state.has_pushed, True
             if evaluates_first and is_first and _state.facts.steps == 0:
-                evaluations.before_first(_state.actor, args)
+                _evaluate_initial(_state.actor, args)
 
         return update_weights
 
@@ -218,9 +216,56 @@ def _evaluates(args: Namespace, hooks: HooksConfig, tell: Callable[..., None]) -
     if getattr(args, "eval_interval", None) is None:
         return False, False
     wanted = {"evaluate_first": hooks.evaluate_first, "evaluate_last": hooks.evaluate_last}
-    possible = evaluations.can_push(args)
+    possible = _can_push(args)
     for hook in [hook for hook, is_on in wanted.items() if is_on]:
         which = "initial" if hook == "evaluate_first" else "final"
         left_out = "left out: slime's driver has a part in a push, or engines share GPUs with the trainer"
         tell(hook, f"the {which} weights are evaluated" if possible else left_out, is_on=possible)
     return possible and hooks.evaluate_first, possible and hooks.evaluate_last
+
+
+# ------------------------------------------------------------------------------------------------------ evaluations
+#
+# slime leaves out those of the initial weights under train_async.py, and of the final weights. The trainer asks for
+# both, since it can push weights and knows slime's rollout manager: for the first inside the first push, when its
+# driver waits and nothing generates, and for the last inside the last call of `train_actor`, when there is nothing to
+# generate any more.
+
+
+def _evaluate_initial(actor: Any, args: Namespace) -> None:
+    """Evaluates the weights that the engines were just sent. Every rank calls it. Raises what the evaluation raises: it
+    would fail later, too."""
+    if actor._rank == 0 and not getattr(args, "skip_eval_before_train", False):
+        logger.info("sat_slime: evaluating the initial weights")
+        _evaluate(actor, args.start_rollout_id or 0)
+
+
+def _evaluate_final(actor: Any, args: Namespace, rollout_id: int) -> None:
+    """Pushes the final weights and evaluates them, as far as slime's driver will not do so. Every rank calls it."""
+    ended = rollout_id + 1
+    pushed = ended % (getattr(args, "update_weights_interval", None) or 1) == 0
+    evaluated = ended % args.eval_interval == 0
+    if pushed and evaluated:
+        return
+    actor.update_weights()
+    if evaluated or actor._rank != 0:
+        return
+    logger.info("sat_slime: evaluating the final weights")
+    try:
+        _evaluate(actor, rollout_id)
+    except Exception:  # slime still has to write the last checkpoint, which is worth more
+        logger.exception("sat_slime: the final weights were not evaluated")
+
+
+def _can_push(args: Namespace) -> bool:
+    """Whether the trainer can send weights while its driver waits for it: engines have GPUs of their own, and the
+    driver takes no part in a push."""
+    shares = any(getattr(args, name, None) for name in ("colocate", "offload_train", "offload_rollout"))
+    by_disk = getattr(args, "update_weight_transport", "nccl") == "disk"
+    return not shares and not by_disk and not getattr(args, "release_train", False)
+
+
+def _evaluate(actor: Any, rollout_id: int) -> None:
+    import ray
+
+    ray.get(actor.rollout_manager.eval.remote(rollout_id))

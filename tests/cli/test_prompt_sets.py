@@ -18,7 +18,7 @@ pytest.importorskip("pyarrow", reason="needs pip install 'sat-slime[data]'")
 from prompt_sets import dapo_rows, dolci_rows, pairs, slime_rows, write
 
 from sat_slime.cli import app, prompt_sets
-from sat_slime.plugin.launch.files.named_files import data_problem
+from sat_slime.plugin.launch.named_files import data_problem
 from sat_slime.prompts import build as building
 from sat_slime.prompts.labels import new_pool
 

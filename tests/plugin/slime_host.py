@@ -20,7 +20,7 @@ import torch
 
 from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.plugin import driver, rollout_hooks, train_hooks
-from sat_slime.plugin.inside import evaluations, trainer_process
+from sat_slime.plugin.inside import trainer_process
 from sat_slime.plugin.inside.batch_facts import BatchFacts
 from sat_slime.plugin.inside.host import Host
 
@@ -124,7 +124,7 @@ def run(monkeypatch: Any, args: Namespace, start: int, real: bool, script: str =
     """Runs a whole run, with every hook that `args` asks for, in the order of slime's script."""
     monkeypatch.setattr(train_hooks, "_state", train_hooks._State())
     monkeypatch.setattr(
-        evaluations, "_evaluate", lambda actor, rollout_id: actor.rollout_manager.eval.remote(rollout_id)
+        train_hooks, "_evaluate", lambda actor, rollout_id: actor.rollout_manager.eval.remote(rollout_id)
     )
     steps = args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size
     recorder = Recorder(args, torch.tensor(float(start * steps)))

@@ -1,5 +1,5 @@
 """What fails later, provoked in slime's, Megatron's and SGLang's own functions: the settings that it follows from are
-refused by tests/config/test_slime_flags.py and tests/plugin/launch/files/test_named_files.py."""
+refused by tests/config/test_slime_flags.py and tests/plugin/launch/test_named_files.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from slime_host import import_slime
 
-from sat_slime.plugin.launch.files.named_files import REWARDS
+from sat_slime.plugin.launch.named_files import REWARDS
 
 
 def slime(name):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sat_slime.config.checksums import sha256, write_checksums
+from sat_slime.config.checksums import write_checksums
 from sat_slime.plugin.inside.stream_files import read_queue, write_queue
 
 UNTOLD, NOTHING = {"finished": [3, 9, 9], "dropped": [9]}, {"finished": [], "dropped": []}
@@ -79,12 +79,6 @@ def test_groups_come_back_as_they_were(tmp_path):
 def test_an_empty_queue_is_saved_too(tmp_path):
     write_queue(tmp_path / "queue_0", [], [], NOTHING)
     assert read_queue(tmp_path / "queue_0", Sample) == ([], [], NOTHING)
-
-
-def test_a_queue_of_before_they_were_kept_has_no_counts(tmp_path):
-    write_queue(tmp_path / "queue_0", *make_groups(), UNTOLD)
-    edit(lambda meta: meta.pop("untold"))(tmp_path / "queue_0")
-    assert read_queue(tmp_path / "queue_0", Sample)[2] == NOTHING
 
 
 def test_a_later_save_takes_the_place_of_an_earlier_one(tmp_path):
@@ -157,6 +151,7 @@ DAMAGE = {
     "another schema": edit(lambda meta: meta.update(schema="sat_slime.queue/9")),
     "counts of another kind": edit(lambda meta: meta.update(untold={"finished": 5})),
     "a part lacks": edit(lambda meta: meta.pop("prompts")),
+    "counts lack": edit(lambda meta: meta.pop("untold")),
     "an unknown kind": edit(lambda meta: meta["waiting"].append([{"code": "import os"}])),
     "a tensor that is not there": edit(lambda meta: meta["waiting"].append([{"numbers": "nowhere"}])),
     "a field that samples lack": edit(lambda meta: meta["prompts"].append([{"sample": {"x": 1}}])),
@@ -172,24 +167,6 @@ def test_damage_is_told_in_a_line_with_the_remedy(tmp_path, damage):
     ) as error:
         read_queue(tmp_path / "queue_6", Sample)
     assert "\n" not in str(error.value)
-
-
-def as_before(folder):
-    """A queue in the format before: the tensors' checksum is in queue.json."""
-    meta = json.loads((folder / "queue.json").read_text())
-    meta |= {"schema": "sat_slime.queue/1", "sha256": sha256(folder / "queue.safetensors")}
-    (folder / "queue.json").write_text(json.dumps(meta))
-    (folder / "SHA256SUMS").unlink()
-
-
-def test_a_queue_of_the_kind_before_is_read_and_its_tensors_are_checked(tmp_path):
-    groups = make_groups()
-    write_queue(tmp_path / "queue_6", *groups, UNTOLD)
-    as_before(tmp_path / "queue_6")
-    assert equal(read_queue(tmp_path / "queue_6", Sample)[:2], groups)
-    flip(tmp_path / "queue_6")
-    with pytest.raises(ValueError, match=r"queue.safetensors does not match its checksum"):
-        read_queue(tmp_path / "queue_6", Sample)
 
 
 def test_what_cannot_be_saved_is_named(tmp_path):

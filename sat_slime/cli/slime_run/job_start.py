@@ -90,7 +90,7 @@ def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fa
 
 def _tell_checks(findings: Iterable[Finding], console: Console) -> None:
     """Show the table of memory, tell what was found with a warning, and raise ConfigError with what failed."""
-    from sat_slime.plugin.launch.memory.memory_table import ROWS
+    from sat_slime.plugin.launch.memory.memory_fit import ROWS
 
     found = list(findings)
     for finding in found:

@@ -117,8 +117,7 @@ def _progress(run: SentRun) -> str:
 
 def _left(run: SentRun) -> str | None:
     """How long the rest of the run takes at the speeds that it has measured; None before it has."""
-    from sat_slime.plugin.launch.duration import estimate
-    from sat_slime.plugin.launch.duration_text import measured_words, words
+    from sat_slime.plugin.launch.duration import estimate, measured_words, words
 
     measured, done = measured_in(run.folder.path, run.config)
     if measured is None:

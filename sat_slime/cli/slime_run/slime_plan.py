@@ -116,7 +116,7 @@ def saved_iterations(config: SlimeConfig, folder: Path) -> int:
 
 def time_lines(config: SlimeConfig, folder: Path | None) -> list[str]:
     """How long the run takes and what it costs. folder: that of a run which has begun: what it has measured counts."""
-    from sat_slime.plugin.launch.duration_text import duration_lines
+    from sat_slime.plugin.launch.duration import duration_lines
 
     if folder is None:
         return duration_lines(config)
@@ -136,8 +136,8 @@ def measured_in(folder: Path, config: SlimeConfig) -> tuple[Measured | None, int
 
 def describe(plan: SlimePlan) -> str:
     """What would be sent: the command and its environment as a shell takes them, and the files."""
-    from sat_slime.plugin.launch.memory.memory_table import rows, table
-    from sat_slime.plugin.launch.memory.sizes import sizes
+    from sat_slime.plugin.launch.memory.memory_fit import rows, table
+    from sat_slime.plugin.launch.memory.memory_sizes import sizes
 
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
     order = f"lag {config.pipeline.lag}" if config.pipeline.lag else "synchronous"

@@ -5,11 +5,11 @@ A run with `cluster.device: cpu` puts the folder `site` onto its job's PYTHONPAT
 of it: trainer, engines, rollout manager, hooks and driver run as on GPUs. There is a file for each thing that is
 patched:
 
+- `processes`: torch itself, whose process groups meet at a store that would listen on every interface
 - `cuda`: the torch that Megatron and slime see, in which CUDA is the CPU; everyone else's is untouched
 - `slime`: the CPU as an accelerator of slime, and what a newer torch and NumPy ask of slime
 - `megatron`: what Megatron asks of CUDA, Transformer Engine and Apex beyond that
 - `layers`: Megatron's layers without Transformer Engine, for Megatron's own flag --spec
-- `loopback`: the store at which torch's process groups meet, which without it listens on every interface
 - `sglang`: SGLang's server, by the patches that the embedded runtime has too
 - `router`: a router in place of sglang_router, which drops routed experts
 

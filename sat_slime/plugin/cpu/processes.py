@@ -1,16 +1,25 @@
-"""The table of what a process of a run on a CPU patches, by the module that is patched."""
+"""The table of what a process of a run on a CPU patches, by the module that is patched, and what is patched in torch
+itself."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.machinery
 import importlib.util
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import MetaPathFinder
 from types import ModuleType
+from typing import Any
 
-from sat_slime.plugin.cpu.after_import import Patch, patch_after_import
 from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
 OPTIONAL = ("IPython", "wandb")
 """Packages that slime and SGLang import whether or not they use them."""
+
+Patch = Callable[[ModuleType], None]
 
 
 def install() -> None:
@@ -19,7 +28,7 @@ def install() -> None:
     patch_after_import(
         {
             "torch": stand_in_for_cuda_packages,
-            "torch.distributed.rendezvous": _patch("loopback", "listen_on_loopback"),
+            "torch.distributed.rendezvous": listen_on_loopback,
             "slime.utils.accelerator": _patch("slime", "register_cpu"),
             "slime.backends.megatron_utils.arguments": _patch("slime", "choose_dtype"),
             "slime.backends.megatron_utils.initialize": _patch("slime", "accept_numpy_2"),
@@ -57,3 +66,53 @@ def stand_in_for_cuda_packages(_: ModuleType) -> None:
     for the real Triton and would believe a stand-in."""
     importlib.import_module("torch.utils.flop_counter")
     stand_in_for("torchvision", *(["triton"] if importlib.util.find_spec("triton") is None else []))
+
+
+def listen_on_loopback(rendezvous: Any) -> None:
+    """Has torch's TCPStore listen on loopback. It listens on every interface of the machine, whatever address it is
+    given, and anybody may read and write its keys. But it takes a socket that listens already: here one on the address
+    that was given, which is loopback."""
+    store = rendezvous.TCPStore
+
+    def store_on_its_address(*, host_name: str, port: int, is_master: bool = False, **more: Any) -> Any:
+        if is_master:
+            # The port may be taken: by this process, whose stores share it, or by another, and then torch says so.
+            with contextlib.suppress(OSError):
+                more["master_listen_fd"] = socket.create_server((host_name, port)).detach()
+        return store(host_name=host_name, port=port, is_master=is_master, **more)
+
+    rendezvous.TCPStore = store_on_its_address
+
+
+# ---------------------------------------------------------------------------------------------------- after an import
+
+
+class AfterImport(MetaPathFinder):
+    """Finds modules as Python does, and patches them once they have been executed. It imports none itself: some code
+    only asks whether a package is there, and a process that never imports a module never has it patched."""
+
+    def __init__(self, of_modules: Mapping[str, Patch], of_packages: Mapping[str, Patch]) -> None:
+        """of_modules: patches by a module's full name; of_packages: patches for every module of a package, by the
+        package's name, which run before the patch of the module."""
+        self.of_modules, self.of_packages = of_modules, of_packages
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        patches = (self.of_packages.get(fullname.partition(".")[0]), self.of_modules.get(fullname))
+        wanted = [patch for patch in patches if patch is not None]
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path) if wanted else None
+        if spec is None or spec.loader is None:
+            return None  # it is not there, or a package of several folders, or has no patch
+        execute = spec.loader.exec_module
+
+        def execute_and_patch(module: ModuleType) -> None:
+            execute(module)
+            for patch in wanted:
+                patch(module)
+
+        spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
+        return spec
+
+
+def patch_after_import(of_modules: Mapping[str, Patch], of_packages: Mapping[str, Patch]) -> None:
+    """Patches these modules of this process from now on, each when it is imported."""
+    sys.meta_path.insert(0, AfterImport(of_modules, of_packages))

@@ -16,7 +16,6 @@ from slime.backends.megatron_utils.actor import MegatronTrainRayActor
 from sat_slime.plugin.inside import trainer_process, versions
 from sat_slime.plugin.inside.batch_facts import BatchFacts
 from sat_slime.plugin.inside.generating_weights import GeneratingWeights
-from sat_slime.plugin.inside.old_checkpoints import make_loadable
 from sat_slime.plugin.inside.settings import plugin_config, plugin_method, steps_per_rollout
 from sat_slime.plugin.inside.vocabulary import leave_out_padding
 
@@ -33,7 +32,6 @@ class SatTrainRayActor(MegatronTrainRayActor):
             ConfigError: `args.sat_slime` has faults.
         """
         config = plugin_config(args)
-        make_loadable()
         start = super().init(args, role, *positional, **keywords)
         if args.debug_rollout_only or role != "actor":
             return start

@@ -35,7 +35,7 @@ class _Settings:
     """The settings that were read from slime's arguments; they are kept on the arguments.
 
     Megatron pickles its arguments into every checkpoint. This is pickled as None, so that a checkpoint names no class
-    of this package and can be loaded by a version with other modules; whoever unpickles the arguments reads them again.
+    of this package and can be loaded by a version with other modules; whoever unpickles the arguments reads them anew.
     """
 
     config: PluginConfig

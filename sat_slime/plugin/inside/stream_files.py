@@ -16,11 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sat_slime.config.checksums import NAME as CHECKSUMS
-from sat_slime.config.checksums import checksum_faults, in_words, sha256, written_whole
+from sat_slime.config.checksums import checksum_faults, in_words, written_whole
 
-SCHEMA, BEFORE = "sat_slime.queue/2", "sat_slime.queue/1"
-"""The format that is written, and the format before, which has only a checksum of the tensors, in queue.json."""
+SCHEMA = "sat_slime.queue/2"
 GROUPS = ("waiting", "prompts")
 MANY = 16
 """Lists of at least so many numbers are kept as tensors."""
@@ -62,8 +60,7 @@ def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], d
         meta = _verified(folder)
         tensors = load_file(folder / "queue.safetensors")
         waiting, prompts = ([_decode(group, tensors, sample_class) for group in meta[name]] for name in GROUPS)
-        told = meta.get("untold", {})  # folders of earlier versions have none
-        untold = {name: [int(length) for length in told.get(name, [])] for name in ("finished", "dropped")}
+        untold = {name: [int(length) for length in meta["untold"][name]] for name in ("finished", "dropped")}
     except Exception as error:  # damage to JSON, tensors or samples may raise anything
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
@@ -74,17 +71,13 @@ def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], d
 
 
 def _verified(folder: Path) -> dict[str, Any]:
-    """The content of queue.json, once the files are found to be as written. Raises ValueError, OSError or KeyError."""
-    has_checksums = (folder / CHECKSUMS).exists()
-    if has_checksums and (faults := checksum_faults(folder)):
+    """Return the content of queue.json, once the files are found to be as written. Raises ValueError, OSError or
+    KeyError."""
+    if faults := checksum_faults(folder):
         raise ValueError(in_words(faults))
     meta: dict[str, Any] = json.loads((folder / "queue.json").read_text())
-    if meta["schema"] not in (SCHEMA, BEFORE):
+    if meta["schema"] != SCHEMA:
         raise ValueError(f"schema {meta['schema']}, not {SCHEMA}")
-    if meta["schema"] == SCHEMA and not has_checksums:
-        raise ValueError(f"{CHECKSUMS} is missing")
-    if meta["schema"] == BEFORE and sha256(folder / "queue.safetensors") != meta["sha256"]:
-        raise ValueError("queue.safetensors does not match its checksum")
     return meta
 
 

@@ -23,11 +23,11 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import slime_config_errors
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.command import SlimeCommand, flag_errors
-from sat_slime.plugin.launch.files.named_files import reward_errors
 from sat_slime.plugin.launch.flags import KnownFlags
 from sat_slime.plugin.launch.machine import SCRIPT, existing_parent, machine_findings
-from sat_slime.plugin.launch.memory.memory_findings import memory_findings
-from sat_slime.plugin.launch.memory.sizes import machine_sizes, sizes, sizes_of_nodes
+from sat_slime.plugin.launch.memory.memory_fit import memory_findings
+from sat_slime.plugin.launch.memory.memory_sizes import machine_sizes, sizes, sizes_of_nodes
+from sat_slime.plugin.launch.named_files import reward_errors
 from sat_slime.plugin.launch.nodes import needed_paths, node_findings
 from sat_slime.plugin.launch.ray_jobs import JobServer
 from sat_slime.plugin.launch.secrets import secret_names
@@ -133,7 +133,7 @@ def look(functions, marker, paths):
         except BaseException as error:
             failures[path] = f"{{type(error).__name__}}: {{error}}"
     try:
-        from sat_slime.plugin.launch.memory.sizes import machine_sizes
+        from sat_slime.plugin.launch.memory.memory_sizes import machine_sizes
         sizes = machine_sizes()
     except BaseException:
         sizes = {{}}

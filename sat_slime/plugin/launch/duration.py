@@ -1,7 +1,7 @@
 """How long a run of slime takes: seconds of each part of an iteration, and days and GPU-hours of the whole run.
 
 Everything here is a pure function of the settings, of a mean response length, and of what the run has measured so far.
-Rewards are left out: they are computed beside the generation.
+Rewards are left out: they are computed beside the generation. `duration_lines` shows an estimate to a person.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from sat_slime.config.jsonl import number
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.command import spares_recompute
-from sat_slime.plugin.launch.machine import checkpoint_bytes
+from sat_slime.plugin.launch.machine import checkpoint_bytes, checkpoints_on_disk
 from sat_slime.plugin.launch.memory.elements import (
     Cut,
     active_parameters,
@@ -27,7 +27,7 @@ from sat_slime.plugin.launch.memory.elements import (
     parameters,
     stage_tensors,
 )
-from sat_slime.plugin.launch.memory.engine import (
+from sat_slime.plugin.launch.memory.memory_needs import (
     BF16,
     FP32,
     GIB,
@@ -35,7 +35,7 @@ from sat_slime.plugin.launch.memory.engine import (
     engine_weights_bytes,
     kv_bytes_per_token,
 )
-from sat_slime.plugin.launch.memory.sizes import sizes
+from sat_slime.plugin.launch.memory.memory_sizes import sizes
 
 PROBLEMS = 30
 """Problems that an evaluation set is taken to have where its file is not here: those of AIME."""
@@ -393,3 +393,90 @@ def _values(rows: Sequence[Mapping[str, Any]], *keys: str) -> list[float]:
 
 def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+# ------------------------------------------------------------------------------------------------------- for a person
+
+
+def duration_lines(config: SlimeConfig, measured: Measured | None = None, done: int = 0) -> list[str]:
+    """A table with a column for each mean response length, and what was assumed or measured.
+
+    Args:
+        measured: what the run has measured so far.
+        done: iterations that are done.
+    """
+    if not parameters(config.model):
+        return ["no estimate: model.architecture does not tell the model's size"]
+    on_cpu = config.cluster.device == "cpu"
+    if on_cpu and measured is None:
+        return ["no estimate on a CPU before the run has measured its own speeds"]
+    rows: dict[str, Callable[[Estimate], str]] = {
+        "mean response": lambda column: f"{column.length:,.0f} tokens",
+        "generate a batch": lambda column: words(column.parts.generate),
+        "train on it": lambda column: words(column.parts.train),
+        "push, evaluate, save": lambda column: ", ".join(
+            words(part) if part else "–" for part in (column.parts.push, column.parts.evaluate, column.parts.save)
+        ),
+        "an iteration waits for": lambda column: column.bound,
+        f"all {config.pipeline.iterations} iterations": lambda column: words(column.total) + _cost(config, column),
+    }
+    if done:
+        rows["still to be done"] = lambda column: words(column.left)
+    if not on_cpu:
+        asked = config.rollout.concurrent_requests
+        rows["requests in the KV cache"] = lambda column: f"{column.running} of {asked} at once"
+    columns = estimates(config, measured, done)
+    cells = [[label, *(cell(column) for column in columns)] for label, cell in rows.items()]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    return table + _basis(config, measured)
+
+
+def _cost(config: SlimeConfig, column: Estimate) -> str:
+    """GPU-hours, where the GPUs that settings count are some."""
+    if config.cluster.device == "cpu":
+        return ""
+    return f", {column.gpu_hours:,.0f} GPU-hours" if column.gpu_hours >= 10 else f", {column.gpu_hours:.1f} GPU-hours"
+
+
+def _basis(config: SlimeConfig, measured: Measured | None) -> list[str]:
+    """What the table rests on: the KV cache and the disk, and speeds."""
+    given, every, lines = config.estimate, config.checkpoint.every_n_iterations, []
+    if config.cluster.device == "gpu":
+        count, size = checkpoints_on_disk(config), f"{checkpoint_bytes(config) / GIB:,.0f} GiB"
+        lines.append(f"KV cache: {kv_tokens(config):,} tokens an engine; disk: {count} checkpoints of {size}")
+    engines = f"{given.gpu_tb_per_second:g} TB/s read by a GPU of an engine"
+    if given.engine_tokens_per_second:
+        engines = f"{given.engine_tokens_per_second:,.0f} tokens/s an engine"
+    known = measured or Measured(0, 0.0, None, 0.0, None)
+    assumed = [
+        text
+        for value, text in (
+            (known.engine_tokens_per_second, engines),
+            (known.train, f"{given.trainer_tflops:g} TFLOP/s a GPU in training"),
+            (known.push, f"push {given.push_gib_per_second:g} GiB/s"),
+            (known.save if every else 0.0, f"disk {given.disk_gib_per_second:g} GiB/s"),
+        )
+        if value is None
+    ]
+    if measured is not None:
+        lines.append(f"measured: {measured_words(measured)}")
+    if assumed:
+        lines.append(f"assumed (section estimate): {', '.join(assumed)}")
+    return lines
+
+
+def measured_words(measured: Measured) -> str:
+    """`1,820 tokens/s an engine, responses of 9,210 tokens, over 12 iterations`."""
+    speed = measured.engine_tokens_per_second
+    told = f"{speed:,.0f} tokens/s an engine, " if speed else ""
+    return f"{told}responses of {measured.length:,.0f} tokens, over {measured.iterations} iterations"
+
+
+def words(seconds: float) -> str:
+    """A time in a unit that suits it: `7.1 s`, `5.6 min`, `17 h`, `4.7 days`."""
+    for name, size, most in (("s", 1, 90), ("min", 60, 5400), ("h", 3600, 172_800), ("days", 86_400, math.inf)):
+        if seconds < most:
+            value = seconds / size
+            return f"{value:,.0f} {name}" if value >= 10 else f"{value:.1f} {name}"
+    return "–"

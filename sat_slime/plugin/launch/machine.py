@@ -13,9 +13,9 @@ from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.plugin.launch import cpu
 from sat_slime.plugin.launch.command import checkpoint_folder
-from sat_slime.plugin.launch.files.named_files import named_findings, reason_of
 from sat_slime.plugin.launch.memory.elements import parameters
-from sat_slime.plugin.launch.memory.engine import BF16, FP32, GIB
+from sat_slime.plugin.launch.memory.memory_needs import BF16, FP32, GIB
+from sat_slime.plugin.launch.named_files import named_findings, reason_of
 from sat_slime.plugin.launch.saved import newest_iteration
 from sat_slime.plugin.launch.stop_tokens import stop_findings
 

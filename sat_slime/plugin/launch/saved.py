@@ -8,14 +8,12 @@ latest_checkpointed_iteration.txt names the one that a job goes on from.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import shutil
 from collections.abc import Container, Iterable
 from pathlib import Path
 
-from sat_slime.config.checksums import NAME as CHECKSUMS
 from sat_slime.config.checksums import checksum_faults, in_words
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.plugin.inside.stream_files import queue_folder
@@ -68,19 +66,10 @@ def fault(checkpoints: Path, iteration: int) -> str | None:
 
 
 def _queue_fault(queue: Path) -> str | None:
-    if not queue.is_dir() or _is_of_earlier_version(queue):
+    if not queue.is_dir():
         return None
     faults = checksum_faults(queue)
     return f"{queue} is damaged: {in_words(faults)}" if faults else None
-
-
-def _is_of_earlier_version(queue: Path) -> bool:
-    """Whether an earlier version of this package wrote the queue: it has only a checksum of the tensors, in queue.json,
-    which the job checks."""
-    try:
-        return not (queue / CHECKSUMS).exists() and "sha256" in json.loads((queue / "queue.json").read_text())
-    except (OSError, ValueError):
-        return False
 
 
 def newest_whole(checkpoints: Path) -> int:

@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,32 @@ from sat_slime.plugin.launch.command import (
 )
 from sat_slime.plugin.launch.flags import KnownFlags, flags_by_name, recorded_flags
 from sat_slime.plugin.launch.machine import hf_findings
-from sat_slime.plugin.launch.refusals import Origin, Refusal, refusal_line, shown
+from sat_slime.plugin.launch.parser_process import Refusal
 
 TIMEOUT_S = 200
 """Seconds that slime's parser may take: it imports torch, SGLang and Megatron."""
 PACKAGE = Path(__file__).parents[3]
 """The folder that holds this package."""
+TOLD_IN_WORDS = ("AssertionError", "ValueError", "SystemExit", "FileNotFoundError")
+"""Exceptions whose message says what is wrong without their name."""
+MOST_KEYS, MOST_CHARACTERS = 4, 30
+"""How many settings a line names, and how long a value may be to be shown."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The setting that one of slime's arguments comes from."""
+
+    key: str
+    """The dotted key; `extra_args.FLAG` where the argument is not set, and could be."""
+    value: str | None = None
+    """The setting's value as shown to a person; None: not set, or too long."""
+    is_set: bool = True
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the user names a flag or a variable of slime's, which the command can do without."""
+        return self.key.startswith(("extra_args.", "cluster.env."))
 
 
 @dataclass(frozen=True)
@@ -153,6 +173,7 @@ def _run_parser(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str,
 
 
 def refusal_lines(config: SlimeConfig, arguments: Sequence[Argument], told: Mapping[str, Any]) -> Iterator[str]:
+    """Yields a line for what slime refuses, and one for each fault that our driver found, named by our settings."""
     origins = Origins(config, arguments, told["arguments"])
     if told["refusal"]:
         yield refusal_line(_refusal(told["refusal"]), origins)
@@ -200,3 +221,61 @@ class Origins:
                 return None
             value = value[part] if inside else getattr(value, part)
         return shown(value)
+
+
+def refusal_line(refusal: Refusal, origin: Callable[[str], Origin | None]) -> str:
+    """One line that names the settings that a refusal is about, with slime's words and what is known of the remedy.
+
+    origin: the setting of one of slime's arguments, or of an environment variable; None for what is neither, and for
+    what no setting gives.
+    """
+    about, around = (_distinct(map(origin, names)) for names in (refusal.names, refusal.around))
+    given = [one for one in around if one.is_set]
+    named = [one for one in about if one.is_set] or given or about
+    own = [one for one in named if one.is_own] or [one for one in given if one.is_own][:1]
+    *others, last = [_told(one) for one in _distinct([*named[:MOST_KEYS], *own])] or [""]
+    subject = f"{', '.join(others)} and {last}" if others else last
+    place = "" if named else f" ({refusal.where})" if refusal.where else ""
+    said = f"slime refuses the command: {_reason(refusal)}{place}{_remedy(refusal, origin, own)}"
+    return f"{subject}: {said}" if subject else said
+
+
+def _distinct(origins: Iterable[Origin | None]) -> list[Origin]:
+    return list({one.key: one for one in origins if one is not None}.values())
+
+
+def _told(origin: Origin) -> str:
+    if origin.value is not None:
+        return f"{origin.key} is {origin.value}"
+    return origin.key if origin.is_set else f"{origin.key} is not set"
+
+
+def _reason(refusal: Refusal) -> str:
+    if refusal.message:
+        said = refusal.message.rstrip(".")
+        return said if refusal.kind in TOLD_IN_WORDS else f"{refusal.kind}: {said}"
+    if refusal.kind == "AssertionError":
+        return f"it must be that {refusal.condition}"
+    return f"{refusal.kind} in {refusal.condition}" if refusal.condition else refusal.kind
+
+
+def _remedy(refusal: Refusal, origin: Callable[[str], Origin | None], own: Sequence[Origin]) -> str:
+    first, second = ([origin(name) for name in names] for names in refusal.of)
+    remedies = []
+    if refusal.must == "multiple" and all(one is not None and one.is_set for one in [*first, *second]):
+        remedies.append(f"make {_product(first)} a multiple of {_product(second)}")
+    elif refusal.must == "set" and first[0] is not None and first[0].is_own and not first[0].is_set:
+        remedies.append(f"set {first[0].key}")
+    if own:  # slime runs without what is passed on to it by the flag's name
+        remedies.append(f"leave {own[-1].key} out")
+    return f": {', or '.join(remedies)}" if remedies else ""
+
+
+def _product(origins: Sequence[Origin | None]) -> str:
+    return " x ".join(one.key for one in _distinct(origins))
+
+
+def shown(value: object) -> str | None:
+    """A setting's value as a line shows it; None where it is too long for one."""
+    text = str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+    return text if len(text) <= MOST_CHARACTERS else None

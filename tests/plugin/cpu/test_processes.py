@@ -134,7 +134,7 @@ print(arguments._set_default_megatron_args(N(fp16=False)).bf16, arguments.set_de
 
 @pytest.mark.parametrize("module, found", [("package", True), ("missing", False)])
 def test_only_what_is_there_is_patched(tmp_path, monkeypatch, module, found):
-    from sat_slime.plugin.cpu.after_import import AfterImport
+    from sat_slime.plugin.cpu.processes import AfterImport
 
     package(tmp_path, "package", "value = 1")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -7,10 +7,10 @@ from sat_slime.config import load_config
 from sat_slime.plugin.launch import checks, machine
 from sat_slime.plugin.launch.checks import called_functions, cluster_findings, here, read_report, secret_errors
 from sat_slime.plugin.launch.command import slime_command
-from sat_slime.plugin.launch.files.named_files import data_problem
 from sat_slime.plugin.launch.machine import machine_findings, model_mismatches, newest_iteration
-from sat_slime.plugin.launch.memory.engine import GIB
-from sat_slime.plugin.launch.memory.memory_table import ROWS
+from sat_slime.plugin.launch.memory.memory_fit import ROWS
+from sat_slime.plugin.launch.memory.memory_needs import GIB
+from sat_slime.plugin.launch.named_files import data_problem
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 STAND_IN = Path(__file__).parents[1] / "stand_in"

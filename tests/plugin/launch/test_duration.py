@@ -12,6 +12,7 @@ from sat_slime.plugin.launch.duration import (
     Measured,
     Parts,
     decode_seconds,
+    duration_lines,
     estimate,
     estimates,
     evaluation_seconds,
@@ -25,8 +26,8 @@ from sat_slime.plugin.launch.duration import (
     running_requests,
     save_seconds,
     training_seconds,
+    words,
 )
-from sat_slime.plugin.launch.duration_text import duration_lines, words
 
 TOLERANCE = 0.2
 """The error that an estimate from a run's own speeds may have."""

@@ -8,11 +8,9 @@ from sat_slime.config import load_config
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import slime_config_errors, slime_config_warnings
 from sat_slime.config.starters import CONFIGS
-from sat_slime.plugin.launch.memory.engine import GIB
-from sat_slime.plugin.launch.memory.memory_findings import memory_findings
-from sat_slime.plugin.launch.memory.memory_table import training_memory_text
-from sat_slime.plugin.launch.memory.needs import training_need
-from sat_slime.plugin.launch.memory.sizes import sizes
+from sat_slime.plugin.launch.memory.memory_fit import memory_findings, training_memory_text
+from sat_slime.plugin.launch.memory.memory_needs import GIB, training_need
+from sat_slime.plugin.launch.memory.memory_sizes import sizes
 
 RECIPES = sorted(CONFIGS.glob("recipes/*.yaml"))
 GPUS = {"2gpus": 2, "8gpus": 8, "16gpus": 16}

@@ -18,8 +18,8 @@ from sat_slime.plugin.launch import slimes_parser
 from sat_slime.plugin.launch.checks import parser_findings, refused_settings, settings_errors
 from sat_slime.plugin.launch.command import flag_errors, run_folder, slime_arguments
 from sat_slime.plugin.launch.flags import Flag, recorded_flags
-from sat_slime.plugin.launch.refusals import Refusal, read_statement, refusal_line
-from sat_slime.plugin.launch.slimes_parser import Answer, Origins, ask_slime, asked_words, refusal_lines
+from sat_slime.plugin.launch.parser_process import Refusal, read_statement
+from sat_slime.plugin.launch.slimes_parser import Answer, Origins, ask_slime, asked_words, refusal_line, refusal_lines
 
 # ------------------------------------------------------------------------------- a statement's arguments, without slime
 

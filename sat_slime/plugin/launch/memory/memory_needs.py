@@ -1,4 +1,5 @@
-"""The bytes that a run of slime needs at most at one time: on a GPU that trains, and in the memory of a training node.
+"""The bytes that a run of slime needs at most at one time: on a GPU that trains, on one of an engine, and in the memory
+of a training node.
 
 Lines of source are those of slime 624b824a8 and of its Megatron-LM. Not counted are a GPU's CUDA context and NCCL's
 buffers, kernels' own, experts that are chosen more often than others, gaps of the allocator; on the host the processes
@@ -16,15 +17,20 @@ from sat_slime.config.slime_checks import context_tokens
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.command import spares_recompute
 from sat_slime.plugin.launch.memory.elements import (
+    Cut,
     Tensors,
     elements,
+    moe_layers,
     padded_vocabulary,
     rank_tensors,
     stage_layers,
+    stage_tensors,
 )
-from sat_slime.plugin.launch.memory.engine import BF16, FP32, GIB, MIB, engine_weights_bytes, kv_bytes_per_token
 
-INT64, INT32 = 8, 4
+BF16, FP32, INT64, INT32 = 2, 4, 8, 4
+"""Bytes of a number."""
+GIB = 2**30
+MIB = 2**20
 PROMPT_TOKENS = 1024
 """The length in tokens that a prompt is taken to have where rollout.max_prompt_tokens is unset."""
 SAMPLE_BYTES = (8 + 28) + 8 + (8 + 24)
@@ -193,6 +199,47 @@ def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
     # sent to experts: before and after the exchange, both ways, and between the two matrices
     numbers += model.experts_per_token * (4 * hidden + 3 * model.expert_ffn_size) * rank
     return BF16 * numbers + 3 * FP32 * model.experts * rank
+
+
+# ---------------------------------------------------------------------------------------------------------- an engine
+
+
+def engine_weights_bytes(config: SlimeConfig) -> int:
+    """Bytes of the weights on one GPU of an engine: tensor parallelism cuts the experts, too."""
+    model, gpus = config.model, config.rollout.gpus_per_engine
+    shared = stage_tensors(model, Cut(tensor=gpus, expert_tensor=gpus), 0, moe_layers(model))
+    return _width(config) * elements(shared)
+
+
+def kv_bytes_per_token(config: SlimeConfig) -> int:
+    """Bytes of a token's keys and values on one GPU of an engine. A head is not cut: with more GPUs than heads each
+    holds one (sglang/srt/configs/model_config.py, get_num_kv_heads). Latent attention keeps one vector, on every GPU.
+    """
+    model = config.model
+    if model.architecture.get("multi-latent-attention"):
+        sizes = (model.architecture.get(flag) for flag in ("kv-lora-rank", "qk-pos-emb-head-dim"))
+        latent = sum(size if isinstance(size, int) else default for size, default in zip(sizes, (512, 64), strict=True))
+        return _width(config) * model.layers * latent
+    heads = max(1, model.kv_heads // config.rollout.gpus_per_engine)
+    return _width(config) * 2 * model.layers * heads * model.head_dim
+
+
+def engine_kv_tokens(config: SlimeConfig, gpu_bytes: float) -> int:
+    """Tokens that an engine's KV cache holds on GPUs of `gpu_bytes`: what `rollout.memory_fraction` leaves beside the
+    weights (sglang/srt/model_executor/model_runner_kv_cache_mixin.py, _profile_available_bytes). 0: the weights alone
+    are too large."""
+    room = config.rollout.memory_fraction * gpu_bytes - engine_weights_bytes(config)
+    return max(0, int(room / max(kv_bytes_per_token(config), 1)))
+
+
+def _width(config: SlimeConfig) -> int:
+    return FP32 if config.cluster.device == "cpu" and config.cluster.cpu_dtype == "float32" else BF16
+
+
+def engine_need(config: SlimeConfig) -> Need:
+    """What an engine's GPU must hold within `rollout.memory_fraction`; SGLang fills the rest with its KV cache."""
+    longest = longest_tokens(config) * kv_bytes_per_token(config)
+    return Need((Part("weights", engine_weights_bytes(config)), Part("KV of the longest response", longest)))
 
 
 # ------------------------------------------------------------------------------------------------ a training node

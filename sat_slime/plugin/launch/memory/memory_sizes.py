@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.plugin.launch.memory.engine import GIB, MIB
+from sat_slime.plugin.launch.memory.memory_needs import GIB, MIB
 
 KINDS = ("gpu", "host", "shm", "store")
 ASSUMED_GPU_BYTES = 79.1 * GIB

@@ -6,8 +6,14 @@ import subprocess
 
 import pytest
 
-from sat_slime.plugin.launch.memory.engine import GIB, MIB
-from sat_slime.plugin.launch.memory.sizes import gpu_memory, host_memory, machine_sizes, shared_memory, sizes_of_nodes
+from sat_slime.plugin.launch.memory.memory_needs import GIB, MIB
+from sat_slime.plugin.launch.memory.memory_sizes import (
+    gpu_memory,
+    host_memory,
+    machine_sizes,
+    shared_memory,
+    sizes_of_nodes,
+)
 
 
 @pytest.fixture

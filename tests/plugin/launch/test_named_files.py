@@ -5,14 +5,14 @@ import pytest
 import yaml
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch.files.named_files import (
+from sat_slime.plugin.launch.machine import chat_template, filesystem, model_mismatches, template_findings
+from sat_slime.plugin.launch.named_files import (
     REWARDS,
     defined_names,
     named_findings,
     reward_errors,
     slime_rewards,
 )
-from sat_slime.plugin.launch.machine import chat_template, filesystem, model_mismatches, template_findings
 
 CONFIGS = Path(__file__).parents[4] / "configs"
 STAND_IN = Path(__file__).parents[2] / "stand_in"

@@ -5,13 +5,17 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch.memory.engine import (
+from sat_slime.plugin.launch.memory.memory_needs import (
     GIB,
     engine_kv_tokens,
     engine_weights_bytes,
+    host_need,
     kv_bytes_per_token,
+    routes_bytes,
+    store_need,
+    training_need,
+    weight_copies,
 )
-from sat_slime.plugin.launch.memory.needs import host_need, routes_bytes, store_need, training_need, weight_copies
 
 CONFIGS = Path(__file__).parents[4] / "configs"
 EXPERTS = 48 * 128 * 3 * 2048 * 768

@@ -1,1 +1,0 @@
-"""Checks of the files that settings name besides the model."""
