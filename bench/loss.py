@@ -100,7 +100,7 @@ def make_batch(tokens: int, response: int, width: int, device: torch.device) -> 
 def loss_and_gradient(method: str | None, estimator: str, batch: dict, logits: torch.Tensor) -> None:
     from slime.backends.megatron_utils.loss import get_log_probs_and_entropy, loss_function
 
-    from sat_slime.plugin.inside import step_metrics
+    from sat_slime.plugin.inside.trainer_state import current
 
     args = arguments(method, estimator)
     if "rollout_log_probs" not in batch:
@@ -117,7 +117,7 @@ def loss_and_gradient(method: str | None, estimator: str, batch: dict, logits: t
     loss, _, _ = loss_function(args, dict(batch), 1, len(batch["tokens"]), leaf)
     loss.backward()
     if method is not None:
-        step_metrics.drain(None)
+        current().end_step(None)
 
 
 def arguments(method: str | None, estimator: str) -> Namespace:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from sat_slime.objective import policy_surrogate
 from sat_slime.objective.ratio import denominator_log_probs
-from sat_slime.plugin.inside import step_metrics, step_threshold
 from sat_slime.plugin.inside.settings import plugin_method
 from sat_slime.plugin.inside.tokens import Batch, context_group, token_batch
+from sat_slime.plugin.inside.trainer_state import current, join_step_metrics
 
 
 def policy_loss(
@@ -28,7 +28,7 @@ def policy_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss of one micro-batch, and the metrics that slime's own loss has.
 
-    All other metrics go to step_metrics, which reduces each as its kind demands.
+    All other metrics go to the state of the trainer, which reduces each as its kind demands.
 
     Args:
         logits: (1, T, vocabulary / tensor-parallel ranks) fp32.
@@ -40,7 +40,8 @@ def policy_loss(
         RuntimeError: so do the facts of its responses, or the threshold of the step.
     """
     method = plugin_method(args)
-    step_metrics.install()
+    join_step_metrics()
+    state = current()
     total_lengths, response_lengths = batch["total_lengths"], batch["response_lengths"]
     _, scored = slime_loss.get_log_probs_and_entropy(
         logits,
@@ -55,9 +56,9 @@ def policy_loss(
     if capture := getattr(slime_loss, "_maybe_capture_log_probs", None):  # only slime after v0.3.1 has it
         capture(batch, log_probs)
 
-    tokens, d = token_batch(method, batch, log_probs)
+    tokens, d = token_batch(method, batch, log_probs, state.responses)
     now = tokens.log_probs
-    surrogate = policy_surrogate(method, tokens, group=context_group(), quantile=step_threshold.current(method), d=d)
+    surrogate = policy_surrogate(method, tokens, group=context_group(), quantile=state.threshold_for(method), d=d)
 
     reduce_policy = _policy_reducer(args, batch) or sum_of_sample_mean
     pg_loss = reduce_policy(-surrogate.values)
@@ -86,7 +87,7 @@ def policy_loss(
         metrics["train_rollout_logprob_abs_diff"] = sum_of_sample_mean(difference.abs())
     if now.numel() == 0:
         loss = loss + 0 * logits.sum()  # the backward pass of this rank still has collectives to take part in
-    step_metrics.record(batch, method, tokens, surrogate, has_rollout=bool(rollout))
+    state.step_metrics.record(batch, method, tokens, surrogate, has_rollout=bool(rollout))
     return loss, {name: value.detach().clone() for name, value in metrics.items()}
 
 

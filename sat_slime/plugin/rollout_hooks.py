@@ -23,7 +23,8 @@ from sat_slime.plugin import reward
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.routed_experts import fault, narrow, routed_layers, stand_in, strangers
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method, steps_per_rollout
-from sat_slime.plugin.inside.step_files import StepFile, slime_module
+from sat_slime.plugin.inside.slime_access import slime_function
+from sat_slime.plugin.inside.step_files import StepFile
 from sat_slime.rollout.staleness import STREAM_METRICS
 
 logger = logging.getLogger(__name__)
@@ -146,11 +147,22 @@ def log_rollout(
             ours["time/rollout"] = rollout_time
         needs_rewards = "rewards" in plugin_method(args).needs
         rewards = [_reward(args, sample) for sample in samples] if needs_rewards else None
-        if reason := versions.load(samples, ours, rewards):
+        if reason := _stays_untaken(args) or versions.send_origins(samples, ours, rewards):
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
     if verified := reward.drain_metrics():
-        _track(args, {**verified, "rollout/step": slime_module("metric_utils").compute_rollout_step(args, rollout_id)})
+        _track(args, {**verified, "rollout/step": slime_function("compute_rollout_step")(args, rollout_id)})
     return False
+
+
+def _stays_untaken(args: Namespace) -> str | None:
+    """Return the reason why slime would take what travels with a response for its turns and fail as it logs them, or
+    None."""
+    taken = getattr(args, DRIVEN, False) or getattr(args, "custom_megatron_init_path", None) is not None
+    if taken or not getattr(args, "log_multi_turn", False):
+        return None
+    return (
+        "no hook takes it before --log-multi-turn: add --custom-megatron-init-path sat_slime.plugin.train_hooks.install"
+    )
 
 
 def _reward(args: Namespace, sample: Any) -> float:
@@ -193,7 +205,7 @@ def log_eval(
     # slime evaluates after the training of a rollout; before the first, train.py evaluates too.
     trained = rollout_id + 1 if _generated >= rollout_id else rollout_id
     step = trained * steps_per_rollout(args)
-    slime_step = {"eval/step": slime_module("metric_utils").compute_rollout_step(args, rollout_id)}
+    slime_step = {"eval/step": slime_function("compute_rollout_step")(args, rollout_id)}
     known, rows = versions.are_steps(args, config.hooks), []
     for dataset, result in data.items():
         samples = result.get("samples") or []
@@ -268,7 +280,7 @@ def _weights_step(samples: Sequence[Any], dataset: str) -> int | None:
 def _track(args: Namespace, metrics: dict[str, Any]) -> None:
     """Sends metrics to slime's TensorBoard and Weights & Biases; the one key that ends in /step is their x axis."""
     step_key = next(key for key in metrics if key.endswith("/step"))
-    slime_module("logging_utils").log(args, metrics, step_key=step_key)
+    slime_function("log")(args, metrics, step_key=step_key)
 
 
 @functools.cache

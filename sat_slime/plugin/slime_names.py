@@ -41,10 +41,16 @@ class Form:
     """How each version was seen: TREE, the commit of the file that was read, `called in FILE COMMIT`, FORK, UNREAD."""
     body: tuple[str, ...] = ()
     """Texts that its body must have in it, as ast.unparse writes them."""
+    imported_by: str = ""
+    """The module in whose names slime looks it up, where that is not its own."""
 
     @property
     def module(self) -> str:
         return self.place.partition(":")[0]
+
+    @property
+    def looked_up_in(self) -> str:
+        return self.imported_by or self.module
 
     @property
     def file(self) -> str:
@@ -96,10 +102,8 @@ def _newest(place: str, newest: str, *body: str) -> Form:
     return Form(place, {NEWEST: newest}, body)
 
 
-def _logging(use: Use, why: str, call: str, newest: str) -> Name:
-    return _need(
-        use, why, _since_main(f"observability.logging_utils:{call}", newest), _v031(f"utils.logging_utils:{call}")
-    )
+def _observed(use: Use, why: str, place: str, newest: str) -> Name:
+    return _need(use, why, _since_main(f"observability.{place}", newest), _v031(f"utils.{place}"))
 
 
 _ACTOR = "backends.megatron_utils.actor:MegatronTrainRayActor"
@@ -132,9 +136,9 @@ _DRIVER = (
         _newest("utils.arguments:parse_args(return_restore_plan)", "0b0c277d"),
         _trees("utils.arguments:parse_args()"),
     ),
-    _logging("calls", "the driver's log", "configure_logger()", _IN_TRAIN),
-    _logging("calls", "trackers", "init_tracking(args)", _IN_TRAIN),
-    _logging("calls", "trackers", "finish_tracking(args)", _IN_TRAIN),
+    _observed("calls", "the driver's log", "logging_utils:configure_logger()", _IN_TRAIN),
+    _observed("calls", "trackers", "logging_utils:init_tracking(args)", _IN_TRAIN),
+    _observed("calls", "trackers", "logging_utils:finish_tracking(args)", _IN_TRAIN),
     _need("calls", "GPUs", _all(f"{_GROUPS}:create_placement_groups(args)", "13b347f8")),
     _need(
         "calls",
@@ -262,12 +266,12 @@ _TRAINER = (
         "a step's metrics are logged",
         _all(f"{_MODEL}:train", "d0a9ecfd", "logging_utils.log(args, log_dict, step_key='train/step')"),
     ),
-    _logging("wraps", "slime's numbers into metrics.jsonl", "log(args metrics step_key)", _IN_MODEL),
+    _observed("wraps", "slime's numbers into metrics.jsonl", "logging_utils:log(args metrics step_key)", _IN_MODEL),
     _need(
         "wraps",
         "metrics that are no means",
         _since_main(f"observability.train_metric_utils:{_STEP_METRICS}", _IN_MODEL),
-        _v031(f"{_CP}:{_STEP_METRICS}"),
+        Form(f"{_CP}:{_STEP_METRICS}", {V031: TREE}, imported_by=_MODEL),
     ),
 )
 
@@ -347,6 +351,7 @@ _ROUTES = (
 )
 
 _ROLLOUT = (
+    _observed("calls", "the x axis of slime's trackers", "metric_utils:compute_rollout_step(args rollout_id)", UNREAD),
     _need(
         "is called by",
         "each sample as it arrives",

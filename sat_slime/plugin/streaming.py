@@ -11,6 +11,7 @@ import asyncio
 import logging
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import httpx
 from slime.rollout import sglang_rollout
@@ -19,21 +20,19 @@ from slime.utils.async_utils import run
 from slime.utils.http_utils import get, get_rollout_num_engines
 from slime.utils.types import Sample
 
-try:
-    from slime.data.data_source import RolloutDataSourceWithBuffer  # after slime's pull request 2391
-except ModuleNotFoundError:
-    from slime.rollout.data_source import RolloutDataSourceWithBuffer
-
 from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.slime_checks import NOT_STREAMED
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.settings import plugin_config, steps_per_rollout
+from sat_slime.plugin.inside.slime_access import slime_function
 from sat_slime.plugin.inside.stream import Samples, Stream
 from sat_slime.plugin.inside.stream_files import queue_folder, read_queue, write_queue
 from sat_slime.rollout.staleness import StalenessBound
 
 logger = logging.getLogger(__name__)
+
+RolloutDataSourceWithBuffer: Any = slime_function("RolloutDataSourceWithBuffer")
 
 
 def generate_rollout(

@@ -20,11 +20,11 @@ from typing import Any
 from torch import Tensor
 
 from sat_slime.config.plugin_schema import HooksConfig
-from sat_slime.plugin.inside import trainer_process, versions
-from sat_slime.plugin.inside.batch_facts import BatchFacts
+from sat_slime.plugin.inside import trainer_state, versions
 from sat_slime.plugin.inside.generating_weights import OldActorBackuper
-from sat_slime.plugin.inside.patching import wrap_once
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, steps_per_rollout
+from sat_slime.plugin.inside.slime_access import wrap_once
+from sat_slime.plugin.inside.trainer_state import TrainerState
 from sat_slime.plugin.probe import probe_slime
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class _State:
 
     actor: Any = None
     """slime's MegatronTrainRayActor; None as long as no hooks are installed in it."""
-    facts: BatchFacts = field(default_factory=BatchFacts)
+    trainer: TrainerState = field(default_factory=TrainerState)
     pushed: int | None = None
     """Optimizer steps of the weights of the last push; None where versions are not steps."""
     has_pushed: bool = False
@@ -71,14 +71,14 @@ def install(args: Namespace) -> None:
     if problems := probe_slime(own_script=True):
         raise RuntimeError("\n".join(problems))
     _state = _State(actor=actor)
-    tell = trainer_process.teller(actor._rank == 0)
+    announce = trainer_state.announcer(actor._rank == 0)
     hooks = config.hooks
     _follow_steps(names)
     _wrap_training(args)
-    _wrap_loading(args, hooks, tell)
-    evaluates_first, _state.evaluates_last = _evaluates(args, hooks, tell)
+    _wrap_loading(args, hooks, announce)
+    evaluates_first, _state.evaluates_last = _evaluates(args, hooks, announce)
     _follow_pushes(args, names, versions.are_steps(args, hooks), evaluates_first)
-    trainer_process.prepare(args, _state.facts, tell)
+    trainer_state.prepare(args, _state.trainer, announce)
 
 
 def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any]) -> None:
@@ -89,26 +89,26 @@ def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any]) 
         RuntimeError: the replayed routes are not those of the tokens.
     """
     if not getattr(args, DRIVEN, False):
-        _state.facts.scored(args, rollout_id, rollout_data, _state.actor)
+        _state.trainer.scored(args, rollout_id, rollout_data, _state.actor)
 
 
 def rollout_facts() -> dict[str, float]:
     """Numbers of the rollout batch in training, the same on all ranks: reward/mean, response/length_mean,
     tokens/response_total; lag/mean, lag/min, lag/max, lag/generation_mean and lag/queue_mean over tokens at its first
     optimizer step, where known; routing/agreement under R3. Empty before the first batch."""
-    return dict(trainer_process.facts().numbers)
+    return dict(trainer_state.current().batch_metrics)
 
 
 def lags() -> list[int] | None:
     """Optimizer steps between the generating weights and those at the first step on this batch, for each sample of
     this rank; None where unknown. Where several weights generated a response, the oldest count."""
-    return trainer_process.facts().lags
+    return trainer_state.current().lags
 
 
 def token_lags() -> list[Tensor] | None:
     """(T,) lags of the response tokens of each sample of this rank, in optimizer steps as for `lags`; None where
     unknown. Where only the oldest version of a response is known it counts for all of its tokens."""
-    return trainer_process.facts().token_lags
+    return trainer_state.current().token_lags
 
 
 def _calling_trainer() -> tuple[Any, dict[str, Any]] | None:
@@ -128,7 +128,7 @@ def _follow_steps(names: dict[str, Any]) -> None:
         def initialize_model_and_optimizer(args: Namespace, role: str = "actor") -> Any:
             *built, loaded_rollout_id = build(args, role)
             start = args.start_rollout_id if args.start_rollout_id is not None else loaded_rollout_id + 1
-            _state.facts.steps = start * steps_per_rollout(args)
+            _state.trainer.steps = start * steps_per_rollout(args)
             return *built, loaded_rollout_id
 
         return initialize_model_and_optimizer
@@ -139,11 +139,11 @@ def _follow_steps(names: dict[str, Any]) -> None:
 def _wrap_training(args: Namespace) -> None:
     def around(train: Callable[..., Any]) -> Callable[..., Any]:
         def train_actor(rollout_id: int, rollout_data: dict[str, Any], *positional: Any, **keywords: Any) -> Any:
-            _state.facts.begin(rollout_data)
+            _state.trainer.begin(rollout_data)
             _note_in_flight()
             steps = len(rollout_data["num_microbatches"])
             trained = train(rollout_id, rollout_data, *positional, **keywords)
-            _state.facts.trained(args, rollout_id, steps)
+            _state.trainer.trained(args, rollout_id, steps)
             if _state.evaluates_last and rollout_id == args.num_rollout - 1:
                 _evaluate_final(_state.actor, args, rollout_id)
             return trained
@@ -157,11 +157,11 @@ def _note_in_flight() -> None:
     """Tells the keeper of `old_actor` whether the engines generated this batch before or after the last push."""
     backuper = getattr(_state.actor, "weights_backuper", None)
     if isinstance(backuper, OldActorBackuper):
-        made_by = _state.facts.generated_by
+        made_by = _state.trainer.generated_by
         backuper.batch_is_of_pushed_weights = made_by is not None and made_by == _state.pushed
 
 
-def _wrap_loading(args: Namespace, hooks: HooksConfig, tell: Callable[..., None]) -> None:
+def _wrap_loading(args: Namespace, hooks: HooksConfig, announce: Callable[..., None]) -> None:
     """Wraps the loading of side models (reference, teacher, old actor). slime loads them into the model that it trains
     and then pushes that, so the actor's weights return after each; and the copy of `old_actor` is deferred."""
     actor = _state.actor
@@ -169,9 +169,9 @@ def _wrap_loading(args: Namespace, hooks: HooksConfig, tell: Callable[..., None]
         hooks.checkpoint_denominator and getattr(args, "keep_old_actor", False) and args.update_weights_interval > 1
     )
     if hooks.ref_weights_first:
-        tell("ref_weights_first", "the actor's weights return after each side model (slime issue 1695)")
+        announce("ref_weights_first", "the actor's weights return after each side model (slime issue 1695)")
     if defers:
-        tell("checkpoint_denominator", "old_actor follows a push once the batch in flight is scored")
+        announce("checkpoint_denominator", "old_actor follows a push once the batch in flight is scored")
 
     def around(load: Callable[[str, str], None]) -> Callable[[str, str], None]:
         def load_other_checkpoint(model_tag: str, path: str) -> None:
@@ -197,12 +197,12 @@ def _follow_pushes(args: Namespace, names: dict[str, Any], numbers: bool, evalua
     def around(push: Callable[[Any], None]) -> Callable[[Any], None]:
         def update_weights(updater: Any) -> None:
             if numbers:
-                updater.weight_version = _state.facts.steps - 1
+                updater.weight_version = _state.trainer.steps - 1
             push(updater)
             if numbers:
-                _state.pushed = _state.facts.steps
+                _state.pushed = _state.trainer.steps
             is_first, _state.has_pushed = not _state.has_pushed, True
-            if evaluates_first and is_first and _state.facts.steps == 0:
+            if evaluates_first and is_first and _state.trainer.steps == 0:
                 _evaluate_initial(_state.actor, args)
 
         return update_weights
@@ -211,7 +211,7 @@ def _follow_pushes(args: Namespace, names: dict[str, Any], numbers: bool, evalua
         wrap_once(names[name], "update_weights", around)
 
 
-def _evaluates(args: Namespace, hooks: HooksConfig, tell: Callable[..., None]) -> tuple[bool, bool]:
+def _evaluates(args: Namespace, hooks: HooksConfig, announce: Callable[..., None]) -> tuple[bool, bool]:
     """Whether the hooks evaluate the initial weights, and whether they evaluate the final ones."""
     if getattr(args, "eval_interval", None) is None:
         return False, False
@@ -220,7 +220,7 @@ def _evaluates(args: Namespace, hooks: HooksConfig, tell: Callable[..., None]) -
     for hook in [hook for hook, is_on in wanted.items() if is_on]:
         which = "initial" if hook == "evaluate_first" else "final"
         left_out = "left out: slime's driver has a part in a push, or engines share GPUs with the trainer"
-        tell(hook, f"the {which} weights are evaluated" if possible else left_out, is_on=possible)
+        announce(hook, f"the {which} weights are evaluated" if possible else left_out, is_on=possible)
     return possible and hooks.evaluate_first, possible and hooks.evaluate_last
 
 

@@ -13,7 +13,7 @@ from hook_samples import StandIn
 from real_slime import MISSING, NEEDS
 
 from sat_slime.plugin import rollout_hooks
-from sat_slime.plugin.inside import step_metrics
+from sat_slime.plugin.inside import trainer_state
 
 
 def pytest_configure(config):
@@ -35,8 +35,7 @@ def skip_without(mark):
 @pytest.fixture(autouse=True)
 def nothing_of_another_test(monkeypatch):
     """Clears what the trainer keeps of a step in its process: all tests share one process."""
-    monkeypatch.setattr(step_metrics, "_facts", {})
-    monkeypatch.setattr(step_metrics, "_step", step_metrics._Step())
+    monkeypatch.setattr(trainer_state, "_current", trainer_state.TrainerState())
 
 
 @pytest.fixture(params=["stand-in", "slime"])

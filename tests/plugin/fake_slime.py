@@ -43,12 +43,12 @@ def install_where_missing() -> None:
 
 def remove() -> None:
     """Takes the stand-in out of sys.modules again, with the modules that were imported on top of it."""
-    from sat_slime.plugin.inside import step_metrics
+    from sat_slime.plugin.inside import slime_access
 
     if not is_real():
         for name in [*MODULES, "sat_slime.plugin.loss", "sat_slime.plugin.inside.tokens"]:
             sys.modules.pop(name, None)
-        step_metrics.reducer_place.cache_clear()
+        slime_access.locate.cache_clear()
 
 
 # slime.utils

@@ -20,9 +20,10 @@ import torch
 
 from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.plugin import driver, rollout_hooks, train_hooks
-from sat_slime.plugin.inside import trainer_process
-from sat_slime.plugin.inside.batch_facts import BatchFacts
+from sat_slime.plugin.inside import trainer_state
 from sat_slime.plugin.inside.host import Host
+from sat_slime.plugin.inside.trainer_state import TrainerState
+from sat_slime.plugin.inside.versions import Origin
 
 REFERENCE = -1.0
 """The reference model's number."""
@@ -71,7 +72,7 @@ class Recorder:
         data["batch"]["scored_by"][prefix] = self.model.item()
 
     def train(self, data: dict[str, Any], steps: int) -> None:
-        data["batch"] |= {"trained": self.model.item(), "facts": dict(trainer_process.facts().numbers)}
+        data["batch"] |= {"trained": self.model.item(), "facts": dict(trainer_state.current().batch_metrics)}
         self.model += steps
 
 
@@ -152,7 +153,7 @@ def run_driver(monkeypatch: Any, args: Namespace, start: int, order: DriverConfi
     (ours,) = import_slime("sat_slime.plugin.inside.actor")
     monkeypatch.setattr(ours, "leave_out_padding", lambda *_: False)
     monkeypatch.setattr(ours, "mpu", types.SimpleNamespace(get_tensor_model_parallel_rank=lambda: 0))
-    monkeypatch.setattr(trainer_process, "_facts", BatchFacts())
+    monkeypatch.setattr(trainer_state, "_current", TrainerState())
     args.start_rollout_id, args.custom_megatron_init_path = start, "builtins.id"
     driver.take_over(args)
     actor = _real_actor(monkeypatch, args, recorder, start, recorder.model.item(), ours.SatTrainRayActor)
@@ -367,10 +368,10 @@ def facts_of_rank(layout: Any) -> tuple[dict[str, float], dict[str, float]]:
     from slime.utils import distributed_utils
 
     distributed_utils.init_gloo_group()
-    followed = BatchFacts(steps=10)
+    followed = TrainerState(steps=10)
     mine = [[10, 2], [9]][mpu.get_data_parallel_rank()]
-    followed.begin({"response_lengths": [4] * len(mine), "round_number": [-1 - made for made in mine]})
-    facts = dict(followed.numbers)
-    unknown = {"response_lengths": [4]} | ({"round_number": [-1]} if mpu.get_data_parallel_rank() else {})
+    followed.begin({"response_lengths": [4] * len(mine), "round_number": [Origin(version) for version in mine]})
+    facts = dict(followed.batch_metrics)
+    unknown = {"response_lengths": [4]} | ({"round_number": [Origin(0)]} if mpu.get_data_parallel_rank() else {})
     followed.begin(unknown)
-    return facts, followed.numbers
+    return facts, followed.batch_metrics

@@ -91,24 +91,25 @@ def run(_rank: int, folder: str) -> None:
         RoutingReplay.clear_all()
         for layer, router in enumerate(routers):
             router.record(prepared[:, layer])
-        routing_check.begin_rollout()
+        agreement.append(routing_check.Agreement())
         said = {"logits": forward("replay_forward")}
         try:
-            said |= routing_check.verdict(0, must_have_replayed=True)
+            said |= agreement[-1].verdict(0, must_have_replayed=True)
         except RuntimeError as error:
             said["error"] = str(error)
         return said
 
     own = [routes[:-1] for routes in samples]
+    agreement: list[routing_check.Agreement] = []
     said = {"slime": replay(own)}  # no hook is installed yet
     routing_check.accept_narrow_routes()
-    routing_check.watch()
+    routing_check.watch(lambda: agreement[-1])
     said["own"] = replay(own)
     said["narrow"] = replay([narrow(routes, 16) for routes in own])
     said["next"] = replay([torch.cat([routes[1:], routes[:1]]) for routes in own])
     said["before"] = replay([torch.cat([routes[:1], routes[:-1]]) for routes in own])
     said["free"] = {"logits": forward("fallthrough")}
-    routing_check.begin_rollout()
+    agreement.append(routing_check.Agreement())
     forward("fallthrough")
-    said["nothing"] = routing_check.verdict(0, must_have_replayed=False)
+    said["nothing"] = agreement[-1].verdict(0, must_have_replayed=False)
     torch.save(said, f"{folder}/said.pt")

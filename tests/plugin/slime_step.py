@@ -160,10 +160,11 @@ def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
     """One step on a rank; with `take_step_threshold` in the plugin's section its hook is called before."""
     before = None
     if isinstance(args.sat_slime, dict) and args.sat_slime.pop("take_step_threshold", False):
-        from sat_slime.plugin.inside.step_threshold import postprocess
+        from sat_slime.plugin.inside import step_threshold
+        from sat_slime.plugin.inside.trainer_state import current
 
         def before(args: Namespace, data: dict[str, Any]) -> None:
-            postprocess(args, 0, data)
+            current().threshold = step_threshold.of_batch(args, data, current().responses)
 
     return run_step(args, problem, layout, before)
 
@@ -185,7 +186,8 @@ def run_step(
     from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
     from slime.backends.megatron_utils.loss import get_log_probs_and_entropy, loss_function
 
-    from sat_slime.plugin.inside import response_facts
+    from sat_slime.plugin.inside.response_facts import ResponseFacts
+    from sat_slime.plugin.inside.trainer_state import current
 
     args.allgather_cp = layout.allgather_cp
     columns = VOCAB // layout.tp
@@ -193,7 +195,7 @@ def run_step(
     table = problem.table[:, rank * columns : (rank + 1) * columns].clone().requires_grad_()
     data = _rollout_data(problem, mpu.get_data_parallel_rank(), layout.dp, slice_log_prob_with_cp)
     mine = range(mpu.get_data_parallel_rank(), len(problem.tokens), layout.dp)
-    response_facts.remember(
+    current().responses = ResponseFacts(
         data["tokens"],
         problem.lags and [problem.lags[i] for i in mine],
         problem.rewards and [problem.rewards[i] for i in mine],
@@ -279,11 +281,11 @@ def _layout(tokens: list[Tensor], layout: Layout) -> Tensor:
 
 
 def _reducer() -> Callable[..., dict[str, float]]:
-    from sat_slime.plugin.inside import step_metrics
+    from sat_slime.plugin.inside.slime_access import slime_function
+    from sat_slime.plugin.inside.trainer_state import join_step_metrics
 
-    step_metrics.install()
-    module, name = step_metrics.reducer_place()
-    return getattr(module, name)
+    join_step_metrics()
+    return slime_function("reduce_train_step_metrics")
 
 
 def _whole_gradient(gradient: Tensor, args: Namespace, problem: Problem, layout: Layout) -> Tensor:

@@ -28,7 +28,7 @@ def tracked(monkeypatch):
         log=lambda args, metrics, step_key: seen.append((step_key, metrics)),
         compute_rollout_step=lambda args, rollout_id: rollout_id,
     )
-    monkeypatch.setattr(rollout_hooks, "slime_module", lambda name: fake)
+    monkeypatch.setattr(rollout_hooks, "slime_function", lambda name: getattr(fake, name))
     return seen
 
 

@@ -138,13 +138,13 @@ def test_interrupted_samples_carry_versions_and_routes_of_their_tokens(monkeypat
     assert [sample.index for sample in samples] == list(range(8))
     assert len(server.seen) == 8 + sum(len(cuts) for cuts in CUTS.values())
     rollout_hooks.log_rollout(0, args, samples, {}, 1.0)
-    carried = [pickle.loads(pickle.dumps(sample.metadata[versions.CARRIER])) for sample in samples]
+    origins = [pickle.loads(pickle.dumps(sample.metadata[versions.CARRIER])) for sample in samples]
     expected = {0: ((2, 1), (1, 3), (3, 4)), 3: ((6, 4),), 4: ((5, 2), (1, 4))}
-    assert [one.parts for one in carried] == [expected.get(i, ((6, 4),)) for i in range(8)]
-    for sample, one in zip(samples, carried, strict=True):
+    assert [origin.parts for origin in origins] == [expected.get(i, ((6, 4),)) for i in range(8)]
+    for sample, origin in zip(samples, origins, strict=True):
         assert sample.response_length == len(sample.rollout_log_probs) == RESPONSE and not sample.remove_sample
         # A row has the version under which the next token was drawn; the prompt's rows have that of the first token.
-        rows = [(len(PROMPT), one.parts[0][1]), *one.parts]
+        rows = [(len(PROMPT), origin.parts[0][1]), *origin.parts]
         by_row = [version for count, version in rows for _ in range(count)]
         routes = torch.stack([make_routes(40, seed=version)[row] for row, version in enumerate(by_row)])
         assert torch.equal(sample.rollout_routed_experts.int(), routes), sample.index

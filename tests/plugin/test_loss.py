@@ -20,7 +20,7 @@ from sat_slime.objective import (
     compose_method,
     named_method,
 )
-from sat_slime.plugin.inside import step_metrics
+from sat_slime.plugin.inside import trainer_state
 
 needs_slime = pytest.mark.needs_slime
 
@@ -258,11 +258,8 @@ def test_the_checkpoint_denominator_splits_the_mismatch_and_its_tails() -> None:
 
 
 def test_facts_of_the_rollout_come_with_every_step() -> None:
-    step_metrics.set_rollout_facts({"lag/mean": 3.0})
-    try:
-        (result,) = on_ranks(Layout(), step, args_of("grpo"), make_problem())
-    finally:
-        step_metrics.set_rollout_facts({})
+    trainer_state.current().set_step_facts({"lag/mean": 3.0})
+    (result,) = on_ranks(Layout(), step, args_of("grpo"), make_problem())
     assert result.metrics["lag/mean"] == 3.0
 
 

@@ -124,9 +124,9 @@ def test_a_recorded_answer_of_sglang_has_no_fault():
     assert not sample.remove_sample
     assert sample.rollout_routed_experts.dtype == torch.uint8
     log_rollout(5, args, [sample], {}, 1.0)
-    carried = sample.metadata["round_number"]
-    assert carried == -1 - int(meta["weight_version"])
-    assert carried.numbers == {"time/rollout": 1.0}
+    origin = sample.metadata["round_number"]
+    assert origin.oldest == int(meta["weight_version"])
+    assert origin.rollout_metrics == {"time/rollout": 1.0}
 
 
 @pytest.mark.needs_slime
@@ -155,8 +155,16 @@ def test_versions_are_carried_to_the_trainer(sample_class):
     samples[0].weight_versions = ["16", "8", "16"]  # a partial rollout
     assert log_rollout(5, make_args(), samples, {}, 1.0) is False
     data = {"round_number": [sample.metadata["round_number"] for sample in samples]}
-    assert [carried.oldest for carried in versions.unload(data)] == [8] * 30 + [0, 16]
+    assert [origin.oldest for origin in versions.take_origins(data)] == [8] * 30 + [0, 16]
     assert data == {}
+
+
+@pytest.mark.parametrize(("other", "travels"), [({}, False), ({"custom_megatron_init_path": "a.hook"}, True)])
+def test_nothing_travels_that_slime_would_log_as_turns_and_no_hook_takes_out(sample_class, caplog, other, travels):
+    samples = make_batch(sample_class, make_args())
+    log_rollout(5, make_args(log_multi_turn=True, **other), samples, {}, 1.0)
+    assert all(("round_number" in sample.metadata) is travels for sample in samples)
+    assert ("lag is unknown: --log-multi-turn would fail" in caplog.text) is not travels
 
 
 def interrupted(sample_class, args, cuts: list[int], versions_: list[str], length: int, index: int = 0):
@@ -185,9 +193,9 @@ def test_the_version_of_each_token_is_carried(sample_class):
     ]
     log_rollout(5, args, samples, {}, 1.0)
     data = pickle.loads(pickle.dumps({"round_number": [sample.metadata["round_number"] for sample in samples]}))
-    carried = versions.unload(data)
-    assert [one.parts for one in carried] == [((4, 2), (3, 3), (3, 5)), ((4, 3), (2, 4)), ((8, 5),), ()]
-    assert [one.oldest for one in carried] == [2, 3, 5, 3]
+    origins = versions.take_origins(data)
+    assert [origin.parts for origin in origins] == [((4, 2), (3, 3), (3, 5)), ((4, 3), (2, 4)), ((8, 5),), ()]
+    assert [origin.oldest for origin in origins] == [2, 3, 5, 3]
     assert all(set(sample.metadata) == {"round_number"} for sample in samples)
 
 
@@ -306,7 +314,7 @@ def test_through_slimes_conversion_to_the_trainers_batch(monkeypatch):
             assert torch.equal(routes, samples[place].rollout_routed_experts)
         masks = dict(zip(rank["partition"], rank["loss_masks"], strict=True))
         assert all(bool(mask.any()) == (place != 9) for place, mask in masks.items())
-        assert [carried.oldest for carried in versions.unload(rank)] == [3] * len(rank["tokens"])
+        assert [origin.oldest for origin in versions.take_origins(rank)] == [3] * len(rank["tokens"])
 
 
 @pytest.mark.needs_slime

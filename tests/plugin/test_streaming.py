@@ -235,8 +235,8 @@ def test_its_metrics_travel_to_the_trainer_and_are_named_as_in_the_run_folder(sl
     assert set(metrics) == names and metrics["rollout/finished/16-20"] >= len(samples)
     rollout_hooks.log_rollout(0, args, samples, {**metrics, "rollout/rejected": 1}, 1.0)
     carried = pickle.loads(pickle.dumps([sample.metadata["round_number"] for sample in samples]))
-    unloaded = versions.unload({"round_number": carried})
-    assert all(one.numbers == metrics for one in unloaded)
+    origins = versions.take_origins({"round_number": carried})
+    assert all(origin.rollout_metrics == metrics for origin in origins)
 
 
 def test_a_prompt_that_fails_comes_again_and_one_that_always_does_ends_the_run(slime, tmp_path):

@@ -16,8 +16,8 @@ import torch
 from slime_host import REFERENCE, facts_of_rank, import_slime, make_args, run
 
 from sat_slime.plugin import train_hooks
-from sat_slime.plugin.inside import evaluations, routing_check, step_metrics, step_threshold, trainer_process, versions
-from sat_slime.plugin.inside.batch_facts import BatchFacts
+from sat_slime.plugin.inside import routing_check, step_threshold, trainer_state, versions
+from sat_slime.plugin.inside.trainer_state import TrainerState
 
 HOOKS = (
     "ref_weights_first",
@@ -33,8 +33,8 @@ ALL_OFF = dict.fromkeys(HOOKS, False)
 
 def follow(steps):
     """Gives this process's trainer facts whose weights have had that many steps."""
-    trainer_process._facts = BatchFacts(steps)
-    return trainer_process._facts
+    trainer_state._current = TrainerState(steps)
+    return trainer_state._current
 
 
 HOSTS = pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_a_last_evaluation_that_fails_does_not_cost_the_last_checkpoint(monkeypa
         raise RuntimeError(f"no engine at {rollout_id}")
 
     actor = SimpleNamespace(_rank=0, update_weights=lambda: None)
-    monkeypatch.setattr(evaluations, "_evaluate", lambda actor, rollout_id: fail(rollout_id))
-    evaluations.after_last(actor, Namespace(eval_interval=5, update_weights_interval=8), 11)
+    monkeypatch.setattr(train_hooks, "_evaluate", lambda actor, rollout_id: fail(rollout_id))
+    train_hooks._evaluate_final(actor, Namespace(eval_interval=5, update_weights_interval=8), 11)
     assert "the final weights were not evaluated" in caplog.text and "no engine at 11" in caplog.text
     with pytest.raises(RuntimeError, match="no engine at 0"):
-        evaluations.before_first(actor, Namespace(start_rollout_id=None))
+        train_hooks._evaluate_initial(actor, Namespace(start_rollout_id=None))
 
 
 @HOSTS
@@ -186,7 +186,7 @@ def test_a_push_by_disk_keeps_its_own_versions(monkeypatch, real):
 def test_each_hook_that_is_on_is_told_once(monkeypatch, caplog, real):
     caplog.set_level(logging.INFO)
     run(monkeypatch, make_args(2, 3, 0, reference=True, hooks={}, use_rollout_routing_replay=None), 0, real)
-    told = [record.getMessage() for record in caplog.records if record.name == trainer_process.__name__]
+    told = [record.getMessage() for record in caplog.records if record.name == trainer_state.__name__]
     assert [message.split()[2] for message in told] == [
         "ref_weights_first",
         "checkpoint_denominator",
@@ -212,13 +212,13 @@ def test_an_unknown_slime_is_refused_before_anything_is_hooked(monkeypatch):
 
 def replaying(monkeypatch, *, before_training: bool, during: bool):
     """A run under R3 whose routers agree with the replay in 600 of 1,000 experts, more at each batch."""
-    monkeypatch.setattr(routing_check, "watch", lambda: None)
+    monkeypatch.setattr(routing_check, "watch", lambda current: None)
     monkeypatch.setattr(routing_check, "accept_narrow_routes", lambda: None)
     replayed = []
 
     def replay():
         replayed.append(len(replayed))
-        routing_check._agreement._sums = torch.tensor([600 + replayed[-1], 0, 0, 1000])
+        trainer_state.current().agreement._sums = torch.tensor([600 + replayed[-1], 0, 0, 1000])
 
     class R3Trainer(stand_in.Trainer):
         def train_actor(self, rollout_id, rollout_data, external_data=None):
@@ -230,7 +230,7 @@ def replaying(monkeypatch, *, before_training: bool, during: bool):
             super().train_actor(rollout_id, rollout_data, external_data)
 
     monkeypatch.setattr(stand_in, "Trainer", R3Trainer)
-    monkeypatch.setattr(step_threshold, "postprocess", lambda *_, **__: None)
+    monkeypatch.setattr(step_threshold, "of_batch", lambda *_: None)
     args = make_args(2, 3, 0, reference=False, hooks={}, use_rollout_routing_replay=True)
     args.sat_slime = {"method": {"denominator": "checkpoint", "r3": True}}
     return run(monkeypatch, args, 0, False)
@@ -284,31 +284,33 @@ def test_installing_twice_wraps_once(monkeypatch):
 
 def test_the_threshold_of_the_step_and_the_metrics_get_what_they_need(monkeypatch):
     seen = []
-    monkeypatch.setattr(step_metrics, "set_rollout_facts", lambda facts: seen.append(dict(facts)))
-    monkeypatch.setattr(
-        step_threshold, "postprocess", lambda args, rollout_id, data, actor: seen.append((rollout_id, data, actor))
-    )
+    monkeypatch.setattr(step_threshold, "of_batch", lambda args, data, responses, actor: seen.append((data, actor)))
     actor = object()
     facts = {"lag/mean": 3.0}
     monkeypatch.setattr(train_hooks, "_state", train_hooks._State(actor=actor))
-    train_hooks._state.facts.numbers = facts
+    train_hooks._state.trainer.batch_metrics = facts
     data = {}
     train_hooks.postprocess(make_args(1, 3, 0, reference=False, hooks={}), 7, data)
-    assert seen == [facts, (7, data, actor)]
+    assert seen == [(data, actor)]
+    assert train_hooks._state.trainer.end_step(None) == facts
 
 
 def test_each_further_step_on_a_batch_is_one_further_from_its_weights():
-    step_metrics.set_rollout_facts({"lag/mean": 3.5, "lag/max": 8.0, "reward/mean": 0.5})
-    steps = [step_metrics.drain(None) for _ in range(3)]
+    state = TrainerState()
+    state.set_step_facts({"lag/mean": 3.5, "lag/max": 8.0, "reward/mean": 0.5})
+    steps = [state.end_step(None) for _ in range(3)]
     assert [step["lag/mean"] for step in steps] == [3.5, 4.5, 5.5]
     assert [step["lag/max"] for step in steps] == [8.0, 9.0, 10.0]
     assert [step["reward/mean"] for step in steps] == [0.5] * 3
-    step_metrics.set_rollout_facts({})
 
 
 def test_facts_of_a_batch():
     facts = follow(steps=10)
-    data = {"response_lengths": [4, 8, 6], "raw_reward": [1, 0.0, 0.5], "round_number": [-3, -11, -9]}
+    data = {
+        "response_lengths": [4, 8, 6],
+        "raw_reward": [1, 0.0, 0.5],
+        "round_number": [versions.Origin(version) for version in (2, 10, 8)],
+    }
     facts.begin(data)
     assert train_hooks.lags() == [8, 0, 2]
     assert train_hooks.rollout_facts() == {
@@ -326,9 +328,8 @@ def test_facts_of_a_batch():
 
 def test_the_lag_of_each_token_of_an_interrupted_response():
     facts = follow(steps=10)
-    carried = versions.Carried(-1 - 4)
-    carried.parts = ((3, 4), (1, 7))
-    facts.begin({"response_lengths": [4, 2], "round_number": [carried, -1 - 8]})
+    cut_off, whole = versions.Origin(4, ((3, 4), (1, 7))), versions.Origin(8)
+    facts.begin({"response_lengths": [4, 2], "round_number": [cut_off, whole]})
     assert train_hooks.lags() == [6, 2]
     assert [lags.tolist() for lags in train_hooks.token_lags()] == [[6, 6, 6, 3], [2, 2]]
     facts = train_hooks.rollout_facts()

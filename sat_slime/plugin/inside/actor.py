@@ -13,10 +13,10 @@ from typing import Any
 from megatron.core import mpu
 from slime.backends.megatron_utils.actor import MegatronTrainRayActor
 
-from sat_slime.plugin.inside import trainer_process, versions
-from sat_slime.plugin.inside.batch_facts import BatchFacts
+from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.generating_weights import GeneratingWeights
 from sat_slime.plugin.inside.settings import plugin_config, plugin_method, steps_per_rollout
+from sat_slime.plugin.inside.trainer_state import TrainerState, announcer, prepare
 from sat_slime.plugin.inside.vocabulary import leave_out_padding
 
 logger = logging.getLogger(__name__)
@@ -36,12 +36,12 @@ class SatTrainRayActor(MegatronTrainRayActor):
         if args.debug_rollout_only or role != "actor":
             return start
         begins_with = start if args.start_rollout_id is None else args.start_rollout_id
-        self.facts = BatchFacts(begins_with * steps_per_rollout(args))
+        self.state = TrainerState(begins_with * steps_per_rollout(args))
         self.versions_are_steps = versions.are_steps(args, config.hooks)
         self.generating = GeneratingWeights(self) if plugin_method(args).denominator == "checkpoint" else None
         self._postprocess: Any = self.rollout_data_postprocess
         self.rollout_data_postprocess: Any = self._after_scoring
-        trainer_process.prepare(args, self.facts, trainer_process.teller(self._rank == 0))
+        prepare(args, self.state, announcer(self._rank == 0))
         if config.hooks.ref_weights_first and self._active_model_tag != "actor":
             self._switch_model("actor")  # else the first push would send the model loaded last (slime issue 1695)
         if leave_out_padding(self.model, args.vocab_size, mpu.get_tensor_model_parallel_rank()):
@@ -55,17 +55,17 @@ class SatTrainRayActor(MegatronTrainRayActor):
         if self.args.debug_train_only or self.args.debug_rollout_only:
             return super().update_weights()
         if self.versions_are_steps:
-            self.weight_updater.weight_version = self.facts.steps - 1  # slime adds one as the push begins
+            self.weight_updater.weight_version = self.state.steps - 1  # slime adds one as the push begins
         super().update_weights()
         if self.generating is not None:
-            self.generating.pushed(self.facts.steps)
+            self.generating.pushed(self.state.steps)
 
     def train_actor(self, rollout_id: int, rollout_data: dict[str, Any], *positional: Any, **keywords: Any) -> Any:
         """Trains on a batch; its lag and numbers join the metrics of its optimizer steps."""
-        self.facts.begin(rollout_data)
+        self.state.begin(rollout_data)
         steps = len(rollout_data["num_microbatches"])
         trained = super().train_actor(rollout_id, rollout_data, *positional, **keywords)
-        self.facts.trained(self.args, rollout_id, steps)
+        self.state.trained(self.args, rollout_id, steps)
         return trained
 
     def compute_log_prob(
@@ -75,10 +75,10 @@ class SatTrainRayActor(MegatronTrainRayActor):
         is `checkpoint`, it runs under the weights that generated the batch."""
         if self.generating is None or store_prefix:
             return super().compute_log_prob(data_iterator, num_microbatches, store_prefix=store_prefix, **keywords)
-        with self.generating.loaded(self.facts.generated_by, self.facts.steps):
+        with self.generating.loaded(self.state.generated_by, self.state.steps):
             return super().compute_log_prob(data_iterator, num_microbatches, store_prefix=store_prefix, **keywords)
 
     def _after_scoring(self, args: Namespace, rollout_id: int, rollout_data: dict[str, Any]) -> None:
-        self.facts.scored(args, rollout_id, rollout_data, self)
+        self.state.scored(args, rollout_id, rollout_data, self)
         if self._postprocess is not None:
             self._postprocess(args, rollout_id, rollout_data)

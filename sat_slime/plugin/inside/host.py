@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from sat_slime.plugin.inside.step_files import slime_module
+from sat_slime.plugin.inside.slime_access import slime_function
 
 
 def parse_arguments() -> tuple[Namespace, Any]:
@@ -48,10 +48,9 @@ class Host:
         """
         from slime.ray.placement_group import create_rollout_manager, create_training_models
 
-        logging = slime_module("logging_utils")
-        logging.configure_logger()
+        slime_function("configure_logger")()
         if "restore_plan" in inspect.signature(create_rollout_manager).parameters:
-            logging.init_tracking(args)
+            slime_function("init_tracking")(args)
             startup = create_rollout_manager(args, restore_plan=restore_plan)
             args = getattr(startup, "args", args)
             manager, groups, per_epoch = startup.manager, startup.placements, startup.num_rollout_per_epoch
@@ -59,7 +58,7 @@ class Host:
             from slime.ray.placement_group import create_placement_groups
 
             groups, startup = create_placement_groups(args), None
-            logging.init_tracking(args)
+            slime_function("init_tracking")(args)
             manager, per_epoch = create_rollout_manager(args, groups["rollout"])
         trainers, _ = create_training_models(args, groups, manager, actor_cls=actor_cls)
         return cls(args, manager, trainers, per_epoch, startup)
@@ -94,4 +93,4 @@ class Host:
         elif self.startup is not None:
             ray.get(self.startup.serving.dispose.remote())
         if not failed:
-            slime_module("logging_utils").finish_tracking(self.args)
+            slime_function("finish_tracking")(self.args)

@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sat_slime.plugin.inside.patching import wrap_once
 from sat_slime.plugin.inside.routed_experts import NARROW
+from sat_slime.plugin.inside.slime_access import wrap_once
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +103,43 @@ class Agreement:
             dist.all_reduce(counts, group=get_gloo_group())
         return counts.tolist()
 
+    def verdict(self, rollout_id: int, *, must_have_replayed: bool) -> dict[str, float]:
+        """Return the verdict of this rollout's comparisons, the same on all ranks; all ranks must call.
+
+        Args:
+            must_have_replayed: the training forward has run, so that every router must have replayed.
+
+        Returns:
+            `routing/agreement`, the share of replayed experts that the routers would have chosen; nothing where no
+            forward pass has replayed yet.
+
+        Raises:
+            RuntimeError: the replay fits the tokens better when shifted by one, or no router replayed.
+        """
+        *matches, slots = self.counts()
+        if slots == 0 and must_have_replayed:
+            raise RuntimeError(
+                "R3 is on, but no router replayed anything: Megatron lacks slime's patch, or routes in one fused "
+                "kernel (leave out --moe-router-fusion)"
+            )
+        if slots < MIN_SLOTS:
+            return {}
+        here, later, earlier = (match / slots for match in matches)
+        shares = f"{here:.3f} in the rows of their tokens, {later:.3f} in the next rows, {earlier:.3f} in those before"
+        if max(later, earlier) > here + MARGIN:
+            raise RuntimeError(
+                f"rollout {rollout_id}: the replayed experts are off by one token: routers agree with {shares}; the "
+                "engine reports its routes shifted, so use an SGLang with slime's patch of the version that slime pins"
+            )
+        if here < max(later, earlier) + MARGIN:
+            logger.warning(
+                "rollout %d: routers agree with the replayed experts %s, which is no more than by chance: either the "
+                "texts repeat one token, or the routes are of another model",
+                rollout_id,
+                shares,
+            )
+        return {"routing/agreement": here}
+
 
 def _found(own: Tensor, replayed: Tensor) -> Tensor:
     """(rows, top-k) bool: whether the expert is among the replayed ones of its row."""
@@ -117,18 +154,22 @@ def _is_padding(replayed: Tensor, experts: int) -> Tensor:
     return (torch.diff(replayed, dim=1) % experts == 1).all(1)
 
 
-_agreement = Agreement()
+def watch(current: Callable[[], Agreement]) -> None:
+    """Compares whatever slime's routers replay, from the next forward pass on.
 
-
-def watch() -> None:
-    """Compares whatever slime's routers replay, from the next forward pass on."""
+    Args:
+        current: gives the agreement of the batch in training, which takes the comparisons.
+    """
     from slime.utils import routing_replay
 
-    wrap_once(routing_replay, "get_routing_replay_compute_topk", functools.partial(_watched, routing_replay))
+    wrap_once(routing_replay, "get_routing_replay_compute_topk", functools.partial(_watched, routing_replay, current))
 
 
-def _watched(module: ModuleType, get_compute_topk: Callable[..., Any]) -> Callable[..., Any]:
-    """get_compute_topk with a comparison inside: slime's patch of Megatron asks it for the top-k in every routing."""
+def _watched(
+    module: ModuleType, current: Callable[[], Agreement], get_compute_topk: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return get_compute_topk with a comparison inside: slime's patch of Megatron asks it for the top-k in every
+    routing."""
 
     def get_routing_replay_compute_topk(old_compute_topk: Callable[..., Any]) -> Callable[..., Any]:
         compute_topk = get_compute_topk(old_compute_topk)
@@ -139,56 +180,12 @@ def _watched(module: ModuleType, get_compute_topk: Callable[..., Any]) -> Callab
                 and os.environ.get("ROUTING_REPLAY_STAGE") == "replay_forward"
             )
             probs, top_indices = compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
-            if replays and _agreement.wants(module.ROUTING_REPLAY):
+            if replays and current().wants(module.ROUTING_REPLAY):
                 with torch.no_grad():
                     _, own = old_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
-                    _agreement.add(own, top_indices, scores.shape[1])
+                    current().add(own, top_indices, scores.shape[1])
             return probs, top_indices
 
         return compute_and_compare
 
     return get_routing_replay_compute_topk
-
-
-def begin_rollout() -> None:
-    """Forgets the comparisons of the rollout before."""
-    global _agreement
-    _agreement = Agreement()
-
-
-def verdict(rollout_id: int, *, must_have_replayed: bool) -> dict[str, float]:
-    """The verdict of this rollout's comparisons, the same on all ranks; all ranks must call.
-
-    Args:
-        must_have_replayed: the training forward has run, so that every router must have replayed.
-
-    Returns:
-        `routing/agreement`, the share of replayed experts that the routers would have chosen; nothing where no forward
-        pass has replayed yet.
-
-    Raises:
-        RuntimeError: the replay fits the tokens better when shifted by one, or no router replayed.
-    """
-    *matches, slots = _agreement.counts()
-    if slots == 0 and must_have_replayed:
-        raise RuntimeError(
-            "R3 is on, but no router replayed anything: Megatron lacks slime's patch, or routes in one fused kernel "
-            "(leave out --moe-router-fusion)"
-        )
-    if slots < MIN_SLOTS:
-        return {}
-    here, later, earlier = (match / slots for match in matches)
-    shares = f"{here:.3f} in the rows of their tokens, {later:.3f} in the next rows, {earlier:.3f} in those before"
-    if max(later, earlier) > here + MARGIN:
-        raise RuntimeError(
-            f"rollout {rollout_id}: the replayed experts are off by one token: routers agree with {shares}; the engine "
-            "reports its routes shifted, so use an SGLang with slime's patch of the version that slime pins"
-        )
-    if here < max(later, earlier) + MARGIN:
-        logger.warning(
-            "rollout %d: routers agree with the replayed experts %s, which is no more than by chance: either the texts "
-            "repeat one token, or the routes are of another model",
-            rollout_id,
-            shares,
-        )
-    return {"routing/agreement": here}

@@ -5,7 +5,6 @@ slime's own numbers are taken where its trainer hands them to its trackers, on t
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,23 +12,13 @@ from typing import Any
 
 from sat_slime.config.jsonl import append_row, keep_rows, read_rows
 from sat_slime.objective.metrics import slime_names
-from sat_slime.plugin.inside.patching import wrap_once
+from sat_slime.plugin.inside.slime_access import locate, wrap_once
 
 logger = logging.getLogger(__name__)
 
 _LOSSES = {own: ours for own, ours in slime_names("train/").items() if ours.startswith("loss/")}
 """slime's losses and our names for them. The plugin measures all else in training anew, and exactly."""
 _TIMES = slime_names("perf/")
-
-
-def slime_module(name: str) -> Any:
-    """One of slime's modules for logs and metrics, by its name; they moved to another package after v0.3.1."""
-    try:
-        return importlib.import_module(f"slime.observability.{name}")
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("slime"):
-            raise
-        return importlib.import_module(f"slime.utils.{name}")
 
 
 class StepFile:
@@ -85,4 +74,4 @@ def record_metrics(run_dir: str) -> None:
 
         return log
 
-    wrap_once(slime_module("logging_utils"), "log", beside)
+    wrap_once(*locate("log"), beside)

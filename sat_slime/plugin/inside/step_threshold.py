@@ -17,48 +17,29 @@ import torch
 from torch import Tensor
 
 from sat_slime.objective import Method, threshold_scores
+from sat_slime.plugin.inside.response_facts import ResponseFacts
 from sat_slime.plugin.inside.settings import plugin_method
-
-_threshold: Tensor | None = None
-
-
-def current(method: Method) -> Tensor | None:
-    """The threshold of the current optimizer step under scope `step`, 0-dim; None where each micro-batch takes its own.
-
-    Raises:
-        RuntimeError: no threshold was taken for the step, since the hook that takes it is not in place.
-    """
-    if not method.threshold_is_of_the_step:
-        return None
-    assert method.judge, "it has a threshold"
-    if _threshold is None:
-        raise RuntimeError(
-            f"{method.judge.name}.scope is step, but no threshold was taken for this step: add "
-            "--rollout-data-postprocess-path sat_slime.plugin.train_hooks.postprocess"
-        )
-    return _threshold
-
-
-def forget() -> None:
-    """Forgets the threshold at the end of a step: it must not serve the next one."""
-    global _threshold
-    _threshold = None
 
 
 @torch.no_grad()
-def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any], actor: Any = None) -> None:
-    """Takes the threshold of a rollout batch, if the scope is `step`. It is called when all forward passes of slime are
-    done and the model holds the weights in training.
+def of_batch(
+    args: Namespace, rollout_data: dict[str, Any], responses: ResponseFacts, actor: Any = None
+) -> Tensor | None:
+    """Return the threshold of the step that a batch is for, 0-dim; None where each micro-batch takes its own, and on
+    all pipeline stages but the last. Called when all forward passes of slime are done and the model holds the weights
+    in training.
 
     Args:
         rollout_data: responses of this data-parallel rank, with the log-probs of its context-parallel rank.
+        responses: what the method reads of them.
         actor: slime's MegatronTrainRayActor, for a forward pass of our own where slime made none.
+
+    Raises:
+        RuntimeError: such a pass is needed, and no actor is there.
     """
-    global _threshold
     method = plugin_method(args)
-    _threshold = None
     if not method.threshold_is_of_the_step:
-        return
+        return None
     assert method.judge, "it has a threshold"
     log_probs = rollout_data.get("log_probs") if method.denominator in ("rollout", "a3po") else None
     if log_probs is None:
@@ -67,18 +48,18 @@ def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any], 
     from megatron.core import mpu
 
     if not mpu.is_pipeline_last_stage():
-        return
+        return None
 
     from sat_slime.plugin.inside.tokens import context_group, token_batch  # imports slime
 
-    tokens, d = token_batch(method, rollout_data, log_probs)
+    tokens, d = token_batch(method, rollout_data, log_probs, responses)
     scores = threshold_scores(method, tokens, group=context_group(), d=d)
-    _threshold = method.judge.threshold_of(scores, mpu.get_data_parallel_group(with_context_parallel=True))
+    return method.judge.threshold_of(scores, mpu.get_data_parallel_group(with_context_parallel=True))
 
 
 def _forward(args: Namespace, method: Method, rollout_data: dict[str, Any], actor: Any) -> list[Tensor]:
-    """log pi of every response under the weights in training, by a forward pass of our own; [] on all pipeline stages
-    but the last."""
+    """Return log pi of every response under the weights in training, by a forward pass of our own; [] on all pipeline
+    stages but the last."""
     if actor is None:
         assert method.judge, "it has a threshold"
         raise RuntimeError(

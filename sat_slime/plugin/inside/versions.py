@@ -1,9 +1,11 @@
-"""Versions of weights are numbered by optimizer steps, and carried from each response to the trainer.
+"""Versions of weights are numbered by optimizer steps, and travel with each response to the trainer.
 
 slime numbers its pushes. With the hook `version_by_step` the number of a push is that of the optimizer steps that its
 weights have had, so the version that comes back with a response says exactly which weights made it. A sample's versions
-stay in slime's rollout process; the one number of a sample that reaches the trainer is `metadata["round_number"]`, made
-for the turns of a conversation. Versions travel there as -1 - version: negative, so that they are told from turns.
+stay in slime's rollout process, and slime has no field for more: it drops `train_metadata` as it splits a batch over
+ranks, and of `metadata` only the entry `round_number`, made for the turns of a conversation, reaches the trainer, with
+one value for each response, as it is. So what the trainer needs to know of a response is put there, an `Origin`, and
+the trainer takes it out before slime would log it as turns.
 
 A response that a push cut off goes on under the new weights when slime asks for its rest. Its length at the cut is kept
 with it, so that the version of each token is known too.
@@ -14,7 +16,7 @@ from __future__ import annotations
 import logging
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
 from sat_slime.config.plugin_schema import HooksConfig
@@ -22,41 +24,43 @@ from sat_slime.config.plugin_schema import HooksConfig
 logger = logging.getLogger(__name__)
 
 CARRIER = "round_number"
+"""Key of a sample's metadata whose values slime hands on to the trainer."""
 NEVER_PUSHED = "default"
 """SGLang's version of weights that were never pushed."""
 CUTS = "sat_slime_cuts"
 """Key of a sample's metadata: the number of response tokens that it had at each interruption."""
 
 
-class Carried(int):
-    """The oldest version of a response's tokens in the form in which it travels, -1 - version, with the versions of the
-    response's parts."""
+@dataclass(frozen=True)
+class Origin:
+    """The weights that a response is of, and what else of it the trainer needs."""
 
+    oldest: int
+    """The oldest version of its tokens, in optimizer steps."""
     parts: tuple[tuple[int, int], ...] = ()
     """Tokens and version of each part of the response in order; empty where only the oldest is known."""
     reward: float | None = None
-    """The response's reward before any baseline, where the method needs it."""
-    numbers: Mapping[str, float] = MappingProxyType({})
-    """Numbers of the whole rollout for the metrics; each of its samples carries the same."""
-
-    @property
-    def oldest(self) -> int:
-        return -1 - int(self)
+    """Its reward before any baseline, where the method needs it. slime tells the trainer those of the whole batch, and
+    v0.3.1 not which is whose."""
+    rollout_metrics: Mapping[str, float] | None = None
+    """Metrics of the whole rollout; each of its responses has the same."""
 
 
 def are_steps(args: Namespace, hooks: HooksConfig) -> bool:
-    """Whether the versions of this run are optimizer steps. They are not where weights are pushed by disk, in full or
-    as deltas: folders are named by version and must count up by one, and with --release-train the driver counts."""
+    """Return whether the versions of this run are optimizer steps. They are not where weights are pushed by disk, in
+    full or as deltas: folders are named by version and must count up by one, and with --release-train the driver
+    counts."""
     return hooks.version_by_step and getattr(args, "update_weight_transport", "nccl") != "disk"
 
 
 def never_pushed(samples: Iterable[Any]) -> int:
-    """The number of samples that have a token of weights which nobody pushed."""
+    """Return the number of samples that have a token of weights which nobody pushed."""
     return sum(NEVER_PUSHED in sample.weight_versions for sample in samples)
 
 
 def steps_of(versions: Iterable[Any]) -> list[int]:
-    """Versions as numbers. Raises ValueError for a version that is no number: its engine was never sent weights."""
+    """Return versions as numbers. Raises ValueError for a version that is no number: its engine was never sent
+    weights."""
     return [int(version) for version in versions]
 
 
@@ -67,8 +71,8 @@ def note_interruption(sample: Any) -> None:
 
 
 def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
-    """Number of tokens and version of each part of a sample's response. Empty where the number of answers is not one,
-    and one more for each interruption: in a conversation with turns, say."""
+    """Return the number of tokens and the version of each part of a sample's response. Empty where the number of
+    answers is not one, and one more for each interruption: in a conversation with turns, say."""
     versions, ends = steps_of(sample.weight_versions), list((sample.metadata or {}).get(CUTS, []))
     if len(ends) < len(versions):  # otherwise it was cut off at its last possible token, and not sent again
         ends.append(sample.response_length)
@@ -79,19 +83,21 @@ def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
 
 
 def oldest(sample: Any) -> int:
-    """Version of the oldest weights that generated a token of a sample. Raises ValueError where that is not known."""
+    """Return the version of the oldest weights that generated a token of a sample. Raises ValueError where that is not
+    known."""
     return min([version for _, version in parts_of(sample)] or steps_of(sample.weight_versions))
 
 
-def load(
-    samples: Sequence[Any], numbers: Mapping[str, float] | None = None, rewards: Sequence[float] | None = None
+def send_origins(
+    samples: Sequence[Any],
+    rollout_metrics: Mapping[str, float] | None = None,
+    rewards: Sequence[float] | None = None,
 ) -> str | None:
-    """Puts the versions of slime's samples where they reach the trainer: those of all samples, or none.
+    """Puts the origin of slime's samples where it reaches the trainer: that of all samples, or of none.
 
     Args:
-        rewards: reward of each sample, where the method needs it. slime tells the trainer those of the whole batch, and
-            v0.3.1 not which is whose.
-        numbers: numbers of the whole rollout, which travel with the versions.
+        rollout_metrics: metrics of the whole rollout, which travel along.
+        rewards: reward of each sample, where the method needs it.
 
     Returns:
         The reason why the batch carries no versions, or None.
@@ -101,24 +107,23 @@ def load(
     if any(CARRIER in (sample.metadata or {}) for sample in samples):
         return f"the samples use metadata[{CARRIER!r}] themselves"
     try:
-        ages = [oldest(sample) for sample in samples]
-        parts = [parts_of(sample) for sample in samples]
+        origins = [
+            Origin(oldest(sample), parts_of(sample), rewards[i] if rewards else None, dict(rollout_metrics or {}))
+            for i, sample in enumerate(samples)
+        ]
     except ValueError:
         odd = {str(version) for sample in samples for version in sample.weight_versions or ["none"]}
         return f"not every response came with the version of its weights: {', '.join(sorted(odd)[:4])}"
-    told = dict(numbers or {})
-    for i, (sample, version, known) in enumerate(zip(samples, ages, parts, strict=True)):
-        carried = Carried(-1 - version)
-        carried.parts, carried.numbers, carried.reward = known, told, rewards[i] if rewards else None
+    for sample, origin in zip(samples, origins, strict=True):
         sample.metadata = {key: value for key, value in (sample.metadata or {}).items() if key != CUTS}
-        sample.metadata[CARRIER] = carried
+        sample.metadata[CARRIER] = origin
     return None
 
 
-def unload(rollout_data: dict[str, Any]) -> list[Carried] | None:
-    """Takes this rank's versions out of a trainer's batch, in the order of its samples; None where it has none. Round
-    numbers that a user put there stay, and slime logs them."""
-    carried = rollout_data.get(CARRIER)
-    if not carried or max(carried) >= 0:
+def take_origins(rollout_data: dict[str, Any]) -> list[Origin] | None:
+    """Takes the origins of this rank's responses out of a trainer's batch, in the order of its responses; None where it
+    has none. Round numbers that a user put there stay, and slime logs them."""
+    if not all(isinstance(value, Origin) for value in rollout_data.get(CARRIER) or [None]):
         return None
-    return [number if isinstance(number, Carried) else Carried(number) for number in rollout_data.pop(CARRIER)]
+    origins: list[Origin] = rollout_data.pop(CARRIER)
+    return origins

@@ -19,7 +19,7 @@ from slime_moe import without_pinned_memory
 
 from sat_slime.plugin.inside import routing_check
 from sat_slime.plugin.inside.routed_experts import narrow
-from sat_slime.plugin.inside.routing_check import Agreement, verdict
+from sat_slime.plugin.inside.routing_check import Agreement
 
 E, K = 32, 4
 
@@ -28,62 +28,60 @@ def choices(rows: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(rows, E, generator=torch.Generator().manual_seed(seed)).topk(K, 1).indices
 
 
-def judge(monkeypatch, own, replayed, **options) -> dict[str, float]:
+def judge(own, replayed, **options) -> dict[str, float]:
     agreement = Agreement()
     agreement.add(own, replayed, E)
-    monkeypatch.setattr(routing_check, "_agreement", agreement)
-    return verdict(3, **{"must_have_replayed": True, **options})
+    return agreement.verdict(3, **{"must_have_replayed": True, **options})
 
 
-def test_routes_of_their_own_tokens_agree(monkeypatch):
-    assert judge(monkeypatch, choices(500), choices(500)) == {"routing/agreement": 1.0}
+def test_routes_of_their_own_tokens_agree():
+    assert judge(choices(500), choices(500)) == {"routing/agreement": 1.0}
 
 
-def test_the_order_of_a_tokens_experts_does_not_matter(monkeypatch):
-    assert judge(monkeypatch, choices(500), choices(500).flip(1)) == {"routing/agreement": 1.0}
+def test_the_order_of_a_tokens_experts_does_not_matter():
+    assert judge(choices(500), choices(500).flip(1)) == {"routing/agreement": 1.0}
 
 
-def test_flips_lower_the_agreement(monkeypatch):
+def test_flips_lower_the_agreement():
     replayed = choices(1000).clone()
     replayed[::2, 0] = (replayed[::2, 0] + 1) % E
-    found = judge(monkeypatch, choices(1000), replayed)["routing/agreement"]
+    found = judge(choices(1000), replayed)["routing/agreement"]
     assert 1 - found == pytest.approx(0.5 / K, abs=0.03)
 
 
 @pytest.mark.parametrize("shift", [1, -1])
-def test_routes_that_are_a_token_off_are_refused(monkeypatch, shift):
+def test_routes_that_are_a_token_off_are_refused(shift):
     with pytest.raises(RuntimeError, match=r"^rollout 3: the replayed experts are off by one token: .*\n?$"):
-        judge(monkeypatch, choices(500), choices(500).roll(shift, 0))
+        judge(choices(500), choices(500).roll(shift, 0))
 
 
-def test_routes_of_another_model_are_told(monkeypatch, caplog):
-    found = judge(monkeypatch, choices(500), choices(500, seed=1))
+def test_routes_of_another_model_are_told(caplog):
+    found = judge(choices(500), choices(500, seed=1))
     assert found["routing/agreement"] == pytest.approx(K / E, abs=0.05)
     assert "no more than by chance" in caplog.text
 
 
-def test_a_text_of_one_token_is_told_and_goes_on(monkeypatch, caplog):
+def test_a_text_of_one_token_is_told_and_goes_on(caplog):
     same = choices(1).expand(500, K)
-    assert judge(monkeypatch, same, same) == {"routing/agreement": 1.0}
+    assert judge(same, same) == {"routing/agreement": 1.0}
     assert "repeat one token" in caplog.text
 
 
-def test_rows_of_padding_do_not_count(monkeypatch):
+def test_rows_of_padding_do_not_count():
     own = torch.cat([choices(500), choices(500, seed=5)])
     padding = (torch.arange(500 * K) % E).reshape(500, K)
-    assert judge(monkeypatch, own, torch.cat([choices(500), padding])) == {"routing/agreement": 1.0}
+    assert judge(own, torch.cat([choices(500), padding])) == {"routing/agreement": 1.0}
 
 
-def test_too_few_tokens_say_nothing(monkeypatch):
-    assert judge(monkeypatch, choices(20), choices(20).roll(1, 0)) == {}
-    assert judge(monkeypatch, choices(2), choices(2), must_have_replayed=False) == {}
+def test_too_few_tokens_say_nothing():
+    assert judge(choices(20), choices(20).roll(1, 0)) == {}
+    assert judge(choices(2), choices(2), must_have_replayed=False) == {}
 
 
-def test_a_replay_that_did_not_happen_is_refused(monkeypatch):
-    monkeypatch.setattr(routing_check, "_agreement", Agreement())
-    assert verdict(3, must_have_replayed=False) == {}
+def test_a_replay_that_did_not_happen_is_refused():
+    assert Agreement().verdict(3, must_have_replayed=False) == {}
     with pytest.raises(RuntimeError, match="no router replayed anything"):
-        verdict(3, must_have_replayed=True)
+        Agreement().verdict(3, must_have_replayed=True)
 
 
 def test_the_first_microbatch_of_each_router_is_compared_and_nothing_else(monkeypatch):
@@ -102,8 +100,8 @@ def test_the_first_microbatch_of_each_router_is_compared_and_nothing_else(monkey
         return scores, own
 
     module = SimpleNamespace(ROUTING_REPLAY=object())
-    compute_topk = routing_check._watched(module, slime)(megatron)
-    routing_check.begin_rollout()
+    agreement = Agreement()
+    compute_topk = routing_check._watched(module, lambda: agreement, slime)(megatron)
     monkeypatch.setenv("ENABLE_ROUTING_REPLAY", "1")
     first, second = module.ROUTING_REPLAY, object()
     for stage, module.ROUTING_REPLAY in [
@@ -118,7 +116,7 @@ def test_the_first_microbatch_of_each_router_is_compared_and_nothing_else(monkey
         probs, top_indices = compute_topk(torch.rand(300, E), K)
         assert top_indices is replayed and probs.shape == (300, K)
     assert calls == ["replay_forward"] * 2
-    assert routing_check._agreement.counts()[-1] == 2 * 298 * K
+    assert agreement.counts()[-1] == 2 * 298 * K
     monkeypatch.setenv("ENABLE_ROUTING_REPLAY", "0")
     compute_topk(torch.rand(300, E), K)
     assert len(calls) == 2

@@ -80,7 +80,7 @@ def test_what_slime_logs_is_recorded_and_still_logged(tmp_path, monkeypatch):
     except ModuleNotFoundError:  # v0.3.1
         (tracking,) = import_slime("slime.utils.logging_utils")
     assert slime.__path__
-    monkeypatch.setattr(step_files, "slime_module", lambda name: tracking)
+    monkeypatch.setattr(step_files, "locate", lambda name: (tracking, name))
     seen = []
     monkeypatch.setattr(tracking, "log", lambda args, metrics, step_key: seen.append(step_key))
     record_metrics(str(tmp_path))

@@ -9,8 +9,7 @@ import pytest
 import torch
 from slime_step import make_args
 
-from sat_slime.plugin.inside import response_facts
-from sat_slime.plugin.inside.batch_facts import BatchFacts
+from sat_slime.plugin.inside.trainer_state import TrainerState
 from sat_slime.plugin.rollout_hooks import log_rollout
 
 A3PO = "grpo-decoupled-a3po"
@@ -41,13 +40,13 @@ def batch_of(args, samples: list[SimpleNamespace], order: list[int] | None = Non
 def test_lags_and_rewards_reach_their_response(name: str) -> None:
     args = make_args(name)
     data = batch_of(args, samples_of(["4", "8", "7"], [1.0, -1, 0.5]), order=[2, 0])
-    facts = BatchFacts(steps=9)
-    facts.begin(data)
-    facts.scored(args, 0, data, None)
+    state = TrainerState(steps=9)
+    state.begin(data)
+    state.scored(args, 0, data, None)
     turned = data["tokens"][::-1]  # a micro-batch has them in an order of its own
-    assert [lags.tolist() for lags in response_facts.lags_of(turned)] == [[5, 5, 5], [2] * 5]
+    assert [lags.tolist() for lags in state.responses.lags_of(turned)] == [[5, 5, 5], [2] * 5]
     if name == "topr":
-        assert response_facts.rewards_of(turned) == [1.0, 0.5]
+        assert state.responses.rewards_of(turned) == [1.0, 0.5]
 
 
 def test_what_no_method_reads_does_not_travel() -> None:
@@ -57,34 +56,34 @@ def test_what_no_method_reads_does_not_travel() -> None:
 
 def test_the_reward_is_slimes_raw_one() -> None:
     args = make_args("topr", reward_key="accuracy")
-    (carried,) = batch_of(args, samples_of(["4"], [{"accuracy": 1}]))["round_number"]
-    assert carried.reward == 1.0
-    (carried,) = batch_of(make_args("topr"), samples_of(["4"], [0.2], raw_reward=-3))["round_number"]
-    assert carried.reward == -3.0
+    (origin,) = batch_of(args, samples_of(["4"], [{"accuracy": 1}]))["round_number"]
+    assert origin.reward == 1.0
+    (origin,) = batch_of(make_args("topr"), samples_of(["4"], [0.2], raw_reward=-3))["round_number"]
+    assert origin.reward == -3.0
     with pytest.raises(ValueError, match=r"topr needs the reward .* sample 0 is \{'accuracy': 1\}.*--reward-key"):
         batch_of(make_args("topr"), samples_of(["4"], [{"accuracy": 1}]))
 
 
 @pytest.mark.parametrize(("name", "what"), [(A3PO, "lags"), ("topr", "rewards")])
 def test_a_batch_without_them_is_not_trained_on(name: str, what: str, caplog) -> None:
-    args, facts = make_args(name), BatchFacts(steps=9)
+    args, state = make_args(name), TrainerState(steps=9)
     data = batch_of(args, samples_of(["default"], [1.0]))  # an engine that was never sent weights
-    facts.begin(data)
+    state.begin(data)
     with pytest.raises(RuntimeError, match=rf"{name} needs the {what} of the responses.*`lag is unknown`"):
-        facts.scored(args, 0, data, None)
+        state.scored(args, 0, data, None)
     assert "lag is unknown" in caplog.text
 
 
 def test_facts_of_the_batch_before_are_forgotten() -> None:
-    args, facts = make_args(A3PO), BatchFacts(steps=9)
+    args, state = make_args(A3PO), TrainerState(steps=9)
     first, second = (batch_of(args, samples_of(["4"], [1.0])) for _ in range(2))
     for data in (first, second):
-        facts.begin(data)
-        facts.scored(args, 0, data, None)
-        response_facts.count_step()
-    assert response_facts.lags_of(second["tokens"])[0].tolist() == [6, 6, 6], "one step on"
+        state.begin(data)
+        state.scored(args, 0, data, None)
+        state.end_step(None)
+    assert state.responses.lags_of(second["tokens"])[0].tolist() == [6, 6, 6], "one step on"
     with pytest.raises(RuntimeError, match="were not told"):
-        response_facts.lags_of(first["tokens"])
+        state.responses.lags_of(first["tokens"])
 
 
 @pytest.mark.needs_slime

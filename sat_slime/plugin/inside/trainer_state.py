@@ -1,0 +1,259 @@
+"""All that the plugin keeps in the process of a trainer rank: of the weights, of the batch in training, of its step.
+
+slime calls parts of the plugin as functions (the loss, hooks, what is wrapped around slime's own functions), so they
+find this state by `current`. A process has one trainer.
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sat_slime.objective import Method
+from sat_slime.plugin.inside import routing_check, step_threshold, versions
+from sat_slime.plugin.inside.response_facts import ResponseFacts
+from sat_slime.plugin.inside.routing_check import Agreement
+from sat_slime.plugin.inside.settings import plugin_config, plugin_method
+from sat_slime.plugin.inside.slime_access import locate, wrap_once
+from sat_slime.plugin.inside.step_files import record_metrics
+from sat_slime.plugin.inside.step_metrics import StepMetrics
+
+logger = logging.getLogger(__name__)
+
+_GROWING = ("lag/mean", "lag/min", "lag/max", "lag/queue_mean")
+"""Metrics of a batch that are one more at each further optimizer step on it."""
+
+
+class TrainerState:
+    """Follows a trainer from batch to batch: `begin`, `scored` and `trained` are called in this order for each, and
+    `end_step` at each optimizer step.
+
+    All ranks call each of them, since metrics are reduced over all.
+    """
+
+    def __init__(self, steps: int = 0):
+        self.steps = steps
+        """Optimizer steps that the weights have had before this batch, including the steps before a resume."""
+        self.batch_metrics: dict[str, float] = {}
+        """Metrics of the batch in training, the same on all ranks; train_hooks.rollout_facts lists them."""
+        self.lags: list[int] | None = None
+        self.token_lags: list[Tensor] | None = None
+        self.rewards: list[float] | None = None
+        """Reward of each response of this rank before any baseline; None where it did not travel with the versions."""
+        self.responses = ResponseFacts()
+        """What the loss reads of each response; empty where the method reads nothing."""
+        self.agreement = Agreement()
+        """How far the routers agree with the routes that they replay of this batch."""
+        self.threshold: Tensor | None = None
+        """0-dim: the threshold of the optimizer step, where the method takes one over a whole step."""
+        self.step_metrics = StepMetrics()
+        self._step_facts: dict[str, float] = {}
+        """The metrics of the batch as its current optimizer step reports them."""
+        self._routing: dict[str, float] = {}
+        """The verdict on the routes of this batch, if one was possible before the batch is trained on."""
+        self._late_routing: dict[str, float] = {}
+        """The verdict on the routes of the batch before, where it was possible only after that batch was trained on."""
+
+    @property
+    def generated_by(self) -> int | None:
+        """The one version of the weights that generated the batch, in optimizer steps; None where several did, or where
+        it is unknown."""
+        oldest, newest = self.batch_metrics.get("lag/max"), self.batch_metrics.get("lag/min")
+        return None if oldest is None or oldest != newest else self.steps - int(oldest)
+
+    def begin(self, rollout_data: dict[str, Any]) -> None:
+        """Takes the origins out of a batch and computes its metrics; called before the batch is scored."""
+        self.agreement = Agreement()
+        origins = versions.take_origins(rollout_data)
+        lengths = rollout_data["response_lengths"]
+        self.lags = self.token_lags = self.rewards = None
+        if origins is not None:
+            self.lags = [self.steps - origin.oldest for origin in origins]
+            self.token_lags = [
+                self.steps - _token_versions(origin, length) for origin, length in zip(origins, lengths, strict=True)
+            ]
+            rewards = [origin.reward for origin in origins if origin.reward is not None]
+            self.rewards = rewards if len(rewards) == len(origins) else None
+        self._routing = {}
+        self.batch_metrics = self._late_routing | _reduced(lengths, self.token_lags)
+        if origins:
+            self.batch_metrics |= origins[0].rollout_metrics or {}
+        raw_rewards = rollout_data.get("raw_reward")  # every rank has those of the whole batch
+        if raw_rewards and all(isinstance(reward, (int, float)) for reward in raw_rewards):
+            self.batch_metrics["reward/mean"] = sum(raw_rewards) / len(raw_rewards)
+        self._late_routing = {}
+
+    def scored(self, args: Namespace, rollout_id: int, rollout_data: dict[str, Any], actor: Any) -> None:
+        """Judges the routes of a batch, and gets ready what its loss reads: facts of its responses, and the threshold
+        of the step. Called after slime's forward passes over the batch and before it is trained on.
+
+        Args:
+            actor: slime's MegatronTrainRayActor; None where it is not known.
+
+        Raises:
+            RuntimeError: the replayed routes are not those of the tokens, or the method needs a fact that is unknown.
+        """
+        if checks_routes(args):
+            self._routing = self.agreement.verdict(rollout_id, must_have_replayed=False)
+            self.batch_metrics |= self._routing
+        self.set_step_facts(self.batch_metrics)
+        self.responses = self._facts_of_responses(plugin_method(args), rollout_data)
+        self.threshold = step_threshold.of_batch(args, rollout_data, self.responses, actor)
+
+    def set_step_facts(self, facts: dict[str, float]) -> None:
+        """Takes metrics of the batch (lag, reward), the same on all ranks, which each of its steps reports."""
+        self._step_facts = dict(facts)
+
+    def _facts_of_responses(self, method: Method, rollout_data: dict[str, Any]) -> ResponseFacts:
+        known = {"lags": self.token_lags, "rewards": self.rewards}
+        if unknown := [need for need in method.needs if known.get(need) is None]:
+            raise RuntimeError(
+                f"{method.name} needs the {' and the '.join(unknown)} of the responses, which travel with the versions "
+                "of their weights, and this batch has none: the log of its rollout says why (look for `lag is unknown`)"
+            )
+        return ResponseFacts(rollout_data["tokens"], self.token_lags, self.rewards) if method.needs else ResponseFacts()
+
+    def threshold_for(self, method: Method) -> Tensor | None:
+        """Return the threshold of the current optimizer step under scope `step`, 0-dim; None where each micro-batch
+        takes its own.
+
+        Raises:
+            RuntimeError: no threshold was taken for the step, since the hook that takes it is not in place.
+        """
+        if not method.threshold_is_of_the_step:
+            return None
+        assert method.judge, "it has a threshold"
+        if self.threshold is None:
+            raise RuntimeError(
+                f"{method.judge.name}.scope is step, but no threshold was taken for this step: add "
+                "--rollout-data-postprocess-path sat_slime.plugin.train_hooks.postprocess"
+            )
+        return self.threshold
+
+    def end_step(self, group: dist.ProcessGroup | None) -> dict[str, float]:
+        """Return the metrics of an optimizer step that is done, the same on all ranks of `group`, those of its batch
+        included; the next step starts empty.
+
+        Args:
+            group: gloo group of the data- and context-parallel ranks, all of which must call; None: this process alone.
+        """
+        step, self.step_metrics = self.step_metrics, StepMetrics()
+        metrics = step.reduce(group) | self._step_facts
+        # If the batch has another step, its lag is one more then: not the part from generation, but the part after it.
+        self._step_facts |= {key: value + 1 for key, value in self._step_facts.items() if key in _GROWING}
+        self.threshold = None
+        self.responses.count_step()
+        return metrics
+
+    def trained(self, args: Namespace, rollout_id: int, steps: int) -> None:
+        """Counts `steps` optimizer steps, which the batch has had now. Raises RuntimeError where R3 is on and nothing
+        was replayed."""
+        self.steps += steps
+        if checks_routes(args) and "routing/agreement" not in self._routing:
+            # No forward pass before the training replayed routes, so this verdict is reported with the next batch.
+            self._late_routing = self.agreement.verdict(rollout_id, must_have_replayed=True)
+
+
+def checks_routes(args: Namespace) -> bool:
+    """Return whether replayed routes are compared with the routers' own choice."""
+    return bool(getattr(args, "use_rollout_routing_replay", False) and plugin_config(args).hooks.check_routed_experts)
+
+
+def _token_versions(origin: versions.Origin, length: int) -> Tensor:
+    """(T,) version of each token of a response."""
+    parts = origin.parts or ((length, origin.oldest),)
+    return torch.repeat_interleave(
+        torch.tensor([version for _, version in parts]), torch.tensor([tokens for tokens, _ in parts])
+    )
+
+
+def _reduced(lengths: list[int], lags: list[Tensor] | None) -> dict[str, float]:
+    """Means and extremes over all ranks, by metric name. lengths: response tokens of each sample of this rank. Ranks of
+    tensor, pipeline and context parallelism hold the same samples, so every sample counts equally often."""
+    known = torch.cat(lags or [torch.zeros(0)]).double()
+    last = torch.cat([lag[-1:].expand(len(lag)) for lag in lags or []] or [torch.zeros(0)]).double()
+    sums = torch.tensor([len(lengths), sum(lengths), len(known), known.sum(), last.sum()], dtype=torch.float64)
+    extremes = torch.tensor([torch.inf, torch.inf], dtype=torch.float64)
+    if len(known):
+        extremes = torch.stack([known.min(), -known.max()])
+    replicas = 1
+    if dist.is_initialized():
+        from megatron.core import mpu
+        from slime.utils.distributed_utils import get_gloo_group
+
+        dist.all_reduce(sums, group=get_gloo_group())
+        dist.all_reduce(extremes, op=dist.ReduceOp.MIN, group=get_gloo_group())
+        replicas = dist.get_world_size() // mpu.get_data_parallel_world_size(with_context_parallel=False)
+    n, tokens, n_known, lag, queue = sums.tolist()
+    metrics = {"response/length_mean": tokens / max(n, 1), "tokens/response_total": tokens / replicas}
+    if n_known == tokens > 0:
+        low, minus_high = extremes.tolist()
+        metrics |= {"lag/mean": lag / tokens, "lag/min": low, "lag/max": -minus_high}
+        metrics |= {"lag/generation_mean": (lag - queue) / tokens, "lag/queue_mean": queue / tokens}
+    return metrics
+
+
+# ----------------------------------------------------------------------------------------------------- the process
+
+_current = TrainerState()
+
+
+def current() -> TrainerState:
+    """Return the state of the trainer of this process; an empty one where it has no trainer."""
+    return _current
+
+
+def prepare(args: Namespace, state: TrainerState, announce: Callable[..., None]) -> None:
+    """Makes the state that of this process, and installs the hooks on slime's functions that are on. A second call
+    installs nothing more."""
+    global _current
+    _current = state
+    config = plugin_config(args)
+    hooks = config.hooks
+    if versions.are_steps(args, hooks):
+        announce("version_by_step", "versions of weights are their optimizer steps")
+    elif hooks.version_by_step:
+        left_out = "left out: a push by disk needs consecutive versions; lag stays unknown"
+        announce("version_by_step", left_out, is_on=False)
+    if getattr(args, "use_rollout_routing_replay", False):
+        if hooks.narrow_routed_experts:
+            routing_check.accept_narrow_routes()
+            announce("narrow_routed_experts", "routes are replayed from a narrow type (slime issue 2384)")
+        if hooks.check_routed_experts:
+            routing_check.watch(lambda: current().agreement)
+            announce("check_routed_experts", "replayed routes are held against the routers' own")
+    if config.run_dir is not None:
+        record_metrics(config.run_dir)
+
+
+def announcer(speaks: bool) -> Callable[..., None]:
+    """Return a function that says in the log whether a hook is on, and what it does. It speaks on the rank that
+    `speaks`."""
+
+    def announce(hook: str, what: str, is_on: bool = True) -> None:
+        if speaks:
+            logger.info("sat_slime: hook %s is %s: %s", hook, "on" if is_on else "off", what)
+
+    return announce
+
+
+def join_step_metrics() -> None:
+    """Makes slime's reduction of a step return our metrics too; later calls do nothing. Raises RuntimeError where
+    slime's reduction is not found."""
+    wrap_once(*locate("reduce_train_step_metrics"), _with_ours)
+
+
+def _with_ours(reduction: Callable[..., dict[str, float]]) -> Callable[..., dict[str, float]]:
+    def reduce_train_step_metrics(*positional: Any, **keywords: Any) -> dict[str, float]:
+        from megatron.core import mpu
+
+        reduced = reduction(*positional, **keywords)
+        return reduced | current().end_step(mpu.get_data_parallel_group_gloo(with_context_parallel=True))
+
+    return reduce_train_step_metrics
