@@ -161,7 +161,8 @@ def _stays_untaken(args: Namespace) -> str | None:
     if taken or not getattr(args, "log_multi_turn", False):
         return None
     return (
-        "no hook takes it before --log-multi-turn: add --custom-megatron-init-path sat_slime.plugin.train_hooks.install"
+        "--log-multi-turn would fail on what travels with a response, and no hook takes it out before: add "
+        "--custom-megatron-init-path sat_slime.plugin.train_hooks.install"
     )
 
 

@@ -156,15 +156,15 @@ def checkpoint_folder(config: SlimeConfig, run_dir: Path) -> Path:
 
 
 def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
-    """The plugin's settings as YAML. slime reads them with yaml.safe_load, which takes a float without a point for
-    text."""
+    """Return the plugin's settings as YAML. slime reads them with yaml.safe_load, which takes a float without a point
+    for text. Clip radii are not among them: on slime they are its own flags, such as --eps-clip."""
     scores = ScoresConfig(repeats=config.eval.repeats, k=config.eval.k)
     pipeline = config.pipeline
     driver = DriverConfig(
         mode=pipeline.mode, lag=pipeline.lag, max_staleness=pipeline.max_staleness, keep=config.checkpoint.keep
     )
     settings = PluginConfig(method=config.method, hooks=config.hooks, driver=driver, eval=scores, run_dir=str(run_dir))
-    sections = {"sat_slime": settings.model_dump(mode="json")}
+    sections = {"sat_slime": settings.model_dump(mode="json", exclude={"method": {"clip"}})}
     if uses_verifier(config):
         sections["sat_slime_verifier"] = config.verifier.model_dump(mode="json", exclude_none=True)
     return yaml.safe_dump(sections, sort_keys=False)

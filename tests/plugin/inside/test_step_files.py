@@ -88,4 +88,5 @@ def test_what_slime_logs_is_recorded_and_still_logged(tmp_path, monkeypatch):
     tracking.log(Namespace(), {"train/loss": 1.0, "train/step": 0}, step_key="train/step")
     tracking.log(Namespace(), {"perf/train_time": 1.0, "rollout/step": 0}, step_key="rollout/step")
     assert seen == ["train/step", "rollout/step"]
-    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "loss/total": 1.0, "time/train": 1.0}
+    row = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert row == {"step": 1, "loss/total": 1.0, "time/train": 1.0, "run/restarts": 0}

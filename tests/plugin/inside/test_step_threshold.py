@@ -9,7 +9,9 @@ from slime_step import Layout, make_args, make_problem, on_ranks
 
 from sat_slime.objective import tail_quantile
 from sat_slime.plugin.inside import step_threshold
+from sat_slime.plugin.inside.response_facts import ResponseFacts
 from sat_slime.plugin.inside.settings import plugin_method
+from sat_slime.plugin.inside.trainer_state import TrainerState
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,7 +20,6 @@ def slime():
     fake_slime.install_where_missing()
     yield
     fake_slime.remove()
-    step_threshold.forget()
 
 
 class Actor:
@@ -33,8 +34,9 @@ class Actor:
 
 
 def take(layout, args, data, actor):
-    step_threshold.postprocess(args, 0, data, actor)
-    return step_threshold.current(plugin_method(args))
+    state = TrainerState()
+    state.threshold = step_threshold.of_batch(args, data, ResponseFacts(), actor)
+    return state.threshold_for(plugin_method(args))
 
 
 @pytest.mark.parametrize("denominator", ["checkpoint", "rollout"])
@@ -68,12 +70,14 @@ def test_a_pass_of_our_own_where_slime_makes_none(denominator: str) -> None:
 
 def test_no_threshold_is_taken_for_micro_batches() -> None:
     args = make_args("sat-grpo")
-    step_threshold.postprocess(args, 0, {})
-    assert step_threshold.current(plugin_method(args)) is None
+    assert step_threshold.of_batch(args, {}, ResponseFacts()) is None
+    assert TrainerState().threshold_for(plugin_method(args)) is None
 
 
 def test_a_threshold_does_not_outlive_its_step() -> None:
     args = make_args({"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}})
-    step_threshold.forget()
+    state = TrainerState()
+    state.threshold = torch.tensor(0.5)
+    state.end_step(None)
     with pytest.raises(RuntimeError, match="no threshold was taken for this step"):
-        step_threshold.current(plugin_method(args))
+        state.threshold_for(plugin_method(args))

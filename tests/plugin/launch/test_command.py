@@ -135,9 +135,12 @@ def test_the_plugins_file_reads_back_as_numbers(tmp_path):
     ((path, text),) = slime_command(config).files.items()
     assert path == str(tmp_path / "paper" / "sat_slime.yaml")
     settings = PluginConfig.model_validate(yaml.safe_load(text)["sat_slime"])
+    flags = values(config, tmp_path)
+    assert (flags["eps-clip"], flags["eps-clip-high"]) == (config.method.clip.eps_low, 3e-4)
+    assert "clip" not in settings.method.model_fields_set, "the radii travel once, as slime's flags"
     assert yaml.safe_load(text)["sat_slime"]["method"]["dppo"]["delta"] == 1e-6
     expected = PluginConfig(
-        method=config.method,
+        method=config.method.model_copy(update={"clip": PluginConfig().method.clip}),
         hooks=config.hooks,
         driver=DriverConfig(lag=8, keep=2),
         run_dir=str(tmp_path / "paper"),
