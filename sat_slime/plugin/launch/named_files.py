@@ -37,7 +37,7 @@ def reward_errors(config: SlimeConfig) -> list[str]:
     rule = (reward or "").removeprefix("boxed_")
     if reward is None or "." in reward or rule in (rules := slime_rewards(Path(config.cluster.slime_dir))):
         return []
-    ours = defined_names(Path(__file__).parents[2] / "reward.py") or set()
+    ours = defined_names(Path(__file__).parents[1] / "reward.py") or set()
     close = difflib.get_close_matches(rule, rules, n=1) or ["math"]
     remedy = f"{OUR_REWARDS}.{reward}" if reward in ours else close[0]
     return [f"data.reward is {reward}, and slime's rules are {', '.join(rules)}: set it to {remedy}"]

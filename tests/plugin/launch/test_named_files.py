@@ -14,8 +14,8 @@ from sat_slime.plugin.launch.named_files import (
     slime_rewards,
 )
 
-CONFIGS = Path(__file__).parents[4] / "configs"
-STAND_IN = Path(__file__).parents[2] / "stand_in"
+CONFIGS = Path(__file__).parents[3] / "configs"
+STAND_IN = Path(__file__).parents[1] / "stand_in"
 
 
 def paper(*overrides):
