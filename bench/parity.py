@@ -2,8 +2,9 @@
 
     python bench/parity.py [--batches 8] [--json]
 
-The trainer scores the same responses with its own routing, with the engine's experts replayed (R3), and with those
-experts shifted by one token, to prove that the replayed experts belong to the tokens that they are given to.
+The trainer scores the same responses with its own routing and, of a model with experts, with the engine's experts
+replayed (R3) and with those experts shifted by one token, to prove that the replayed experts belong to the tokens that
+they are given to.
 """
 
 from __future__ import annotations
@@ -41,13 +42,12 @@ def measure(config: EmbeddedConfig, batches: int) -> dict[str, dict[str, float]]
     """Statistics of |log pi - log mu| over response tokens, for each way in which the trainer routes."""
     with running(config) as (trainer, engines):
         samples = [s for i in range(batches) for s in generate(config, engines, i).samples()]
-        shifted = [shift_routes(s) for s in samples]
         mu = {s.response.request_id: s.response.log_probs for s in samples}
-        scores = {
-            "free": trainer.call("score", samples, replay=False),
-            "replayed": trainer.call("score", samples, replay=True),
-            "shifted": trainer.call("score", shifted, replay=True),
-        }
+        scores = {"free": trainer.call("score", samples, replay=False)}
+        if config.model.is_moe:
+            shifted = [shift_routes(s) for s in samples]
+            scores["replayed"] = trainer.call("score", samples, replay=True)
+            scores["shifted"] = trainer.call("score", shifted, replay=True)
     result = {}
     for name, log_probs in scores.items():
         d = np.abs(np.concatenate([log_probs[key] - mu[key] for key in mu]))

@@ -95,7 +95,15 @@ def idle_proximal_policy(method: Method, pipeline: PipelineConfig) -> Iterator[s
 
 
 def _model(config: EmbeddedConfig) -> Iterator[str]:
-    model = config.model
+    model, family = config.model, config.model.resolved_family
+    if family.has_experts != model.is_moe:
+        remedy = "give it some" if family.has_experts else "set it to 0"
+        yield (
+            f"model.experts is {model.experts}, but a {family.name} model has {'' if family.has_experts else 'no '}"
+            f"experts: {remedy}, or choose another model.family"
+        )
+    if model.tied_embeddings and not family.may_tie_embeddings:
+        yield f"model.tied_embeddings is true, but SGLang serves no {family.name} model with them: set it to false"
     if model.attention_heads % model.kv_heads:
         yield (
             f"model.kv_heads is {model.kv_heads}, which does not divide model.attention_heads "

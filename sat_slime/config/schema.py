@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.section import (
@@ -21,6 +21,7 @@ from sat_slime.config.section import (
     PositiveInt,
     Section,
 )
+from sat_slime.models import ModelFamily, find_family
 
 
 class LossConfig(Section):
@@ -89,8 +90,11 @@ class EmbeddedPipelineConfig(PipelineConfig):
 
 
 class ModelConfig(Section):
-    """A tiny decoder in the layout of Qwen3 (dense) or Qwen3-MoE."""
+    """A tiny decoder of a family (docs/model-families.md)."""
 
+    family: str | None = None
+    """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another one. Unset: qwen3_moe, and without experts
+    qwen3."""
     layers: PositiveInt = 2
     """Decoder layers."""
     hidden_size: PositiveInt = 64
@@ -108,6 +112,8 @@ class ModelConfig(Section):
     that over all experts, since of itself it would have 1, and the router no gradient."""
     ffn_size: PositiveInt = 64
     """Width of an expert, or of the feed-forward layer of a dense model."""
+    tied_embeddings: bool = False
+    """Use the embedding as output layer; only a dense model may."""
     rope_base: PositiveFloat = 100.0
     """Base of the rotary position embedding; small, since sequences are short."""
     norm_eps: PositiveFloat = 1e-6
@@ -120,10 +126,20 @@ class ModelConfig(Section):
         return self.experts > 0
 
     @property
-    def weighs_all_experts(self) -> bool:
-        """Whether the softmax that weighs an expert is over all of them, not over the chosen ones. Megatron asks for it
-        of dense models too."""
-        return self.experts_per_token == 1
+    def expert_ffn_size(self) -> int:
+        return self.ffn_size
+
+    @property
+    def resolved_family(self) -> ModelFamily:
+        """The family, also where it is unset."""
+        return find_family(self.family or ("qwen3_moe" if self.is_moe else "qwen3"))
+
+    @field_validator("family")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is not None:
+            find_family(value)
+        return value
 
 
 class TaskConfig(Section):

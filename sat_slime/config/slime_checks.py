@@ -11,6 +11,7 @@ from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_flags import flag_rule_errors, flag_rule_warnings, given_flag
 from sat_slime.config.slime_layout import layout_errors
 from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.models import FAMILIES
 from sat_slime.objective import Method, check_method
 
 NEEDED_SIZES = ("num-layers", "hidden-size", "num-attention-heads")
@@ -283,10 +284,11 @@ def _cpu(config: SlimeConfig) -> Iterator[str]:
     train = config.train
     if config.cluster.device != "cpu":
         return
-    if not config.model.is_moe:
+    if config.model.resolved_family is None:
         yield (
-            "cluster.device is cpu, but model.architecture has no num-experts: only a Qwen3-MoE has layers without "
-            "Transformer Engine here: describe one, or set cluster.device to gpu"
+            "cluster.device is cpu, but the flags of model.architecture describe no family that has layers without "
+            f"Transformer Engine here ({', '.join(FAMILIES)}): describe one of these, name a file with another one in "
+            "model.family (docs/model-families.md), or set cluster.device to gpu"
         )
     if train.optimizer_offload:
         yield "train.optimizer_offload is true with cluster.device cpu: all memory is the host's: set it to false"

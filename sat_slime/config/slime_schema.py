@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from sat_slime.config.plugin_schema import HooksConfig
 from sat_slime.config.schema import (
@@ -25,6 +25,7 @@ from sat_slime.config.schema import (
     VerifierLimits,
 )
 from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL
+from sat_slime.models import ModelFamily, family_by_flags, find_family
 
 FlagValue = bool | int | float | str | list[int | float | str]
 """true: the flag alone; false: left out; a list: several values after the flag."""
@@ -77,6 +78,9 @@ class SlimeModelConfig(Section):
     """Longest prompt plus response, in tokens: `max_position_embeddings` of the checkpoint's config.json."""
     architecture: Flags = Field(default_factory=dict)
     """Megatron's flags of the architecture, as in slime's scripts/models."""
+    family: str | None = None
+    """qwen3_moe, qwen3, qwen2, or the dotted path of a module with another family: its layers on a CPU, and its counts
+    for memory (docs/model-families.md). Unset: the one that `architecture` describes, if any does."""
 
     @property
     def layers(self) -> int:
@@ -135,6 +139,18 @@ class SlimeModelConfig(Section):
             ffn = 3 * self.hidden_size * self.ffn_size
         embeddings = 2 if self.architecture.get("untie-embeddings-and-output-weights") else 1
         return self.layers * (attention + ffn) + embeddings * self.vocab_size * self.hidden_size
+
+    @property
+    def resolved_family(self) -> ModelFamily | None:
+        """The family, also where it is unset; None where nothing tells it."""
+        return find_family(self.family) if self.family else family_by_flags(self.architecture)
+
+    @field_validator("family")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is not None:
+            find_family(value)
+        return value
 
     def _number(self, flag: str, default: int = 0) -> int:
         value = self.architecture.get(flag, default)

@@ -12,9 +12,12 @@ from sat_slime.config.schema import EmbeddedConfig
 
 def cached_model(config: EmbeddedConfig) -> Path:
     """Folder of the warmed-up model of this configuration, whether or not it is there yet."""
+    defaults = {"family": None, "tied_embeddings": False}
+    model = config.model.model_dump()
     recipe = {
         "version": sat_slime.__version__,
-        "model": config.model.model_dump(),
+        # What was added to the settings later is left out where it is unset, so that caches stay valid.
+        "model": {key: value for key, value in model.items() if key not in defaults or value != defaults[key]},
         "task": config.task.model_dump(),
         "warmup": config.warmup.model_dump(),
     }

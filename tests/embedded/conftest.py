@@ -44,7 +44,7 @@ def save_random_model(folder: Path, model: ModelConfig, seed: int) -> str:
             "num_experts": model.experts,
             "num_experts_per_tok": model.experts_per_token,
             "moe_intermediate_size": model.ffn_size,
-            "norm_topk_prob": not model.weighs_all_experts,
+            "norm_topk_prob": model.experts_per_token > 1,
         }
         Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes, **experts)).save_pretrained(folder)
     else:

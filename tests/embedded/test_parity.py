@@ -60,6 +60,14 @@ def test_experts_shifted_by_one_token_are_told_from_the_right_ones(dtype, table)
     assert table[dtype]["shifted"]["mean"] > 5 * table[dtype]["replayed"]["mean"]
 
 
+@pytest.mark.parametrize("tied", [False, True], ids=["two embeddings", "tied"])
+@pytest.mark.parametrize("family", ["qwen3", "qwen2"])
+def test_fp32_engines_agree_on_every_dense_family(family, tied, tmp_path):
+    """A warmed-up model: its biases and norms are no longer 0 and 1."""
+    model = {"model.family": family, "model.experts": 0, "model.tied_embeddings": str(tied).lower(), "method": "grpo"}
+    assert measured(tmp_path, **model)["float32"]["free"]["mean"] < 1e-5
+
+
 def test_fp32_engines_agree_on_the_weight_of_a_single_expert(tmp_path):
     one = measured(tmp_path, **{"model.experts_per_token": 1})["float32"]
     assert one["free"]["mean"] < 1e-5 and one["replayed"]["mean"] < 1e-5

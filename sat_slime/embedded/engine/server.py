@@ -18,6 +18,7 @@ from sat_slime.config.schema import ModelConfig, RolloutConfig
 from sat_slime.embedded.deaths import dead_children, is_ending
 from sat_slime.embedded.engine.sglang_process import SCRATCH, SOCKET
 from sat_slime.embedded.forking.forked_process import SGLANG, ForkedProcess, NoForkServer, socket_of
+from sat_slime.models import FAMILY_VARIABLE, family_environment
 from sat_slime.rollout.client import SGLangClient
 from sat_slime.rollout.scratch import Scratch, new_scratch
 
@@ -87,7 +88,9 @@ class SGLangServer:
         self._scratch = new_scratch()
         self._client = SGLangClient(self._scratch.path / SOCKET, self.rollout.request_timeout_s)
         on_gpu = gpu_available()
-        self._spawn(self.arguments(model_path, version, on_gpu), server_environment(on_gpu), self._scratch)
+        self._spawn(
+            self.arguments(model_path, version, on_gpu), server_environment(on_gpu, self.model.family), self._scratch
+        )
         deadline = time.monotonic() + self.rollout.startup_timeout_s
         while not await self._client.healthy(timeout_s=5.0):
             if not self.alive:
@@ -167,7 +170,7 @@ class SGLangServer:
         with self.log_path.open("ab") as log:
             log.write(f"--- at {folder.path / SOCKET}: {' '.join(command)}\n".encode())
             log.flush()
-            if self.command is None:
+            if self.command is None and FAMILY_VARIABLE not in environment:  # no fork server knows such a family
                 with contextlib.suppress(NoForkServer):
                     self._process = _forked_server(arguments, environment, folder, log.fileno())
                     return
@@ -237,7 +240,7 @@ def server_arguments(
         "--enable-deterministic-inference",  # what makes SGLang heed a request's sampling seed
         "--sleep-on-idle",  # an idle scheduler takes three quarters of a core otherwise
     ]
-    if model.is_moe:
+    if model.resolved_family.has_experts:
         switches.append("--enable-return-routed-experts")
     if not on_gpu:
         switches += CPU_ARGUMENTS
@@ -245,7 +248,7 @@ def server_arguments(
 
 
 class ModelServer(SGLangServer):
-    """A server of any Hugging Face folder with a tokenizer. On a CPU only Qwen2 and Qwen3 models are served."""
+    """A server of any Hugging Face folder with a tokenizer. On a CPU only models of our families are served."""
 
     def __init__(self, log_dir: str, startup_timeout_s: float, tensor_parallel: int, more: Sequence[str] = ()) -> None:
         """more: further arguments of SGLang."""
@@ -262,10 +265,11 @@ class ModelServer(SGLangServer):
         return [*arguments, *self.more]
 
 
-def server_environment(on_gpu: bool) -> dict[str, str]:
-    """What a server needs in its environment, besides ours."""
+def server_environment(on_gpu: bool, family: str | None = None) -> dict[str, str]:
+    """What a server needs in its environment, besides ours. family: `model.family`."""
     package_parent = str(Path(__file__).resolve().parents[3])
     environment = {
+        **family_environment(family),
         "PYTHONPATH": os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")])),
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",  # its log has what it wrote last, in its order, also when it was killed

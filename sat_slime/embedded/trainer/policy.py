@@ -37,12 +37,12 @@ class PolicyState:
 
     def load(self, folder: Path) -> None:
         """Reads the policy's weights from a Hugging Face folder. Raises ValueError where they do not fit the model."""
-        load_hf(self.model.module, self._config.model, folder)
+        load_hf(self.model.module, self._config.model, task.VOCAB_SIZE, folder)
 
     def load_reference(self, folder: Path) -> None:
         """Reads the reference model's weights, where the loss has a KL term. Raises ValueError as `load`."""
         if self.reference is not None:
-            load_hf(self.reference, self._config.model, folder)
+            load_hf(self.reference, self._config.model, task.VOCAB_SIZE, folder)
 
     def export(self, folder: Path, version: int) -> None:
         """Writes the current weights for the rollout engines, and remembers them as those of pi_l."""

@@ -9,11 +9,12 @@ patched:
 - `cuda`: the torch that Megatron and slime see, in which CUDA is the CPU; everyone else's is untouched
 - `slime`: the CPU as an accelerator of slime, and what a newer torch and NumPy ask of slime
 - `megatron`: what Megatron asks of CUDA, Transformer Engine and Apex beyond that
-- `layers`: Megatron's layers without Transformer Engine, for Megatron's own flag --spec
 - `sglang`: SGLang's server, by the patches that the embedded runtime has too
 - `router`: a router in place of sglang_router, which drops routed experts
 
-`without_gpu` is apart: it lets slime's parser alone be asked about a run on GPUs where there is none.
+Megatron's layers without Transformer Engine, for Megatron's own flag --spec, are those of the model's family
+(sat_slime.models). `without_gpu` is apart: it lets slime's parser alone be asked about a run on GPUs where there is
+none.
 
 Importing this package imports no torch.
 """

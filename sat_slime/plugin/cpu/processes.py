@@ -40,7 +40,7 @@ def install() -> None:
             "megatron.core.optimizer.distrib_optimizer": _patch("megatron", "optimize_on_cpu"),
             "megatron.core.transformer.moe.moe_utils": _patch("megatron", "dispatch_tokens_on_cpu"),
             "sglang_router.launch_router": _patch("router", "replace_router"),
-            "sglang": _patch("sglang", "load_only_qwen3"),
+            "sglang": _patch("sglang", "load_only_known_families"),
             "sglang.srt.utils.common": _patch("sglang", "serve_on_cpu"),
             "sglang.srt.state_capturer.base": _patch("sglang", "allocate_routed_experts_unpinned"),
             "sglang.srt.layers.sampler": _patch("sglang", "hash_seeds_in_torch"),

@@ -13,11 +13,11 @@ from sat_slime.rollout import scratch
 from sat_slime.rollout.sglang_on_cpu import patches
 
 
-def load_only_qwen3(_: Any) -> None:
-    """Has SGLang import only its Qwen2 and Qwen3 models: it imports all 200 to know their names. A run that needs
-    others sets SGLang's variable on its own."""
+def load_only_known_families(_: Any) -> None:
+    """Has SGLang import only the models of the families that are known here: it imports all 200 to know their names. A
+    run that needs others sets SGLang's variable on its own."""
     if "SGLANG_DISABLED_MODEL_ARCHS" not in os.environ:
-        patches.load_only_qwen3()
+        patches.load_only_known_families()
 
 
 def serve_on_cpu(common: Any) -> None:

@@ -187,7 +187,7 @@ def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
     if context and longest and context > longest:
         env["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
     if on_cpu:
-        env |= cpu_environment(cluster)
+        env |= cpu_environment(config)
     return {**env, **cluster.env}
 
 

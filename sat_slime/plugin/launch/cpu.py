@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sat_slime.config.slime_schema import ClusterConfig
+from sat_slime.models import family_environment, module_of
 from sat_slime.plugin.cpu import DTYPE_VARIABLE, VARIABLE
 
 if TYPE_CHECKING:
@@ -34,11 +34,12 @@ def cpu_python_path(folders: Sequence[str]) -> list[str]:
     return [str(SITE), *folders, str(PACKAGE.parent)]
 
 
-def cpu_environment(cluster: ClusterConfig) -> dict[str, str]:
+def cpu_environment(config: SlimeConfig) -> dict[str, str]:
     """Environment of the job and all its workers, in addition to the one that a run on GPUs has."""
     return {
+        **family_environment(config.model.family),
         VARIABLE: "cpu",
-        DTYPE_VARIABLE: cluster.cpu_dtype,
+        DTYPE_VARIABLE: config.cluster.cpu_dtype,
         "OMP_NUM_THREADS": "1",  # several processes share the cores, and two threads each are far slower than one
         "TOKENIZERS_PARALLELISM": "false",
         "TORCHDYNAMO_DISABLE": "1",  # compiled functions would need a C++ compiler
@@ -58,13 +59,14 @@ def cpu_cores(config: SlimeConfig) -> int:
 
 def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
     """Flags of a run on a CPU, with their values and the setting that they come from."""
+    family = config.model.resolved_family
     flags: dict[str, Any] = {
         # Megatron does without Transformer Engine and Apex, and without fusions, which are CUDA's.
         "transformer-impl": "local",
-        "spec": ["sat_slime.plugin.cpu.layers", "qwen3_moe"],
+        **({"spec": [module_of(family), "FAMILY"]} if family else {}),
         "attention-backend": "auto",
         "distributed-backend": "gloo",
-        "cp-comm-type": "all_gather",  # what the attention of plugin/cpu/layers does; Megatron allows no other
+        "cp-comm-type": "all_gather",  # what the attention of models/layers does; Megatron allows no other
         "moe-token-dispatcher-type": "alltoall",
         "no-gradient-accumulation-fusion": True,
         "no-masked-softmax-fusion": True,

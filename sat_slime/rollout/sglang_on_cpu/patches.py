@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 
+from sat_slime.models import served_modules
 from sat_slime.rollout.sglang_on_cpu.absent import stand_in_for
 
 
 def apply() -> None:
     """Installs every patch into this process."""
     stand_in_for("triton", "torchvision", "IPython")
-    load_only_qwen3()
+    load_only_known_families()
     fork_subprocesses()
     allocate_routed_experts_unpinned()
     hash_seeds_in_torch()
@@ -30,12 +31,12 @@ def apply() -> None:
     activate_experts_together()
 
 
-def load_only_qwen3() -> None:
+def load_only_known_families() -> None:
     """SGLang imports its 200 models to know their names, which takes seconds. This is its own switch to skip some."""
     sglang = importlib.util.find_spec("sglang")
     assert sglang is not None and sglang.submodule_search_locations
     models = pkgutil.iter_modules([f"{sglang.submodule_search_locations[0]}/srt/models"])
-    needed = {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
+    needed = served_modules()
     os.environ["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(model.name for model in models if model.name not in needed)
 
 

@@ -78,7 +78,7 @@ def test_padding_never_widens_the_attention_grid():
     samples = make_batch(["14$"] * 12).samples()
     micro = pack(samples, [0, 1], 500, routing_shape=(2, 2))
     assert micro.layout.max_seqlen_q == forwarded_tokens(samples[0].response)
-    assert micro.layout.cu_seqlens_q[-1] == 500 == len(micro.layout.slots)
+    assert micro.layout.cu_seqlens_q[-1] == 500 == len(micro.layout.grid.slots)
     assert pack(samples, [], 500, routing_shape=(2, 2)).layout.max_seqlen_q == 32
 
 

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from trainer_ranks import LAYOUTS, assert_same_weights, make_config, make_samples, run_ranks, train_three_steps
+from trainer_ranks import (
+    LAYOUTS,
+    assert_same_weights,
+    make_config,
+    make_initial,
+    make_samples,
+    run_ranks,
+    train_three_steps,
+)
 
 pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
 pytestmark = pytest.mark.engine
@@ -49,6 +57,22 @@ def test_dense_model_trains(experts_per_token, initial):
     found = json.loads(run_ranks(train_three_steps, config, initial["dense"])[0]["metrics"])
     assert "routing/flip_rate" not in found[0]
     assert found[2]["loss/policy"] < found[0]["loss/policy"]
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen2"])
+def test_tensor_parallel_ranks_agree_with_one_on_tied_embeddings(family, tmp_path):
+    model = {"family": family, "experts": 0, "tied_embeddings": True}
+    initial, found = str(tmp_path / "initial"), {}
+    run_ranks(make_initial, make_config(model=model), initial)
+    for ranks in (1, 2):
+        config = make_config(model=model, method={"base": "grpo"}, train={"tensor_parallel": ranks})
+        found[ranks] = run_ranks(train_three_steps, config, initial, str(tmp_path / f"of-{ranks}"))[0]["metrics"]
+    for ours, theirs in zip(json.loads(found[2]), json.loads(found[1]), strict=True):
+        assert ours == pytest.approx(theirs, rel=2e-3, abs=2e-5)
+    assert_same_weights(tmp_path / "of-2", tmp_path / "of-1", atol=2e-4)
+    before, after = load_file(f"{initial}/model.safetensors"), load_file(tmp_path / "of-1" / "model.safetensors")
+    assert "lm_head.weight" not in after
+    assert all((after[name] - before[name]).abs().max() > 1e-3 for name in after)
 
 
 def routers_of(folder: Path) -> dict[str, torch.Tensor]:

@@ -64,10 +64,25 @@ def test_extra_args_win_over_the_flags_of_the_device():
     assert command.count("--sglang-max-total-tokens") == 1
 
 
+DENSE = ("model.architecture.num-experts=0", "method=sat-gspo")
+QWEN2 = ("model.architecture.qk-layernorm=false", "model.architecture.add-qkv-bias=true")
+
+
+@pytest.mark.parametrize(
+    "overrides, family", [((), "qwen3_moe"), (DENSE, "qwen3"), ((*DENSE, *QWEN2), "qwen2"), (QWEN2, None)]
+)
+def test_the_layers_are_those_of_the_family_that_the_flags_describe(overrides, family):
+    config = laptop(*overrides)
+    assert any(error.startswith("cluster.device is cpu") for error in slime_config_errors(config)) == (family is None)
+    command = slime_command(config).command
+    spec = words_after(command, "--spec") if "--spec" in command else None
+    assert spec == (family and [f"sat_slime.models.{family}", "FAMILY"])
+
+
 @pytest.mark.parametrize(
     "overrides, key",
     [
-        (["model.architecture.num-experts=0", "method=sat-gspo"], "cluster.device is cpu"),
+        (["model.architecture.qk-layernorm=false", "method=sat-gspo"], "cluster.device is cpu"),
         (["train.optimizer_offload=true"], "train.optimizer_offload is true"),
         (["train.gpus_per_node=2", "train.pipeline_parallel=2"], "train.pipeline_parallel is 2"),
         (["rollout.gpus_per_node=2", "rollout.gpus_per_engine=2"], "rollout.gpus_per_engine is 2"),

@@ -1,8 +1,9 @@
 """Counts the elements of a model's parameters on a rank of Megatron, from the flags of its architecture.
 
 Counted are the layers of Megatron's GPTModel as slime builds it with Transformer Engine: attention with query groups or
-latent attention, gated or plain feed-forward layers, experts, shared experts, norms, biases, embeddings. Layers of
-another kind (linear attention) are taken for attention; layers that predict further tokens are left out.
+latent attention, gated or plain feed-forward layers, experts, shared experts, norms, biases, embeddings. A family of
+sat_slime.models counts its own layers; of other models, layers of another kind (linear attention) are taken for
+attention. Layers that predict further tokens are left out.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
+from sat_slime.models import Weight
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,14 @@ def _whole(model: SlimeModelConfig) -> list[Tensors]:
 def rank_tensors(config: SlimeConfig, stage: int = 0) -> tuple[Tensors, ...]:
     """Parameters of a rank that trains, by its stage of the pipeline."""
     flags = tuple((flag, value) for flag, value in config.model.architecture.items() if not isinstance(value, list))
-    return _stage_tensors(flags, cut_of(config), stage, tuple(stage_layers(config)[stage]))
+    return _stage_tensors(flags, config.model.family, cut_of(config), stage, tuple(stage_layers(config)[stage]))
 
 
 @functools.lru_cache(4096)  # the search for a change of settings asks for the same ones again and again
 def _stage_tensors(
-    flags: tuple[tuple[str, object], ...], cut: Cut, stage: int, layers: tuple[bool, ...]
+    flags: tuple[tuple[str, object], ...], family: str | None, cut: Cut, stage: int, layers: tuple[bool, ...]
 ) -> tuple[Tensors, ...]:
-    return tuple(stage_tensors(SlimeModelConfig(architecture=dict(flags)), cut, stage, layers))
+    return tuple(stage_tensors(SlimeModelConfig(architecture=dict(flags), family=family), cut, stage, layers))
 
 
 def stage_tensors(model: SlimeModelConfig, cut: Cut, stage: int, layers: Iterable[bool]) -> Iterator[Tensors]:
@@ -103,6 +105,9 @@ def _times(count: int, tensors: Iterable[Tensors]) -> Iterator[Tensors]:
 
 
 def _layer(model: SlimeModelConfig, cut: Cut, moe: bool) -> Iterator[Tensors]:
+    if family := model.resolved_family:
+        yield from (_on_a_rank(weight, cut) for weight in family.layer_weights(model, moe))
+        return
     hidden, bias = model.hidden_size, not _has(model, "disable-bias-linear")
     yield _norm(model, model.hidden_size, 2)
     yield from _latent_attention(model, cut) if _has(model, "multi-latent-attention") else _attention(model, cut)
@@ -120,6 +125,12 @@ def _layer(model: SlimeModelConfig, cut: Cut, moe: bool) -> Iterator[Tensors]:
             yield Tensors("shared expert", hidden)
     width, own = model.expert_ffn_size // cut.expert_tensor, model.experts // cut.expert
     yield from _feed_forward("experts", hidden, width, model, own, expert=True)
+
+
+def _on_a_rank(weight: Weight, cut: Cut) -> Tensors:
+    ranks = 1 if weight.cut is None else cut.expert_tensor if weight.experts else cut.tensor
+    count = weight.experts // cut.expert if weight.experts else 1
+    return Tensors(weight.kind, weight.elements // ranks, count, bool(weight.experts))
 
 
 def _attention(model: SlimeModelConfig, cut: Cut) -> Iterator[Tensors]:

@@ -1,12 +1,12 @@
-"""Megatron's layers without Transformer Engine, under the parameter names that slime's maps of weights know.
+"""Megatron's layers without Transformer Engine: norms, attention and the experts' matrix products are torch's.
 
-slime takes them by Megatron's own flag: `--spec sat_slime.plugin.cpu.layers qwen3_moe`. Norms, attention and the
-experts' matrix products are torch's; GPTModel, TransformerLayer, SelfAttention, MoELayer, TopKRouter, its dispatcher
-and TEGroupedMLP, which holds the experts, are Megatron's.
+GPTModel, TransformerLayer, SelfAttention, MLP, MoELayer, TopKRouter, its dispatcher and TEGroupedMLP, which holds the
+experts of a run on slime, are Megatron's. A family without a layer of its own takes `decoder_layer`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,21 +23,39 @@ from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 
 
-def qwen3_moe(args: Any, config: Any, vp_stage: int | None) -> TransformerBlockSubmodules:
-    """The layers of a Qwen3-MoE, as Megatron's flag --spec asks for them."""
-    layer = get_gpt_layer_local_spec(num_experts=args.num_experts, qk_layernorm=True, normalization="RMSNorm")
+def decoder_layer(experts: int | None, qk_norm: bool, slime_names: bool) -> ModuleSpec:
+    """Megatron's decoder layer with the modules of this file.
+
+    Args:
+        experts: experts of the layer; None: its feed-forward layer is dense.
+        qk_norm: whether query and key are normalized by head.
+        slime_names: give parameters the names that they have with Transformer Engine, which slime's mapping of weights
+            knows: norms are part of the product after them, and the experts of a rank one module.
+    """
+    layer = get_gpt_layer_local_spec(num_experts=experts, qk_layernorm=qk_norm, normalization="RMSNorm")
     attention = layer.submodules.self_attention.submodules
-    attention.linear_qkv = NormedColumnParallelLinear
     attention.core_attention = PackedAttention
-    attention.q_layernorm = attention.k_layernorm = RMSNorm
+    if qk_norm:
+        attention.q_layernorm = attention.k_layernorm = RMSNorm
+    layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
+    if not slime_names:
+        return layer
+    attention.linear_qkv = NormedColumnParallelLinear
     layer.submodules.input_layernorm = IdentityOp
-    layer.submodules.pre_mlp_layernorm = RMSNorm
-    layer.submodules.mlp.submodules.experts = ModuleSpec(
-        module=TEGroupedMLP, submodules=MLPSubmodules(linear_fc1=GroupedLinear, linear_fc2=GroupedRowLinear)
-    )
-    return TransformerBlockSubmodules(
-        layer_specs=[layer] * get_num_layers_to_build(config, vp_stage=vp_stage), layer_norm=RMSNorm
-    )
+    if experts:
+        layer.submodules.mlp.submodules.experts = ModuleSpec(
+            module=TEGroupedMLP, submodules=MLPSubmodules(linear_fc1=GroupedLinear, linear_fc2=GroupedRowLinear)
+        )
+    else:
+        layer.submodules.mlp.submodules.linear_fc1 = NormedColumnParallelLinear
+        layer.submodules.pre_mlp_layernorm = IdentityOp
+    return layer
+
+
+def block(layer: ModuleSpec, config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
+    """The layers of a pipeline stage, and the norm after the last one. config: Megatron's TransformerConfig."""
+    count = get_num_layers_to_build(config, vp_stage=vp_stage)
+    return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=RMSNorm)
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -118,8 +136,46 @@ class GroupedRowLinear(GroupedLinear):
     cut = 1
 
 
+@dataclass(frozen=True)
+class Grid:
+    """Where the rows of packed sequences stand in a grid of (sequences x longest), row by row of the grid."""
+
+    slots: Tensor
+    """(rows of all context-parallel ranks,) slot of each row, rank after rank."""
+    own: Tensor
+    """(rows of this rank,) slot of each of its rows."""
+    sequences: int
+    longest: int
+    """Tokens of the longest sequence."""
+
+    @classmethod
+    def of(cls, edges: Tensor, ranks: int = 1, rank: int = 0) -> Grid:
+        """The grid of packed sequences.
+
+        Args:
+            edges: (sequences + 1,) cumulative lengths of whole sequences.
+            ranks: ranks of context parallelism, which cuts each sequence into 2 x ranks pieces; rank r holds the pieces
+                r and 2 x ranks - 1 - r of each sequence, one sequence after another.
+        """
+        edges = edges.to(torch.long)
+        lengths = edges[1:] - edges[:-1]
+        count, longest = len(lengths), int(lengths.max())
+        own = lengths // ranks  # the number of rows that each rank has of each sequence
+        sequence = torch.repeat_interleave(torch.arange(count, device=edges.device), own)
+        row = torch.arange(int(own.sum()), device=edges.device) - (own.cumsum(0) - own)[sequence]
+        slots = []
+        for r in range(ranks):
+            position = row
+            if ranks > 1:
+                piece = own[sequence] // 2
+                in_second = row >= piece
+                position = torch.where(in_second, (2 * ranks - 1 - r) * piece + row - piece, r * piece + row)
+            slots.append(sequence * longest + position)
+        return cls(torch.cat(slots), slots[rank], count, longest)
+
+
 class PackedAttention(torch.nn.Module):
-    """Causal attention within each sequence of a packed row (`thd`), all sequences in one call of torch's SDPA.
+    """Causal attention within each sequence of a packed row, all sequences in one call of torch's SDPA.
 
     The row is laid into a grid that is padded on the right, where the causal mask already keeps padding out of every
     sum. With context parallelism each rank has two pieces of every sequence, one from its first and one from its second
@@ -138,46 +194,23 @@ class PackedAttention(torch.nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *, packed_seq_params: Any, **_: Any
     ) -> Tensor:
         """query, key and value of (rows, heads, dim), where key and value may have fewer heads -> (rows, heads * dim)
-        with the heads of the query."""
+        with the heads of the query; or each with a dimension 1 after the rows.
+
+        packed_seq_params: Megatron's; one with a `grid` has the Grid already, which is the same for all layers.
+        """
         ranks = self.group.size() if self.group is not None else 1
         rank = self.group.rank() if self.group is not None else 0
-        edges = packed_seq_params.cu_seqlens_q
-        place, slot, count, longest = grid_of(edges, ranks, rank)
+        grid: Grid = getattr(packed_seq_params, "grid", None) or Grid.of(packed_seq_params.cu_seqlens_q, ranks, rank)
 
         def to_grid(row: Tensor) -> Tensor:
+            row = row.reshape(len(row), *row.shape[-2:])
             if ranks > 1:
                 row = gather_from_sequence_parallel_region(row.contiguous(), group=self.group)
-            grid = row.new_zeros(count * longest, *row.shape[1:]).index_copy(0, place, row)
-            return grid.view(count, longest, *row.shape[1:]).transpose(1, 2)
+            cells = row.new_zeros(grid.sequences * grid.longest, *row.shape[1:]).index_copy(0, grid.slots, row)
+            return cells.view(grid.sequences, grid.longest, *row.shape[1:]).transpose(1, 2)
 
         out = F.scaled_dot_product_attention(
             to_grid(query), to_grid(key), to_grid(value), is_causal=True, scale=self.scale, enable_gqa=True
         )
-        return out.transpose(1, 2).reshape(count * longest, -1)[slot]
-
-
-def grid_of(edges: Tensor, ranks: int = 1, rank: int = 0) -> tuple[Tensor, Tensor, int, int]:
-    """The places of the rows of packed sequences in a grid of (sequences x longest).
-
-    edges: (sequences + 1,) cumulative lengths of whole sequences. ranks: number of ranks of context parallelism, which
-    cuts each sequence into 2 x ranks pieces; rank r holds the pieces r and 2 x ranks - 1 - r of each sequence, one
-    sequence after another.
-
-    Returns (place, slot, sequences, longest): place has the slots of all ranks' rows, rank after rank; slot has those
-    of this rank.
-    """
-    edges = edges.to(torch.long)
-    lengths = edges[1:] - edges[:-1]
-    count, longest = len(lengths), int(lengths.max())
-    own = lengths // ranks  # the number of rows that each rank has of each sequence
-    sequence = torch.repeat_interleave(torch.arange(count), own)
-    row = torch.arange(int(own.sum())) - (own.cumsum(0) - own)[sequence]
-    slots = []
-    for r in range(ranks):
-        position = row
-        if ranks > 1:
-            piece = own[sequence] // 2
-            in_second = row >= piece
-            position = torch.where(in_second, (2 * ranks - 1 - r) * piece + row - piece, r * piece + row)
-        slots.append(sequence * longest + position)
-    return torch.cat(slots), slots[rank], count, longest
+        rows = out.transpose(1, 2).reshape(grid.sequences * grid.longest, -1)[grid.own]
+        return rows.reshape(*query.shape[:-2], -1)

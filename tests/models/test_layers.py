@@ -6,7 +6,7 @@ import pytest
 import torch
 
 pytest.importorskip("megatron.core")
-from sat_slime.plugin.cpu.layers import PackedAttention, grid_of
+from sat_slime.models.layers import Grid, PackedAttention
 
 LENGTHS = [4, 12, 8]
 
@@ -59,13 +59,13 @@ def test_packed_attention_is_that_of_each_sequence():
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_pieces_of_every_rank_stand_where_the_whole_has_them(ranks):
-    whole, _, count, longest = grid_of(edges())
-    places = [grid_of(edges(), ranks, rank) for rank in range(ranks)]
-    for rank, (place, slot, *size) in enumerate(places):
-        assert size == [count, longest]
-        assert torch.equal(place, places[0][0])
-        assert torch.equal(slot, whole[rows_of(rank, ranks)])
-    assert torch.equal(places[0][0], torch.cat([slot for _, slot, *_ in places]))
+    whole = Grid.of(edges())
+    grids = [Grid.of(edges(), ranks, rank) for rank in range(ranks)]
+    for rank, grid in enumerate(grids):
+        assert (grid.sequences, grid.longest) == (whole.sequences, whole.longest)
+        assert torch.equal(grid.slots, grids[0].slots)
+        assert torch.equal(grid.own, whole.slots[rows_of(rank, ranks)])
+    assert torch.equal(grids[0].slots, torch.cat([grid.own for grid in grids]))
 
 
 class TwoRanks:
@@ -86,7 +86,7 @@ def test_a_rank_of_two_attends_as_the_whole(rank, monkeypatch):
     tensors, order = inputs(), torch.cat([rows_of(r, 2) for r in (0, 1)])
     gathered = iter([x[order] for x in tensors])
     monkeypatch.setattr(
-        "sat_slime.plugin.cpu.layers.gather_from_sequence_parallel_region", lambda own, group: next(gathered)
+        "sat_slime.models.layers.gather_from_sequence_parallel_region", lambda own, group: next(gathered)
     )
     groups = SimpleNamespace(cp=TwoRanks(rank))
     attention = PackedAttention(None, 1, None, "self", pg_collection=groups)

@@ -1,0 +1,271 @@
+"""A model family: what both runtimes must know of a decoder, and the mapping of a weight between the two formats.
+
+`ModelFamily` is a decoder as most are: norms before attention and feed-forward layer, rotary positions, grouped
+queries, a gated feed-forward layer. A family derives from it, and states or replaces what is its own.
+
+Shapes are those of the whole model: hidden is the width of the residual stream, rows are outputs, columns are inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+
+class ModelSizes(Protocol):
+    """The sizes of a model, as the `model` section of either runtime has them."""
+
+    @property
+    def layers(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def attention_heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def ffn_size(self) -> int:
+        """Width of a dense feed-forward layer."""
+
+    @property
+    def experts(self) -> int: ...
+    @property
+    def experts_per_token(self) -> int: ...
+    @property
+    def expert_ffn_size(self) -> int:
+        """Width of an expert."""
+
+
+class TinySizes(ModelSizes, Protocol):
+    """The sizes and constants of a model that the embedded runtime makes from scratch."""
+
+    @property
+    def tied_embeddings(self) -> bool: ...
+    @property
+    def rope_base(self) -> float: ...
+    @property
+    def norm_eps(self) -> float: ...
+    @property
+    def max_positions(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One parameter of Megatron's, and the tensors that it is in Hugging Face's format."""
+
+    megatron: str
+    """Megatron's name without Transformer Engine, with `*` for the number of the layer, and for the expert's."""
+    tensors: Mapping[str, tuple[int, ...]]
+    """Shapes by Hugging Face's names, with `{layer}` and `{expert}`."""
+    kind: str
+    """What it belongs to, for a table of memory, such as `attention`."""
+    cut: int | None = None
+    """The dimension that tensor parallelism cuts; of several tensors the first. None: each rank has the whole."""
+    groups: int | None = None
+    """Groups in which the rows of several tensors alternate, as query, key and value do by kv head. None: as many as
+    there are ranks, each of which holds its part of every tensor."""
+    experts: int = 0
+    """Experts that have such a weight each, which are shared among the expert-parallel ranks; 0: it is no expert's."""
+
+    @property
+    def elements(self) -> int:
+        """Elements of the whole parameter."""
+        return sum(math.prod(shape) for shape in self.tensors.values())
+
+    def shard(self, tensors: Sequence[Tensor], rank: int, ranks: int) -> Tensor:
+        """A rank's part of the parameter, of the whole tensors in the order of `tensors`."""
+        if self.cut is None:
+            return tensors[0]
+        if len(tensors) == 1:
+            return tensors[0].chunk(ranks, self.cut)[rank]
+        rows = [tensor.unflatten(0, (self.groups or ranks, -1)) for tensor in tensors]
+        return torch.cat(rows, dim=1).chunk(ranks)[rank].flatten(0, 1)
+
+    def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
+        """The whole tensors in the order of `tensors`, of the parts of all ranks."""
+        if self.cut is None:
+            return [shards[0]]
+        if len(self.tensors) == 1:
+            return [torch.cat(list(shards), dim=self.cut)]
+        groups = self.groups or len(shards)
+        rows = torch.cat(list(shards)).unflatten(0, (groups, -1))
+        sizes = [shape[0] // groups for shape in self.tensors.values()]
+        return [part.flatten(0, 1) for part in rows.split(sizes, dim=1)]
+
+
+class ModelFamily(ABC):
+    """A family; its module assigns an instance to FAMILY."""
+
+    name: ClassVar[str]
+    """The value of `model.family`, and `model_type` in config.json, by which slime chooses its own mapping of
+    weights."""
+    architecture: ClassVar[str]
+    """The class that serves it, by the name that config.json has for SGLang."""
+    sglang_modules: ClassVar[tuple[str, ...]]
+    """Modules of sglang.srt.models that serve it; on a CPU SGLang imports no others."""
+    has_experts: ClassVar[bool] = False
+    """Whether feed-forward layers have experts, whose choice SGLang reports."""
+    qk_norm: ClassVar[bool] = False
+    """Whether each head of query and key is normalized."""
+    qkv_bias: ClassVar[bool] = False
+    """Whether the projections to query, key and value have a bias."""
+    may_tie_embeddings: ClassVar[bool] = True
+    """Whether SGLang serves it with the embedding as output layer."""
+
+    def fits(self, flags: Mapping[str, Any]) -> bool:
+        """Whether Megatron's flags of an architecture describe a model of this family."""
+        given = {
+            "swiglu": True,
+            "disable-bias-linear": True,
+            "multi-latent-attention": False,
+            "attention-output-gate": False,
+            "moe-shared-expert-intermediate-size": False,
+            "num-experts": self.has_experts,
+            "qk-layernorm": self.qk_norm,
+            "add-qkv-bias": self.qkv_bias,
+        }
+        return flags.get("normalization") == "RMSNorm" and all(
+            bool(flags.get(flag)) == on for flag, on in given.items()
+        )
+
+    # ------------------------------------------------------------------------------------------------ the weights
+
+    def weights(self, sizes: TinySizes, vocab_size: int) -> list[Weight]:
+        """Every weight of the model; those of layers stand once, for all layers."""
+        embedding = {"model.embed_tokens.weight": (vocab_size, sizes.hidden_size)}
+        output = {"lm_head.weight": (vocab_size, sizes.hidden_size)}
+        weights = [
+            Weight("embedding.word_embeddings.weight", embedding, "embedding", cut=0),
+            *self.layer_weights(sizes, moe=self.has_experts),
+            Weight("decoder.final_layernorm.weight", {"model.norm.weight": (sizes.hidden_size,)}, "norm"),
+        ]
+        return weights if sizes.tied_embeddings else [*weights, Weight("output_layer.weight", output, "output", cut=0)]
+
+    @abstractmethod
+    def layer_weights(self, sizes: ModelSizes, moe: bool) -> list[Weight]:
+        """Every weight of a layer. moe: whether the layer has experts, which not each one of a family with experts
+        has."""
+
+    # -------------------------------------------------------------------------------------------------- its engine
+
+    def hf_config(self, sizes: TinySizes, vocab_size: int, eos_token_id: int, dtype: str) -> dict[str, Any]:
+        """config.json of a model, from which SGLang and slime know it. dtype: the weights' in the folder."""
+        return {
+            "architectures": [self.architecture],
+            "model_type": self.name,
+            "bos_token_id": None,
+            "eos_token_id": eos_token_id,
+            "head_dim": sizes.head_dim,
+            "hidden_act": "silu",
+            "hidden_size": sizes.hidden_size,
+            "intermediate_size": sizes.ffn_size,
+            "max_position_embeddings": sizes.max_positions,
+            "num_attention_heads": sizes.attention_heads,
+            "num_hidden_layers": sizes.layers,
+            "num_key_value_heads": sizes.kv_heads,
+            "rms_norm_eps": sizes.norm_eps,
+            "rope_theta": sizes.rope_base,
+            "tie_word_embeddings": sizes.tied_embeddings,
+            "torch_dtype": dtype,
+            "use_cache": True,
+            "vocab_size": vocab_size,
+        }
+
+    # --------------------------------------------------------------------------------------------- its layers on a CPU
+
+    def megatron_options(self, sizes: ModelSizes) -> dict[str, Any]:
+        """Keywords of Megatron's TransformerConfig that are the family's; sizes of dense layers, norms, rotary base and
+        parallelism are the trainer's to give."""
+        return {"qk_layernorm": self.qk_norm, "add_qkv_bias": self.qkv_bias}
+
+    def layer(self, experts: int | None, *, slime_names: bool) -> Any:
+        """Megatron's decoder layer (a ModuleSpec) without Transformer Engine.
+
+        Args:
+            experts: experts of the layer; None: it is dense.
+            slime_names: give parameters the names that they have with Transformer Engine, which slime's mapping of
+                weights knows; else those of `weights`.
+        """
+        from sat_slime.models import layers  # it needs Megatron
+
+        return layers.decoder_layer(experts, self.qk_norm, slime_names)
+
+    def __call__(self, args: Any, config: Any, vp_stage: int | None) -> Any:
+        """The layers of a pipeline stage, as Megatron's flag `--spec MODULE FAMILY` asks slime's trainer for them."""
+        from sat_slime.models import layers
+
+        return layers.block(self.layer(args.num_experts, slime_names=True), config, vp_stage)
+
+
+# ------------------------------------------------------------------------------------------------- parts of a layer
+
+
+def norm_weights(sizes: ModelSizes) -> Iterator[Weight]:
+    """The norms before attention and before the feed-forward layer."""
+    layer, shape = "model.layers.{layer}", (sizes.hidden_size,)
+    yield Weight("decoder.layers.*.input_layernorm.weight", {f"{layer}.input_layernorm.weight": shape}, "norm")
+    after = {f"{layer}.post_attention_layernorm.weight": shape}
+    yield Weight("decoder.layers.*.pre_mlp_layernorm.weight", after, "norm")
+
+
+def attention_weights(sizes: ModelSizes) -> Iterator[Weight]:
+    """The projections to query, key and value, which Megatron has in one matrix by kv head, and the output's."""
+    heads = "model.layers.{layer}.self_attn"
+    query, key = sizes.attention_heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    projections = {
+        f"{heads}.{name}_proj.weight": (rows, sizes.hidden_size)
+        for name, rows in (("q", query), ("k", key), ("v", key))
+    }
+    name = "decoder.layers.*.self_attention"
+    yield Weight(f"{name}.linear_qkv.weight", projections, "attention", cut=0, groups=sizes.kv_heads)
+    output = {f"{heads}.o_proj.weight": (sizes.hidden_size, query)}
+    yield Weight(f"{name}.linear_proj.weight", output, "attention", cut=1)
+
+
+def qkv_biases(sizes: ModelSizes) -> Iterator[Weight]:
+    """The biases of query, key and value."""
+    query, key = sizes.attention_heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
+    biases = {
+        f"model.layers.{{layer}}.self_attn.{name}_proj.bias": (rows,)
+        for name, rows in zip("qkv", (query, key, key), strict=True)
+    }
+    yield Weight("decoder.layers.*.self_attention.linear_qkv.bias", biases, "bias", cut=0, groups=sizes.kv_heads)
+
+
+def qk_norm_weights(sizes: ModelSizes) -> Iterator[Weight]:
+    """The norms of query and key, which all heads share."""
+    for name in "qk":
+        theirs = {f"model.layers.{{layer}}.self_attn.{name}_norm.weight": (sizes.head_dim,)}
+        yield Weight(f"decoder.layers.*.self_attention.{name}_layernorm.weight", theirs, "norm")
+
+
+def feed_forward_weights(sizes: ModelSizes) -> Iterator[Weight]:
+    """A dense layer: gate and up, which are one matrix of Megatron's, and down."""
+    yield from _gated(
+        "decoder.layers.*.mlp", "model.layers.{layer}.mlp", sizes.hidden_size, sizes.ffn_size, "feed-forward"
+    )
+
+
+def expert_weights(sizes: ModelSizes) -> Iterator[Weight]:
+    """The router, and each expert, which is like a dense layer."""
+    router = {"model.layers.{layer}.mlp.gate.weight": (sizes.experts, sizes.hidden_size)}
+    yield Weight("decoder.layers.*.mlp.router.weight", router, "router")
+    expert = "model.layers.{layer}.mlp.experts.{expert}"
+    local = "decoder.layers.*.mlp.experts.local_experts.*"
+    yield from _gated(local, expert, sizes.hidden_size, sizes.expert_ffn_size, "experts", sizes.experts)
+
+
+def _gated(megatron: str, hf: str, hidden: int, width: int, kind: str, experts: int = 0) -> Iterator[Weight]:
+    first = {f"{hf}.{name}_proj.weight": (width, hidden) for name in ("gate", "up")}
+    yield Weight(f"{megatron}.linear_fc1.weight", first, kind, cut=0, experts=experts)
+    yield Weight(
+        f"{megatron}.linear_fc2.weight", {f"{hf}.down_proj.weight": (hidden, width)}, kind, cut=1, experts=experts
+    )
