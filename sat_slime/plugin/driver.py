@@ -31,8 +31,8 @@ import ray
 
 from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin.inside.host import Host, parse_arguments
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method, steps_per_rollout
+from sat_slime.plugin.inside.slime_processes import Host, parse_arguments
 from sat_slime.plugin.inside.step_files import StepFile
 from sat_slime.plugin.launch.proxies import own_address, proxies, without_proxy
 from sat_slime.plugin.launch.saved import delete_old, numbered

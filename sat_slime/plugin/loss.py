@@ -18,8 +18,8 @@ from torch import Tensor
 
 from sat_slime.objective import policy_surrogate
 from sat_slime.objective.ratio import denominator_log_probs
+from sat_slime.plugin.inside.micro_batch import Batch, context_group, token_batch
 from sat_slime.plugin.inside.settings import plugin_method
-from sat_slime.plugin.inside.tokens import Batch, context_group, token_batch
 from sat_slime.plugin.inside.trainer_state import current, join_step_metrics
 
 

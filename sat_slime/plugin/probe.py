@@ -13,13 +13,9 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from sat_slime.plugin.slime_names import NAMES, Form, Name
-
-KNOWN = "v0.3.1, main at 624b824a8, and main after pull request 2391 as far as its files were read"
+from sat_slime.plugin.slime_names import BY_INTERVAL, KNOWN, NAMES, SINCE_V031, Form, Name
 
 _TRAINER = "backends/megatron_utils/actor.py"
-_PUSH_BY_INTERVAL = "update_weights_interval"
-"""A word that slime's trainer no longer has in it after pull request 2391."""
 
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -36,9 +32,9 @@ def probe_slime(root: Path | None = None, *, own_script: bool = False) -> list[s
         return ["slime is not importable here: install it (pip install -e SLIME --no-deps), or add it to PYTHONPATH"]
     if not (root / _TRAINER).exists():
         return [f"the package slime at {root} is not THUDM's: PyPI has another of that name; uninstall it"]
-    if not (root / "rollout/sample_hooks.py").exists():
+    if not (root / SINCE_V031).exists():
         return [f"slime at {root} is too old, from before v0.3.1: check out v0.3.1 or newer"]
-    if own_script and _PUSH_BY_INTERVAL not in (root / _TRAINER).read_text():
+    if own_script and BY_INTERVAL not in (root / _TRAINER).read_text():
         return [
             f"slime at {root} has no asynchronous training script that the plugin's hooks could follow (slime's pull "
             "request 2391): start `python3 -m sat_slime.plugin.driver` in its place, with the same flags"
@@ -72,13 +68,13 @@ def differences(name: Name, read: Callable[[str], Mapping[str, Node]]) -> Iterat
         read: gives the functions and classes in a file of slime, by name, methods with their class; empty if the file
             is missing.
     """
-    found = [(form, node) for form in name.forms if (node := read(form.file).get(form.name)) is not None]
-    if not found:
+    present = [(form, node) for form in name.forms if (node := read(form.file).get(form.name)) is not None]
+    if not present:
         if name.needed != "where slime has it":
             places = [f"{form.file} has no {form.name}" for form in name.forms]
             yield " and ".join(places)
         return
-    faults = [list(_faults(form, node)) for form, node in found]
+    faults = [list(_faults(form, node)) for form, node in present]
     if all(faults):
         yield from min(faults, key=len)
 
@@ -87,32 +83,32 @@ def _faults(form: Form, node: Node) -> Iterator[str]:
     if form.parameters is not None and not (isinstance(node, ast.ClassDef) or _accepts(node.args, form.parameters)):
         yield f"{form.file}: {form.name} takes ({ast.unparse(node.args)}), not ({', '.join(form.parameters)})"
     body = ast.unparse(node) if form.body else ""
-    yield from (f"{form.file}: {form.name} has no `{part}`" for part in form.body if part not in body)
+    yield from (f"{form.file}: {form.name} has no `{text}`" for text in form.body if text not in body)
 
 
 def _nodes(path: Path) -> dict[str, Node]:
     """Functions, classes and methods of a module by name; empty if the file is missing."""
     if not path.exists():
         return {}
-    found: dict[str, Node] = {}
+    definitions: dict[str, Node] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         inner = [node, *node.body] if isinstance(node, ast.ClassDef) else [node]
-        for one in inner:
-            if isinstance(one, Node):
-                found[one.name if one is node else f"{node.name}.{one.name}"] = one  # type: ignore[attr-defined]
-    return found
+        for child in inner:
+            if isinstance(child, Node):
+                definitions[child.name if child is node else f"{node.name}.{child.name}"] = child  # type: ignore[attr-defined]
+    return definitions
 
 
 def _accepts(parameters: ast.arguments, expected: list[str]) -> bool:
-    """Whether a function with these parameters takes a call with the expected ones."""
+    """Return whether a function with these parameters takes a call with the expected ones."""
     positional = parameters.posonlyargs + parameters.args
-    optional = {one.arg for one in positional[len(positional) - len(parameters.defaults) :]}
+    optional = {parameter.arg for parameter in positional[len(positional) - len(parameters.defaults) :]}
     optional |= {
-        one.arg
-        for one, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
+        parameter.arg
+        for parameter, default in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
         if default is not None
     }
-    rest = [one.arg for one in (parameters.vararg, parameters.kwarg) if one is not None]
-    names = [one.arg for one in positional + parameters.kwonlyargs] + rest
+    rest = [parameter.arg for parameter in (parameters.vararg, parameters.kwarg) if parameter is not None]
+    names = [parameter.arg for parameter in positional + parameters.kwonlyargs] + rest
     known = [name for name in names if name in expected]
     return known == expected and set(names) - set(expected) <= optional | set(rest)

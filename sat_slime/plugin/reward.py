@@ -77,16 +77,16 @@ def without_end_token(response: str) -> str:
 async def _rewards(args: Namespace, sample: Any, mode: Mode) -> Any:
     pool = _the_pool(args)
     if isinstance(sample, list):
-        return list(await asyncio.gather(*(_reward(pool, one, mode) for one in sample)))
+        return list(await asyncio.gather(*(_reward(pool, response, mode) for response in sample)))
     return await _reward(pool, sample, mode)
 
 
 async def _reward(pool: VerifierPool, sample: Any, mode: Mode) -> float:
     if sample.label is None:
         raise ValueError(f"sample {sample.index} has no label: name its column with slime's --label-key")
-    found = await pool.verify_async(without_end_token(sample.response), str(sample.label), mode)
-    sample.metadata = {**(sample.metadata or {}), VERDICT: found.reason}
-    return found.reward
+    verdict = await pool.verify_async(without_end_token(sample.response), str(sample.label), mode)
+    sample.metadata = {**(sample.metadata or {}), VERDICT: verdict.reason}
+    return verdict.reward
 
 
 def _the_pool(args: Namespace) -> VerifierPool:

@@ -142,12 +142,12 @@ def log_rollout(
                 "(version default): an engine started again by itself, or another run's took its address. They are not "
                 "trained: go on from the checkpoint (--resume, or cluster.restarts)"
             )
-        ours = {key: value for key, value in (rollout_extra_metrics or {}).items() if key.startswith(STREAM_METRICS)}
+        metrics = {key: value for key, value in (rollout_extra_metrics or {}).items() if key.startswith(STREAM_METRICS)}
         if plugin_config(args).driver.mode == "batch":  # in mode streaming it is the wait for a batch
-            ours["time/rollout"] = rollout_time
+            metrics["time/rollout"] = rollout_time
         needs_rewards = "rewards" in plugin_method(args).needs
         rewards = [_reward(args, sample) for sample in samples] if needs_rewards else None
-        if reason := _stays_untaken(args) or versions.send_origins(samples, ours, rewards):
+        if reason := _stays_untaken(args) or versions.send_origins(samples, metrics, rewards):
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
     if verified := reward.drain_metrics():
         _track(args, {**verified, "rollout/step": slime_function("compute_rollout_step")(args, rollout_id)})
@@ -230,7 +230,9 @@ def log_eval(
 def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, Any]:
     """The scores of one data set's responses. slime has the samples of a problem one after another."""
     scores, rewards = plugin_config(args).eval, result["rewards"]
-    named = {one.name: one.n_samples_per_eval_prompt for one in getattr(args, "eval_datasets", None) or []}
+    named = {
+        evaluated.name: evaluated.n_samples_per_eval_prompt for evaluated in getattr(args, "eval_datasets", None) or []
+    }
     samples = named.get(dataset) or getattr(args, "n_samples_per_eval_prompt", None) or 1
     if len(rewards) % samples or samples % scores.repeats:
         logger.warning(
@@ -239,8 +241,8 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
         )
         return {"accuracy": sum(rewards) / len(rewards), "n_samples": len(rewards)}
     answers = result.get("samples") or []
-    told = ((sample.metadata or {}).get(reward.VERDICT) for sample in answers)
-    reasons = [reason for reason in told if reason is not None]
+    verdicts = ((sample.metadata or {}).get(reward.VERDICT) for sample in answers)
+    reasons = [reason for reason in verdicts if reason is not None]
 
     def by_problem(values: Sequence[Any]) -> np.ndarray | None:
         return np.array(values).reshape(-1, samples) if len(values) == len(rewards) else None
@@ -256,7 +258,8 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
 
 
 def _is_tracked(key: str) -> bool:
-    """Whether a score goes to slime's trackers: slime logs the mean, lengths and truncation under names of its own."""
+    """Return whether a score goes to slime's trackers: slime logs the mean, lengths and truncation under names of its
+    own."""
     return key.startswith(("accuracy/", "avg@", "pass@", "reasons/"))
 
 
@@ -273,8 +276,8 @@ def _weights_step(samples: Sequence[Any], dataset: str) -> int | None:
         steps = set()
     if len(steps) == 1:
         return steps.pop()
-    found = f"of steps {sorted(steps)}" if steps else "unknown"
-    logger.warning("evaluation of %s: the measured weights are %s", dataset, found)
+    description = f"of steps {sorted(steps)}" if steps else "unknown"
+    logger.warning("evaluation of %s: the measured weights are %s", dataset, description)
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 V031, MAIN, NEWEST = "v0.3.1", "624b824a8", "newest"
@@ -18,6 +19,12 @@ VERSIONS = {
     NEWEST: "main after pull request 2391, of which single files of commits up to 0b0c277d were read",
 }
 """The versions, each with what it stands for."""
+KNOWN = "v0.3.1, main at 624b824a8, and main after pull request 2391 as far as its files were read"
+"""The same in a message."""
+BY_INTERVAL = "update_weights_interval"
+"""A word in slime's trainer that the newest version lacks, and with it a script that the hooks could follow."""
+SINCE_V031 = "rollout/sample_hooks.py"
+"""A file that versions before v0.3.1 lack."""
 
 TREE = "tree"
 """The name was found in the whole tree of the version."""
@@ -82,6 +89,10 @@ def _need(use: Use, why: str, *forms: Form, needed: Needed = "always") -> Name:
     return Name(use, why, forms, needed)
 
 
+_calls, _extends, _reads = partial(_need, "calls"), partial(_need, "extends"), partial(_need, "reads")
+_wraps, _is_called_by = partial(_need, "wraps"), partial(_need, "is called by")
+
+
 def _all(place: str, newest: str, *body: str) -> Form:
     return Form(place, {V031: TREE, MAIN: TREE, NEWEST: newest}, body)
 
@@ -130,8 +141,7 @@ _OWN: Needed = "in launch scripts of one's own"
 _IF: Needed = "where slime has it"
 
 _DRIVER = (
-    _need(
-        "calls",
+    _calls(
         "the arguments; in the newest a plan for restarts besides",
         _newest("utils.arguments:parse_args(return_restore_plan)", "0b0c277d"),
         _trees("utils.arguments:parse_args()"),
@@ -139,23 +149,21 @@ _DRIVER = (
     _observed("calls", "the driver's log", "logging_utils:configure_logger()", _IN_TRAIN),
     _observed("calls", "trackers", "logging_utils:init_tracking(args)", _IN_TRAIN),
     _observed("calls", "trackers", "logging_utils:finish_tracking(args)", _IN_TRAIN),
-    _need("calls", "GPUs", _all(f"{_GROUPS}:create_placement_groups(args)", "13b347f8")),
-    _need(
-        "calls",
+    _calls("GPUs", _all(f"{_GROUPS}:create_placement_groups(args)", "13b347f8")),
+    _calls(
         "rollout manager and engines",
         _newest(f"{_GROUPS}:create_rollout_manager(args restore_plan)", "13b347f8", "RolloutStartup("),
         _trees(f"{_GROUPS}:create_rollout_manager(args pg)"),
     ),
-    _need(
-        "calls",
+    _calls(
         "the trainer's ranks, of our class",
         _all(f"{_GROUPS}:create_training_models(args pgs rollout_manager actor_cls)", "13b347f8"),
     ),
-    _need("calls", "trains on a batch", _all(f"{_TRAINERS}.async_train(self rollout_id rollout_data_ref)", "13b347f8")),
-    _need("calls", "saves weights", _all(f"{_TRAINERS}.save_model(self rollout_id force_sync)", "13b347f8")),
-    _need("calls", "pushes weights", _all(f"{_TRAINERS}.update_weights(self)", "13b347f8")),
+    _calls("trains on a batch", _all(f"{_TRAINERS}.async_train(self rollout_id rollout_data_ref)", "13b347f8")),
+    _calls("saves weights", _all(f"{_TRAINERS}.save_model(self rollout_id force_sync)", "13b347f8")),
+    _calls("pushes weights", _all(f"{_TRAINERS}.update_weights(self)", "13b347f8")),
     *(
-        _need("calls", why, _all(f"{_MANAGER}.{call}", "0b0c277d"))
+        _calls(why, _all(f"{_MANAGER}.{call}", "0b0c277d"))
         for why, call in (
             ("generates a batch", "generate(self rollout_id)"),
             ("evaluates the engines' weights", "eval(self rollout_id)"),
@@ -165,7 +173,7 @@ _DRIVER = (
         )
     ),
     *(
-        _need("calls", why, _newest(f"{_MANAGER}.{call}", "0b0c277d"), needed=_IF)
+        _calls(why, _newest(f"{_MANAGER}.{call}", "0b0c277d"), needed=_IF)
         for why, call in (
             ("the first push is done", "training_ready(self)"),
             ("a batch is trained on", "training_completed(self rollout_id)"),
@@ -173,17 +181,15 @@ _DRIVER = (
             ("after a push", "resume_rollout_admission(self was_paused)"),
         )
     ),
-    _need(
-        "calls",
+    _calls(
         "whether a rollout saves or evaluates",
         _all("utils.misc:should_run_periodic_action(rollout_id interval num_rollout_per_epoch num_rollout)", _IN_TRAIN),
     ),
 )
 
 _TRAINER = (
-    _need("extends", "one rank of the trainer", _all(_ACTOR, "d0a9ecfd")),
-    _need(
-        "extends",
+    _extends("one rank of the trainer", _all(_ACTOR, "d0a9ecfd")),
+    _extends(
         "our state beside slime's; a reference model is not pushed",
         _all(
             f"{_ACTOR}.init(self args role)",
@@ -194,8 +200,7 @@ _TRAINER = (
             "self.rollout_data_postprocess =",
         ),
     ),
-    _need(
-        "is called by",
+    _is_called_by(
         "it calls train_actor",
         _all(
             f"{_ACTOR}.train(self rollout_id rollout_data_ref external_data)",
@@ -203,8 +208,7 @@ _TRAINER = (
             "self.train_actor(rollout_id, rollout_data, external_data=external_data)",
         ),
     ),
-    _need(
-        "extends",
+    _extends(
         "lag and numbers of a batch",
         _all(
             f"{_ACTOR}.train_actor(self rollout_id rollout_data external_data)",
@@ -214,35 +218,29 @@ _TRAINER = (
             "self.rollout_data_postprocess(self.args, rollout_id, rollout_data)",
         ),
     ),
-    _need(
-        "extends",
+    _extends(
         "log-probs of the denominator",
         _all(f"{_ACTOR}.compute_log_prob(self data_iterator num_microbatches store_prefix)", "d0a9ecfd"),
     ),
-    _need(
-        "extends",
+    _extends(
         "versions are optimizer steps",
         _all(f"{_ACTOR}.update_weights(self)", "d0a9ecfd", "self.weight_updater.update_weights()"),
     ),
-    _need(
-        "calls",
+    _calls(
         "weights of a backup into the model",
         _all(f"{_ACTOR}._switch_model(self target_tag)", "d0a9ecfd", "self.weights_backuper.restore(target_tag)"),
     ),
-    _need(
-        "calls",
+    _calls(
         "keeps weights in host memory",
         _newest(f"{_BACKUPS}:TensorBackuper.backup(self tag)", FORK, "copy_("),
         _trees(f"{_BACKUPS}:_TensorBackuperNormal.backup(self tag)", "copy_("),
     ),
-    _need(
-        "calls",
+    _calls(
         "brings them back",
         _newest(f"{_BACKUPS}:TensorBackuper.restore(self tag)", FORK, "copy_("),
         _trees(f"{_BACKUPS}:_TensorBackuperNormal.restore(self tag)", "copy_("),
     ),
-    _need(
-        "reads",
+    _reads(
         "a push adds one to the version",
         _all(
             f"{_PUSH}distributed:UpdateWeightFromDistributed.update_weights(self)",
@@ -250,25 +248,20 @@ _TRAINER = (
             "self.weight_version += 1",
         ),
     ),
-    _need(
-        "reads",
+    _reads(
         "so does one to engines on the same GPUs",
         _all(f"{_PUSH}tensor:UpdateWeightFromTensor.update_weights(self)", UNREAD, "self.weight_version += 1"),
     ),
-    _need(
-        "calls",
-        "a forward pass of our own",
-        _all("backends.megatron_utils.data:get_data_iterator(rollout_data)", _IN_ACTOR),
+    _calls(
+        "a forward pass of our own", _all("backends.megatron_utils.data:get_data_iterator(rollout_data)", _IN_ACTOR)
     ),
-    _need("calls", "numbers over all ranks", _all("utils.distributed_utils:get_gloo_group()", _IN_ACTOR)),
-    _need(
-        "reads",
+    _calls("numbers over all ranks", _all("utils.distributed_utils:get_gloo_group()", _IN_ACTOR)),
+    _reads(
         "a step's metrics are logged",
         _all(f"{_MODEL}:train", "d0a9ecfd", "logging_utils.log(args, log_dict, step_key='train/step')"),
     ),
     _observed("wraps", "slime's numbers into metrics.jsonl", "logging_utils:log(args metrics step_key)", _IN_MODEL),
-    _need(
-        "wraps",
+    _wraps(
         "metrics that are no means",
         _since_main(f"observability.train_metric_utils:{_STEP_METRICS}", _IN_MODEL),
         Form(f"{_CP}:{_STEP_METRICS}", {V031: TREE}, imported_by=_MODEL),
@@ -276,8 +269,7 @@ _TRAINER = (
 )
 
 _OBJECTIVE = (
-    _need(
-        "is called by",
+    _is_called_by(
         "the objective, --custom-loss-function-path",
         _all(
             f"{_LOSS}:loss_function(args batch num_microbatches step_global_batch_size logits)",
@@ -286,8 +278,7 @@ _OBJECTIVE = (
             "func(args, batch, logits, sum_of_sample_mean)",
         ),
     ),
-    _need(
-        "reads",
+    _reads(
         "what is in a batch",
         _all(
             f"{_MODEL}:train_one_step",
@@ -296,8 +287,7 @@ _OBJECTIVE = (
             "'rollout_mask_sums'",
         ),
     ),
-    _need(
-        "calls",
+    _calls(
         "log pi and entropy",
         _all(
             f"{_LOSS}:get_log_probs_and_entropy"
@@ -305,45 +295,36 @@ _OBJECTIVE = (
             "00c2d6db",
         ),
     ),
-    _need(
-        "calls", "the engine's top-p mask", _all(f"{_LOSS}:get_rollout_top_p_logprob_kwargs(args batch)", "00c2d6db")
-    ),
-    _need(
-        "calls",
+    _calls("the engine's top-p mask", _all(f"{_LOSS}:get_rollout_top_p_logprob_kwargs(args batch)", "00c2d6db")),
+    _calls(
         "log-probs for slime's debug dump",
         _since_main(f"{_LOSS}:_maybe_capture_log_probs(batch log_probs)", "00c2d6db"),
         needed=_IF,
     ),
-    _need("calls", "GSPO", _all(f"{_CP}:all_gather_with_cp(tensor total_length response_length)", _IN_LOSS)),
-    _need(
-        "calls",
-        "context parallelism",
-        _all(f"{_CP}:slice_log_prob_with_cp(log_prob total_length response_length)", _IN_LOSS),
+    _calls("GSPO", _all(f"{_CP}:all_gather_with_cp(tensor total_length response_length)", _IN_LOSS)),
+    _calls(
+        "context parallelism", _all(f"{_CP}:slice_log_prob_with_cp(log_prob total_length response_length)", _IN_LOSS)
     ),
-    _need(
-        "calls",
+    _calls(
         "KL to the reference",
         _all("utils.ppo_utils:compute_approx_kl(log_probs log_probs_base kl_loss_type importance_ratio)", _IN_LOSS),
     ),
-    _need(
-        "calls",
+    _calls(
         "GSPO's ratio",
         _all("utils.ppo_utils:compute_gspo_kl(full_log_probs full_old_log_probs local_log_probs loss_masks)", _IN_LOSS),
     ),
-    _need("calls", "functions by dotted path", _all("utils.misc:load_function(path)", _IN_LOSS)),
+    _calls("functions by dotted path", _all("utils.misc:load_function(path)", _IN_LOSS)),
 )
 
 _ROUTES = (
-    _need(
-        "wraps",
+    _wraps(
         "replayed routes against the routers' own",
         _all(f"{_REPLAY}:get_routing_replay_compute_topk(old_compute_topk)", "1eec71f8"),
     ),
-    _need("wraps", "routes in narrow types", _all(f"{_REPLAY}:RoutingReplay.pop_forward(self)", "1eec71f8")),
-    _need("wraps", "routes in narrow types", _all(f"{_REPLAY}:RoutingReplay.pop_backward(self)", "1eec71f8")),
-    _need("calls", "a forward pass of our own", _all(f"{_REPLAY}:RoutingReplay.clear_all_forward()", "1eec71f8")),
-    _need(
-        "wraps",
+    _wraps("routes in narrow types", _all(f"{_REPLAY}:RoutingReplay.pop_forward(self)", "1eec71f8")),
+    _wraps("routes in narrow types", _all(f"{_REPLAY}:RoutingReplay.pop_backward(self)", "1eec71f8")),
+    _calls("a forward pass of our own", _all(f"{_REPLAY}:RoutingReplay.clear_all_forward()", "1eec71f8")),
+    _wraps(
         "padding of narrow routes; the newest already counts it in wide integers",
         _trees(f"{_CP}:_pad_routed_experts(experts pad num_experts)"),
         needed=_IF,
@@ -352,20 +333,17 @@ _ROUTES = (
 
 _ROLLOUT = (
     _observed("calls", "the x axis of slime's trackers", "metric_utils:compute_rollout_step(args rollout_id)", UNREAD),
-    _need(
-        "is called by",
+    _is_called_by(
         "each sample as it arrives",
         _all("rollout.sample_hooks:apply_rollout_sample_hooks(args value kwargs)", "fef68167"),
     ),
-    _need(
-        "reads",
+    _reads(
         "weight versions and routes of a sample",
         _all(
             "utils.types:Sample._apply_meta_info", UNREAD, "self.weight_versions.append", "self.rollout_routed_experts"
         ),
     ),
-    _need(
-        "reads",
+    _reads(
         "what of a sample reaches the trainer",
         _newest(
             "data.batch_builder:BatchBuilder.split_by_dp(self data)",
@@ -375,17 +353,16 @@ _ROLLOUT = (
         ),
         _trees(f"{_MANAGER}._split_train_data_by_dp(self data)", "'round_number'", "'rollout_mask_sums'"),
     ),
-    _need(
-        "calls",
+    _calls(
         "evaluation, --eval-function-path",
         _all(
             "rollout.sglang_rollout:generate_rollout(args rollout_id data_source evaluation)",
             "named in arguments.py 0b0c277d",
         ),
     ),
-    _need("extends", "prompts in mode streaming", _newest(f"data.{_SOURCE}", "13b347f8"), _trees(f"rollout.{_SOURCE}")),
+    _extends("prompts in mode streaming", _newest(f"data.{_SOURCE}", "13b347f8"), _trees(f"rollout.{_SOURCE}")),
     *(
-        _need("calls", "mode streaming", _all(place, newest))
+        _calls("mode streaming", _all(place, newest))
         for place, newest in (
             ("rollout.sglang_rollout:generate_and_rm_group(args group sampling_params evaluation)", _IN_STREAM),
             ("rollout.sglang_rollout:GenerateState", _IN_STREAM),
@@ -399,9 +376,8 @@ _ROLLOUT = (
 )
 
 _OWN_SCRIPTS = (
-    _need("is called by", "--custom-megatron-init-path", _trees(f"{_INIT}(args)", "custom_init(args)"), needed=_OWN),
-    _need(
-        "reads",
+    _is_called_by("--custom-megatron-init-path", _trees(f"{_INIT}(args)", "custom_init(args)"), needed=_OWN),
+    _reads(
         "where the trainer is found, and what it calls by these names",
         _trees(
             f"{_ACTOR}.init(self args role)",
@@ -414,27 +390,23 @@ _OWN_SCRIPTS = (
         ),
         needed=_OWN,
     ),
-    _need("wraps", "steps before a resume", _trees(f"{_MODEL}:initialize_model_and_optimizer(args role)"), needed=_OWN),
-    _need(
-        "wraps",
+    _wraps("steps before a resume", _trees(f"{_MODEL}:initialize_model_and_optimizer(args role)"), needed=_OWN),
+    _wraps(
         "side models are loaded into the trained one",
         _trees(f"{_ACTOR}.load_other_checkpoint(self model_tag path)"),
         needed=_OWN,
     ),
-    _need(
-        "reads",
+    _reads(
         "denominator checkpoint by slime's old_actor",
         _trees(f"{_ACTOR}.train_actor", "self._switch_model('old_actor' if self.args.keep_old_actor else 'actor')"),
         needed=_OWN,
     ),
-    _need(
-        "reads",
+    _reads(
         "when slime renews old_actor",
         _trees(f"{_ACTOR}.update_weights(self)", "self.weights_backuper.backup('old_actor')"),
         needed=_OWN,
     ),
-    _need(
-        "reads",
+    _reads(
         "evaluations at both ends",
         _trees(
             "ray.train_actor:TrainRayActor.set_rollout_manager(self rollout_manager)",

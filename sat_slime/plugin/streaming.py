@@ -152,8 +152,8 @@ class _Engines:
         router = f"http://{self._args.sglang_router_ip}:{self._args.sglang_router_port}"
         try:
             workers = (await get(f"{router}/workers"))["workers"]
-            told = await asyncio.gather(*(get(f"{worker['url']}/model_info") for worker in workers))
-            return min(versions.steps_of(one["weight_version"] for one in told), default=None)
+            infos = await asyncio.gather(*(get(f"{worker['url']}/model_info") for worker in workers))
+            return min(versions.steps_of(info["weight_version"] for info in infos), default=None)
         except (httpx.HTTPError, KeyError, ValueError) as error:
             logger.debug("sat_slime: the engines' version is not known: %r", error)
             return None

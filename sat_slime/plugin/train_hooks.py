@@ -35,7 +35,7 @@ TRAINER = "slime.backends.megatron_utils.actor"
 
 @dataclass
 class _State:
-    """What the hooks of this process know. A process has one trainer."""
+    """The state of the hooks of this process, which has one trainer."""
 
     actor: Any = None
     """slime's MegatronTrainRayActor; None as long as no hooks are installed in it."""
@@ -61,11 +61,11 @@ def install(args: Namespace) -> None:
     config = plugin_config(args)
     if getattr(args, DRIVEN, False):
         return
-    found = _calling_trainer()
-    if found is None:
+    caller = _calling_trainer()
+    if caller is None:
         logger.info("sat_slime: no trainer calls, so there is nothing to hook into")
         return
-    actor, names = found
+    actor, names = caller
     if actor.role != "actor" or actor is _state.actor:
         return
     if problems := probe_slime(own_script=True):
@@ -212,7 +212,7 @@ def _follow_pushes(args: Namespace, names: dict[str, Any], numbers: bool, evalua
 
 
 def _evaluates(args: Namespace, hooks: HooksConfig, announce: Callable[..., None]) -> tuple[bool, bool]:
-    """Whether the hooks evaluate the initial weights, and whether they evaluate the final ones."""
+    """Return whether the hooks evaluate the initial weights, and whether they evaluate the final ones."""
     if getattr(args, "eval_interval", None) is None:
         return False, False
     wanted = {"evaluate_first": hooks.evaluate_first, "evaluate_last": hooks.evaluate_last}
@@ -258,8 +258,8 @@ def _evaluate_final(actor: Any, args: Namespace, rollout_id: int) -> None:
 
 
 def _can_push(args: Namespace) -> bool:
-    """Whether the trainer can send weights while its driver waits for it: engines have GPUs of their own, and the
-    driver takes no part in a push."""
+    """Return whether the trainer can send weights while its driver waits for it: engines have GPUs of their own, and
+    the driver takes no part in a push."""
     shares = any(getattr(args, name, None) for name in ("colocate", "offload_train", "offload_rollout"))
     by_disk = getattr(args, "update_weight_transport", "nccl") == "disk"
     return not shares and not by_disk and not getattr(args, "release_train", False)

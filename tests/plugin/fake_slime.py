@@ -46,7 +46,7 @@ def remove() -> None:
     from sat_slime.plugin.inside import slime_access
 
     if not is_real():
-        for name in [*MODULES, "sat_slime.plugin.loss", "sat_slime.plugin.inside.tokens"]:
+        for name in [*MODULES, "sat_slime.plugin.loss", "sat_slime.plugin.inside.micro_batch"]:
             sys.modules.pop(name, None)
         slime_access.locate.cache_clear()
 

@@ -21,7 +21,7 @@ import torch
 from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.plugin import driver, rollout_hooks, train_hooks
 from sat_slime.plugin.inside import trainer_state
-from sat_slime.plugin.inside.host import Host
+from sat_slime.plugin.inside.slime_processes import Host
 from sat_slime.plugin.inside.trainer_state import TrainerState
 from sat_slime.plugin.inside.versions import Origin
 

@@ -13,8 +13,8 @@ from slime_host import REFERENCE, _remote, local_ray, make_args, run_driver
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import driver
-from sat_slime.plugin.inside.host import Host
 from sat_slime.plugin.inside.settings import DRIVEN
+from sat_slime.plugin.inside.slime_processes import Host
 
 LAGS = pytest.mark.parametrize("n", [0, 1, 2, 3, 8])
 STARTS = pytest.mark.parametrize("start", [0, 1, 5, 8])

@@ -23,7 +23,7 @@ from slime.utils.types import Sample
 
 from sat_slime.plugin import driver, rollout_hooks
 from sat_slime.plugin.inside.actor import SatTrainRayActor
-from sat_slime.plugin.inside.host import parse_arguments
+from sat_slime.plugin.inside.slime_processes import parse_arguments
 
 SIDE_BY_SIDE = 2
 """Number of ranks that work at a time; a case with more ranks works alone."""

@@ -108,7 +108,7 @@ def on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_gpu(device: Any) -> bool:
-    """Whether torch would take `device`, a number, a name or an object, for one with CUDA."""
+    """Return whether torch would take `device`, a number, a name or an object, for one with CUDA."""
     if isinstance(device, str):
         return device.startswith("cuda")
     return isinstance(device, int) or (isinstance(device, torch.device) and device.type == "cuda")

@@ -48,8 +48,8 @@ def application() -> Any:
         return web.json_response({"workers": shown})
 
     async def remove(request: Any) -> Any:
-        found = workers.pop(request.match_info["id"], None)
-        return web.json_response({}, status=404 if found is None else 200)
+        removed = workers.pop(request.match_info["id"], None)
+        return web.json_response({}, status=404 if removed is None else 200)
 
     async def hand_on(request: Any) -> Any:
         if not workers:

@@ -58,6 +58,6 @@ def leave_files_with_ray() -> None:
 
 
 def is_spawned() -> bool:
-    """Whether multiprocessing has spawned this process."""
+    """Return whether multiprocessing has spawned this process."""
     arguments: list[Any] = sys.orig_argv
     return any("spawn_main" in argument for argument in arguments)

@@ -48,9 +48,9 @@ class GeneratingWeights:
             finally:
                 self._actor._switch_model("actor")
         else:
-            made = "several versions, or an unknown one," if generated_by is None else f"version {generated_by}"
+            generator = "several versions, or an unknown one," if generated_by is None else f"version {generated_by}"
             raise RuntimeError(
-                f"denominator checkpoint: {made} generated this batch, and the weights kept here are of version "
+                f"denominator checkpoint: {generator} generated this batch, and the weights kept here are of version "
                 f"{self._kept}: it needs batches of one version that is among the last two pushes, and versions that "
                 "are optimizer steps (hooks.version_by_step, no push by disk)"
             )

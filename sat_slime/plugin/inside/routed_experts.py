@@ -55,7 +55,7 @@ def routed_layers(args: Namespace) -> list[int]:
 
 
 def fault(routes: Tensor | None, n_tokens: int, args: Namespace) -> str | None:
-    """What is wrong with a response's routes, in a line, or None.
+    """Return what is wrong with a response's routes, in a line, or None.
 
     Args:
         routes: (rows, layers, top-k) integers. Row t holds the experts of token t, counted from the prompt's first; the
@@ -75,7 +75,7 @@ def fault(routes: Tensor | None, n_tokens: int, args: Namespace) -> str | None:
     if len(layers) < args.num_layers:
         routes = routes[:, layers]
     columns = routes.reshape(-1, args.moe_router_topk).T.contiguous()  # a comparison of columns reads memory in order
-    if any(bool((one == other).any()) for one, other in combinations(columns, 2)):
+    if any(bool((first == second).any()) for first, second in combinations(columns, 2)):
         return "a token has an expert twice in one layer"
     return None
 
@@ -101,8 +101,8 @@ def strangers(samples: Sequence[Any], layers: Sequence[int]) -> list[Any]:
 
 def _strangers_in(group: list[Any], layers: Sequence[int]) -> list[Any]:
     prompts = [_prompt_rows(sample, layers) for sample in group]
-    for one in prompts:
-        unlike = [sample for sample, other in zip(group, prompts, strict=True) if not _alike(one, other)]
+    for routes in prompts:
+        unlike = [sample for sample, others in zip(group, prompts, strict=True) if not _alike(routes, others)]
         if 2 * len(unlike) <= len(group):
             return unlike
     return group  # no half of the group is alike
@@ -119,10 +119,10 @@ def _prompt_rows(sample: Any, layers: Sequence[int]) -> Tensor:
     return torch.as_tensor(sample.rollout_routed_experts)[rows][:, list(layers)]
 
 
-def _alike(one: Tensor, other: Tensor) -> bool:
-    if not one.numel():
+def _alike(first: Tensor, second: Tensor) -> bool:
+    if not first.numel():
         return True
     # The order of a token's experts may differ, so this is only a lower bound; mostly it is enough, and it is cheap.
-    if (one == other).float().mean() >= MIN_PROMPT_AGREEMENT:
+    if (first == second).float().mean() >= MIN_PROMPT_AGREEMENT:
         return True
-    return bool((one[..., :, None] == other[..., None, :]).any(-1).float().mean() >= MIN_PROMPT_AGREEMENT)
+    return bool((first[..., :, None] == second[..., None, :]).any(-1).float().mean() >= MIN_PROMPT_AGREEMENT)

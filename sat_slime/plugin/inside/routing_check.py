@@ -66,7 +66,7 @@ def _widened(pop: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
 
 
 class Agreement:
-    """How far routers and replay agree on the first micro-batch that each router of this rank replays in a rollout.
+    """The comparison of routers and replay on the first micro-batch that each router of this rank replays in a rollout.
 
     Sums stay on the device until `counts`, so that no forward pass waits for the host.
     """
@@ -76,7 +76,7 @@ class Agreement:
         self._seen: set[int] = set()
 
     def wants(self, replay: Any) -> bool:
-        """Whether this router's comparison is still to be made; True only the first time in a rollout."""
+        """Return whether this router's comparison is still to be made; True only the first time in a rollout."""
         is_new = id(replay) not in self._seen
         self._seen.add(id(replay))
         return is_new
@@ -95,7 +95,8 @@ class Agreement:
         self._sums = sums if self._sums is None else self._sums + sums
 
     def counts(self) -> list[int]:
-        """How many experts agree at each of SHIFTS, and how many were compared, over all ranks. All ranks must call."""
+        """Return how many experts agree at each of SHIFTS, and how many were compared, over all ranks. All ranks must
+        call."""
         counts = torch.zeros(len(SHIFTS) + 1, dtype=torch.int64) if self._sums is None else self._sums.cpu().long()
         if dist.is_initialized():
             from slime.utils.distributed_utils import get_gloo_group

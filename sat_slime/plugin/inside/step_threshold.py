@@ -50,7 +50,7 @@ def of_batch(
     if not mpu.is_pipeline_last_stage():
         return None
 
-    from sat_slime.plugin.inside.tokens import context_group, token_batch  # imports slime
+    from sat_slime.plugin.inside.micro_batch import context_group, token_batch  # imports slime
 
     tokens, d = token_batch(method, rollout_data, log_probs, responses)
     scores = threshold_scores(method, tokens, group=context_group(), d=d)

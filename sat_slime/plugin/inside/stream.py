@@ -43,7 +43,7 @@ class Engines(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many samples the engines decode side by side."""
+        """The number of samples that the engines decode side by side."""
 
     async def generate(self, group: Samples) -> Samples:
         """Generates and rewards a group; samples that a push cut off come back aborted."""
@@ -214,7 +214,7 @@ class Stream:
                 if not any(_is(sample, "aborted") for sample in flat(begun.samples)):
                     break
                 self._tell()
-                if any(isinstance(part, list) for part in begun.samples):  # slime cannot go on with lists
+                if any(isinstance(element, list) for element in begun.samples):  # slime cannot go on with lists
                     begun.samples = copy.deepcopy(begun.prompts)
                 if sum(_lengths(begun.samples)) == length:  # the engine aborted at once: do not press it
                     await asyncio.sleep(POLL_S)
@@ -241,7 +241,7 @@ class Stream:
         self.failure.__cause__ = error
 
     def _unfinished(self) -> int:
-        """How many samples the engines decode now, or still will."""
+        """Return how many samples the engines decode now, or still will."""
         return sum(
             _is(sample, "pending") or _is(sample, "aborted") for begun in self.begun for sample in flat(begun.samples)
         )
@@ -293,11 +293,11 @@ async def _wait(news: asyncio.Event, seconds: float) -> bool:
 
 def flat(group: Samples) -> Iterator[Any]:
     """The samples of a group one by one, out of any nested lists."""
-    for part in group:
-        if isinstance(part, list):
-            yield from flat(part)
+    for element in group:
+        if isinstance(element, list):
+            yield from flat(element)
         else:
-            yield part
+            yield element
 
 
 def _is(sample: Any, status: str) -> bool:

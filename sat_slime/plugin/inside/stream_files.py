@@ -42,9 +42,9 @@ def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], untold: di
         name: [_encode(group, f"{name}.{i}", tensors) for i, group in enumerate(groups)]
         for name, groups in zip(GROUPS, (waiting, prompts), strict=True)
     }
-    with written_whole(folder) as part:
-        save_file(tensors, part / "queue.safetensors")
-        (part / "queue.json").write_text(json.dumps({"schema": SCHEMA, **groups, "untold": untold}))
+    with written_whole(folder) as unfinished:
+        save_file(tensors, unfinished / "queue.safetensors")
+        (unfinished / "queue.json").write_text(json.dumps({"schema": SCHEMA, **groups, "untold": untold}))
 
 
 def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], dict[str, list[int]]]:

@@ -34,7 +34,7 @@ def leave_out_padding(model: Iterable[torch.nn.Module], vocabulary: int, rank: i
     Returns:
         Whether this rank holds padded columns.
     """
-    found = False
+    has_padding = False
     for chunk in model:
         for name, layer in chunk.named_modules():
             if name.split(".")[-1] != "output_layer":
@@ -43,8 +43,8 @@ def leave_out_padding(model: Iterable[torch.nn.Module], vocabulary: int, rank: i
             first = padded_columns(width, vocabulary, rank)
             if first < width:
                 layer.register_forward_hook(_Filling(first))
-                found = True
-    return found
+                has_padding = True
+    return has_padding
 
 
 class _Filling:

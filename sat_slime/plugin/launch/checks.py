@@ -53,7 +53,7 @@ def refused_settings(config: SlimeConfig, answer: Answer) -> list[str]:
 
 
 def parser_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
-    """What slime's parser says on the machine on which the job's driver will run."""
+    """Yield what slime's parser says on the machine on which the job's driver will run."""
     answer = ask_slime(config, run_folder)
     errors = flag_errors(config, answer.known) or answer.refusals
     yield from (fail("flags", error) for error in errors)
@@ -173,8 +173,8 @@ def on_head_node(config_text: str, folder: str) -> dict[str, Any]:
         file.flush()
         config = load_config(file.name)
     assert isinstance(config, SlimeConfig)
-    told = [*machine_findings(config, Path(folder)), *parser_findings(config, Path(folder))]
-    findings = [(f.mark, f.what, f.detail) for f in told]
+    all_findings = [*machine_findings(config, Path(folder)), *parser_findings(config, Path(folder))]
+    findings = [(f.mark, f.what, f.detail) for f in all_findings]
     return {"findings": findings, "slime": probe_slime(), "wandb_key": _has_wandb_key()}
 
 

@@ -214,7 +214,11 @@ def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[st
     """
     known = known or recorded_flags()
     arguments = slime_arguments(config, run_folder(config), known)
-    of_settings = {one.name: one for one in _arguments(config, run_folder(config)) if one.key != _extra(one.name)}
+    of_settings = {
+        argument.name: argument
+        for argument in _arguments(config, run_folder(config))
+        if argument.key != _extra(argument.name)
+    }
     errors: list[str] = []
     for name in config.extra_args:
         if name in REFUSED:
@@ -232,7 +236,9 @@ def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[st
     others = [argument for argument in arguments if argument.key not in judged]
     words = [word for argument in others for word in argument.words()]
     keys = {f"--{argument.name}": argument.key for argument in others}
-    governed = {f"--{name}": key for name, key in ({n: one.key for n, one in of_settings.items()} | GOVERNED).items()}
+    governed = {
+        f"--{name}": key for name, key in ({n: argument.key for n, argument in of_settings.items()} | GOVERNED).items()
+    }
     return errors + unknown_flags(words, known, keys, governed)
 
 
@@ -244,8 +250,12 @@ def slime_arguments(config: SlimeConfig, run_dir: Path, known: KnownFlags | None
     """
     known = known or recorded_flags()
     # `is` and not `==`: 0.0 equals False, but is a value to be sent
-    sent = [one for one in _arguments(config, run_dir) if not (one.value in (None, []) or one.value is False)]
-    return [one for one in sent if one.name not in MAY_BE_GONE or f"--{one.name}" in known.by_name]
+    sent = [
+        argument
+        for argument in _arguments(config, run_dir)
+        if not (argument.value in (None, []) or argument.value is False)
+    ]
+    return [argument for argument in sent if argument.name not in MAY_BE_GONE or f"--{argument.name}" in known.by_name]
 
 
 def _arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
@@ -411,7 +421,8 @@ def _objective(config: SlimeConfig) -> Part:
 
 
 def spares_recompute(config: SlimeConfig, method: Method) -> bool:
-    """Whether slime can leave out its forward pass that recomputes log-probs, which --use-rollout-logprobs makes it do.
+    """Return whether slime can leave out its forward pass that recomputes log-probs, which --use-rollout-logprobs makes
+    it do.
 
     With denominator `trainer` and one optimizer step the training forward is that pass, and A-3PO makes its denominator
     up; but the threshold of a whole step needs the pass beforehand.

@@ -123,9 +123,9 @@ def missing_packages() -> Iterator[tuple[str, str]]:
     """Yields, for each package that a run on this machine lacks, its name and what is wrong, with the remedy."""
     for package, version in PACKAGES.items():
         try:
-            found = importlib.metadata.version(package)
+            installed = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             yield package, f"not installed: {INSTALLS.get(package, INSTALL)}"
             continue
-        if version and found != version:
-            yield package, f"is {found}, and slime was run with {version}: {INSTALLS.get(package, INSTALL)}"
+        if version and installed != version:
+            yield package, f"is {installed}, and slime was run with {version}: {INSTALLS.get(package, INSTALL)}"

@@ -1,4 +1,4 @@
-"""How long a run of slime takes: seconds of each part of an iteration, and days and GPU-hours of the whole run.
+"""Estimates how long a run of slime takes: seconds of each part of an iteration, days and GPU-hours of the whole run.
 
 Everything here is a pure function of the settings, of a mean response length, and of what the run has measured so far.
 Rewards are left out: they are computed beside the generation. `duration_lines` shows an estimate to a person.
@@ -49,7 +49,7 @@ STREAMED = ("time/collect", "time/train", "time/save", "time/eval")
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run has measured, over its recent iterations; None for what it has not done yet."""
+    """The speeds that a run has measured over its recent iterations; None for what it has not done yet."""
 
     iterations: int
     """Iterations that were measured."""
@@ -188,7 +188,7 @@ def iteration_ends(config: SlimeConfig, parts: Parts) -> list[float]:
 
 
 def _bound(config: SlimeConfig, parts: Parts, generation: str) -> str:
-    """What an iteration waits for. generation: what bounds the generation."""
+    """Return what an iteration waits for. generation: what bounds the generation."""
     if not config.pipeline.lag and config.pipeline.mode == "batch":
         return f"{generation}, then training"
     return generation if parts.generate >= parts.train else "training"
@@ -243,12 +243,12 @@ def generation_seconds(config: SlimeConfig, length: float) -> tuple[float, str]:
     rollout = config.rollout
     tokens = rollout.responses_per_iteration * length
     speed = engine_tokens_per_second(config, length, running_requests(config, length))
-    found = {"generation": tokens / (rollout.engines * speed)}
+    seconds = {"generation": tokens / (rollout.engines * speed)}
     if config.pipeline.mode == "batch":
-        found["the slowest response"] = slowest_seconds(config, rollout.max_response_tokens)
-    found["routes in the rollout manager"] = tokens / route_tokens_per_second(config)
-    why = max(found, key=lambda name: found[name])
-    return found[why], why
+        seconds["the slowest response"] = slowest_seconds(config, rollout.max_response_tokens)
+    seconds["routes in the rollout manager"] = tokens / route_tokens_per_second(config)
+    bound = max(seconds, key=lambda name: seconds[name])
+    return seconds[bound], bound
 
 
 def route_tokens_per_second(config: SlimeConfig) -> float:
@@ -340,7 +340,7 @@ def save_seconds(config: SlimeConfig) -> float:
 def measured(
     config: SlimeConfig, metrics: Sequence[Mapping[str, Any]], times: Sequence[Mapping[str, Any]]
 ) -> Measured | None:
-    """What a run has measured, or None where it has no iteration yet.
+    """Return what a run has measured, or None where it has no iteration yet.
 
     Args:
         metrics: rows of metrics.jsonl.
@@ -440,22 +440,22 @@ def _cost(config: SlimeConfig, column: Estimate) -> str:
 
 
 def _basis(config: SlimeConfig, measured: Measured | None) -> list[str]:
-    """What the table rests on: the KV cache and the disk, and speeds."""
-    given, every, lines = config.estimate, config.checkpoint.every_n_iterations, []
+    """Return what the table rests on: the KV cache and the disk, and speeds."""
+    assumptions, every, lines = config.estimate, config.checkpoint.every_n_iterations, []
     if config.cluster.device == "gpu":
         count, size = checkpoints_on_disk(config), f"{checkpoint_bytes(config) / GIB:,.0f} GiB"
         lines.append(f"KV cache: {kv_tokens(config):,} tokens an engine; disk: {count} checkpoints of {size}")
-    engines = f"{given.gpu_tb_per_second:g} TB/s read by a GPU of an engine"
-    if given.engine_tokens_per_second:
-        engines = f"{given.engine_tokens_per_second:,.0f} tokens/s an engine"
+    engines = f"{assumptions.gpu_tb_per_second:g} TB/s read by a GPU of an engine"
+    if assumptions.engine_tokens_per_second:
+        engines = f"{assumptions.engine_tokens_per_second:,.0f} tokens/s an engine"
     known = measured or Measured(0, 0.0, None, 0.0, None)
     assumed = [
         text
         for value, text in (
             (known.engine_tokens_per_second, engines),
-            (known.train, f"{given.trainer_tflops:g} TFLOP/s a GPU in training"),
-            (known.push, f"push {given.push_gib_per_second:g} GiB/s"),
-            (known.save if every else 0.0, f"disk {given.disk_gib_per_second:g} GiB/s"),
+            (known.train, f"{assumptions.trainer_tflops:g} TFLOP/s a GPU in training"),
+            (known.push, f"push {assumptions.push_gib_per_second:g} GiB/s"),
+            (known.save if every else 0.0, f"disk {assumptions.disk_gib_per_second:g} GiB/s"),
         )
         if value is None
     ]
@@ -469,8 +469,8 @@ def _basis(config: SlimeConfig, measured: Measured | None) -> list[str]:
 def measured_words(measured: Measured) -> str:
     """`1,820 tokens/s an engine, responses of 9,210 tokens, over 12 iterations`."""
     speed = measured.engine_tokens_per_second
-    told = f"{speed:,.0f} tokens/s an engine, " if speed else ""
-    return f"{told}responses of {measured.length:,.0f} tokens, over {measured.iterations} iterations"
+    shown_speed = f"{speed:,.0f} tokens/s an engine, " if speed else ""
+    return f"{shown_speed}responses of {measured.length:,.0f} tokens, over {measured.iterations} iterations"
 
 
 def words(seconds: float) -> str:

@@ -163,7 +163,7 @@ def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:
 
 
 def _start_log(ray: LocalRay) -> str:
-    """What `ray start` has written so far, without colours; nothing where the log is gone."""
+    """Return what `ray start` has written so far, without colours; nothing where the log is gone."""
     try:
         return _COLOUR.sub("", _log(ray.folder).read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -219,12 +219,12 @@ def _end_what_is_left(ray: LocalRay) -> None:
 
 def _processes_of(ray: LocalRay) -> list[int]:
     """Numbers of the processes with Ray's folder in their environment; a zombie's environment is empty."""
-    mark, found = f"RAY_TMPDIR={ray.folder}".encode(), []
+    mark, pids = f"RAY_TMPDIR={ray.folder}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if mark in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-    return found
+                pids.append(int(process.name))
+    return pids
 
 
 def _ends_within(ray: LocalRay, timeout_s: float) -> bool:
@@ -246,7 +246,7 @@ def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
 
 
 def _deaths(log: str) -> list[str]:
-    """How each process ended of which `ray start` wrote that it exited unexpectedly."""
+    """Return how each process ended of which `ray start` wrote that it exited unexpectedly."""
     return [f"its {name} {how_it_ended(int(code))}" for name, code in _EXITED.findall(log)]
 
 
@@ -256,7 +256,7 @@ _EXITED = re.compile(r"(\w+) \[exit code=(-?\d+)")
 
 
 def is_running(ray: LocalRay) -> bool:
-    """Whether a Ray is still there."""
+    """Return whether a Ray is still there."""
     return _is_ours(ray)
 
 

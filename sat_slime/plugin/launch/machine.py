@@ -150,11 +150,11 @@ def chat_template(folder: Path) -> str:
         pass
     for name in ("chat_template.json", "tokenizer_config.json"):
         try:
-            found = json.loads((folder / name).read_text(encoding="utf-8")).get("chat_template")
+            template = json.loads((folder / name).read_text(encoding="utf-8")).get("chat_template")
         except (OSError, ValueError, AttributeError):
             continue
-        if found:
-            return found if isinstance(found, str) else json.dumps(found)
+        if template:
+            return template if isinstance(template, str) else json.dumps(template)
     return ""
 
 
@@ -177,17 +177,17 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
     rope = values.get("rope_parameters")
     rope = rope if isinstance(rope, Mapping) else {}
     for flag, names in CONFIG_KEYS.items():
-        ours = model.architecture.get(flag)
-        name, theirs = next(
-            ((name, found) for name in names if (found := values.get(name, rope.get(name))) is not None), ("", None)
+        value_set = model.architecture.get(flag)
+        name, in_config = next(
+            ((name, value) for name in names if (value := values.get(name, rope.get(name))) is not None), ("", None)
         )
-        if flag == "num-experts" and bool(ours) != bool(theirs):
-            kinds = ("an MoE model", "a dense one") if ours else ("a dense model", "an MoE model")
+        if flag == "num-experts" and bool(value_set) != bool(in_config):
+            kinds = ("an MoE model", "a dense one") if value_set else ("a dense model", "an MoE model")
             yield f"model.architecture is {kinds[0]}, but the checkpoint's config.json is {kinds[1]}: describe that one"
-        elif ours is not None and theirs is not None and float(ours) != float(theirs):
+        elif value_set is not None and in_config is not None and float(value_set) != float(in_config):
             yield (
-                f"model.architecture.{flag} is {ours}, but the checkpoint's config.json has {name} {theirs}: set it to "
-                f"{theirs}, or name another model.hf_checkpoint"
+                f"model.architecture.{flag} is {value_set}, but the checkpoint's config.json has {name} {in_config}: "
+                f"set it to {in_config}, or name another model.hf_checkpoint"
             )
     positions = values.get("max_position_embeddings")
     if model.max_positions and isinstance(positions, int) and model.max_positions != positions:
@@ -257,24 +257,24 @@ def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
     if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
         key = "checkpoint.folder" if config.checkpoint.folder else "output_dir"
         return fail(what, f"{parent} cannot be written: choose another {key}")
-    free, one = shutil.disk_usage(parent).free, checkpoint_bytes(config)
+    free, size = shutil.disk_usage(parent).free, checkpoint_bytes(config)
     count, keep = checkpoints_on_disk(config), config.checkpoint.keep
-    if count and one > free:
+    if count and size > free:
         return fail(
             what,
-            f"{_gib(free)} free at {parent}, less than one checkpoint ({_gib(one)}): choose another checkpoint.folder, "
-            "or checkpoint.every_n_iterations 0 for none",
+            f"{_gib(free)} free at {parent}, less than one checkpoint ({_gib(size)}): choose another "
+            "checkpoint.folder, or checkpoint.every_n_iterations 0 for none",
         )
-    needs = f"{count} checkpoints of {_gib(one)}, {_gib(count * one)} in all"
-    if count * one > free:
+    needs = f"{count} checkpoints of {_gib(size)}, {_gib(count * size)} in all"
+    if count * size > free:
         kept = f"checkpoint.keep is {keep or 'unset'}, and the run needs {needs}"
-        lower = f"set checkpoint.keep to {max(int(free // one) - 1, 1)}, or " if free >= 2 * one else ""
+        lower = f"set checkpoint.keep to {max(int(free // size) - 1, 1)}, or " if free >= 2 * size else ""
         return warn(what, f"{_gib(free)} free at {parent}, but {kept}: {lower}choose another checkpoint.folder")
     if count and (kind := filesystem(parent)) in ("tmpfs", "ramfs"):
         key = "checkpoint.folder" if config.checkpoint.folder else "output_dir"
         return warn(
             what,
-            f"{parent} is a {kind}: checkpoints of {_gib(one)} would take host memory, and be gone with the machine: "
+            f"{parent} is a {kind}: checkpoints of {_gib(size)} would take host memory, and be gone with the machine: "
             f"choose another {key}",
         )
     return ok(what, f"{_gib(free)} free at {parent}; {needs}")

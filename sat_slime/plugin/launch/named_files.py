@@ -175,7 +175,7 @@ def _first_rows(path: Path) -> list[Any] | None:
 
 
 def _reward_code(config: SlimeConfig) -> Iterator[Finding]:
-    """Whether the code of the reward and of other functions of the settings is where the job's Python looks."""
+    """Checks that the code of the reward and of other functions of the settings is where the job's Python looks."""
     paths = {"data.reward": config.data.reward}
     paths |= {f"extra_args.{name}": value for name, value in config.extra_args.items() if name.endswith("-path")}
     for key, path in paths.items():
@@ -200,14 +200,14 @@ def module_file(config: SlimeConfig, module: str) -> Path | None:
     """The file of a module in the folders of the job's Python or of this one, without importing anything."""
     cluster, parts = config.cluster, module.split(".")
     for folder in [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir, *sys.path]:
-        place = Path(folder or ".", *parts)
-        for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+        path = Path(folder or ".", *parts)
+        for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
             if file.is_file():
                 return file
     top = importlib.util.find_spec(parts[0])  # an installation that is not in a folder of the path
     for folder in (top.submodule_search_locations or ()) if top else ():
-        place = Path(folder, *parts[1:])
-        for file in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+        path = Path(folder, *parts[1:])
+        for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
             if file.is_file():
                 return file
     return None
@@ -249,7 +249,7 @@ def _files_of_flags(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def _engine_groups(config: SlimeConfig, path: Path) -> Iterator[Finding]:
-    """What slime asserts of --sglang-config once Ray runs, and what cannot be with replayed routes."""
+    """Checks what slime asserts of --sglang-config once Ray runs, and what cannot be with replayed routes."""
     key = f"extra_args.sglang-config is {path}"
     try:
         models = yaml.safe_load(path.read_text(encoding="utf-8"))["sglang"]
@@ -275,5 +275,5 @@ def _engine_groups(config: SlimeConfig, path: Path) -> Iterator[Finding]:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a file cannot be read, in a line."""
+    """Return why a file cannot be read, in a line."""
     return str(getattr(error, "strerror", None) or error).splitlines()[0]

@@ -1,4 +1,5 @@
-"""What only a node itself knows, and what is wrong with it: network, proxy, shared memory, the files that it sees."""
+"""Asks a node what only it knows, and says what is wrong with it: network, proxy, shared memory, the files that it
+sees."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def needed_paths(config: SlimeConfig) -> dict[str, str]:
 
 
 def node_facts(paths: Mapping[str, str]) -> dict[str, Any]:
-    """What this node says of itself. paths: by setting, those to look for."""
+    """Return what this node says of itself. paths: by setting, those to look for."""
     shared = shutil.disk_usage(SHARED_MEMORY) if SHARED_MEMORY.is_dir() else None
     return {
         "interfaces": {name: _address_of(name) for _, name in socket.if_nameindex()},
@@ -107,7 +108,7 @@ def _where(node: Facts) -> str:
 
 
 def _interface_of(node: Facts, address: str) -> str | None:
-    return next((name for name, its in node["interfaces"].items() if its == address), None)
+    return next((name for name, own in node["interfaces"].items() if own == address), None)
 
 
 def _is_loopback(address: str) -> bool:
@@ -144,7 +145,7 @@ def _interfaces(node: Facts) -> Iterator[Finding]:
         if value and not matching:
             has = ", ".join(interfaces)
             yield fail("network", f"node {name}: {variable} is {value}, and it has {has}: set {variable} to {right}")
-        elif value and not on_loopback and all(_is_loopback(interfaces[one] or "") for one in matching):
+        elif value and not on_loopback and all(_is_loopback(interfaces[named] or "") for named in matching):
             yield fail("network", f"node {name}: {variable} is {value}, which is loopback: set it to {right}")
     host = node["host_address"]
     if not variables.get("GLOO_SOCKET_IFNAME") and not on_loopback and host and _is_loopback(host):
@@ -162,8 +163,9 @@ def _matching(value: str, interfaces: Sequence[str], exact: bool) -> list[str]:
     negated, value = (True, value[1:]) if value.startswith("^") and not exact else (False, value)
     whole, value = (True, value[1:]) if value.startswith("=") and not exact else (exact, value)
     names = [name.strip() for name in value.split(",") if name.strip()]
-    named = [one for one in interfaces if any(one == name if whole else one.startswith(name) for name in names)]
-    return [one for one in interfaces if one not in named] if negated else named
+    is_named = str.__eq__ if whole else str.startswith
+    named = [interface for interface in interfaces if any(is_named(interface, name) for name in names)]
+    return [interface for interface in interfaces if interface not in named] if negated else named
 
 
 def _infiniband(nodes: Sequence[Facts]) -> Iterator[Finding]:
@@ -207,13 +209,13 @@ def _proxy(node: Facts, alone: bool) -> Iterator[Finding]:
     if not node["proxies"]:
         return
     variable, proxy = next(iter(node["proxies"].items()))
-    told = f"node {node['name']}: {variable} is {proxy}"
+    setting = f"node {node['name']}: {variable} is {proxy}"
     address = node["slime_address"]
     if alone or address == node["name"] or is_excepted(address, {"no_proxy": node["no_proxy"]}):
-        yield ok("proxy", f"{told}; not asked for the run's own hosts")
+        yield ok("proxy", f"{setting}; not asked for the run's own hosts")
     else:  # the driver excepts Ray's addresses, and slime's of its own node
         remedy = "add that to no_proxy where its Ray is started"
-        yield warn("proxy", f"{told}, and slime's servers listen on {address}: {remedy}")
+        yield warn("proxy", f"{setting}, and slime's servers listen on {address}: {remedy}")
 
 
 def _paths(config: SlimeConfig, nodes: Sequence[Facts]) -> Iterator[Finding]:

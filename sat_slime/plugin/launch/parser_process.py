@@ -59,7 +59,7 @@ class Refusal:
 
 
 def answer(words: Sequence[str]) -> dict[str, Any]:
-    """What slime makes of a command, as JSON can say it. Imports slime, SGLang and Megatron-LM."""
+    """Return what slime makes of a command, as JSON can say it. Imports slime, SGLang and Megatron-LM."""
     without_gpu.prepare()
     without_gpu.was_asked = False
     with _caught_parsers() as parsers:
@@ -93,7 +93,7 @@ def _all_flags(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, dict[str
 
 
 def _parse(words: Sequence[str], parsers: list[argparse.ArgumentParser]) -> tuple[Refusal | None, list[str]]:
-    """What slime refuses of a command, and what our driver does of what slime accepts."""
+    """Return what slime refuses of a command, and what our driver does of what slime accepts."""
     try:
         args = _slimes_arguments(words)
     except ImportError:
@@ -112,7 +112,7 @@ def _parse(words: Sequence[str], parsers: list[argparse.ArgumentParser]) -> tupl
 
 
 def _slimes_arguments(words: Sequence[str]) -> argparse.Namespace:
-    from sat_slime.plugin.inside.host import parse_arguments
+    from sat_slime.plugin.inside.slime_processes import parse_arguments
 
     argv = sys.argv
     try:
@@ -186,7 +186,7 @@ def _spec(action: argparse.Action, names: list[str]) -> dict[str, Any]:
 
 
 def read_refusal(error: BaseException, is_set: Callable[[str], bool]) -> Refusal:
-    """What an exception of slime's parser says. is_set: whether the command sets an argument."""
+    """Return what an exception of slime's parser says. is_set: whether the command sets an argument."""
     message = " ".join(str(error).split())
     if isinstance(error, OSError) and error.filename is not None:
         message = f"{error.filename}: {error.strerror}"
@@ -233,14 +233,14 @@ def _names_in(message: str) -> Iterator[str]:
 
 
 def read_statement(source: str, line: int, is_set: Callable[[str], bool]) -> Refusal:
-    """What the statement at a line of slime's source asks for: its arguments and its form."""
+    """Return what the statement at a line of slime's source asks for: its arguments and its form."""
     node: ast.AST = ast.parse(source)
     inside: list[ast.AST] = [node]
     while children := [child for child in _statements(node) if child.lineno <= line <= (child.end_lineno or 0)]:
         node = children[-1]
         inside.append(node)
-    function = next((one for one in reversed(inside) if isinstance(one, ast.FunctionDef)), inside[0])
-    conditions = [one.test for one in reversed(inside) if isinstance(one, ast.If)]
+    function = next((outer for outer in reversed(inside) if isinstance(outer, ast.FunctionDef)), inside[0])
+    conditions = [outer.test for outer in reversed(inside) if isinstance(outer, ast.If)]
     asked: ast.AST = node
     if isinstance(node, ast.Assert):
         asked = node.test

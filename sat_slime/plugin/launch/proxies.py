@@ -24,8 +24,8 @@ understand them, urllib and httpx do not, and hosts that are named by a name are
 def proxies(environment: Mapping[str, str]) -> dict[str, str]:
     """The proxies that an environment names, HOST:PORT by the variable's name, without the user and password that may
     be in them."""
-    found = {name: environment.get(name) or environment.get(name.upper()) for name in PROXIES}
-    return {name: value.rpartition("://")[2].rpartition("@")[2].rstrip("/") for name, value in found.items() if value}
+    values = {name: environment.get(name) or environment.get(name.upper()) for name in PROXIES}
+    return {name: value.rpartition("://")[2].rpartition("@")[2].rstrip("/") for name, value in values.items() if value}
 
 
 def without_proxy(environment: Mapping[str, str], hosts: Iterable[str] = ()) -> dict[str, str]:
@@ -40,7 +40,7 @@ def without_proxy(environment: Mapping[str, str], hosts: Iterable[str] = ()) -> 
 
 
 def is_excepted(host: str, environment: Mapping[str, str]) -> bool:
-    """Whether the environment's `no_proxy` excepts a host, as `requests` reads it."""
+    """Return whether the environment's `no_proxy` excepts a host, as `requests` reads it."""
     return _is_excepted(host, _entries(environment))
 
 
@@ -70,12 +70,12 @@ def host_of(url: str) -> str:
 def own_address() -> str:
     """The address on which slime's servers listen here, found as slime does: SLIME_HOST_IP, else that of the default
     route, else the one that the host's name leads to, else loopback. SLIME_PREFER_IPV6 is not followed."""
-    if given := os.environ.get("SLIME_HOST_IP"):
-        return given
-    found = []
+    if chosen := os.environ.get("SLIME_HOST_IP"):
+        return chosen
+    addresses = []
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sends_nothing:
         sends_nothing.connect(("8.8.8.8", 80))
-        found.append(sends_nothing.getsockname()[0])
+        addresses.append(sends_nothing.getsockname()[0])
     with contextlib.suppress(OSError):
-        found += [info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
-    return next((str(address) for address in found if not str(address).startswith("127.")), "127.0.0.1")
+        addresses += [info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
+    return next((str(address) for address in addresses if not str(address).startswith("127.")), "127.0.0.1")

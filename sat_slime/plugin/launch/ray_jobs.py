@@ -182,7 +182,7 @@ def given_address(option: str | None, configured: str | None) -> str | None:
 
 
 def is_this_machine(address: str | None) -> bool:
-    """Whether an address is on the loopback interface; None counts as one that is."""
+    """Return whether an address is on the loopback interface; None counts as one that is."""
     if address is None:
         return True
     host = host_of(address)
@@ -275,14 +275,14 @@ def token_for_own_ray() -> str | None:
     if token := _token():
         return token
     file = _token_file()
-    part = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as written:
+        with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as written:
             written.write(secrets.token_hex(32))
         with contextlib.suppress(FileExistsError):  # another start was faster: its token counts
-            os.link(part, file)
-        part.unlink()
+            os.link(temporary, file)
+        temporary.unlink()
     except OSError as error:
         raise JobError(f"Ray's token cannot be kept in {file} ({error.strerror}): set RAY_AUTH_TOKEN") from error
     return _token()

@@ -35,13 +35,14 @@ def newest_iteration(folder: Path) -> str | None:
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
     """Megatron's folders by the number of iterations that were trained, the oldest first."""
-    found = checkpoints.iterdir() if checkpoints.is_dir() else ()
-    named = ((_FOLDER.fullmatch(path.name), path) for path in found)
+    paths = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    named = ((_FOLDER.fullmatch(path.name), path) for path in paths)
     return dict(sorted((int(match[1]) + 1, path) for match, path in named if match))
 
 
 def fault_of_newest(checkpoints: Path) -> str | None:
-    """What is wrong with the checkpoint that a job would go on from, in a line that names the file; None if nothing."""
+    """Return what is wrong with the checkpoint that a job would go on from, in a line that names the file; None if
+    nothing."""
     newest = newest_iteration(checkpoints)
     if newest is not None:
         return fault(checkpoints, int(newest) + 1) if newest.isdigit() else None
@@ -52,7 +53,7 @@ def fault_of_newest(checkpoints: Path) -> str | None:
 
 
 def fault(checkpoints: Path, iteration: int) -> str | None:
-    """What is wrong with the checkpoint of an iteration, in a line that names the file; None if nothing."""
+    """Return what is wrong with the checkpoint of an iteration, in a line that names the file; None if nothing."""
     folder = checkpoints / f"iter_{iteration - 1:07d}"
     if not folder.is_dir() or not any(folder.iterdir()):
         return f"{folder} is missing or empty"

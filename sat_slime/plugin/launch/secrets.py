@@ -19,7 +19,7 @@ in a log."""
 
 
 def is_secret(name: str) -> bool:
-    """Whether a variable or flag of this name holds a secret: WANDB_API_KEY, HF_TOKEN, wandb-key."""
+    """Return whether a variable or flag of this name holds a secret: WANDB_API_KEY, HF_TOKEN, wandb-key."""
     return SECRET_NAME.search(name.replace("-", "_")) is not None
 
 

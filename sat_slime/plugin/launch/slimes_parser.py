@@ -54,13 +54,13 @@ class Origin:
 
     @property
     def is_own(self) -> bool:
-        """Whether the user names a flag or a variable of slime's, which the command can do without."""
+        """True where the user names a flag or a variable of slime's, which the command can do without."""
         return self.key.startswith(("extra_args.", "cluster.env."))
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What slime says of a run's command."""
+    """An answer of slime to the question whether it takes a run's command."""
 
     known: KnownFlags
     """Its flags, or the recorded ones where it could not be asked."""
@@ -74,7 +74,7 @@ class Answer:
     """Whether slime asks for the GPU of the machine that parses, and there is none here."""
 
     def findings(self) -> Iterator[Finding]:
-        """What was asked, for a run whose settings have no fault."""
+        """Yield what was asked, for a run whose settings have no fault."""
         if self.failure:
             yield warn("flags", f"slime's parser could not be asked ({self.failure}): all in {self.known.source}")
         elif self.asked:
@@ -96,7 +96,8 @@ class Answer:
 
 
 def ask_slime(config: SlimeConfig, run_dir: Path) -> Answer:
-    """What the slime that is installed, or lies in `cluster.slime_dir`, says of a run's command. It takes some seconds.
+    """Return what the slime that is installed, or lies in `cluster.slime_dir`, says of a run's command. It takes some
+    seconds.
 
     Nothing is written but in a temporary folder.
     """
@@ -106,18 +107,18 @@ def ask_slime(config: SlimeConfig, run_dir: Path) -> Answer:
         return Answer(recorded_flags())
     arguments = slime_arguments(config, run_dir)
     with tempfile.TemporaryDirectory() as scratch:
-        told, failure = _run_parser(
+        answer, failure = _run_parser(
             list(asked_words(config, run_dir, arguments, Path(scratch))), _environment(config, run_dir)
         )
-    if told is None:
+    if answer is None:
         return Answer(recorded_flags(), failure=failure)
-    known = KnownFlags(f"slime {slime_dir if is_checkout else 'as installed'}", flags_by_name(told["flags"]))
-    refusals = tuple(refusal_lines(config, arguments, told))
-    return Answer(known, refusals, asked=True, asks_for_gpu=told["asks_for_gpu"])
+    known = KnownFlags(f"slime {slime_dir if is_checkout else 'as installed'}", flags_by_name(answer["flags"]))
+    refusals = tuple(refusal_lines(config, arguments, answer))
+    return Answer(known, refusals, asked=True, asks_for_gpu=answer["asks_for_gpu"])
 
 
 def slime_is_installed() -> bool:
-    """Whether THUDM's slime can be imported: PyPI has another package slime, which lacks this module."""
+    """Return whether THUDM's slime can be imported: PyPI has another package slime, which lacks this module."""
     try:
         return importlib.util.find_spec("slime.backends") is not None
     except ImportError:
@@ -172,12 +173,12 @@ def _run_parser(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str,
 # ------------------------------------------------------------------------------------------------------- the lines
 
 
-def refusal_lines(config: SlimeConfig, arguments: Sequence[Argument], told: Mapping[str, Any]) -> Iterator[str]:
+def refusal_lines(config: SlimeConfig, arguments: Sequence[Argument], answer: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line for what slime refuses, and one for each fault that our driver found, named by our settings."""
-    origins = Origins(config, arguments, told["arguments"])
-    if told["refusal"]:
-        yield refusal_line(_refusal(told["refusal"]), origins)
-    for fault in told["faults"]:
+    origins = Origins(config, arguments, answer["arguments"])
+    if answer["refusal"]:
+        yield refusal_line(_refusal(answer["refusal"]), origins)
+    for fault in answer["faults"]:
         # The driver knows the plugin's section as slime's file has it, and slime's flags.
         line = fault.replace("sat_slime.", "")
         flag = line.partition(" ")[0]
@@ -230,18 +231,18 @@ def refusal_line(refusal: Refusal, origin: Callable[[str], Origin | None]) -> st
     what no setting gives.
     """
     about, around = (_distinct(map(origin, names)) for names in (refusal.names, refusal.around))
-    given = [one for one in around if one.is_set]
-    named = [one for one in about if one.is_set] or given or about
-    own = [one for one in named if one.is_own] or [one for one in given if one.is_own][:1]
-    *others, last = [_told(one) for one in _distinct([*named[:MOST_KEYS], *own])] or [""]
+    given = [setting for setting in around if setting.is_set]
+    named = [setting for setting in about if setting.is_set] or given or about
+    own = [setting for setting in named if setting.is_own] or [setting for setting in given if setting.is_own][:1]
+    *others, last = [_told(setting) for setting in _distinct([*named[:MOST_KEYS], *own])] or [""]
     subject = f"{', '.join(others)} and {last}" if others else last
-    place = "" if named else f" ({refusal.where})" if refusal.where else ""
-    said = f"slime refuses the command: {_reason(refusal)}{place}{_remedy(refusal, origin, own)}"
+    location = "" if named else f" ({refusal.where})" if refusal.where else ""
+    said = f"slime refuses the command: {_reason(refusal)}{location}{_remedy(refusal, origin, own)}"
     return f"{subject}: {said}" if subject else said
 
 
 def _distinct(origins: Iterable[Origin | None]) -> list[Origin]:
-    return list({one.key: one for one in origins if one is not None}.values())
+    return list({origin.key: origin for origin in origins if origin is not None}.values())
 
 
 def _told(origin: Origin) -> str:
@@ -262,7 +263,7 @@ def _reason(refusal: Refusal) -> str:
 def _remedy(refusal: Refusal, origin: Callable[[str], Origin | None], own: Sequence[Origin]) -> str:
     first, second = ([origin(name) for name in names] for names in refusal.of)
     remedies = []
-    if refusal.must == "multiple" and all(one is not None and one.is_set for one in [*first, *second]):
+    if refusal.must == "multiple" and all(setting is not None and setting.is_set for setting in [*first, *second]):
         remedies.append(f"make {_product(first)} a multiple of {_product(second)}")
     elif refusal.must == "set" and first[0] is not None and first[0].is_own and not first[0].is_set:
         remedies.append(f"set {first[0].key}")
@@ -272,7 +273,7 @@ def _remedy(refusal: Refusal, origin: Callable[[str], Origin | None], own: Seque
 
 
 def _product(origins: Sequence[Origin | None]) -> str:
-    return " x ".join(one.key for one in _distinct(origins))
+    return " x ".join(origin.key for origin in _distinct(origins))
 
 
 def shown(value: object) -> str | None:

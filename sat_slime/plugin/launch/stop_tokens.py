@@ -1,4 +1,4 @@
-"""Whether responses end: the token by which the chat template ends a turn, against those on which SGLang stops.
+"""Checks that responses end: the token by which the chat template ends a turn, against those on which SGLang stops.
 
 The checkpoint's files are read as JSON, and its template is rendered in jinja2's sandbox, as transformers does: no code
 of the checkpoint runs, and neither transformers nor SGLang is imported.
@@ -45,7 +45,7 @@ class Token:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a Hugging Face folder says on the end of a response."""
+    """The files of a Hugging Face folder, as far as they tell how a response ends."""
 
     vocabulary: int | None
     added: tuple[Token, ...]
@@ -60,7 +60,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class TurnEnd:
-    """What follows an answer in the chat template."""
+    """The text that follows an answer in the chat template, and the token in it."""
 
     token: Token | None
     """The first token of the tokenizer's added ones in it."""
@@ -247,7 +247,8 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def turn_end(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> TurnEnd | str:
-    """What follows an answer in the chat template, or why that is not known. arguments: data.chat_template_args."""
+    """Return what follows an answer in the chat template, or why that is not known. arguments:
+    data.chat_template_args."""
     try:
         render = _renderer(checkpoint, arguments)
         after = [_after_the_answer(render(messages)) for messages in (_turns(1), _turns(2))]

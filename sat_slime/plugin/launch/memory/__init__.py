@@ -1,1 +1,1 @@
-"""What a run of slime needs of GPUs and hosts, and whether they have it."""
+"""Counts what a run of slime needs of GPUs and hosts, and holds it against what they have."""

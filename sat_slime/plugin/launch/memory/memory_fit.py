@@ -56,8 +56,8 @@ class Row:
 
     @property
     def mark(self) -> str:
-        """What depends on the length of responses is counted at its most, and so is worth a warning. Ray writes to disk
-        what its store cannot hold."""
+        """FAIL, WARN or OK. What depends on the length of responses is counted at its most, and so is worth a warning.
+        Ray writes to disk what its store cannot hold."""
         if self.need.certain > self.usable and self.what != STORE:
             return "FAIL"
         return "WARN" if self.share > TIGHT else "OK"
@@ -85,7 +85,8 @@ def percent(share: float) -> str:
 
 
 def rows(config: SlimeConfig, there: Sizes, kinds: Collection[str] = ROWS) -> list[Row]:
-    """What is judged of a run; nothing where the sizes of its model lack. A run on a CPU has memory of one kind."""
+    """Return what is judged of a run; nothing where the sizes of its model lack. A run on a CPU has memory of one
+    kind."""
     if not parameters(config.model):
         return []
     on_gpus = config.cluster.device == "gpu"
@@ -115,8 +116,8 @@ def engine_reserve(config: SlimeConfig, gpu_bytes: float) -> tuple[float, float]
 
 
 def engine_room_mark(config: SlimeConfig, there: Sizes) -> str:
-    """Whether an engine leaves enough of its GPUs free: half of what SGLang itself would, since the paper's 0.85 does
-    so; without what it must have it cannot start."""
+    """Return FAIL, WARN or OK by what an engine leaves free of its GPUs: half of what SGLang itself would is enough,
+    since the paper's 0.85 leaves that; without what it must have it cannot start."""
     left = (1 - config.rollout.memory_fraction) * there.gpu.bytes
     whole, must = engine_reserve(config, there.gpu.bytes)
     return "FAIL" if left < must else "WARN" if left < whole / 2 else "OK"
@@ -229,7 +230,9 @@ def combinations(options: Sequence[Sequence[Change]]) -> list[Change]:
     combined = [Change()]
     for kind in options:
         combined = [first + second for first in combined for second in (Change(), *kind)]
-    return sorted((one for one in combined if one.values), key=lambda change: (change.cost, len(change.values)))
+    return sorted(
+        (change for change in combined if change.values), key=lambda change: (change.cost, len(change.values))
+    )
 
 
 def _training_options(config: SlimeConfig) -> list[list[Change]]:
@@ -358,7 +361,7 @@ def _remedy(config: SlimeConfig, there: Sizes, row: Row) -> str:
 
 
 def _after(config: SlimeConfig, there: Sizes, what: str, change: Change) -> str:
-    """What a row needs after a change, the GPUs if it takes more, and other rows that are then full."""
+    """Return what a row needs after a change, the GPUs if it takes more, and other rows that are then full."""
     changed = change.of(config)
     kinds = (ENGINE,) if what == ENGINE else (TRAINING, HOST)
     after = rows(changed, there, kinds)
@@ -385,7 +388,7 @@ def _room_of_engine(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
 
 
 def _requests(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
-    """Whether an engine's KV cache holds the requests that are sent to it, if their responses are short."""
+    """Warns where an engine's KV cache does not hold the requests that are sent to it, even if responses are short."""
     rollout = config.rollout
     tokens, longest = engine_kv_tokens(config, there.gpu.bytes), longest_tokens(config)
     sent = min(rollout.concurrent_requests, -(-rollout.responses_per_iteration // max(rollout.engines, 1)))
@@ -403,8 +406,8 @@ def _requests(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
 
 
 def _shared_memory(there: Sizes) -> Iterator[Finding]:
-    """Whether Ray can keep its object store where it wants to; a node whose /dev/shm is too small by itself is told by
-    plugin/launch/nodes.py."""
+    """Warns where Ray cannot keep its object store where it wants to; of a node whose /dev/shm is too small by itself
+    plugin/launch/nodes.py warns."""
     shm, store = there.shm, there.store
     if shm and store and store.bytes > shm.bytes:
         yield warn(

@@ -53,7 +53,7 @@ CPU_KV_TOKENS = 2**15
 
 @dataclass(frozen=True)
 class Part:
-    """Something that takes memory."""
+    """Something that takes memory, in bytes."""
 
     name: str
     size: float
@@ -63,7 +63,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Need:
-    """What one kind of memory has to hold."""
+    """The parts that one kind of memory has to hold at once."""
 
     parts: tuple[Part, ...]
 
@@ -73,7 +73,7 @@ class Need:
 
     @property
     def certain(self) -> float:
-        """What is needed however long the responses are."""
+        """The bytes that are needed however long the responses are."""
         return sum(part.size for part in self.parts if not part.at_full_length)
 
     @property
@@ -104,7 +104,7 @@ def micro_batch_tokens(config: SlimeConfig) -> int:
 
 
 def training_need(config: SlimeConfig) -> Need:
-    """What the fullest GPU that trains holds at its peak, in the backward pass of a step."""
+    """Return what the fullest GPU that trains holds at its peak, in the backward pass of a step."""
     stages = range(config.train.pipeline_parallel)
     return max((Need(tuple(_training_parts(config, stage))) for stage in stages), key=lambda need: need.total)
 
@@ -237,7 +237,8 @@ def _width(config: SlimeConfig) -> int:
 
 
 def engine_need(config: SlimeConfig) -> Need:
-    """What an engine's GPU must hold within `rollout.memory_fraction`; SGLang fills the rest with its KV cache."""
+    """Return what an engine's GPU must hold within `rollout.memory_fraction`; SGLang fills the rest with its KV
+    cache."""
     longest = longest_tokens(config) * kv_bytes_per_token(config)
     return Need((Part("weights", engine_weights_bytes(config)), Part("KV of the longest response", longest)))
 
@@ -246,12 +247,12 @@ def engine_need(config: SlimeConfig) -> Need:
 
 
 def host_need(config: SlimeConfig) -> Need:
-    """What the memory of the fullest training node holds."""
+    """Return what the memory of the fullest training node holds."""
     if config.cluster.device == "cpu":
         return Need(tuple(_cpu_parts(config)))
     nodes = range(config.train.nodes if config.train.pipeline_parallel > 1 else 1)  # without stages all are alike
     copies = weight_copies(config)
-    weights = max(sum(_pinned(BF16, one) for one in _tensors_of_node(config, node)) for node in nodes)
+    weights = max(sum(_pinned(BF16, tensors) for tensors in _tensors_of_node(config, node)) for node in nodes)
     parts = [Part(f"{copies} copies of the weights", copies * weights)]
     if config.train.optimizer_offload:
         parts.append(Part("optimizer", max(_offloaded_bytes(config, node) for node in nodes)))
@@ -275,7 +276,7 @@ def _tensors_of_node(config: SlimeConfig, node: int) -> Iterator[Tensors]:
     per_stage = max(1, train.world_size // train.pipeline_parallel)
     ranks = range(node * train.gpus_per_node, (node + 1) * train.gpus_per_node)
     for stage, count in Counter(min(rank // per_stage, train.pipeline_parallel - 1) for rank in ranks).items():
-        yield from (replace(one, count=one.count * count) for one in rank_tensors(config, stage))
+        yield from (replace(tensors, count=tensors.count * count) for tensors in rank_tensors(config, stage))
 
 
 def _pinned(width: int, tensors: Tensors, share: float = 1) -> float:
@@ -291,13 +292,13 @@ def _offloaded_bytes(config: SlimeConfig, node: int) -> float:
     dense, experts = copies_of_weights(config)
     shares = {False: dense, True: experts}
     return sum(
-        3 * FP32 * one.total / shares[one.expert] + _pinned(FP32, one, shares[one.expert])
-        for one in _tensors_of_node(config, node)
+        3 * FP32 * tensors.total / shares[tensors.expert] + _pinned(FP32, tensors, shares[tensors.expert])
+        for tensors in _tensors_of_node(config, node)
     )
 
 
 def weight_copies(config: SlimeConfig) -> int:
-    """How many copies of the weights slime keeps in pinned host memory: the actor, the KL's reference, and for
+    """Return how many copies of the weights slime keeps in pinned host memory: the actor, the KL's reference, and for
     denominator `checkpoint` the weights that generated (a queue of two where they are replaced every iteration)."""
     copies = 1 + (config.loss.kl_coef > 0)
     if build_method(config.method).denominator == "checkpoint":
@@ -317,7 +318,8 @@ def routes_bytes(config: SlimeConfig) -> float:
 
 
 def store_need(config: SlimeConfig) -> Need:
-    """What Ray's object store holds: batches that are in training or wait for it (slime/ray/rollout.py, ray.put)."""
+    """Return what Ray's object store holds: batches that are in training or wait for it (slime/ray/rollout.py,
+    ray.put)."""
     batches = STORED_BATCHES if config.pipeline.lag or config.pipeline.mode == "streaming" else 1
     tokens = longest_tokens(config) * config.rollout.responses_per_iteration
     parts = [Part(f"tokens of {batches} batch{'es' if batches > 1 else ''}", batches * tokens * STORED_BYTES, True)]
@@ -327,7 +329,7 @@ def store_need(config: SlimeConfig) -> Need:
 
 
 def _cpu_parts(config: SlimeConfig) -> Iterator[Part]:
-    """What a whole run on a CPU takes: trainer ranks and engines are processes of one machine."""
+    """Yield what a whole run on a CPU takes: trainer ranks and engines are processes of one machine."""
     rollout = config.rollout
     width = FP32 if config.cluster.cpu_dtype == "float32" else BF16
     ranks = list(_tensors_of_node(config, 0))

@@ -30,7 +30,7 @@ class Size:
 
     @property
     def is_of_settings(self) -> bool:
-        """Whether the settings or their default say so, whatever the machine is."""
+        """True where the settings or their default say so, whatever the machine is."""
         return self.source.startswith(("cluster.", "assumed"))
 
 
@@ -45,16 +45,16 @@ class Sizes:
 
 
 def sizes(config: SlimeConfig, machines: Mapping[str, Mapping[str, float | None]] | None = None) -> Sizes:
-    """What the settings give, else the smallest that the machines have.
+    """Return what the settings give, else the smallest that the machines have.
 
     Args:
         machines: for each machine by name, what `machine_sizes` told there.
     """
     smallest: dict[str, Size] = {"gpu": Size(ASSUMED_GPU_BYTES, "assumed: an 80 GB card")}
     for kind in KINDS:
-        told = [(size, name) for name, machine in (machines or {}).items() if (size := machine.get(kind))]
-        if told:
-            smallest[kind] = Size(*min(told))
+        known = [(size, name) for name, machine in (machines or {}).items() if (size := machine.get(kind))]
+        if known:
+            smallest[kind] = Size(*min(known))
         key = "object_store_gib" if kind == "store" else f"{kind}_gib" if kind == "shm" else f"{kind}_memory_gib"
         if (given := getattr(config.cluster, key)) is not None:
             smallest[kind] = Size(given * GIB, f"cluster.{key}")
@@ -105,12 +105,12 @@ def host_memory() -> float | None:
 def shared_memory() -> float | None:
     """Bytes of /dev/shm, in use or not."""
     try:
-        told = os.statvfs("/dev/shm")
+        status = os.statvfs("/dev/shm")
     except OSError:
         return None
-    return told.f_blocks * told.f_frsize
+    return status.f_blocks * status.f_frsize
 
 
 def sizes_of_nodes(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, float | None]]:
-    """What the nodes of a cluster that have GPUs told the probe, by their names."""
+    """Return what the nodes of a cluster that have GPUs told the probe, by their names."""
     return {f"node {node['name']}": node["sizes"] for node in nodes if node["gpus"] and node.get("sizes")}

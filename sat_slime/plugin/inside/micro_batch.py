@@ -109,7 +109,7 @@ def _log_ratio(method: Method, batch: Batch, tokens: TokenBatch) -> Tensor:
             batch["response_lengths"],
             strict=True,
         )
-        return [all_gather_with_cp(part, total, response) for part, total, response in parts]
+        return [all_gather_with_cp(local, total, response) for local, total, response in parts]
 
     return -compute_gspo_kl(
         full_log_probs=whole(tokens.log_probs),
