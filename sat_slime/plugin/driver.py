@@ -151,7 +151,8 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
 
 
 def _own_checkpoints(args: Namespace) -> set[int]:
-    """Iterations of the checkpoints in --save that are this run's: those from which it goes on, if it does."""
+    """Return the iterations of the checkpoints in --save that are this run's: those from which it goes on, if it
+    does."""
     if not args.start_rollout_id or not args.save or args.load is None or Path(args.load) != Path(args.save):
         return set()
     return {n for n in numbered(Path(args.save)) if n <= args.start_rollout_id}

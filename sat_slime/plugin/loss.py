@@ -26,7 +26,7 @@ from sat_slime.plugin.inside.trainer_state import current, join_step_metrics
 def policy_loss(
     args: Namespace, batch: Batch, logits: Tensor, sum_of_sample_mean: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss of one micro-batch, and the metrics that slime's own loss has.
+    """Return the loss of one micro-batch, and the metrics that slime's own loss has.
 
     All other metrics go to the state of the trainer, which reduces each as its kind demands.
 

@@ -21,7 +21,7 @@ Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def probe_slime(root: Path | None = None, *, own_script: bool = False) -> list[str]:
-    """A line for every difference between this slime and those that the plugin knows; empty if all is well.
+    """Return a line for every difference between this slime and those that the plugin knows; empty if all is well.
 
     Args:
         root: folder of the package `slime`. Unset: the one that can be imported.
@@ -62,7 +62,7 @@ def _differences(root: Path, own_script: bool) -> Iterator[str]:
 
 
 def differences(name: Name, read: Callable[[str], Mapping[str, Node]]) -> Iterator[str]:
-    """A line for every reason why a slime does not have that name in any of its forms.
+    """Yield a line for every reason why a slime does not have that name in any of its forms.
 
     Args:
         read: gives the functions and classes in a file of slime, by name, methods with their class; empty if the file
@@ -87,7 +87,7 @@ def _faults(form: Form, node: Node) -> Iterator[str]:
 
 
 def _nodes(path: Path) -> dict[str, Node]:
-    """Functions, classes and methods of a module by name; empty if the file is missing."""
+    """Return the functions, classes and methods of a module by name; empty if the file is missing."""
     if not path.exists():
         return {}
     definitions: dict[str, Node] = {}

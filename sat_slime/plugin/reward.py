@@ -40,27 +40,29 @@ _pool: VerifierPool | None = None
 
 
 async def default(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """1.0 for a right response, else 0.0; a list of them for a list of samples, which slime sends with --group-rm."""
+    """Return 1.0 for a right response, else 0.0; a list of them for a list of samples, which slime sends with
+    --group-rm."""
     return await _rewards(args, sample, "default")
 
 
 async def prime_math(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """The same as `default`, with PRIME's verdicts."""
+    """Return the same as `default`, with PRIME's verdicts."""
     return await _rewards(args, sample, "prime_math")
 
 
 async def math_dapo(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """The same as `default`, with DAPO's verdicts; it gives 0.0 where DAPO gives -1."""
+    """Return the same as `default`, with DAPO's verdicts; it gives 0.0 where DAPO gives -1."""
     return await _rewards(args, sample, "math_dapo")
 
 
 async def strict_integer(args: Namespace, sample: Any, **kwargs: Any) -> Any:
-    """The same as `default`, for labels that are integers: the answer has to be written as an integer, too."""
+    """Return the same as `default`, for labels that are integers: the answer has to be written as an integer, too."""
     return await _rewards(args, sample, "strict_integer")
 
 
 def drain_metrics(prefix: str = "rollout/verifier_") -> dict[str, float]:
-    """The pool's counts since the last call, by names that begin with `prefix`; empty where nothing was verified."""
+    """Return the pool's counts since the last call, by names that begin with `prefix`; empty where nothing was
+    verified."""
     counts = {} if _pool is None else _pool.drain_metrics()
     if not counts.get("verdicts"):
         return {}
@@ -68,8 +70,9 @@ def drain_metrics(prefix: str = "rollout/verifier_") -> dict[str, float]:
 
 
 def without_end_token(response: str) -> str:
-    """The response as a reader sees it. slime's text ends with the token on which the engine stopped (no_stop_trim), so
-    that `Answer: 34` is `Answer: 34<|im_end|>`; verl, whose verdicts prime_math has, decodes without special tokens."""
+    """Return the response as a reader sees it. slime's text ends with the token on which the engine stopped
+    (no_stop_trim), so that `Answer: 34` is `Answer: 34<|im_end|>`; verl, whose verdicts prime_math has, decodes without
+    special tokens."""
     end = _END_TOKEN.search(response, max(0, len(response) - 64))
     return response[: end.start()] if end else response
 
@@ -90,7 +93,7 @@ async def _reward(pool: VerifierPool, sample: Any, mode: Mode) -> float:
 
 
 def _the_pool(args: Namespace) -> VerifierPool:
-    """The verifier pool of this process; the first call makes it."""
+    """Return the verifier pool of this process; the first call makes it."""
     global _pool
     with _lock:
         if _pool is None:
@@ -100,7 +103,8 @@ def _the_pool(args: Namespace) -> VerifierPool:
 
 
 def _new_pool(settings: dict[str, Any]) -> VerifierPool:
-    """A pool with these settings. Raises ValueError for an unknown setting, or for a value that it cannot have."""
+    """Return a pool with these settings. Raises ValueError for an unknown setting, or for a value that it cannot
+    have."""
     known = ["workers", *(field.name for field in dataclasses.fields(Limits))]
     for name in settings:
         if name not in known:

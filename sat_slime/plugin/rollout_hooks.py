@@ -167,7 +167,7 @@ def _stays_untaken(args: Namespace) -> str | None:
 
 
 def _reward(args: Namespace, sample: Any) -> float:
-    """A sample's reward before any baseline, which slime calls raw_reward.
+    """Return a sample's reward before any baseline, which slime calls raw_reward.
 
     Raises:
         ValueError: it is no number.
@@ -228,7 +228,7 @@ def log_eval(
 
 
 def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, Any]:
-    """The scores of one data set's responses. slime has the samples of a problem one after another."""
+    """Return the scores of one data set's responses. slime has the samples of a problem one after another."""
     scores, rewards = plugin_config(args).eval, result["rewards"]
     named = {
         evaluated.name: evaluated.n_samples_per_eval_prompt for evaluated in getattr(args, "eval_datasets", None) or []
@@ -269,7 +269,8 @@ def _eval_file(run_dir: str) -> StepFile:
 
 
 def _weights_step(samples: Sequence[Any], dataset: str) -> int | None:
-    """The optimizer step of the weights that generated all samples; None where they are of several, or unknown."""
+    """Return the optimizer step of the weights that generated all samples; None where they are of several, or
+    unknown."""
     try:
         steps = {step for sample in samples for step in versions.steps_of(sample.weight_versions)}
     except ValueError:

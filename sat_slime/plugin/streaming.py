@@ -102,7 +102,7 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
 
 
 def streaming_errors(args: Namespace, config: PluginConfig) -> list[str]:
-    """A line for every reason why a run in mode streaming would fail or break its bound."""
+    """Return a line for every reason why a run in mode streaming would fail or break its bound."""
     driver, steps, errors = config.driver, steps_per_rollout(args), []
     if driver.mode != "streaming":
         errors.append(
@@ -147,8 +147,8 @@ class _Engines:
         )
 
     async def version(self) -> int | None:
-        """The oldest version that an engine says it holds; None while it is not known. Every engine is asked: the
-        versions of answers come late, and an engine that starts anew has none at first."""
+        """Return the oldest version that an engine says it holds; None while it is not known. Every engine is asked:
+        the versions of answers come late, and an engine that starts anew has none at first."""
         router = f"http://{self._args.sglang_router_ip}:{self._args.sglang_router_port}"
         try:
             workers = (await get(f"{router}/workers"))["workers"]

@@ -93,26 +93,26 @@ def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any]) 
 
 
 def rollout_facts() -> dict[str, float]:
-    """Numbers of the rollout batch in training, the same on all ranks: reward/mean, response/length_mean,
+    """Return metrics of the rollout batch in training, the same on all ranks: reward/mean, response/length_mean,
     tokens/response_total; lag/mean, lag/min, lag/max, lag/generation_mean and lag/queue_mean over tokens at its first
     optimizer step, where known; routing/agreement under R3. Empty before the first batch."""
     return dict(trainer_state.current().batch_metrics)
 
 
 def lags() -> list[int] | None:
-    """Optimizer steps between the generating weights and those at the first step on this batch, for each sample of
-    this rank; None where unknown. Where several weights generated a response, the oldest count."""
+    """Return the optimizer steps between the generating weights and those at the first step on this batch, for each
+    sample of this rank; None where unknown. Where several weights generated a response, the oldest count."""
     return trainer_state.current().lags
 
 
 def token_lags() -> list[Tensor] | None:
-    """(T,) lags of the response tokens of each sample of this rank, in optimizer steps as for `lags`; None where
-    unknown. Where only the oldest version of a response is known it counts for all of its tokens."""
+    """Return the (T,) lags of the response tokens of each sample of this rank, in optimizer steps as for `lags`; None
+    where unknown. Where only the oldest version of a response is known it counts for all of its tokens."""
     return trainer_state.current().token_lags
 
 
 def _calling_trainer() -> tuple[Any, dict[str, Any]] | None:
-    """The trainer whose `init` is running, and the names that its methods see."""
+    """Return the trainer whose `init` is running, and the names that its methods see."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == TRAINER and "self" in frame.f_locals:

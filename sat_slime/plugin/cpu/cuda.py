@@ -75,7 +75,7 @@ class Shown(ModuleType):
 
 
 def shown(name: str) -> ModuleType:
-    """The stand-in for torch, torch.cuda or torch.cuda.nvtx."""
+    """Return the stand-in for torch, torch.cuda or torch.cuda.nvtx."""
     return functools.reduce(getattr, name.split(".")[1:], shown_torch())
 
 
@@ -87,7 +87,7 @@ def show_cpu_as_cuda(module: ModuleType) -> None:
 
 @functools.cache
 def shown_torch() -> ModuleType:
-    """torch as Megatron and slime see it; all of them share it."""
+    """Return torch as Megatron and slime see it; all of them share it."""
     torch.Tensor.cuda = torch.nn.Module.cuda = _itself  # type: ignore[assignment,method-assign]
     factories = {name: on_cpu(getattr(torch, name)) for name in FACTORIES}
     return Shown(torch, cuda=_cuda(), **factories)
@@ -98,7 +98,7 @@ def _itself(tensor: Any, *_: Any, **__: Any) -> Any:
 
 
 def on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes tensors like `factory`, but on the CPU where it is told a GPU, and never pinned."""
+    """Return a function that makes tensors like `factory`, but on the CPU where it is told a GPU, and never pinned."""
 
     @functools.wraps(factory)
     def make(*args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any) -> Any:
@@ -115,7 +115,7 @@ def is_gpu(device: Any) -> bool:
 
 
 def _cuda() -> ModuleType:
-    """The torch.cuda of the torch that is shown."""
+    """Return the torch.cuda of the torch that is shown."""
     names = (
         "set_device synchronize empty_cache ipc_collect reset_peak_memory_stats manual_seed manual_seed_all set_stream"
     )

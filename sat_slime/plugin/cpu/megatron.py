@@ -40,7 +40,7 @@ def types_named_cuda() -> Iterator[None]:
 
 
 def with_types_named_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which then runs inside `types_named_cuda`."""
+    """Return `function`, which then runs inside `types_named_cuda`."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

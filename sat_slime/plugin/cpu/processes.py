@@ -51,8 +51,8 @@ def install() -> None:
 
 
 def _patch(file: str, function: str) -> Patch:
-    """A patch: a function of a file beside this one, which is only imported when the patch is called, since most files
-    need torch."""
+    """Return a patch: a function of a file beside this one, which is only imported when the patch is called, since most
+    files need torch."""
 
     def call(module: ModuleType) -> None:
         getattr(importlib.import_module(f"sat_slime.plugin.cpu.{file}"), function)(module)

@@ -29,8 +29,8 @@ def serve(args: Namespace | Any) -> None:
 
 
 def application() -> Any:
-    """The router: `POST /workers {"url": ...}` adds a worker, GET lists them, DELETE removes one by its id; any other
-    request goes to the next worker, and its answer back."""
+    """Return the router: `POST /workers {"url": ...}` adds a worker, GET lists them, DELETE removes one by its id; any
+    other request goes to the next worker, and its answer back."""
     import aiohttp
     from aiohttp import web
 

@@ -113,7 +113,7 @@ def push_weights_by_gloo(distributed_utils: Any) -> None:
 
 
 def with_gloo(make_group: Any) -> Any:
-    """A function that makes process groups like `make_group`, but with Gloo where NCCL is asked for."""
+    """Return a function that makes process groups like `make_group`, but with Gloo where NCCL is asked for."""
 
     def make(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         return make_group("gloo" if backend == "nccl" else backend, *args, **kwargs)

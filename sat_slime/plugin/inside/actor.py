@@ -71,8 +71,8 @@ class SatTrainRayActor(MegatronTrainRayActor):
     def compute_log_prob(
         self, data_iterator: Any, num_microbatches: list[int], store_prefix: str = "", **keywords: Any
     ) -> dict[str, Any]:
-        """Log-probs of a batch under the model's weights. The pass without a prefix is for the denominator: where that
-        is `checkpoint`, it runs under the weights that generated the batch."""
+        """Return the log-probs of a batch under the model's weights. The pass without a prefix is for the denominator:
+        where that is `checkpoint`, it runs under the weights that generated the batch."""
         if self.generating is None or store_prefix:
             return super().compute_log_prob(data_iterator, num_microbatches, store_prefix=store_prefix, **keywords)
         with self.generating.loaded(self.state.generated_by, self.state.steps):

@@ -23,7 +23,8 @@ that this context-parallel rank holds."""
 def token_batch(
     method: Method, batch: Batch, log_probs: list[Tensor], facts: ResponseFacts
 ) -> tuple[TokenBatch, Tensor]:
-    """The tokens of this rank, and (N,) d of each with its gradient: what policy_surrogate and threshold_scores take.
+    """Return the tokens of this rank, and (N,) d of each with its gradient: what policy_surrogate and threshold_scores
+    take.
 
     Args:
         batch: a micro-batch in the loss, or all of this rank's responses before the training.
@@ -51,14 +52,14 @@ def token_batch(
 
 
 def context_group() -> dist.ProcessGroup | None:
-    """The context-parallel ranks that hold parts of the same responses; None where a rank holds them whole."""
+    """Return the context-parallel ranks that hold parts of the same responses; None where a rank holds them whole."""
     return mpu.get_context_parallel_group() if mpu.get_context_parallel_world_size() > 1 else None
 
 
 def _needed_log_probs(method: Method, batch: Batch) -> tuple[list[Tensor] | None, list[Tensor] | None]:
-    """log mu, and slime's `log_probs` where they are the method's denominator: of the trainer's weights at the start of
-    the step, or of the generating weights under denominator `checkpoint`. Without them denominator `trainer` is the
-    training forward, detached."""
+    """Return log mu, and slime's `log_probs` where they are the method's denominator: of the trainer's weights at the
+    start of the step, or of the generating weights under denominator `checkpoint`. Without them denominator `trainer`
+    is the training forward, detached."""
     rollout = batch.get("rollout_log_probs")
     by_engine = method.denominator in ("rollout", "a3po") or bool(method.weights or method.gates)
     if by_engine and not rollout:
@@ -77,7 +78,7 @@ def _needed_log_probs(method: Method, batch: Batch) -> tuple[list[Tensor] | None
 
 
 def _facts(method: Method, batch: Batch, facts: ResponseFacts, like: Tensor) -> dict[str, Tensor]:
-    """The (N,) columns of lags and rewards that the method needs, in the dtype and on the device of `like`."""
+    """Return the (N,) columns of lags and rewards that the method needs, in the dtype and on the device of `like`."""
     responses = batch.get("unconcat_tokens") or batch["tokens"]  # in a micro-batch `tokens` are packed
     columns = {}
     if "lags" in method.needs:
@@ -95,8 +96,8 @@ def _local(values: list[Tensor], batch: Batch) -> list[Tensor]:
 
 
 def _log_ratio(method: Method, batch: Batch, tokens: TokenBatch) -> Tensor:
-    """(N,) d of each token: its own log-ratio (Eq. ratio-def), or that of its response (Eq. gspo-ratio), whose tokens
-    may be spread over the context-parallel ranks."""
+    """Return the (N,) d of each token: its own log-ratio (Eq. ratio-def), or that of its response (Eq. gspo-ratio),
+    whose tokens may be spread over the context-parallel ranks."""
     denominators = denominator_log_probs(method.denominator, tokens)
     if method.ratio == "token":
         return tokens.log_probs - denominators

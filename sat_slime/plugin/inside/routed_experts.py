@@ -27,12 +27,12 @@ MAX_PROMPT_ROWS = 64
 
 
 def narrow_type(experts: int) -> torch.dtype:
-    """The smallest type with which torch computes and that holds 0 .. experts - 1."""
+    """Return the smallest type with which torch computes and that holds 0 .. experts - 1."""
     return torch.uint8 if experts <= 256 else torch.int16
 
 
 def narrow(routes: Tensor, experts: int) -> Tensor:
-    """(rows, layers, top-k) of any integer type -> the same numbers in the narrow type, in memory of their own.
+    """Return the (rows, layers, top-k) routes of any integer type in the narrow type, in memory of their own.
 
     Raises:
         ValueError: a number is not in [0, experts).
@@ -47,7 +47,7 @@ def narrow(routes: Tensor, experts: int) -> Tensor:
 
 
 def routed_layers(args: Namespace) -> list[int]:
-    """Numbers of the layers that have a router; what a row holds for other layers means nothing."""
+    """Return the numbers of the layers that have a router; what a row holds for other layers means nothing."""
     frequency = getattr(args, "moe_layer_freq", 1)
     if isinstance(frequency, int):
         return list(range(0, args.num_layers, frequency))
@@ -81,16 +81,16 @@ def fault(routes: Tensor | None, n_tokens: int, args: Namespace) -> str | None:
 
 
 def stand_in(n_tokens: int, args: Namespace) -> Tensor:
-    """Valid routes for a response that is not trained on: (tokens - 1, layers, top-k), counting up as slime's own
-    padding does, so that its tokens load all experts alike."""
+    """Return valid routes for a response that is not trained on: (tokens - 1, layers, top-k), counting up as slime's
+    own padding does, so that its tokens load all experts alike."""
     shape = (max(n_tokens - 1, 0), args.num_layers, args.moe_router_topk)
     count = torch.arange(shape[0] * shape[1] * shape[2], dtype=torch.int32)
     return (count % args.num_experts).to(narrow_type(args.num_experts)).reshape(shape)
 
 
 def strangers(samples: Sequence[Any], layers: Sequence[int]) -> list[Any]:
-    """Samples whose prompt was routed unlike the same prompt, by the same weights, in the other responses to it: their
-    routes are of another text. Where only two differ, the later one is taken for the stranger."""
+    """Return the samples whose prompt was routed unlike the same prompt, by the same weights, in the other responses to
+    it: their routes are of another text. Where only two differ, the later one is taken for the stranger."""
     alike: dict[tuple[Any, ...], list[Any]] = {}
     for sample in samples:
         if sample.rollout_routed_experts is not None and not sample.remove_sample:
@@ -113,7 +113,7 @@ def _prompt_length(sample: Any) -> int:
 
 
 def _prompt_rows(sample: Any, layers: Sequence[int]) -> Tensor:
-    """(rows, layers, top-k) routes of tokens that are spread over the prompt."""
+    """Return the (rows, layers, top-k) routes of tokens that are spread over the prompt."""
     n = min(_prompt_length(sample), len(sample.rollout_routed_experts))
     rows = torch.arange(0, n, max(1, n // MAX_PROMPT_ROWS))[:MAX_PROMPT_ROWS]
     return torch.as_tensor(sample.rollout_routed_experts)[rows][:, list(layers)]

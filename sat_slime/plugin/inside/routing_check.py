@@ -143,13 +143,13 @@ class Agreement:
 
 
 def _found(own: Tensor, replayed: Tensor) -> Tensor:
-    """(rows, top-k) bool: whether the expert is among the replayed ones of its row."""
+    """Return the (rows, top-k) bool: whether the expert is among the replayed ones of its row."""
     return (own[:, :, None] == replayed[:, None, :]).any(-1)
 
 
 def _is_padding(replayed: Tensor, experts: int) -> Tensor:
-    """(rows,) bool: whether slime put the row in where no token was routed. The experts of such a row count upwards,
-    which those of a router hardly ever do; fewer than three of them say too little."""
+    """Return the (rows,) bool: whether slime put the row in where no token was routed. The experts of such a row count
+    upwards, which those of a router hardly ever do; fewer than three of them say too little."""
     if replayed.shape[1] < 3:
         return torch.zeros(len(replayed), dtype=torch.bool, device=replayed.device)
     return (torch.diff(replayed, dim=1) % experts == 1).all(1)

@@ -46,12 +46,12 @@ class _Settings:
 
 
 def plugin_config(args: Namespace) -> PluginConfig:
-    """The checked value of `args.sat_slime`. Raises ConfigError with a line for every fault."""
+    """Return the checked value of `args.sat_slime`. Raises ConfigError with a line for every fault."""
     return _settings(args).config
 
 
 def plugin_method(args: Namespace) -> Method:
-    """The method of `args.sat_slime`; where it sets no clip radii, slime's flags do.
+    """Return the method of `args.sat_slime`; where it sets no clip radii, slime's flags do.
 
     Raises:
         ConfigError: faults of the section, and disagreements between it and slime's flags; a line each.
@@ -60,7 +60,7 @@ def plugin_method(args: Namespace) -> Method:
 
 
 def steps_per_rollout(args: Namespace) -> int:
-    """Optimizer steps that slime makes of one rollout batch."""
+    """Return the optimizer steps that slime makes of one rollout batch."""
     return max(1, args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size)
 
 
@@ -160,7 +160,7 @@ _TELLING = {
 
 
 def _untold(args: Namespace, config: PluginConfig, method: Method) -> list[str]:
-    """A line for everything that keeps lags and rewards from a method that needs them."""
+    """Return a line for everything that keeps lags and rewards from a method that needs them."""
     needs = needs_versions(method)
     if needs is None:
         return []

@@ -16,7 +16,8 @@ from sat_slime.plugin.inside.slime_access import slime_function
 
 
 def parse_arguments() -> tuple[Namespace, Any]:
-    """slime's arguments from the command line, and the plan for a restart that its newest versions need; else None."""
+    """Return slime's arguments from the command line, and the plan for a restart that its newest versions need; else
+    None."""
     from slime.utils.arguments import parse_args
 
     if "return_restore_plan" in inspect.signature(parse_args).parameters:

@@ -49,7 +49,7 @@ class Engines(Protocol):
         """Generates and rewards a group; samples that a push cut off come back aborted."""
 
     async def version(self) -> int | None:
-        """The oldest version of weights that an engine holds, in optimizer steps; None while it is not known."""
+        """Return the oldest version of weights that an engine holds, in optimizer steps; None while it is not known."""
 
 
 @dataclass(eq=False)
@@ -249,8 +249,8 @@ class Stream:
     # ------------------------------------------------------------------------------------------------------- state
 
     async def freeze(self, rollout: int) -> tuple[list[Samples], list[Samples], Untold]:
-        """The samples of the groups that wait, the prompts of the groups in generation in the order in which they
-        began, and the lengths that no batch has reported yet. Nothing begins until `thaw`.
+        """Return the samples of the groups that wait, the prompts of the groups in generation in the order in which
+        they began, and the lengths that no batch has reported yet. Nothing begins until `thaw`.
 
         Raises:
             RuntimeError: a later rollout than this one is handed out already, and would be lost.
@@ -292,7 +292,7 @@ async def _wait(news: asyncio.Event, seconds: float) -> bool:
 
 
 def flat(group: Samples) -> Iterator[Any]:
-    """The samples of a group one by one, out of any nested lists."""
+    """Yield the samples of a group one by one, out of any nested lists."""
     for element in group:
         if isinstance(element, list):
             yield from flat(element)
@@ -309,7 +309,7 @@ def _lengths(group: Samples) -> list[int]:
 
 
 def _place(group: Samples) -> int:
-    """The number, among all samples of the run, of a group's first sample."""
+    """Return the number, among all samples of the run, of a group's first sample."""
     return next((int(sample.index) for sample in flat(group) if sample.index is not None), 0)
 
 

@@ -25,7 +25,7 @@ MANY = 16
 
 
 def queue_folder(checkpoints: Path, rollout_id: int) -> Path:
-    """The folder of the stream in a checkpoint; it lies beside slime's own position in the data."""
+    """Return the folder of the stream in a checkpoint; it lies beside slime's own position in the data."""
     return checkpoints / "rollout" / f"queue_{rollout_id}"
 
 
@@ -82,7 +82,7 @@ def _verified(folder: Path) -> dict[str, Any]:
 
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """The value as JSON. What JSON cannot hold becomes an object with one key, which says its kind."""
+    """Return the value as JSON. What JSON cannot hold becomes an object with one key, which says its kind."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value) in (bool, int, float, str):

@@ -166,7 +166,7 @@ def checks_routes(args: Namespace) -> bool:
 
 
 def _token_versions(origin: versions.Origin, length: int) -> Tensor:
-    """(T,) version of each token of a response."""
+    """Return the (T,) version of each token of a response."""
     parts = origin.parts or ((length, origin.oldest),)
     return torch.repeat_interleave(
         torch.tensor([version for _, version in parts]), torch.tensor([tokens for tokens, _ in parts])
@@ -174,8 +174,8 @@ def _token_versions(origin: versions.Origin, length: int) -> Tensor:
 
 
 def _reduced(lengths: list[int], lags: list[Tensor] | None) -> dict[str, float]:
-    """Means and extremes over all ranks, by metric name. lengths: response tokens of each sample of this rank. Ranks of
-    tensor, pipeline and context parallelism hold the same samples, so every sample counts equally often."""
+    """Return means and extremes over all ranks, by metric name. lengths: response tokens of each sample of this rank.
+    Ranks of tensor, pipeline and context parallelism hold the same samples, so every sample counts equally often."""
     known = torch.cat(lags or [torch.zeros(0)]).double()
     last = torch.cat([lag[-1:].expand(len(lag)) for lag in lags or []] or [torch.zeros(0)]).double()
     sums = torch.tensor([len(lengths), sum(lengths), len(known), known.sum(), last.sum()], dtype=torch.float64)

@@ -19,7 +19,7 @@ would make NaN."""
 
 
 def padded_columns(width: int, vocabulary: int, rank: int) -> int:
-    """The first padded column among the `width` columns of a tensor-parallel rank; `width` where it has none."""
+    """Return the first padded column among the `width` columns of a tensor-parallel rank; `width` where it has none."""
     return min(max(vocabulary - rank * width, 0), width)
 
 

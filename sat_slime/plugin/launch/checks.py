@@ -42,13 +42,13 @@ DOTTED_PATH = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")
 
 
 def settings_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:
-    """Faults of the settings, each in one line. known: slime's flags; default: the recorded ones."""
+    """Return the faults of the settings, each in one line. known: slime's flags; default: the recorded ones."""
     return [*slime_config_errors(config), *reward_errors(config), *secret_errors(config), *flag_errors(config, known)]
 
 
 def refused_settings(config: SlimeConfig, answer: Answer) -> list[str]:
-    """Faults of the settings, held against the flags of the slime that was asked; without any, what it refuses. It
-    would most often refuse the same."""
+    """Return the faults of the settings, held against the flags of the slime that was asked; without any, what it
+    refuses. It would most often refuse the same."""
     return settings_errors(config, answer.known) or list(answer.refusals)
 
 
@@ -62,7 +62,7 @@ def parser_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
 
 
 def secret_errors(config: SlimeConfig) -> list[str]:
-    """A line for each secret that is written into the settings: Ray would show, save and keep it."""
+    """Return a line for each secret that is written into the settings: Ray would show, save and keep it."""
     inner = config.cluster.runtime_env.get("env_vars")
     written = {
         "cluster.env": config.cluster.env,
@@ -78,7 +78,7 @@ def secret_errors(config: SlimeConfig) -> list[str]:
 
 
 def called_functions(command: Sequence[str]) -> list[str]:
-    """Dotted paths of the functions that slime will call: the values of its flags that end in -path."""
+    """Return the dotted paths of the functions that slime will call: the values of its flags that end in -path."""
     return list(
         dict.fromkeys(
             value
@@ -92,7 +92,7 @@ def called_functions(command: Sequence[str]) -> list[str]:
 
 
 def here(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
-    """Findings on this machine, as if it were one of those that the run uses."""
+    """Yield findings on this machine, as if it were one of those that the run uses."""
     yield from machine_findings(config, run_folder)
     yield from memory_here(config)
     package = Path(config.cluster.slime_dir) / "slime"
@@ -101,8 +101,8 @@ def here(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
 
 
 def memory_here(config: SlimeConfig) -> Iterator[Finding]:
-    """Findings on the memory of this machine, if slime is on it: no other is one of the run's. GPUs of 80 GB stand for
-    those that nobody tells."""
+    """Yield findings on the memory of this machine, if slime is on it: no other is one of the run's. GPUs of 80 GB
+    stand for those that nobody tells."""
     is_of_run = (Path(config.cluster.slime_dir) / SCRIPT).is_file()
     yield from memory_findings(config, sizes(config, {"this machine": machine_sizes()} if is_of_run else {}))
 
@@ -167,7 +167,7 @@ print({ANSWER!r} + json.dumps(report), flush=True)
 
 
 def on_head_node(config_text: str, folder: str) -> dict[str, Any]:
-    """The part of the probe's answer that only the node knows on which slime's driver will run."""
+    """Return the part of the probe's answer that only the node knows on which slime's driver will run."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".yaml") as file:
         file.write(config_text)
         file.flush()
@@ -188,7 +188,7 @@ def _has_wandb_key() -> bool:
 
 
 def cluster_findings(server: JobServer, config: SlimeConfig, run_folder: Path, sent: SlimeCommand) -> Iterator[Finding]:
-    """Findings on the cluster, asked by a job that uses no GPU. Raises JobError when Ray fails."""
+    """Yield findings on the cluster, asked by a job that uses no GPU. Raises JobError when Ray fails."""
     job = f"sat-slime-check-{uuid.uuid4().hex[:8]}"
     with _marker(run_folder) as marker:
         needed = called_functions(sent.command)
@@ -223,7 +223,7 @@ def _marker(run_folder: Path) -> Iterator[str | None]:
 
 
 def read_report(config: SlimeConfig, report: Mapping[str, Any]) -> Iterator[Finding]:
-    """Findings from the probe's answer."""
+    """Yield findings from the probe's answer."""
     yield from _gpus(config, report)
     yield from _nodes(config, report["nodes"])
     yield from node_findings(config, report["nodes"])

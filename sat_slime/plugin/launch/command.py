@@ -117,7 +117,7 @@ class Argument:
     key: str
 
     def words(self) -> list[str]:
-        """The words of the flag on the command line."""
+        """Return the words of the flag on the command line."""
         if self.value is True:
             return [f"--{self.name}"]
         values = self.value if isinstance(self.value, list) else [self.value]
@@ -125,7 +125,7 @@ class Argument:
 
 
 def slime_command(config: SlimeConfig, run_dir: Path | None = None, known: KnownFlags | None = None) -> SlimeCommand:
-    """The command of a run, which is started where slime is installed.
+    """Return the command of a run, which is started where slime is installed.
 
     Args:
         run_dir: the run's folder; default: `output_dir/name` in the working directory.
@@ -141,17 +141,17 @@ def slime_command(config: SlimeConfig, run_dir: Path | None = None, known: Known
 
 
 def run_folder(config: SlimeConfig) -> Path:
-    """The run's folder, as an absolute path: workers have other working directories."""
+    """Return the run's folder, as an absolute path: workers have other working directories."""
     return Path(os.path.abspath(Path(config.output_dir).expanduser() / config.name))
 
 
 def plugin_file(run_dir: Path) -> Path:
-    """The file that --custom-config-path names."""
+    """Return the file that --custom-config-path names."""
     return run_dir / "sat_slime.yaml"
 
 
 def checkpoint_folder(config: SlimeConfig, run_dir: Path) -> Path:
-    """The folder where the run saves checkpoints, and from which it goes on."""
+    """Return the folder where the run saves checkpoints, and from which it goes on."""
     return Path(config.checkpoint.folder) if config.checkpoint.folder else run_dir / "checkpoints"
 
 
@@ -171,7 +171,8 @@ def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
 
 
 def environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
-    """Environment of the job and all its workers. It has no secrets: jobs find them in the cluster's environment."""
+    """Return the environment of the job and all its workers. It has no secrets: jobs find them in the cluster's
+    environment."""
     cluster = config.cluster
     on_cpu = cluster.device == "cpu"
     folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir]
@@ -208,7 +209,8 @@ REFUSED = {
 
 
 def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[str]:
-    """A line for every flag of the run that slime would not take as it is meant, with the setting that it comes from.
+    """Return a line for every flag of the run that slime would not take as it is meant, with the setting that it comes
+    from.
 
     known: slime's flags; default: the recorded ones.
     """
@@ -243,8 +245,8 @@ def flag_errors(config: SlimeConfig, known: KnownFlags | None = None) -> list[st
 
 
 def slime_arguments(config: SlimeConfig, run_dir: Path, known: KnownFlags | None = None) -> list[Argument]:
-    """Every flag of the run, in the order of slime's own scripts. Flags that are false or unset are left out, and those
-    of MAY_BE_GONE that this slime lacks.
+    """Return every flag of the run, in the order of slime's own scripts. Flags that are false or unset are left out,
+    and those of MAY_BE_GONE that this slime lacks.
 
     known: flags of the slime that runs; default: the recorded ones of all versions.
     """
@@ -259,7 +261,7 @@ def slime_arguments(config: SlimeConfig, run_dir: Path, known: KnownFlags | None
 
 
 def _arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
-    """Every flag of the run, with those that are false or unset."""
+    """Return every flag of the run, with those that are false or unset."""
     parts = (
         _cluster(config),
         _model(config),
@@ -453,5 +455,5 @@ def _logging(config: SlimeConfig) -> Part:
 
 
 def as_json(sent: SlimeCommand) -> Mapping[str, Any]:
-    """`{"command": [...], "env": {...}, "files": {...}}`."""
+    """Return `{"command": [...], "env": {...}, "files": {...}}`."""
     return {"command": sent.command, "env": sent.env, "files": sent.files}

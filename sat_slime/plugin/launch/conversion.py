@@ -63,7 +63,7 @@ def plan_conversion(config: SlimeConfig, gpus: int) -> Conversion:
 
 
 def conversion_findings(config: SlimeConfig, plan: Conversion, gpus: int) -> Iterator[Finding]:
-    """Findings on whether the conversion can run."""
+    """Yield findings on whether the conversion can run."""
     yield from source_findings(config, {"cluster.slime_dir": TOOL, "cluster.megatron_dir": "megatron/training"})
     yield from hf_findings(config)
     if newest_iteration(plan.out) is not None:

@@ -29,13 +29,13 @@ OBJECT_STORE_BYTES = 300 * 2**20
 
 
 def cpu_python_path(folders: Sequence[str]) -> list[str]:
-    """PYTHONPATH of the job. This package comes last: a megatron-core may be installed beside it, and must not be found
-    before Megatron-LM's checkout."""
+    """Return the PYTHONPATH of the job. This package comes last: a megatron-core may be installed beside it, and must
+    not be found before Megatron-LM's checkout."""
     return [str(SITE), *folders, str(PACKAGE.parent)]
 
 
 def cpu_environment(config: SlimeConfig) -> dict[str, str]:
-    """Environment of the job and all its workers, in addition to the one that a run on GPUs has."""
+    """Return the environment of the job and all its workers, in addition to the one that a run on GPUs has."""
     return {
         **family_environment(config.model.family),
         VARIABLE: "cpu",
@@ -53,12 +53,13 @@ def cpu_environment(config: SlimeConfig) -> dict[str, str]:
 
 
 def cpu_cores(config: SlimeConfig) -> int:
-    """CPUs that the Ray of such a run offers: slime asks for one with each GPU, and for some more for other actors."""
+    """Return the CPUs that the Ray of such a run offers: slime asks for one with each GPU, and for some more for other
+    actors."""
     return 4 + 2 * config.cluster.gpus_per_node
 
 
 def cpu_arguments(config: SlimeConfig) -> Iterator[tuple[str, Any, str]]:
-    """Flags of a run on a CPU, with their values and the setting that they come from."""
+    """Yield the flags of a run on a CPU, with their values and the setting that they come from."""
     family = config.model.resolved_family
     flags: dict[str, Any] = {
         # Megatron does without Transformer Engine and Apex, and without fusions, which are CUDA's.

@@ -118,7 +118,7 @@ def estimates(config: SlimeConfig, measured: Measured | None = None, done: int =
 
 
 def estimate(config: SlimeConfig, length: float, measured: Measured | None = None, done: int = 0) -> Estimate:
-    """Time and cost of a run.
+    """Return the time and cost of a run.
 
     Args:
         length: mean response, in tokens.
@@ -157,8 +157,8 @@ def estimate(config: SlimeConfig, length: float, measured: Measured | None = Non
 
 
 def iteration_ends(config: SlimeConfig, parts: Parts) -> list[float]:
-    """Seconds after the start at which each iteration ends, in the order of sat_slime.plugin.driver: pushes and
-    evaluations wait for the batch in flight; in mode streaming the engines pause for a push alone."""
+    """Return the seconds after the start at which each iteration ends, in the order of sat_slime.plugin.driver: pushes
+    and evaluations wait for the batch in flight; in mode streaming the engines pause for a push alone."""
     pipeline, every = config.pipeline, config.pipeline.lag or 1
     evaluates, saves = config.eval.every_n_iterations, config.checkpoint.every_n_iterations
     streams = pipeline.mode == "streaming"
@@ -198,13 +198,13 @@ def _bound(config: SlimeConfig, parts: Parts, generation: str) -> str:
 
 
 def kv_tokens(config: SlimeConfig) -> int:
-    """Tokens that an engine's KV cache holds."""
+    """Return the tokens that an engine's KV cache holds."""
     return engine_kv_tokens(config, sizes(config).gpu.bytes)
 
 
 def running_requests(config: SlimeConfig, length: float, responses: int | None = None) -> int:
-    """Requests that run side by side on one engine: those that it is asked for, as far as their KV fits. Responses in
-    flight have half their length on average. responses: of the whole batch; default: an iteration's."""
+    """Return the requests that run side by side on one engine: those that it is asked for, as far as their KV fits.
+    Responses in flight have half their length on average. responses: of the whole batch; default: an iteration's."""
     rollout = config.rollout
     asked = (responses or rollout.responses_per_iteration) / rollout.engines
     fits = kv_tokens(config) / (config.estimate.prompt_tokens + length / 2)
@@ -212,8 +212,8 @@ def running_requests(config: SlimeConfig, length: float, responses: int | None =
 
 
 def decode_seconds(config: SlimeConfig, running: int, context: float) -> float:
-    """Seconds in which an engine makes a token for each of the `running` requests: what a GPU takes to read the weights
-    that they meet and their KV cache, and a part that does not depend on them."""
+    """Return the seconds in which an engine makes a token for each of the `running` requests: what a GPU takes to read
+    the weights that they meet and their KV cache, and a part that does not depend on them."""
     rollout, model = config.rollout, config.model
     weights = float(engine_weights_bytes(config))
     if model.is_moe:
@@ -226,20 +226,20 @@ def decode_seconds(config: SlimeConfig, running: int, context: float) -> float:
 
 
 def engine_tokens_per_second(config: SlimeConfig, length: float, running: int) -> float:
-    """Tokens that one engine generates a second with so many requests."""
+    """Return the tokens that one engine generates a second with so many requests."""
     given = config.estimate.engine_tokens_per_second
     return given or running / decode_seconds(config, running, config.estimate.prompt_tokens + length / 2)
 
 
 def slowest_seconds(config: SlimeConfig, longest: int) -> float:
-    """Seconds that a response of the longest length takes on an engine of its own."""
+    """Return the seconds that a response of the longest length takes on an engine of its own."""
     alone = decode_seconds(config, 1, config.estimate.prompt_tokens + longest / 2)
     return longest / (config.estimate.request_tokens_per_second or 1 / alone)
 
 
 def generation_seconds(config: SlimeConfig, length: float) -> tuple[float, str]:
-    """Seconds of generating a batch, and what bounds it: the engines; in mode batch, the longest response alone; with
-    R3, the rollout manager, through whose one thread all routes go."""
+    """Return the seconds of generating a batch, and what bounds it: the engines; in mode batch, the longest response
+    alone; with R3, the rollout manager, through whose one thread all routes go."""
     rollout = config.rollout
     tokens = rollout.responses_per_iteration * length
     speed = engine_tokens_per_second(config, length, running_requests(config, length))
@@ -252,8 +252,8 @@ def generation_seconds(config: SlimeConfig, length: float) -> tuple[float, str]:
 
 
 def route_tokens_per_second(config: SlimeConfig) -> float:
-    """Tokens a second whose routes (R3) the rollout manager decodes. They arrive as int32, one for each layer and
-    expert."""
+    """Return the tokens a second whose routes (R3) the rollout manager decodes. They arrive as int32, one for each
+    layer and expert."""
     if not (config.method.r3 and config.model.is_moe):
         return math.inf
     width = FP32 * sum(moe_layers(config.model)) * config.model.experts_per_token
@@ -261,7 +261,7 @@ def route_tokens_per_second(config: SlimeConfig) -> float:
 
 
 def evaluation_seconds(config: SlimeConfig, length: float) -> float:
-    """Seconds of an evaluation; 0 where there are none. The sets are evaluated together, as slime does."""
+    """Return the seconds of an evaluation; 0 where there are none. The sets are evaluated together, as slime does."""
     evaluation, rollout = config.eval, config.rollout
     samples = evaluation.samples_per_problem * evaluation.repeats
     responses = samples * sum(problems(file) for file in evaluation.prompts.values())
@@ -275,8 +275,8 @@ def evaluation_seconds(config: SlimeConfig, length: float) -> float:
 
 
 def problems(file: str) -> int:
-    """Problems of an evaluation set: the lines of its file, or its part `FILE@[first:last]`; PROBLEMS where the file is
-    not here or has another format."""
+    """Return the problems of an evaluation set: the lines of its file, or its part `FILE@[first:last]`; PROBLEMS where
+    the file is not here or has another format."""
     name, *part = re.split(r"@\[(?=-?\d*:-?\d*\]$)", file)
     try:
         with Path(name).open("rb") as lines:
@@ -293,8 +293,8 @@ def problems(file: str) -> int:
 
 
 def forward_flops(config: SlimeConfig, length: float) -> float:
-    """FLOPs of a forward pass over a batch: 2 for each parameter that a token meets, and causal attention over its
-    context. All responses are taken to have the mean length."""
+    """Return the FLOPs of a forward pass over a batch: 2 for each parameter that a token meets, and causal attention
+    over its context. All responses are taken to have the mean length."""
     model = config.model
     sequence = config.estimate.prompt_tokens + length
     met = active_parameters(model)
@@ -305,14 +305,14 @@ def forward_flops(config: SlimeConfig, length: float) -> float:
 
 
 def forward_passes(config: SlimeConfig) -> int:
-    """Forward passes over a batch that training amounts to: a backward pass counts as two."""
+    """Return the forward passes over a batch that training amounts to: a backward pass counts as two."""
     method = build_method(config.method)
     recomputed = config.train.recompute == "full"
     return 3 + recomputed + bool(config.loss.kl_coef) + (not spares_recompute(config, method))
 
 
 def training_seconds(config: SlimeConfig, length: float) -> float:
-    """Seconds of training a batch: passes over it, and the steps of an offloaded optimizer."""
+    """Return the seconds of training a batch: passes over it, and the steps of an offloaded optimizer."""
     train, assumed = config.train, config.estimate
     flops = forward_passes(config) * forward_flops(config, length)
     seconds = flops / (train.world_size * assumed.trainer_tflops * 1e12)
@@ -323,12 +323,12 @@ def training_seconds(config: SlimeConfig, length: float) -> float:
 
 
 def push_seconds(config: SlimeConfig) -> float:
-    """Seconds of sending the weights to the engines."""
+    """Return the seconds of sending the weights to the engines."""
     return BF16 * parameters(config.model) / (config.estimate.push_gib_per_second * GIB)
 
 
 def save_seconds(config: SlimeConfig) -> float:
-    """Seconds of writing a checkpoint; 0 where there are none."""
+    """Return the seconds of writing a checkpoint; 0 where there are none."""
     if not config.checkpoint.every_n_iterations:
         return 0.0
     return checkpoint_bytes(config) / (config.estimate.disk_gib_per_second * GIB)
@@ -376,8 +376,8 @@ def measured(
 
 
 def _hand_over(config: SlimeConfig, before: Mapping[str, Any], row: Mapping[str, Any]) -> float:
-    """Seconds between the end of a batch's generation and the driver's having it; NaN where the driver did not wait.
-    before: the row of the iteration in which the batch was asked for, if it was generated ahead."""
+    """Return the seconds between the end of a batch's generation and the driver's having it; NaN where the driver did
+    not wait. before: the row of the iteration in which the batch was asked for, if it was generated ahead."""
     generated = number(row, "time/rollout")
     if not config.pipeline.lag:
         return number(row, "time/collect") - generated
@@ -399,7 +399,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def duration_lines(config: SlimeConfig, measured: Measured | None = None, done: int = 0) -> list[str]:
-    """A table with a column for each mean response length, and what was assumed or measured.
+    """Return a table with a column for each mean response length, and what was assumed or measured.
 
     Args:
         measured: what the run has measured so far.
@@ -433,7 +433,7 @@ def duration_lines(config: SlimeConfig, measured: Measured | None = None, done: 
 
 
 def _cost(config: SlimeConfig, column: Estimate) -> str:
-    """GPU-hours, where the GPUs that settings count are some."""
+    """Return the GPU-hours, where the GPUs that settings count are some."""
     if config.cluster.device == "cpu":
         return ""
     return f", {column.gpu_hours:,.0f} GPU-hours" if column.gpu_hours >= 10 else f", {column.gpu_hours:.1f} GPU-hours"
@@ -467,14 +467,14 @@ def _basis(config: SlimeConfig, measured: Measured | None) -> list[str]:
 
 
 def measured_words(measured: Measured) -> str:
-    """`1,820 tokens/s an engine, responses of 9,210 tokens, over 12 iterations`."""
+    """Return `1,820 tokens/s an engine, responses of 9,210 tokens, over 12 iterations`."""
     speed = measured.engine_tokens_per_second
     shown_speed = f"{speed:,.0f} tokens/s an engine, " if speed else ""
     return f"{shown_speed}responses of {measured.length:,.0f} tokens, over {measured.iterations} iterations"
 
 
 def words(seconds: float) -> str:
-    """A time in a unit that suits it: `7.1 s`, `5.6 min`, `17 h`, `4.7 days`."""
+    """Return a time in a unit that suits it: `7.1 s`, `5.6 min`, `17 h`, `4.7 days`."""
     for name, size, most in (("s", 1, 90), ("min", 60, 5400), ("h", 3600, 172_800), ("days", 86_400, math.inf)):
         if seconds < most:
             value = seconds / size

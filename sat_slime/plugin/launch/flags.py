@@ -53,7 +53,7 @@ class KnownFlags:
 
 @functools.cache
 def recorded_flags(version: str | None = None) -> KnownFlags:
-    """The flags of one recorded version of slime, or those of all versions together where none is named."""
+    """Return the flags of one recorded version of slime, or those of all versions together where none is named."""
     data = json.loads(RECORDED.read_text())
     versions = data["versions"]
     flags = {
@@ -71,8 +71,8 @@ def unknown_flags(
     keys: Mapping[str, str] | None = None,
     governed: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """A line for every fault of a command's flags: one that is unknown, abbreviated or repeated, or whose values do not
-    fit.
+    """Return a line for every fault of a command's flags: one that is unknown, abbreviated or repeated, or whose values
+    do not fit.
 
     keys: the setting that each flag came from, by the flag with its dashes.
     governed: the setting that alone gives a flag, by the flag with its dashes.
@@ -94,7 +94,7 @@ def unknown_flags(
 
 
 def _split(args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each flag of a command line with the values that follow it."""
+    """Yield each flag of a command line with the values that follow it."""
     name: str | None = None
     values: list[str] = []
     for word in args:
@@ -149,7 +149,7 @@ def _nearest(name: str, known: KnownFlags, governed: Mapping[str, str]) -> str:
 
 
 def flags_by_name(flags: Mapping[str, Mapping[str, Any]]) -> dict[str, Flag]:
-    """Flags in the form in which they are recorded, each by every name that it has."""
+    """Return the flags in the form in which they are recorded, each by every name that it has."""
     by_name = {}
     for name, spec in flags.items():
         flag = Flag(

@@ -43,7 +43,7 @@ class JobRecord:
 
     @classmethod
     def read(cls, folder: Path) -> JobRecord | None:
-        """The record in a run folder; None where no job was ever sent. Raises JobError for a damaged file."""
+        """Return the record in a run folder; None where no job was ever sent. Raises JobError for a damaged file."""
         file = folder / "job.json"
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
@@ -55,7 +55,7 @@ class JobRecord:
 
 
 def new_job_id(name: str) -> str:
-    """A submission id that no cluster has seen, with the run's name in it."""
+    """Return a submission id that no cluster has seen, with the run's name in it."""
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
 
 
@@ -86,7 +86,8 @@ def submit(
 
 
 def job_state(record: JobRecord) -> JobState | None:
-    """State of the job; None where its cluster no longer knows it. Raises JobError when no cluster answers."""
+    """Return the state of the job; None where its cluster no longer knows it. Raises JobError when no cluster
+    answers."""
     return JobServer(record.address).state(record.job)
 
 
@@ -140,7 +141,7 @@ class JobLog:
             print(f"--- {text}", file=file)
 
     def lines(self, job: str | None = None) -> Iterator[str]:
-        """The lines of log.txt, of one job or of all."""
+        """Yield the lines of log.txt, of one job or of all."""
         if not self.path.exists():
             return
         inside = job is None
@@ -153,7 +154,8 @@ class JobLog:
 
     @contextlib.contextmanager
     def _writer(self, job: str) -> Iterator[Callable[[int, str], None]]:
-        """A function that takes a line of the job with its number, from 1, and writes it unless it is there already."""
+        """Yield a function that takes a line of the job with its number, from 1, and writes it unless it is there
+        already."""
         self._drop_torn_line()
         head = f"{HEAD}{job}"
         known = head in self.lines()
@@ -176,7 +178,7 @@ class JobLog:
 
 
 def _lines(pieces: Iterator[str]) -> Iterator[str]:
-    """Whole lines of a text that comes in pieces."""
+    """Yield whole lines of a text that comes in pieces."""
     rest = ""
     for piece in pieces:
         *whole, rest = (rest + piece).split("\n")

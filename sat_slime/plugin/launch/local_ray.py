@@ -138,7 +138,7 @@ def _start_in(
 
 
 def _log(folder: str) -> Path:
-    """The file with what `ray start` wrote."""
+    """Return the file with what `ray start` wrote."""
     return Path(folder) / "start.log"
 
 
@@ -171,7 +171,8 @@ def _start_log(ray: LocalRay) -> str:
 
 
 def _why_it_ended(ray: LocalRay) -> str:
-    """The reason why a `ray start` ended: its processes that died, or its last line; and what they wrote of errors."""
+    """Return the reason why a `ray start` ended: its processes that died, or its last line; and what they wrote of
+    errors."""
     log = _start_log(ray)
     last = (log.strip().splitlines() or ["it wrote nothing"])[-1].strip()
     return f"{', '.join(_deaths(log)) or last}{newest_error(ray_logs(ray.folder))}"
@@ -218,7 +219,7 @@ def _end_what_is_left(ray: LocalRay) -> None:
 
 
 def _processes_of(ray: LocalRay) -> list[int]:
-    """Numbers of the processes with Ray's folder in their environment; a zombie's environment is empty."""
+    """Return the numbers of the processes with Ray's folder in their environment; a zombie's environment is empty."""
     mark, pids = f"RAY_TMPDIR={ray.folder}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -235,7 +236,7 @@ def _ends_within(ray: LocalRay, timeout_s: float) -> bool:
 
 
 def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
-    """The reason why a Ray that was not told to end is gone, in a sentence; None while it is there.
+    """Return the reason why a Ray that was not told to end is gone, in a sentence; None while it is there.
 
     timeout_s: seconds in which `ray start` may notice.
     """

@@ -43,7 +43,7 @@ OF_KINDS = {"qk-layernorm": ("qwen3", "qwen3_moe"), "add-qkv-bias": ("qwen2", "q
 
 
 def machine_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
-    """Findings of every check of this machine, one after another."""
+    """Yield findings of every check of this machine, one after another."""
     yield from source_findings(config, {"cluster.slime_dir": SCRIPT, "cluster.megatron_dir": "megatron/training"})
     if config.cluster.device == "cpu":
         yield from _cpu_findings(config)
@@ -58,7 +58,8 @@ def machine_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]
 
 
 def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[Finding]:
-    """Findings on whether the checkouts are there. parts: the file or folder that each setting's folder must have."""
+    """Yield findings on whether the checkouts are there. parts: the file or folder that each setting's folder must
+    have."""
     on_cpu = config.cluster.device == "cpu"
     other = "make one: sat-slime prepare slime --out FOLDER" if on_cpu else "run in slime's image"
     for key, part in parts.items():
@@ -72,7 +73,7 @@ def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[F
 
 
 def _cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Findings on what a run without a GPU needs of this machine's Python and of Megatron's checkout."""
+    """Yield findings on what a run without a GPU needs of this machine's Python and of Megatron's checkout."""
     missing = list(cpu.missing_packages())
     yield from (fail("package", f"{package} {problem}") for package, problem in missing)
     if not missing:
@@ -85,7 +86,7 @@ def _cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Findings on the Hugging Face checkpoint: its files, and whether the model section fits its config.json."""
+    """Yield findings on the Hugging Face checkpoint: its files, and whether the model section fits its config.json."""
     what, path = "checkpoint", config.model.hf_checkpoint
     if path is None:
         return  # the check of the settings says that it is missing
@@ -124,7 +125,8 @@ def _quantization(config: SlimeConfig, values: Mapping[str, Any]) -> Iterator[st
 
 
 def template_findings(config: SlimeConfig, folder: Path) -> Iterator[Finding]:
-    """Findings on whether the tokenizer has the chat template that the prompts are wrapped in, and its arguments."""
+    """Yield findings on whether the tokenizer has the chat template that the prompts are wrapped in, and its
+    arguments."""
     if not config.data.chat_template or not (folder / "tokenizer_config.json").is_file():
         return
     text = chat_template(folder)
@@ -143,7 +145,7 @@ def template_findings(config: SlimeConfig, folder: Path) -> Iterator[Finding]:
 
 
 def chat_template(folder: Path) -> str:
-    """The text of a tokenizer's chat templates; empty where it has none."""
+    """Return the text of a tokenizer's chat templates; empty where it has none."""
     try:
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
     except OSError:
@@ -159,8 +161,8 @@ def chat_template(folder: Path) -> str:
 
 
 def _weight_files(folder: Path) -> list[str]:
-    """Weight files that must be there: those of the checkpoint's index. Without an index any file of weights will do,
-    and `model.safetensors` is asked for only where there is none."""
+    """Return the weight files that must be there: those of the checkpoint's index. Without an index any file of weights
+    will do, and `model.safetensors` is asked for only where there is none."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
@@ -171,7 +173,7 @@ def _weight_files(folder: Path) -> list[str]:
 
 
 def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iterator[str]:
-    """A line for every contradiction between the model section and a Hugging Face config.json."""
+    """Yield a line for every contradiction between the model section and a Hugging Face config.json."""
     inner = values.get("text_config")  # a model that sees images has its text model there
     values = inner if isinstance(inner, Mapping) else values
     rope = values.get("rope_parameters")
@@ -241,12 +243,13 @@ def _gib(count: float) -> str:
 
 
 def checkpoint_bytes(config: SlimeConfig) -> float:
-    """Bytes of one checkpoint: weights in bf16, and master weights and two moments in fp32."""
+    """Return the bytes of one checkpoint: weights in bf16, and master weights and two moments in fp32."""
     return parameters(config.model) * float(BF16 + (3 * FP32 if config.checkpoint.optimizer else 0))
 
 
 def checkpoints_on_disk(config: SlimeConfig) -> int:
-    """The most checkpoints of a run that lie on the disk at once: an old one is deleted once the newer one is whole."""
+    """Return the most checkpoints of a run that lie on the disk at once: an old one is deleted once the newer one is
+    whole."""
     every, keep = config.checkpoint.every_n_iterations, config.checkpoint.keep
     saved = -(-config.pipeline.iterations // every) if every else 0
     return saved if keep is None else min(saved, keep + 1)
@@ -281,7 +284,7 @@ def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
 
 
 def filesystem(path: Path, mounts: Path = Path("/proc/mounts")) -> str | None:
-    """The kind of the file system that holds `path`; None where the machine does not tell."""
+    """Return the kind of the file system that holds `path`; None where the machine does not tell."""
     try:
         lines = [line.split() for line in mounts.read_text(encoding="utf-8").splitlines()]
     except OSError:
@@ -291,7 +294,7 @@ def filesystem(path: Path, mounts: Path = Path("/proc/mounts")) -> str | None:
 
 
 def existing_parent(path: Path) -> Path:
-    """`path`, or the nearest folder above it that exists."""
+    """Return `path`, or the nearest folder above it that exists."""
     path = path.expanduser().absolute()
     while not path.exists():
         path = path.parent

@@ -31,8 +31,8 @@ FILES_OF_FLAGS = ("sglang-config", "eval-config", "megatron-config-path")
 
 
 def reward_errors(config: SlimeConfig) -> list[str]:
-    """A line where data.reward names a rule that slime has not, which it would say at the first reward. The rules are
-    those of the slime in cluster.slime_dir, else the recorded ones."""
+    """Return a line where data.reward names a rule that slime has not, which it would say at the first reward. The
+    rules are those of the slime in cluster.slime_dir, else the recorded ones."""
     reward = config.data.reward
     rule = (reward or "").removeprefix("boxed_")
     if reward is None or "." in reward or rule in (rules := slime_rewards(Path(config.cluster.slime_dir))):
@@ -44,7 +44,7 @@ def reward_errors(config: SlimeConfig) -> list[str]:
 
 
 def slime_rewards(slime_dir: Path) -> tuple[str, ...]:
-    """The rules of slime's reward hub by name; the recorded ones where it is not there."""
+    """Return the rules of slime's reward hub by name; the recorded ones where it is not there."""
     try:
         text = (slime_dir / REWARD_HUB).read_text(encoding="utf-8")
     except OSError:
@@ -53,7 +53,7 @@ def slime_rewards(slime_dir: Path) -> tuple[str, ...]:
 
 
 def named_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Findings on prompts and evaluation sets, on the code of a reward, and on files that flags name."""
+    """Yield findings on prompts and evaluation sets, on the code of a reward, and on files that flags name."""
     yield from _data(config)
     yield from _reward_code(config)
     yield from _files_of_flags(config)
@@ -85,7 +85,7 @@ def _data(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def data_problem(file: str, input_key: str, label_key: str) -> str | None:
-    """The reason why slime could not read the first rows of a data set, or None."""
+    """Return the reason why slime could not read the first rows of a data set, or None."""
     path = Path(SLICE.sub("", file))
     if not path.is_file():
         return "there is no such file; `sat-slime data prepare` makes the paper's"
@@ -111,7 +111,7 @@ def data_problem(file: str, input_key: str, label_key: str) -> str | None:
 
 
 def _unfit_rows(config: SlimeConfig, file: str, input_key: str, label_key: str) -> str | None:
-    """The reason why slime fails at the first prompt or reward of rows that it can read, or None."""
+    """Return the reason why slime fails at the first prompt or reward of rows that it can read, or None."""
     path, part = Path(SLICE.sub("", file)), SLICE.search(file)
     if part and _is_empty(path, part[1], part[2]):
         return f"no row of the file is in the part {part[0]}, and slime would wait for prompts for ever; name another"
@@ -148,7 +148,7 @@ def _is_empty(path: Path, start: str, end: str) -> bool:
 
 
 def _rows_up_to(file: str, needed: int) -> int | None:
-    """The number of rows where it is smaller than `needed`; None otherwise, or where they are not counted."""
+    """Return the number of rows where it is smaller than `needed`; None otherwise, or where they are not counted."""
     path = Path(SLICE.sub("", file))
     if path.suffix != ".jsonl" or not path.is_file() or SLICE.search(file):
         return None
@@ -158,7 +158,7 @@ def _rows_up_to(file: str, needed: int) -> int | None:
 
 
 def _first_rows(path: Path) -> list[Any] | None:
-    """The first rows of a data set; None where nothing is installed that reads its format."""
+    """Return the first rows of a data set; None where nothing is installed that reads its format."""
     if path.suffix == ".jsonl":
         with path.open(encoding="utf-8") as lines:
             return [json.loads(line) for line in itertools.islice(filter(str.strip, lines), ROWS_READ)]
@@ -197,7 +197,7 @@ def _reward_code(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def module_file(config: SlimeConfig, module: str) -> Path | None:
-    """The file of a module in the folders of the job's Python or of this one, without importing anything."""
+    """Return the file of a module in the folders of the job's Python or of this one, without importing anything."""
     cluster, parts = config.cluster, module.split(".")
     for folder in [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir, *sys.path]:
         path = Path(folder or ".", *parts)
@@ -214,7 +214,7 @@ def module_file(config: SlimeConfig, module: str) -> Path | None:
 
 
 def defined_names(file: Path) -> set[str] | None:
-    """The names that a module's text defines or imports; None where that cannot be told."""
+    """Return the names that a module's text defines or imports; None where that cannot be told."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):

@@ -29,7 +29,8 @@ Facts = Mapping[str, Any]
 
 
 def needed_paths(config: SlimeConfig) -> dict[str, str]:
-    """Files and folders that every node opens, or that one does of which nobody knows in advance, by their settings."""
+    """Return the files and folders that every node opens, or that one does of which nobody knows in advance, by their
+    settings."""
     paths = {
         "model.hf_checkpoint": config.model.hf_checkpoint,
         "model.megatron_checkpoint": config.model.megatron_checkpoint,
@@ -79,7 +80,7 @@ def _address_of(interface: str) -> str | None:
 
 
 def _host_address() -> str | None:
-    """The address that this host's name leads to, to which Gloo binds where no interface is named."""
+    """Return the address that this host's name leads to, to which Gloo binds where no interface is named."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -90,7 +91,7 @@ def _host_address() -> str | None:
 
 
 def node_findings(config: SlimeConfig, nodes: Sequence[Facts]) -> Iterator[Finding]:
-    """Findings on the nodes that answered."""
+    """Yield findings on the nodes that answered."""
     nodes = [node for node in nodes if node.get("interfaces")]
     for node in nodes:
         yield from _shared_memory(node)
@@ -116,8 +117,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def _addresses(node: Facts) -> Iterator[Finding]:
-    """slime's servers must be where the other nodes look for them. It takes the address of the default route, or
-    SLIME_HOST_IP, whatever Ray's is."""
+    """Checks that slime's servers are where the other nodes look for them: slime takes the address of the default
+    route, or SLIME_HOST_IP, whatever Ray's is."""
     name, slimes = node["name"], node["slime_address"]
     if slimes == name or (_is_loopback(slimes) and _is_loopback(name)):
         return
@@ -135,7 +136,7 @@ def _addresses(node: Facts) -> Iterator[Finding]:
 
 
 def _interfaces(node: Facts) -> Iterator[Finding]:
-    """The interfaces that NCCL and Gloo are told to take, or take by themselves."""
+    """Checks the interfaces that NCCL and Gloo are told to take, or take by themselves."""
     name, interfaces, variables = node["name"], node["interfaces"], node["variables"]
     on_loopback = _is_loopback(name)
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -158,8 +159,8 @@ def _interfaces(node: Facts) -> Iterator[Finding]:
 
 
 def _matching(value: str, interfaces: Sequence[str], exact: bool) -> list[str]:
-    """Interfaces that a variable names. Gloo takes names, NCCL beginnings of names, `=` before them for whole names and
-    `^` for all others."""
+    """Return the interfaces that a variable names. Gloo takes names, NCCL beginnings of names, `=` before them for
+    whole names and `^` for all others."""
     negated, value = (True, value[1:]) if value.startswith("^") and not exact else (False, value)
     whole, value = (True, value[1:]) if value.startswith("=") and not exact else (exact, value)
     names = [name.strip() for name in value.split(",") if name.strip()]

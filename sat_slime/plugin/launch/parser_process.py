@@ -78,7 +78,7 @@ def answer(words: Sequence[str]) -> dict[str, Any]:
 
 
 def installed_flags() -> dict[str, dict[str, Any]]:
-    """Flags of the slime on the path, in the form in which they are recorded."""
+    """Return the flags of the slime on the path, in the form in which they are recorded."""
     without_gpu.prepare()
     with _caught_parsers() as parsers, contextlib.suppress(Exception, SystemExit):
         _slimes_arguments(ANY_COMMAND)
@@ -146,7 +146,7 @@ def _caught_parsers() -> Iterator[list[argparse.ArgumentParser]]:
 
 
 def flags_of(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, dict[str, Any]]:
-    """The parsers' flags, each by its first name."""
+    """Return the parsers' flags, each by its first name."""
     flags = {}
     for parser in parsers:
         for action in parser._actions:
@@ -156,7 +156,7 @@ def flags_of(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, dict[str, 
 
 
 def _flags_by_argument(parsers: Sequence[argparse.ArgumentParser]) -> dict[str, list[str]]:
-    """The flags that set each of slime's arguments."""
+    """Return the flags that set each of slime's arguments."""
     flags: dict[str, list[str]] = {}
     for parser in parsers:
         for action in parser._actions:
@@ -226,8 +226,8 @@ def _short(file: str, module: Mapping[str, object]) -> str:
 
 
 def _names_in(message: str) -> Iterator[str]:
-    """Words of a message that may be arguments, or environment variables: a flag with its dashes, or a word with an
-    underscore in it."""
+    """Yield the words of a message that may be arguments, or environment variables: a flag with its dashes, or a word
+    with an underscore in it."""
     for flag, word in re.findall(r"--([A-Za-z0-9][\w-]*)|\b([A-Za-z]\w*_\w+)\b", message):
         yield flag.replace("-", "_") or word
 
@@ -287,7 +287,7 @@ class _Arguments:
         return list(dict.fromkeys(names))
 
     def factors(self, expression: ast.AST, depth: int = 3) -> tuple[str, ...] | None:
-        """The arguments whose product an expression is; None where it is no product."""
+        """Return the arguments whose product an expression is; None where it is no product."""
         if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Mult):
             left, right = self.factors(expression.left, depth), self.factors(expression.right, depth)
             return None if left is None or right is None else left + right
@@ -307,7 +307,8 @@ def _in_order(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def argument_name(node: ast.AST) -> str:
-    """The name of the argument that `args.NAME` or `getattr(args, "NAME", ...)` reads; empty for anything else."""
+    """Return the name of the argument that `args.NAME` or `getattr(args, "NAME", ...)` reads; empty for anything
+    else."""
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id.endswith("args"):
         return node.attr
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":

@@ -22,15 +22,15 @@ understand them, urllib and httpx do not, and hosts that are named by a name are
 
 
 def proxies(environment: Mapping[str, str]) -> dict[str, str]:
-    """The proxies that an environment names, HOST:PORT by the variable's name, without the user and password that may
-    be in them."""
+    """Return the proxies that an environment names, HOST:PORT by the variable's name, without the user and password
+    that may be in them."""
     values = {name: environment.get(name) or environment.get(name.upper()) for name in PROXIES}
     return {name: value.rpartition("://")[2].rpartition("@")[2].rstrip("/") for name, value in values.items() if value}
 
 
 def without_proxy(environment: Mapping[str, str], hosts: Iterable[str] = ()) -> dict[str, str]:
-    """`no_proxy` in both its spellings: what the environment has, then the networks of clusters, then those of `hosts`
-    that are in none of these."""
+    """Return `no_proxy` in both its spellings: what the environment has, then the networks of clusters, then those of
+    `hosts` that are in none of these."""
     entries = _entries(environment)
     entries += [entry for entry in (*HERE, *PRIVATE_NETWORKS) if entry not in entries]
     entries += [host for host in dict.fromkeys(hosts) if not _is_excepted(host, entries)]
@@ -63,13 +63,13 @@ def _covers(entry: str, host: str) -> bool:
 
 
 def host_of(url: str) -> str:
-    """The host in a URL, or in HOST:PORT; empty where there is none."""
+    """Return the host in a URL, or in HOST:PORT; empty where there is none."""
     return urlsplit(url if "://" in url else f"//{url}").hostname or ""
 
 
 def own_address() -> str:
-    """The address on which slime's servers listen here, found as slime does: SLIME_HOST_IP, else that of the default
-    route, else the one that the host's name leads to, else loopback. SLIME_PREFER_IPV6 is not followed."""
+    """Return the address on which slime's servers listen here, found as slime does: SLIME_HOST_IP, else that of the
+    default route, else the one that the host's name leads to, else loopback. SLIME_PREFER_IPV6 is not followed."""
     if chosen := os.environ.get("SLIME_HOST_IP"):
         return chosen
     addresses = []

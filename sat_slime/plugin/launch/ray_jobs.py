@@ -90,7 +90,8 @@ class JobServer:
                     raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
 
     def state(self, job: str) -> JobState | None:
-        """State of a job; None where this cluster does not know it, for instance since it was started again."""
+        """Return the state of a job; None where this cluster does not know it, for instance since it was started
+        again."""
         try:
             info = self._client.get_job_info(job)
         except RuntimeError as error:
@@ -111,7 +112,7 @@ class JobServer:
         return state
 
     def log(self, job: str) -> str:
-        """All that the job has written so far."""
+        """Return all that the job has written so far."""
         with _told(self.address):
             return str(self._client.get_job_logs(job))
 
@@ -175,7 +176,8 @@ class JobServer:
 
 
 def given_address(option: str | None, configured: str | None) -> str | None:
-    """The address to use: the option's, the configured one, the environment's, or None for this machine's Ray."""
+    """Return the address to use: the option's, the configured one, the environment's, or None for this machine's
+    Ray."""
     values = (os.environ.get(name) for name in ADDRESS_VARIABLES)
     from_environment = next((value for value in values if value and value not in ("auto", "local")), None)
     return option or configured or from_environment
@@ -190,7 +192,7 @@ def is_this_machine(address: str | None) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message that is not empty; the error's type where there is none."""
+    """Return the first line of an error's message that is not empty; the error's type where there is none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
@@ -219,7 +221,7 @@ def _client(address: str | None) -> Any:
 
 
 def _url(address: str) -> str:
-    """The address, with its scheme if it is that of a dashboard. Raises JobError when nothing listens there."""
+    """Return the address, with its scheme if it is that of a dashboard. Raises JobError when nothing listens there."""
     parts = urlsplit(address if "://" in address else f"//{address}")
     try:
         host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -250,8 +252,8 @@ def _no_answer(address: str) -> NoAnswer:
 
 
 def _token() -> str | None:
-    """The token for Ray's authentication, which is on by default in newer versions, from where Ray looks for it; None
-    where there is none."""
+    """Return the token for Ray's authentication, which is on by default in newer versions, from where Ray looks for it;
+    None where there is none."""
     if os.environ.get("RAY_AUTH_MODE") == "disabled":
         return None
     if token := os.environ.get("RAY_AUTH_TOKEN"):
@@ -267,8 +269,8 @@ def _token_file() -> Path:
 
 
 def token_for_own_ray() -> str | None:
-    """The token that a Ray which is started here shall ask for: the user's own. Where there is none, it is made, in a
-    file that nobody else may read. None where RAY_AUTH_MODE=disabled says that Ray shall ask for none. Raises
+    """Return the token that a Ray which is started here shall ask for: the user's own. Where there is none, it is made,
+    in a file that nobody else may read. None where RAY_AUTH_MODE=disabled says that Ray shall ask for none. Raises
     JobError."""
     if os.environ.get("RAY_AUTH_MODE") == "disabled":
         return None

@@ -25,7 +25,8 @@ _FORM = ("metadata.json", ".metadata")
 
 
 def newest_iteration(folder: Path) -> str | None:
-    """The name of the newest checkpoint in Megatron's folder: a number or `release`; None where there is none."""
+    """Return the name of the newest checkpoint in Megatron's folder: a number or `release`; None where there is
+    none."""
     try:
         text = (folder / TRACKER).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -34,7 +35,7 @@ def newest_iteration(folder: Path) -> str | None:
 
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
-    """Megatron's folders by the number of iterations that were trained, the oldest first."""
+    """Return Megatron's folders by the number of iterations that were trained, the oldest first."""
     paths = checkpoints.iterdir() if checkpoints.is_dir() else ()
     named = ((_FOLDER.fullmatch(path.name), path) for path in paths)
     return dict(sorted((int(match[1]) + 1, path) for match, path in named if match))
@@ -74,12 +75,12 @@ def _queue_fault(queue: Path) -> str | None:
 
 
 def newest_whole(checkpoints: Path) -> int:
-    """The iteration of the newest checkpoint without a fault; 0 where there is none."""
+    """Return the iteration of the newest checkpoint without a fault; 0 where there is none."""
     return first_whole(checkpoints, reversed(numbered(checkpoints)))
 
 
 def first_whole(checkpoints: Path, iterations: Iterable[int]) -> int:
-    """The first of some iterations whose checkpoint has no fault; 0 where there is none."""
+    """Return the first of some iterations whose checkpoint has no fault; 0 where there is none."""
     return next((n for n in iterations if fault(checkpoints, n) is None), 0)
 
 

@@ -24,12 +24,12 @@ def is_secret(name: str) -> bool:
 
 
 def secret_names(names: Iterable[str]) -> list[str]:
-    """The names among `names` that are names of secrets."""
+    """Return the names among `names` that are names of secrets."""
     return [name for name in names if is_secret(name)]
 
 
 def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """`text` with the secrets of this process's environment replaced by their names."""
+    """Return `text` with the secrets of this process's environment replaced by their names."""
     environment = os.environ if environment is None else environment
     for name, value in environment.items():
         if len(value) >= SHORTEST and value in text and is_secret(name):

@@ -83,7 +83,7 @@ class Answer:
             yield ok("flags", f"all in {self.known.source}; slime, whose parser would be asked, is not here")
 
     def findings_on_head_node(self) -> Iterator[Finding]:
-        """The same where the job's driver would run this parser."""
+        """Yield the same where the job's driver would run this parser."""
         if self.failure:
             yield fail("flags", f"slime's parser fails here as it would for the job: {self.failure}")
         else:
@@ -126,7 +126,7 @@ def slime_is_installed() -> bool:
 
 
 def asked_words(config: SlimeConfig, run_dir: Path, arguments: Sequence[Argument], scratch: Path) -> Iterator[str]:
-    """The command's words, with stand-ins in `scratch` for what may not be there."""
+    """Yield the command's words, with stand-ins in `scratch` for what may not be there."""
     settings, weights = scratch / "sat_slime.yaml", scratch / "weights"
     settings.write_text(plugin_settings_text(config, run_dir), encoding="utf-8")
     weights.mkdir()
@@ -148,7 +148,7 @@ def _environment(config: SlimeConfig, run_dir: Path) -> dict[str, str]:
 
 
 def _run_parser(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, Any] | None, str]:
-    """The answer of the parser's process; or None, and the reason."""
+    """Return the answer of the parser's process; or None, and the reason."""
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "answer.json"
         try:
@@ -225,7 +225,8 @@ class Origins:
 
 
 def refusal_line(refusal: Refusal, origin: Callable[[str], Origin | None]) -> str:
-    """One line that names the settings that a refusal is about, with slime's words and what is known of the remedy.
+    """Return one line that names the settings that a refusal is about, with slime's words and what is known of the
+    remedy.
 
     origin: the setting of one of slime's arguments, or of an environment variable; None for what is neither, and for
     what no setting gives.
@@ -277,6 +278,6 @@ def _product(origins: Sequence[Origin | None]) -> str:
 
 
 def shown(value: object) -> str | None:
-    """A setting's value as a line shows it; None where it is too long for one."""
+    """Return a setting's value as a line shows it; None where it is too long for one."""
     text = str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
     return text if len(text) <= MOST_CHARACTERS else None

@@ -70,7 +70,7 @@ class TurnEnd:
 
 
 def stop_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Findings on whether SGLang stops where the chat template ends a turn, and on rollout.stop_token_ids."""
+    """Yield findings on whether SGLang stops where the chat template ends a turn, and on rollout.stop_token_ids."""
     path = config.model.hf_checkpoint
     if path is None or not _read(Path(path) / "config.json") or not any(Path(path).glob("tokenizer*")):
         return  # the check of the checkpoint says so
@@ -130,7 +130,7 @@ def _of_the_template(config: SlimeConfig, checkpoint: Checkpoint) -> Iterator[Fi
 
 
 def _words(value: object) -> list[str]:
-    """slime's --rollout-stop: a text or several."""
+    """Return slime's --rollout-stop: a text or several."""
     values = value if isinstance(value, list) else [value]
     return [word for word in values if isinstance(word, str) and word]
 
@@ -185,7 +185,7 @@ def _ids(value: object) -> list[int]:
 
 
 def _content(value: object) -> str | None:
-    """The text of a token, which stands there as itself or as what describes it."""
+    """Return the text of a token, which stands there as itself or as what describes it."""
     value = value.get("content") if isinstance(value, dict) else value
     return value if isinstance(value, str) and value else None
 
@@ -198,8 +198,8 @@ def _special_names(values: Mapping[str, Any]) -> dict[str, str]:
 def _added_tokens(
     tokenizer: Mapping[str, Any], settings: Mapping[str, Any], plain: Mapping[str, Any]
 ) -> tuple[Token, ...]:
-    """Tokens of tokenizer.json, of tokenizer_config.json, which has the last word, and of added_tokens.json, which does
-    not say which are special."""
+    """Return the tokens of tokenizer.json, of tokenizer_config.json, which has the last word, and of added_tokens.json,
+    which does not say which are special."""
     listed = tokenizer.get("added_tokens")
     decoder = settings.get("added_tokens_decoder")
     rows = [
@@ -214,12 +214,12 @@ def _added_tokens(
 
 
 def _rows(value: object) -> list[tuple[Any, dict[str, Any]]]:
-    """The entries of a mapping that are mappings themselves."""
+    """Return the entries of a mapping that are mappings themselves."""
     return [(key, row) for key, row in value.items() if isinstance(row, dict)] if isinstance(value, dict) else []
 
 
 def _number(content: str, added: Mapping[str, int], tokenizer: Mapping[str, Any]) -> int | None:
-    """The number of a token: of the added ones, else in the vocabulary."""
+    """Return the number of a token: of the added ones, else in the vocabulary."""
     if content in added:
         return added[content]
     model = tokenizer.get("model")
@@ -231,7 +231,8 @@ def _number(content: str, added: Mapping[str, int], tokenizer: Mapping[str, Any]
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """The template that slime's prompts get: a file of its own counts more than the one in tokenizer_config.json."""
+    """Return the template that slime's prompts get: a file of its own counts more than the one in
+    tokenizer_config.json."""
     try:
         return (folder / "chat_template.jinja").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -268,7 +269,7 @@ def turn_end(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> TurnEnd | 
 
 
 def _turns(questions: int) -> list[dict[str, str]]:
-    """A question and its answer, and another question where two are asked for."""
+    """Return a question and its answer, and another question where two are asked for."""
     turns = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
     return turns + [{"role": "user", "content": NEXT}] * (questions - 1)
 

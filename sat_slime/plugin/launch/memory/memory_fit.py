@@ -75,12 +75,12 @@ class Row:
 
 
 def gib(count: float) -> str:
-    """A number of GiB as people read it."""
+    """Return a number of GiB as people read it."""
     return f"{count / GIB:,.{1 if count < 10 * GIB else 0}f}"
 
 
 def percent(share: float) -> str:
-    """A share of 1 in percent."""
+    """Return a share of 1 in percent."""
     return f"{100 * share:.0f} %"
 
 
@@ -105,9 +105,9 @@ def rows(config: SlimeConfig, there: Sizes, kinds: Collection[str] = ROWS) -> li
 
 
 def engine_reserve(config: SlimeConfig, gpu_bytes: float) -> tuple[float, float]:
-    """Bytes that SGLang itself would leave free on a GPU, and those among them that it cannot do without: all but the
-    activations of a prefill (sglang/srt/server_args.py: chunk, batches with CUDA graphs, and 1.5 and 2 MiB for each of
-    them, by the size of the GPU)."""
+    """Return the bytes that SGLang itself would leave free on a GPU, and those among them that it cannot do without:
+    all but the activations of a prefill (sglang/srt/server_args.py: chunk, batches with CUDA graphs, and 1.5 and 2 MiB
+    for each of them, by the size of the GPU)."""
     by_size = ((20, 2048, 8, 8), (35, 2048, 24, 80), (60, 4096, 32, 160), (160, 8192, 256, 512))
     chunk, few, many = next((row[1:] for row in by_size if gpu_bytes < row[0] * GIB), (16384, 512, 512))
     gpus = config.rollout.gpus_per_engine
@@ -124,7 +124,7 @@ def engine_room_mark(config: SlimeConfig, there: Sizes) -> str:
 
 
 def table(judged: Iterable[Row]) -> list[str]:
-    """A line for each kind of memory: needed, there, percent, and the parts of what is needed, in GiB."""
+    """Return a line for each kind of memory: needed, there, percent, and the parts of what is needed, in GiB."""
     lines = [f"{'GiB':12}  {'needs':>6}  {'has':>6}  {'%':>4}"]
     for row in judged:
         has = (gib(row.usable), f"{100 * row.share:.0f}") if row.size else ("?", "")
@@ -134,7 +134,7 @@ def table(judged: Iterable[Row]) -> list[str]:
 
 
 def training_memory_text(config: SlimeConfig) -> str:
-    """`at least 41 GiB on a training GPU at 16,384 tokens: weights 4, gradients 8, ...`."""
+    """Return `at least 41 GiB on a training GPU at 16,384 tokens: weights 4, gradients 8, ...`."""
     need = training_need(config)
     at = f"on a training GPU at {micro_batch_tokens(config):,} tokens"
     return f"at least {need.total / GIB:.0f} GiB {at}: {need.text}"
@@ -167,7 +167,7 @@ class Change:
         return "set " + " and ".join(shown)
 
     def of(self, config: SlimeConfig) -> SlimeConfig:
-        """The settings with this change."""
+        """Return the settings with this change."""
         sections: dict[str, dict[str, Any]] = {}
         for key, value in self.values:
             section, _, name = key.partition(".")
@@ -177,8 +177,8 @@ class Change:
 
 
 def cheapest_fit(config: SlimeConfig, there: Sizes, what: str) -> tuple[Change | None, Change | None]:
-    """The cheapest change with which a row has room, no other has less than it should, and the settings no new fault;
-    for a row that fails, if that costs too much, the cheapest with which nothing fails.
+    """Return the cheapest change with which a row has room, no other has less than it should, and the settings no new
+    fault; for a row that fails, if that costs too much, the cheapest with which nothing fails.
 
     Args:
         what: the row. An engine has settings of its own; those of the trainer decide the other rows.
@@ -225,8 +225,8 @@ def _worse(before: dict[str, str], after: dict[str, str]) -> bool:
 
 
 def combinations(options: Sequence[Sequence[Change]]) -> list[Change]:
-    """A change of each kind or none, in every combination, the cheapest first, and of equally cheap ones the shortest;
-    at least one."""
+    """Return a change of each kind or none, in every combination, the cheapest first, and of equally cheap ones the
+    shortest; at least one."""
     combined = [Change()]
     for kind in options:
         combined = [first + second for first in combined for second in (Change(), *kind)]
@@ -236,7 +236,7 @@ def combinations(options: Sequence[Sequence[Change]]) -> list[Change]:
 
 
 def _training_options(config: SlimeConfig) -> list[list[Change]]:
-    """Changes of each kind with what they cost: fewer tokens at a time least, more GPUs most."""
+    """Return changes of each kind with what they cost: fewer tokens at a time least, more GPUs most."""
     train, model = config.train, config.model
     halves = {max(train.max_tokens_per_gpu >> n, least_tokens(config)) for n in (1, 2)}
     fewer = sorted((n for n in halves if n < train.max_tokens_per_gpu), reverse=True)
@@ -272,7 +272,7 @@ def _experts(config: SlimeConfig, ranks: int, cost: float) -> Change:
 
 
 def _more_gpus(config: SlimeConfig) -> list[Change]:
-    """The rest of the node, then whole nodes: slime fills one before it takes the next."""
+    """Return the rest of the node, then whole nodes: slime fills one before it takes the next."""
     train, node = config.train, config.cluster.gpus_per_node
     places = [(1, node)] if train.nodes == 1 and train.gpus_per_node < node else []
     places += [(nodes, node) for nodes in _doubled(train.nodes, 8 * train.nodes)]
@@ -285,7 +285,7 @@ def _more_gpus(config: SlimeConfig) -> list[Change]:
 
 
 def _engine_options(config: SlimeConfig) -> list[list[Change]]:
-    """The share of its GPUs, and more of them."""
+    """Return the share of its GPUs, and more of them."""
     rollout = config.rollout
     shares = sorted(FRACTIONS, key=lambda share: abs(share - rollout.memory_fraction))
     more = _doubled(rollout.gpus_per_engine, rollout.gpus)
@@ -296,7 +296,7 @@ def _engine_options(config: SlimeConfig) -> list[list[Change]]:
 
 
 def _doubled(number: int, most: int) -> list[int]:
-    """Twice the number and four times, up to `most`."""
+    """Return twice the number and four times, up to `most`."""
     return [n for n in (2 * number, 4 * number) if n <= most]
 
 
@@ -309,7 +309,7 @@ SHM = "/dev/shm"
 
 
 def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
-    """A finding for each kind of memory: needed, there, the share, and what helps where it does not fit."""
+    """Yield a finding for each kind of memory: needed, there, the share, and what helps where it does not fit."""
     judged = rows(config, there)
     if not judged:
         yield warn(HOST, "model.architecture does not tell the model's size: memory is not checked")

@@ -85,18 +85,18 @@ class Need:
 
 
 def longest_tokens(config: SlimeConfig) -> int:
-    """Tokens of the longest prompt and response."""
+    """Return the tokens of the longest prompt and response."""
     longest = (config.rollout.max_prompt_tokens or PROMPT_TOKENS) + config.rollout.max_response_tokens
     return min(longest, context_tokens(config) or longest)
 
 
 def least_tokens(config: SlimeConfig) -> int:
-    """Tokens on a GPU of a micro-batch of the longest sample alone."""
+    """Return the tokens on a GPU of a micro-batch of the longest sample alone."""
     return -(-longest_tokens(config) // config.train.context_parallel)
 
 
 def micro_batch_tokens(config: SlimeConfig) -> int:
-    """Tokens of the largest micro-batch on one GPU. A longer sample makes one of its own."""
+    """Return the tokens of the largest micro-batch on one GPU. A longer sample makes one of its own."""
     return max(config.train.max_tokens_per_gpu, least_tokens(config))
 
 
@@ -138,14 +138,15 @@ def _training_parts(config: SlimeConfig, stage: int) -> Iterator[Part]:
 
 
 def optimizer_elements(config: SlimeConfig, tensors: tuple[Tensors, ...]) -> float:
-    """Elements whose optimizer state a rank keeps: ranks with the same weights share it (slime sets Megatron's
-    distributed optimizer, backends/megatron_utils/arguments.py), and context-parallel ranks are among them."""
+    """Return the elements whose optimizer state a rank keeps: ranks with the same weights share it (slime sets
+    Megatron's distributed optimizer, backends/megatron_utils/arguments.py), and context-parallel ranks are among
+    them."""
     dense, experts = copies_of_weights(config)
     return elements(tensors, expert=False) / dense + elements(tensors, expert=True) / experts
 
 
 def copies_of_weights(config: SlimeConfig) -> tuple[float, float]:
-    """The number of ranks that hold the same weights, of those that are no experts and of experts."""
+    """Return the number of ranks that hold the same weights, of those that are no experts and of experts."""
     train = config.train
     stages = train.pipeline_parallel
     return (
@@ -155,10 +156,10 @@ def copies_of_weights(config: SlimeConfig) -> tuple[float, float]:
 
 
 def _batch_bytes(config: SlimeConfig, last_stage: bool) -> float:
-    """Bytes of a data-parallel rank's responses on its GPU, where they lie for the whole step: tokens and loss masks
-    whole (backends/megatron_utils/actor.py, _get_rollout_data); the engine's log-probs by context-parallel rank; on the
-    last stage those of the reference and, where they are computed, the trainer's, the zeros that slime makes for the KL
-    of the reward, and returns, which advantages share (loss.py, compute_advantages_and_returns)."""
+    """Return the bytes of a data-parallel rank's responses on its GPU, where they lie for the whole step: tokens and
+    loss masks whole (backends/megatron_utils/actor.py, _get_rollout_data); the engine's log-probs by context-parallel
+    rank; on the last stage those of the reference and, where they are computed, the trainer's, the zeros that slime
+    makes for the KL of the reward, and returns, which advantages share (loss.py, compute_advantages_and_returns)."""
     train, rollout = config.train, config.rollout
     columns = 1  # the engine's log-probs
     if last_stage:
@@ -168,13 +169,13 @@ def _batch_bytes(config: SlimeConfig, last_stage: bool) -> float:
 
 
 def _columns(config: SlimeConfig) -> float:
-    """Columns of the logits on a rank."""
+    """Return the columns of the logits on a rank."""
     tensor = config.train.tensor_parallel
     return padded_vocabulary(config.model, tensor) / tensor
 
 
 def _logit_bytes(config: SlimeConfig) -> int:
-    """Bytes of one logit at the peak: itself and its softmax in fp32, which becomes the gradient in place
+    """Return the bytes of one logit at the peak: itself and its softmax in fp32, which becomes the gradient in place
     (slime/utils/ppo_utils.py, _VocabParallelLogProbEntropy); bf16 logits are gone by then. A temperature makes a copy
     (loss.py, get_log_probs_and_entropy); a mask of top-p one more, and a byte; the entropy's gradient one more.
     --log-probs-chunk-size cuts the softmax, which the backward pass keeps: no less there."""
@@ -183,9 +184,9 @@ def _logit_bytes(config: SlimeConfig) -> int:
 
 
 def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
-    """Bytes that a layer keeps for its backward pass, of one token on one GPU, with flash attention and experts that
-    are chosen equally often: inputs and outputs of its norms, of matrices, of attention and of SwiGLU, in bf16, and the
-    router's scores in fp32. `selective` recomputes the attention's output."""
+    """Return the bytes that a layer keeps for its backward pass, of one token on one GPU, with flash attention and
+    experts that are chosen equally often: inputs and outputs of its norms, of matrices, of attention and of SwiGLU, in
+    bf16, and the router's scores in fp32. `selective` recomputes the attention's output."""
     model, train = config.model, config.train
     rank = 1 / train.tensor_parallel
     hidden, heads, kv = model.hidden_size, model.attention_heads, model.kv_heads
@@ -205,16 +206,16 @@ def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
 
 
 def engine_weights_bytes(config: SlimeConfig) -> int:
-    """Bytes of the weights on one GPU of an engine: tensor parallelism cuts the experts, too."""
+    """Return the bytes of the weights on one GPU of an engine: tensor parallelism cuts the experts, too."""
     model, gpus = config.model, config.rollout.gpus_per_engine
     shared = stage_tensors(model, Cut(tensor=gpus, expert_tensor=gpus), 0, moe_layers(model))
     return _width(config) * elements(shared)
 
 
 def kv_bytes_per_token(config: SlimeConfig) -> int:
-    """Bytes of a token's keys and values on one GPU of an engine. A head is not cut: with more GPUs than heads each
-    holds one (sglang/srt/configs/model_config.py, get_num_kv_heads). Latent attention keeps one vector, on every GPU.
-    """
+    """Return the bytes of a token's keys and values on one GPU of an engine. A head is not cut: with more GPUs than
+    heads each holds one (sglang/srt/configs/model_config.py, get_num_kv_heads). Latent attention keeps one vector, on
+    every GPU."""
     model = config.model
     if model.architecture.get("multi-latent-attention"):
         sizes = (model.architecture.get(flag) for flag in ("kv-lora-rank", "qk-pos-emb-head-dim"))
@@ -225,9 +226,9 @@ def kv_bytes_per_token(config: SlimeConfig) -> int:
 
 
 def engine_kv_tokens(config: SlimeConfig, gpu_bytes: float) -> int:
-    """Tokens that an engine's KV cache holds on GPUs of `gpu_bytes`: what `rollout.memory_fraction` leaves beside the
-    weights (sglang/srt/model_executor/model_runner_kv_cache_mixin.py, _profile_available_bytes). 0: the weights alone
-    are too large."""
+    """Return the tokens that an engine's KV cache holds on GPUs of `gpu_bytes`: what `rollout.memory_fraction` leaves
+    beside the weights (sglang/srt/model_executor/model_runner_kv_cache_mixin.py, _profile_available_bytes). 0: the
+    weights alone are too large."""
     room = config.rollout.memory_fraction * gpu_bytes - engine_weights_bytes(config)
     return max(0, int(room / max(kv_bytes_per_token(config), 1)))
 
@@ -260,7 +261,7 @@ def host_need(config: SlimeConfig) -> Need:
 
 
 def _batch_on_host(config: SlimeConfig) -> Iterator[Part]:
-    """Copies of a batch: each rank has its own of the batch of its data-parallel group (slime/utils/data.py,
+    """Yield the copies of a batch: each rank has its own of the batch of its data-parallel group (slime/utils/data.py,
     process_rollout_data)."""
     ranks = config.train.gpus_per_node / max(config.train.data_parallel, 1)
     copies = max(COPIES_BESIDE_RANKS + ranks, COPIES_WHILE_PUT)
@@ -271,7 +272,7 @@ def _batch_on_host(config: SlimeConfig) -> Iterator[Part]:
 
 
 def _tensors_of_node(config: SlimeConfig, node: int) -> Iterator[Tensors]:
-    """Parameters of all ranks of a node; stages of the pipeline take the ranks one after another."""
+    """Yield the parameters of all ranks of a node; stages of the pipeline take the ranks one after another."""
     train = config.train
     per_stage = max(1, train.world_size // train.pipeline_parallel)
     ranks = range(node * train.gpus_per_node, (node + 1) * train.gpus_per_node)
@@ -280,14 +281,15 @@ def _tensors_of_node(config: SlimeConfig, node: int) -> Iterator[Tensors]:
 
 
 def _pinned(width: int, tensors: Tensors, share: float = 1) -> float:
-    """Bytes of tensors in pinned memory: PyTorch rounds each up to a power of two (ATen/core/CachingHostAllocator.h).
-    slime pins each parameter (utils/tensor_backper.py), Megatron each gradient (hybrid_optimizer.py)."""
+    """Return the bytes of tensors in pinned memory: PyTorch rounds each up to a power of two
+    (ATen/core/CachingHostAllocator.h). slime pins each parameter (utils/tensor_backper.py), Megatron each gradient
+    (hybrid_optimizer.py)."""
     size = width * tensors.elements
     return tensors.count * (1 << (size - 1).bit_length() if size > 1 else size) / share
 
 
 def _offloaded_bytes(config: SlimeConfig, node: int) -> float:
-    """Bytes of the offloaded optimizer: master weights and two moments in fp32, and pinned gradients in fp32
+    """Return the bytes of the offloaded optimizer: master weights and two moments in fp32, and pinned gradients in fp32
     (megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py)."""
     dense, experts = copies_of_weights(config)
     shares = {False: dense, True: experts}
@@ -307,8 +309,8 @@ def weight_copies(config: SlimeConfig) -> int:
 
 
 def routes_bytes(config: SlimeConfig) -> float:
-    """Bytes of one copy of a batch's routed experts when every response has its full length. slime holds int32; the
-    hook keeps the smallest type that numbers the experts."""
+    """Return the bytes of one copy of a batch's routed experts when every response has its full length. slime holds
+    int32; the hook keeps the smallest type that numbers the experts."""
     model = config.model
     if not (config.method.r3 and model.is_moe):
         return 0.0

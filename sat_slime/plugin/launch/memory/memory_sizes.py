@@ -62,13 +62,13 @@ def sizes(config: SlimeConfig, machines: Mapping[str, Mapping[str, float | None]
 
 
 def machine_sizes() -> dict[str, float | None]:
-    """Bytes of this machine's smallest GPU, its memory and its /dev/shm; None: unknown, or not there."""
+    """Return the bytes of this machine's smallest GPU, its memory and its /dev/shm; None: unknown, or not there."""
     return {"gpu": gpu_memory(), "host": host_memory(), "shm": shared_memory()}
 
 
 def gpu_memory() -> float | None:
-    """Bytes that CUDA can use of this machine's smallest GPU, told by the driver, so that no CUDA context is made and
-    CUDA_VISIBLE_DEVICES does not matter. Older drivers do not tell what they keep for themselves."""
+    """Return the bytes that CUDA can use of this machine's smallest GPU, told by the driver, so that no CUDA context is
+    made and CUDA_VISIBLE_DEVICES does not matter. Older drivers do not tell what they keep for themselves."""
     for fields in ("memory.total,memory.reserved", "memory.total"):
         try:
             run = subprocess.run(
@@ -87,7 +87,7 @@ def gpu_memory() -> float | None:
 
 
 def host_memory() -> float | None:
-    """Bytes of memory that this machine, or the container that this process is in, has."""
+    """Return the bytes of memory that this machine, or the container that this process is in, has."""
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
@@ -103,7 +103,7 @@ def host_memory() -> float | None:
 
 
 def shared_memory() -> float | None:
-    """Bytes of /dev/shm, in use or not."""
+    """Return the bytes of /dev/shm, in use or not."""
     try:
         status = os.statvfs("/dev/shm")
     except OSError:
