@@ -26,7 +26,8 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from sat_slime.objective import SAT, TokenBatch, named_method, policy_surrogate, tail_quantile
-from sat_slime.objective.clip import bounded_ratio, clipped_surrogate
+from sat_slime.objective.ratio import bounded_ratio
+from sat_slime.objective.stabilizers.clips.ppo import clipped_surrogate
 from sat_slime.objective.stabilizers.clips.sat import contraction_factors, radii
 
 

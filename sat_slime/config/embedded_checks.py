@@ -17,7 +17,7 @@ MAX_RESPONSES = 2**20
 def config_errors(config: EmbeddedConfig) -> list[str]:
     """Everything for which the run would fail or be meaningless; empty when it can start."""
     return [
-        *_method(config),
+        *_method(config, build_method(config.method)),
         *_model(config),
         *_parallelism(config),
         *_task(config),
@@ -29,10 +29,11 @@ def config_errors(config: EmbeddedConfig) -> list[str]:
 
 def config_warnings(config: EmbeddedConfig) -> list[str]:
     """What the run can live with and its owner should know."""
+    method = build_method(config.method)
     return [
-        *_quantile_scope(config),
+        *_quantile_scope(config, method),
         *_schedule(config),
-        *idle_proximal_policy(build_method(config.method), config.pipeline),
+        *idle_proximal_policy(method, config.pipeline),
         *_support(config),
         *unused_settings(config.method),
     ]
@@ -53,13 +54,13 @@ def _answer_tokens(digits: int) -> int:
     return 3 * (digits - 1)
 
 
-def _method(config: EmbeddedConfig) -> Iterator[str]:
+def _method(config: EmbeddedConfig, method: Method) -> Iterator[str]:
+    pipeline = config.pipeline
     if config.method.r3 and not config.model.is_moe:
         yield (
             "method.r3 is true, but model.experts is 0 (a dense model has no routing to replay): set method.r3 to "
             "false or give the model experts"
         )
-    method, pipeline = build_method(config.method), config.pipeline
     yield from idle_top_p_replay(method, config.rollout.top_p)
     try:
         check_method(method, pipeline.optimizer_steps_per_rollout)
@@ -252,23 +253,23 @@ def _bound_too_tight(pipeline: PipelineConfig) -> Iterator[str]:
         )
 
 
-def _quantile_scope(config: EmbeddedConfig) -> Iterator[str]:
-    method, task = config.method, config.task
+def _quantile_scope(config: EmbeddedConfig, method: Method) -> Iterator[str]:
+    sat, task = config.method.sat, config.task
     # Only where |d| is one value per response do few responses make coarse quantiles.
-    if not (method.sat.enabled and build_method(method).ratio == "sequence"):
+    if not (sat.enabled and method.ratio == "sequence"):
         return
     # Responses that show all their work; the number of digits is uniform.
     mean = (_answer_tokens(task.min_digits) + _answer_tokens(task.max_digits)) / 2
     responses = responses_per_iteration(config) / config.pipeline.optimizer_steps_per_rollout
-    if method.sat.scope == "microbatch":
+    if sat.scope == "microbatch":
         packed = config.train.tokens_per_microbatch / (prompt_tokens(config) + mean)
         responses = max(1.0, min(packed, responses / config.train.data_parallel))
     share = min(1.0, config.rollout.max_response_tokens / (responses * mean))
-    if share >= 1 - method.sat.alpha:
-        where = "a micro-batch" if method.sat.scope == "microbatch" else "an optimizer step"
+    if share >= 1 - sat.alpha:
+        where = "a micro-batch" if sat.scope == "microbatch" else "an optimizer step"
         yield (
-            f"method.sat.scope is {method.sat.scope}: the quantile of {where} is over about {responses:.0f} responses, "
-            f"so the longest can hold {share:.0%} of its tokens, and above {1 - method.sat.alpha:.0%} the gate of SAT "
+            f"method.sat.scope is {sat.scope}: the quantile of {where} is over about {responses:.0f} responses, "
+            f"so the longest can hold {share:.0%} of its tokens, and above {1 - sat.alpha:.0%} the gate of SAT "
             "hardly ever opens: raise train.tokens_per_microbatch or set method.sat.scope to step"
         )
 

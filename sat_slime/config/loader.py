@@ -30,11 +30,6 @@ SHOWN_CHARACTERS = 80
 """Characters of a faulty value that a message shows."""
 _OF_A_RUN = {key for model in RUNTIMES.values() for key in model.model_fields} - set(GridConfig.model_fields)
 _OF_A_GRID = set(GridConfig.model_fields) - {key for model in RUNTIMES.values() for key in model.model_fields}
-RETIRED: dict[KeyPath, str] = {
-    ("rollout", "base_port"): "the servers of a run have no ports any more, but files that this user alone can open"
-}
-"""Settings that are gone, and why. The files of older runs have them, and there they are left out; elsewhere only null
-passes."""
 
 
 def marked_settings(mark: Mark) -> frozenset[str]:
@@ -114,18 +109,9 @@ def load_grid(path: str | Path, settings: Mapping[str, Any] | None = None) -> Gr
 
 def _layers(path: str | Path) -> list[Source]:
     try:
-        layers = read_layers(path)
+        return read_layers(path)
     except FileNotFoundError as error:
         raise ConfigError([str(error)]) from None
-    for layer in filter(_is_saved, layers):
-        for retired in RETIRED:
-            layer.values = _without(layer.values, retired)
-    return layers
-
-
-def _is_saved(layer: Source) -> bool:
-    """Whether a file is what a run or a grid keeps of its settings: those have their state beside them."""
-    return Path(layer.origin(())).with_name("state.json").is_file()
 
 
 def _only(layers: Sequence[Source], some: set[str], none: set[str]) -> bool:
@@ -242,11 +228,6 @@ def _known(
     for key, value in values.items():
         inner = (*path, key)
         field = model.model_fields.get(key)
-        if inner in RETIRED:
-            if value is not None:
-                told = f"{source.origin(inner)}: {'.'.join(inner)} is no setting any more: {RETIRED[inner]}"
-                errors.append(f"{told}; leave it out, or set it to null")
-            continue
         if field is None:
             for leaf in _leaves(inner, value):
                 nearest = _nearest(leaf, known)

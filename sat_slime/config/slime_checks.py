@@ -41,9 +41,10 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
 
     Flags of slime are held against its own list by plugin.launch.command.flag_errors.
     """
+    method = build_method(config.method)
     return [
-        *_method(config),
-        *_streaming(config),
+        *_method(config, method),
+        *_streaming(config, method),
         *_unset(config),
         *_places(config),
         *layout_errors(config),
@@ -58,8 +59,9 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
 
 def slime_config_warnings(config: SlimeConfig) -> list[str]:
     """What the run can live with and its owner should know."""
+    method = build_method(config.method)
     return [
-        *_quantile_scope(config),
+        *_quantile_scope(config, method),
         *_lengths(config),
         *_other_policy(config),
         *_evaluation(config),
@@ -68,7 +70,7 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
         *flag_rule_warnings(config),
         *_schedule(config),
         *_checkpoints(config),
-        *idle_proximal_policy(build_method(config.method), config.pipeline),
+        *idle_proximal_policy(method, config.pipeline),
         *unused_settings(config.method),
     ]
 
@@ -127,8 +129,8 @@ def needs_versions(method: Method) -> str | None:
 # ------------------------------------------------------------------------------------------------------- errors
 
 
-def _method(config: SlimeConfig) -> Iterator[str]:
-    method, steps, lag = build_method(config.method), config.pipeline.optimizer_steps_per_rollout, config.pipeline.lag
+def _method(config: SlimeConfig, method: Method) -> Iterator[str]:
+    steps, lag = config.pipeline.optimizer_steps_per_rollout, config.pipeline.lag
     if method.routing_replay and not config.model.is_moe:
         yield (
             "method.r3 is true, but model.architecture has no num-experts (a dense model has no routing to replay): "
@@ -148,7 +150,7 @@ def _method(config: SlimeConfig) -> Iterator[str]:
         yield f"method: {error}"
     if method.judge and method.threshold_is_of_the_step and steps > 1:
         scope = f"{section_name(method, method.judge)}.scope"
-        few = method.judge.name == "sat" and _few_responses(config)
+        few = method.judge.name == "sat" and _few_responses(config, method)
         yield (
             f"method.{scope} is step with pipeline.optimizer_steps_per_rollout {steps}: the threshold is taken before "
             "the first step and would be stale for the others: set pipeline.optimizer_steps_per_rollout to 1"
@@ -177,8 +179,8 @@ def _unknown_versions(config: SlimeConfig, method: Method) -> Iterator[str]:
         )
 
 
-def _streaming(config: SlimeConfig) -> Iterator[str]:
-    pipeline, method = config.pipeline, build_method(config.method)
+def _streaming(config: SlimeConfig, method: Method) -> Iterator[str]:
+    pipeline = config.pipeline
     if pipeline.mode != "streaming":
         return
     yield from faults_of_streaming(pipeline)
@@ -348,8 +350,8 @@ def _seed(config: SlimeConfig) -> Iterator[str]:
 # ----------------------------------------------------------------------------------------------------- warnings
 
 
-def _quantile_scope(config: SlimeConfig) -> Iterator[str]:
-    if (few := _few_responses(config)) and config.method.sat.scope == "microbatch":
+def _quantile_scope(config: SlimeConfig, method: Method) -> Iterator[str]:
+    if (few := _few_responses(config, method)) and config.method.sat.scope == "microbatch":
         steps = config.pipeline.optimizer_steps_per_rollout
         first = "pipeline.optimizer_steps_per_rollout to 1 and " if steps > 1 else ""
         yield (
@@ -360,10 +362,10 @@ def _quantile_scope(config: SlimeConfig) -> Iterator[str]:
         )
 
 
-def _few_responses(config: SlimeConfig) -> tuple[int, float] | None:
+def _few_responses(config: SlimeConfig, method: Method) -> tuple[int, float] | None:
     """How many full responses a micro-batch holds, and how many SAT's quantile needs, where they are too few: only
     where |d| is one value per response do few responses make coarse quantiles."""
-    method, sat = build_method(config.method), config.method.sat
+    sat = config.method.sat
     if not sat.enabled or method.ratio != "sequence":
         return None
     needed = 1 / max(1 - sat.alpha, 1e-9)

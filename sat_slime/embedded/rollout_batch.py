@@ -14,6 +14,7 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
 from sat_slime.embedded.task import Problem
+from sat_slime.objective import group_advantages
 from sat_slime.reward import Verdict
 from sat_slime.rollout.types import GenerationRequest, Response
 
@@ -132,16 +133,6 @@ def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]
         "lag/generation_mean": float((last - versions).mean()),
         "lag/queue_mean": float((updates - last).mean()),
     }
-
-
-def group_advantages(rewards: np.ndarray) -> np.ndarray:
-    """GRPO's advantages: (R - mean) / (std + 1e-6) in each group, std over n - 1 as in slime.
-
-    Args:
-        rewards: (groups, samples), samples >= 2.
-    """
-    centered = rewards - rewards.mean(1, keepdims=True)
-    return centered / (rewards.std(1, ddof=1, keepdims=True) + 1e-6)
 
 
 def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Problem], list[GenerationRequest]]:

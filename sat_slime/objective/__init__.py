@@ -1,5 +1,6 @@
 """The mathematics: what each token adds to the objective, in torch alone."""
 
+from .advantages import group_advantages
 from .batch import Need, TokenBatch
 from .batch_view import BatchView
 from .combinations import check_method
@@ -15,8 +16,7 @@ from .method import (
 )
 from .metric import Metric
 from .metrics import MetricAccumulator
-from .mismatch import mismatch_histogram, mismatch_metrics
-from .mismatch_parts import mismatch_parts
+from .mismatch import mismatch_histogram, mismatch_metrics, mismatch_parts
 from .quantile import tail_quantile
 from .ratio import DENOMINATORS
 from .stabilizer import (
@@ -90,6 +90,7 @@ __all__ = [
     "compose_method",
     "contraction_factors",
     "divergence_metrics",
+    "group_advantages",
     "log_probs_on_support",
     "low_variance_kl",
     "method_names",

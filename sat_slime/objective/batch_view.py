@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 
 from .batch import TokenBatch
-from .clip import bounded_ratio
 from .ratio import (
     Denominator,
     Ratio,
+    bounded_ratio,
     denominator_log_probs,
     proximal_log_probs,
     sequence_max,

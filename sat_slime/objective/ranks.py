@@ -1,4 +1,4 @@
-"""Small objects of all ranks."""
+"""What ranks know of each other: small objects of all of them, and sums that carry gradients."""
 
 from __future__ import annotations
 
@@ -14,3 +14,12 @@ def gather(part: Any, group: torch.distributed.ProcessGroup | None) -> list[Any]
     parts: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(parts, part, group=group)
     return parts
+
+
+def sum_of_ranks(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) -> torch.Tensor:
+    """The sum over the group's ranks, whose gradients are summed over them on the way back."""
+    if group is None:
+        return values
+    from torch.distributed.nn.functional import all_reduce
+
+    return all_reduce(values, group=group)

@@ -1,4 +1,8 @@
-"""Log-ratios, of tokens and of sequences, and the log-probs of their denominators."""
+"""The ratio r = pi / denominator and d = log r, of tokens and of sequences (GSPO), and each denominator's log-probs.
+
+`TokenBatch.proximal_log_probs` holds those of `checkpoint` and `trainer`. The runtimes measure them. Of `checkpoint`,
+pi_l under the weights that generated: `embedded/trainer/scoring.py`; on slime `plugin/inside/generating_weights.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Literal
 import torch
 
 from .batch import TokenBatch, per_token, segment_sums
+from .ranks import sum_of_ranks
 
 Ratio = Literal["token", "sequence"]
 """token: each token's own ratio; sequence: their geometric mean over the response (Eq. gspo-ratio)."""
@@ -19,6 +24,11 @@ DENOMINATORS: dict[Denominator, str] = {
     "a3po": "A-3PO's: between μ and π by the lag of the token, without a forward pass",
 }
 """What each denominator of the ratio is."""
+MAX_LOG_RATIO = 40.0
+"""Ratios saturate at e^40, with zero gradient beyond: the square still fits float32, so that a token with a broken
+log-prob gives a large finite value and no NaN. No sound batch comes near it."""
+MAX_LOG = 1000.0
+"""Logarithms that stand outside an exponential count no further than plus and minus this, for the same reason."""
 
 
 def denominator_log_probs(denominator: Denominator, batch: TokenBatch) -> torch.Tensor:
@@ -64,6 +74,11 @@ def log_ratio(
     return token if ratio == "token" else sequence_mean(token, batch, group)
 
 
+def bounded_ratio(log_ratio: torch.Tensor) -> torch.Tensor:
+    """(N,) r = e^d, saturated at e^MAX_LOG_RATIO."""
+    return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
+
+
 def sequence_mean(
     values: torch.Tensor, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
 ) -> torch.Tensor:
@@ -73,7 +88,7 @@ def sequence_mean(
     ranks shows in the result. The gradient is that of the sum of all ranks' losses.
     """
     lengths = batch.lengths_tensor
-    sums = _sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group)
+    sums = sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group)
     means = sums / response_lengths(batch, group).clamp(min=1)
     # Each token takes its mean before the dtype narrows, so that the gradients of a response add up in float64 too.
     return batch.active_or_zero(per_token(means, lengths, len(values)).to(values.dtype))
@@ -86,7 +101,7 @@ def sequence_sum(
     float64, as those of sequence_mean."""
     lengths = batch.lengths_tensor
     with torch.no_grad():
-        sums = _sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group).to(values.dtype)
+        sums = sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group).to(values.dtype)
         return batch.active_or_zero(per_token(sums, lengths, len(values)))
 
 
@@ -105,13 +120,4 @@ def sequence_max(
 
 def response_lengths(batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
     """(responses,) float64: active tokens of each response, over the ranks that share it."""
-    return _sum_of_ranks(batch.active_lengths, group)
-
-
-def _sum_of_ranks(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) -> torch.Tensor:
-    """The sum over the group's ranks, whose gradients are summed over them on the way back."""
-    if group is None:
-        return values
-    from torch.distributed.nn.functional import all_reduce
-
-    return all_reduce(values, group=group)
+    return sum_of_ranks(batch.active_lengths, group)

@@ -11,9 +11,8 @@ from annotated_types import Ge, Gt
 
 from .batch import Need
 from .batch_view import BatchView
-from .clip import bounded_ratio
 from .metric import Metric
-from .ratio import Denominator, Ratio
+from .ratio import Denominator, Ratio, bounded_ratio
 
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]

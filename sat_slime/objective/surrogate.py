@@ -8,11 +8,10 @@ import torch
 
 from .batch import TokenBatch
 from .batch_view import BatchView
-from .clip import MAX_LOG, bounded_ratio, clipped_surrogate, cut_counts, is_cut
 from .method import Method
-from .ratio import log_ratio
+from .ratio import MAX_LOG, bounded_ratio, log_ratio
 from .stabilizer import PolicyTerms, Replacement
-from .stabilizers.clips.ppo import Clip, base_radii, dual_clip
+from .stabilizers.clips.ppo import Clip, base_radii, clipped_surrogate, cut_counts, dual_clip, is_cut
 from .stabilizers.clips.sat import radii, sat_metrics, scope_is_too_small
 
 

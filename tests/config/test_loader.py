@@ -24,24 +24,6 @@ def load(tmp_path, text, *overrides, **settings):
     return load_config(path, overrides, settings)
 
 
-def test_a_setting_that_is_gone_is_told_and_older_runs_are_read(tmp_path):
-    assert load(tmp_path, "seed: 1\nrollout: {base_port: null}") == load(tmp_path, "seed: 1")
-    (error,) = errors(tmp_path, "rollout:\n  base_port: 31000")
-    assert error.startswith("x.yaml:2: rollout.base_port is no setting any more") and "leave it out" in error
-
-
-def test_a_run_that_had_a_setting_that_is_gone_is_read(tmp_path):
-    text = "seed: 1\nrollout: {base_port: 31000, engines: 2}"
-    (tmp_path / "state.json").write_text("{}")
-    assert load(tmp_path, text) == load(tmp_path, text.replace("base_port: 31000, ", ""))
-    with pytest.raises(ConfigError, match=r"--set rollout.base_port=5: rollout.base_port is no setting any more"):
-        load(tmp_path, text, "rollout.base_port=5")
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "own.yaml").write_text("extends: ../x.yaml\nrollout: {base_port: 5}")
-    with pytest.raises(ConfigError, match=r"own.yaml:2: rollout.base_port is no setting any more"):
-        load_config(tmp_path / "new" / "own.yaml")
-
-
 def test_base_documents_every_setting_with_its_default():
     assert load_config(CONFIGS / "base.yaml") == EmbeddedConfig()
     (layer,) = read_layers(CONFIGS / "base.yaml")

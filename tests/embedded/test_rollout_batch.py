@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-import torch
 from made_up_batch import CONFIG, make_batch
 
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig
 from sat_slime.embedded.rollout_batch import (
     evaluation_requests,
-    group_advantages,
     training_group,
     training_requests,
 )
@@ -64,14 +61,6 @@ def test_evaluations_ask_the_same_held_out_problems_with_fresh_seeds():
     again, later = evaluation_requests(CONFIG, 16)
     assert problems == again and all(p.held_out for p in problems)
     assert not {r.seed for r in requests} & {r.seed for r in later}
-
-
-def test_advantages_are_those_of_torch_std():
-    rewards = np.array([[1, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 1]], np.float32)
-    expected = torch.tensor(rewards)
-    expected = (expected - expected.mean(1, keepdim=True)) / (expected.std(1, keepdim=True) + 1e-6)
-    np.testing.assert_allclose(group_advantages(rewards), expected, rtol=1e-6)
-    assert not group_advantages(rewards)[1:3].any()
 
 
 def test_metrics_of_a_batch():

@@ -2,6 +2,7 @@
 
 An iteration takes a batch, trains on it and, where they are due, broadcasts weights, evaluates and saves. Where a batch
 comes from, and what goes on beside training, an order says by overriding the methods at the end of `Pipeline`.
+The bound on staleness, `pipeline.max_staleness`, is kept by stream_order.py with the rules of rollout/staleness.py.
 """
 
 from __future__ import annotations

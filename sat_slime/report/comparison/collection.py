@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sat_slime.config import ConfigError
-from sat_slime.config.loader import RETIRED, marked_settings
+from sat_slime.config.loader import marked_settings
 from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.grid.plan import Cell
@@ -31,7 +31,6 @@ _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
 _NOT_TOLD = {
     *marked_settings(OWN_TO_A_CELL),
     *marked_settings(COMPUTES_NOTHING),
-    *map(".".join, RETIRED),
 }
 """Settings in which runs may differ without a word of it: those of a cell, and those that compute nothing."""
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sat_slime.objective import Clip, TokenBatch, named_method, policy_surrogate
-from sat_slime.objective.clip import clipped_surrogate
+from sat_slime.objective.stabilizers.clips.ppo import clipped_surrogate
 from sat_slime.objective.stabilizers.clips.sat import radii
 from sat_slime.report.drawing import Drawing, Plot, Table, column_of, in_colour, joined, layered, rows, rule, tip
 from sat_slime.report.looks import GREY, ORANGE, Look

@@ -24,8 +24,7 @@ from sat_slime.objective import (
     supply_proximal,
     threshold_scores,
 )
-from sat_slime.objective.clip import bounded_ratio
-from sat_slime.objective.ratio import log_ratio, sequence_mean
+from sat_slime.objective.ratio import bounded_ratio, log_ratio, sequence_mean
 from sat_slime.report.dumps.step_batch import StepBatch
 
 KEPT, REWEIGHTED, MASKED, CLIPPED = range(4)

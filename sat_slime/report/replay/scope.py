@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sat_slime.objective import SAT, Clip, threshold_scores
-from sat_slime.objective.clip import bounded_ratio
+from sat_slime.objective.ratio import bounded_ratio
 from sat_slime.objective.stabilizers.clips.sat import kernel
 from sat_slime.report.replay.gradient import StepView
 from sat_slime.report.replay.selection import Candidate

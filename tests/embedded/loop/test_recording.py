@@ -10,7 +10,8 @@ from made_up_batch import CONFIG, make_batch
 
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig
 from sat_slime.embedded.loop.recording import evaluation_row, histogram_row, token_dump
-from sat_slime.embedded.rollout_batch import StepResult, group_advantages, training_requests
+from sat_slime.embedded.rollout_batch import StepResult, training_requests
+from sat_slime.objective import group_advantages
 from sat_slime.rollout.token_dump import read_dump, write_dump
 
 ANSWERS = ["14$", "08,10,14$", "1$", "08$"] * 3

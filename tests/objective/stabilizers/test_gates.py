@@ -7,7 +7,7 @@ import torch
 from views import factors, make_batch
 
 from sat_slime.objective import DPPO, IcePop, KPop, SeqClip
-from sat_slime.objective.bernoulli import bernoulli_kl
+from sat_slime.objective.stabilizers.gates.kpop import bernoulli_kl
 from sat_slime.objective.stabilizers.gates.mis_geo import MISGeo
 from sat_slime.objective.stabilizers.gates.opsm import OPSM
 from sat_slime.objective.stabilizers.gates.trm_max import TRMMax

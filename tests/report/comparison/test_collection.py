@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from made_up_study import write_grid
 from synthetic import step_metrics, write_cell, write_slime_log
 
@@ -201,15 +200,6 @@ def test_settings_of_a_base_that_is_not_ours_are_those_of_its_runs_alone():
     runs = [run("grpo"), run("my.gate", band=0.1), run("my.gate", band=0.1)]
     assert differing_settings(runs) == {}
     assert differing_settings([*runs, run("my.gate", band=0.2)]) == {"method.settings.band": {"0.1": 2, "0.2": 1}}
-
-
-def test_a_setting_that_newer_runs_lack_is_no_difference(tmp_path):
-    paths = [write_cell(tmp_path / str(seed), "grpo", 1, seed, 20) for seed in range(3)]
-    for path, port in zip(paths, ("null", "31000"), strict=False):
-        values = yaml.safe_load((path / "config.yaml").read_text())
-        values.setdefault("rollout", {})["base_port"] = yaml.safe_load(port)
-        (path / "config.yaml").write_text(yaml.safe_dump(values))
-    assert differing_settings(collect(paths).runs) == {}
 
 
 def test_unknown_methods_keep_their_name_and_come_last(tmp_path):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from ...batch_view import BatchView
-from ...clip import bounded_ratio
 from ...metric import Metric
+from ...ratio import bounded_ratio
 from ...stabilizer import PolicyTerms, PositiveFloat, Replacement, Row, Style
 
 

@@ -1,4 +1,4 @@
-"""GSPO: PPO's clip on the sequence ratio."""
+"""GSPO: PPO's clip on the sequence ratio, the geometric mean over a response: `sequence_mean` in objective/ratio.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...stabilizer import Clipping, Row, Style
 
 @dataclass(frozen=True)
 class GSPO(Clipping):
-    """min(rho A, clip(rho) A); rho is that of `ratio.sequence_mean`."""
+    """min(rho A, clip(rho) A); rho = exp of `ratio.sequence_mean` of d."""
 
     name = "gspo"
     ratio = "sequence"

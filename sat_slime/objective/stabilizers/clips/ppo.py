@@ -1,4 +1,7 @@
-"""PPO: the clip interval. All bases without a penalty or a constraint of their own stand on it."""
+"""PPO: the clip interval and the surrogate min(r A, clip(r) A), on which all bases without one of their own stand.
+
+`surrogate.policy_surrogate` computes it with PPO's radii (`base_radii`) or those that SAT contracts (`sat.radii`).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class PPO(Clipping):
-    """min(r A, clip(r) A); `clip.clipped_surrogate` is the formula."""
+    """min(r A, clip(r) A): `clipped_surrogate`."""
 
     name = "ppo"
     row = Row(
@@ -44,6 +47,29 @@ class PPO(Clipping):
 def base_radii(clip: Clip | None) -> tuple[float, float]:
     """Radii of PPO's interval (Eq. ppo-objective); without a clip, those of an interval that cuts nothing."""
     return (1.0, float("inf")) if clip is None else (clip.eps_low, clip.eps_high)
+
+
+def clipped_surrogate(
+    r: torch.Tensor, A: torch.Tensor, eps_low: float | torch.Tensor, eps_high: float | torch.Tensor
+) -> torch.Tensor:
+    """(N,) S = min(r A, clip(r, 1 - eps_low, 1 + eps_high) A) (Eqs. ppo-objective, satrloss).
+
+    Args:
+        r: (N,) ratios, with gradient.
+        A: (N,) advantages, without.
+        eps_low, eps_high: radii of the interval below and above 1, two numbers or two (N,) tensors.
+    """
+    return torch.minimum(r * A, r.clamp(1 - eps_low, 1 + eps_high) * A)  # type: ignore[arg-type]
+
+
+def is_cut(S: torch.Tensor, r: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
+    """(N,) bool: the tokens whose gradient the interval takes away, clip(r) A < r A."""
+    return S.detach() < r.detach() * A
+
+
+def cut_counts(cut: torch.Tensor, A: torch.Tensor) -> dict[str, torch.Tensor]:
+    """0-dim counts of the tokens that are cut: all of them, those with advantage above 0 and those below."""
+    return {"clip/fraction": cut.sum(), "clip/upper": (cut & (A > 0)).sum(), "clip/lower": (cut & (A < 0)).sum()}
 
 
 def dual_clip(dual: float, values: torch.Tensor, advantages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

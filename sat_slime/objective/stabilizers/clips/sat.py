@@ -1,7 +1,8 @@
 """SAT: the staleness-adaptive trust region, in the order in which the paper builds it.
 
-d = log r, detached, is the staleness score (Eq. satr-d). Its quantile (Eq. quantile) is `quantile.tail_quantile`;
-kernel, gate and radii stand below; the loss (Eq. satrloss) is `clip.clipped_surrogate` on those radii.
+d = log r, detached, is the staleness score (Eq. satr-d). Its quantile q (Eq. quantile), exact across ranks, is
+`quantile.tail_quantile`; kernel, gate and radii stand below; the loss (Eq. satrloss) is `ppo.clipped_surrogate` on
+those radii. `surrogate.policy_surrogate` calls them in this order.
 """
 
 from __future__ import annotations

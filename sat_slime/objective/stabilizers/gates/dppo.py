@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 
 from ...batch_view import BatchView
-from ...bernoulli import bernoulli_kl
 from ...stabilizer import Gate, PositiveFloat, Row, Style, Variant
+from .kpop import bernoulli_kl
 
 
 @dataclass(frozen=True)

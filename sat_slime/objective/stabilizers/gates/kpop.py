@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 
 from ...batch_view import BatchView
-from ...bernoulli import bernoulli_kl
 from ...stabilizer import Gate, PositiveFloat, Row, Style
 
 
@@ -39,3 +38,13 @@ class KPop(Gate):
         pi, mu = batch.log_proximal, batch.log_mu
         close = (bernoulli_kl(pi, mu) <= self.phi) & (bernoulli_kl(mu, pi) <= self.phi)
         return close.to(pi.dtype)
+
+
+def bernoulli_kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    """KL(Bernoulli(p) || Bernoulli(q)) from log p and log q: what a sampled token says of two distributions, that it was
+    drawn or another one (Eq. app-kpop). Never negative, which rounding alone would not grant."""
+    log_p, log_q = log_p.clamp(max=0.0), log_q.clamp(max=0.0)
+    p, one_minus_p, one_minus_q = log_p.exp(), -log_p.expm1(), -log_q.expm1()
+    chosen = torch.where(p > 0, p * (log_p - log_q), 0.0)
+    others = torch.xlogy(one_minus_p, one_minus_p) - torch.xlogy(one_minus_p, one_minus_q)
+    return (chosen + others).clamp(min=0.0)

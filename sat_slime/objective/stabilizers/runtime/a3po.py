@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ...batch import Need
-from ...clip import MAX_LOG
+from ...ratio import MAX_LOG
 from ...stabilizer import ProximalPolicy, Row, Style
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from ...batch_view import BatchView
-from ...bernoulli import bernoulli_kl
 from ...stabilizer import PositiveFloat, Row, Score, Style
+from ..gates.kpop import bernoulli_kl
 
 LEAST_PROBABILITY = 1e-6
 """For the statistic, probabilities are held inside [this, 1 - this]."""

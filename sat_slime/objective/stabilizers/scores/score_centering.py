@@ -9,7 +9,7 @@ import torch
 
 from ...batch import Need
 from ...batch_view import BatchView
-from ...clip import MAX_LOG, bounded_ratio
+from ...ratio import MAX_LOG, bounded_ratio
 from ...stabilizer import PolicyTerms, PositiveFloat, Row, Score, Style, around_one
 
 LEAST_TAIL = 1e-6

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from sat_slime.objective.clip import bounded_ratio, clipped_surrogate, cut_counts, is_cut
+from sat_slime.objective.ratio import bounded_ratio
+from sat_slime.objective.stabilizers.clips.ppo import clipped_surrogate, cut_counts, is_cut
 
 
 def autograd_ppo(log_ratio: Tensor, advantages: Tensor, low: object, high: object) -> Tensor:
