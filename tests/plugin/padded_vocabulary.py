@@ -6,7 +6,7 @@ from argparse import Namespace
 
 import torch
 
-from sat_slime.plugin.inside.vocabulary import leave_out_padding
+from sat_slime.plugin.inside.padded_vocabulary import leave_out_padding
 
 REAL, WIDTH, HIDDEN = 11, 16, 8
 

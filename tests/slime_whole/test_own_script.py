@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from whole_run import WholeRun, environment
 
-from sat_slime.plugin.launch import cpu
+from sat_slime.plugin.launch import cpu_run
 from sat_slime.plugin.launch.job_files import write_files
 from sat_slime.plugin.launch.local_ray import start_ray, stop_ray
 from sat_slime.plugin.launch.ray_jobs import JobServer
@@ -40,7 +40,7 @@ def run(slime):
     python, *_, module = sent["command"][:3]
     assert module == "sat_slime.plugin.driver"
     write_files(sent["files"])
-    ray = start_ray(2, 8, cpu.OBJECT_STORE_BYTES, cpu.RAY_ENVIRONMENT)
+    ray = start_ray(2, 8, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT)
     try:
         server = JobServer(ray.address)
         words = [python, str(script), *sent["command"][3:], "--update-weights-interval", "2", *LINES]

@@ -3,7 +3,7 @@
 import pytest
 from test_faults import SETTINGS
 
-from sat_slime.plugin.launch.cpu import OBJECT_STORE_BYTES, RAY_ENVIRONMENT
+from sat_slime.plugin.launch.cpu_run import OBJECT_STORE_BYTES, RAY_ENVIRONMENT
 from sat_slime.plugin.launch.local_ray import start_ray, stop_ray
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]

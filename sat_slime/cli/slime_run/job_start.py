@@ -130,7 +130,7 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
 
 def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer, LocalRay | None]:
     """The cluster to send to, and the Ray that was started for it."""
-    from sat_slime.plugin.launch import cpu
+    from sat_slime.plugin.launch import cpu_run
     from sat_slime.plugin.launch.checks import memory_here, parser_findings
     from sat_slime.plugin.launch.job_files import JobRecord
     from sat_slime.plugin.launch.local_ray import start_ray
@@ -151,8 +151,8 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
     console.print("starting Ray on this machine ...", highlight=False)
     tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     if on_cpu:
-        gpus, cores = plan.config.cluster.gpus_per_node, cpu.cpu_cores(plan.config)
-        ray = start_ray(gpus, cores, cpu.OBJECT_STORE_BYTES, cpu.RAY_ENVIRONMENT, tell)
+        gpus, cores = plan.config.cluster.gpus_per_node, cpu_run.cpu_cores(plan.config)
+        ray = start_ray(gpus, cores, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT, tell)
     else:
         ray = start_ray(tell=tell)
     return JobServer(ray.address), ray

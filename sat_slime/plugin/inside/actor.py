@@ -15,9 +15,9 @@ from slime.backends.megatron_utils.actor import MegatronTrainRayActor
 
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.generating_weights import GeneratingWeights
+from sat_slime.plugin.inside.padded_vocabulary import leave_out_padding
 from sat_slime.plugin.inside.settings import plugin_config, plugin_method, steps_per_rollout
 from sat_slime.plugin.inside.trainer_state import TrainerState, announcer, prepare
-from sat_slime.plugin.inside.vocabulary import leave_out_padding
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from sat_slime.config.schema import ScoresConfig
 from sat_slime.config.slime_checks import uses_verifier
 from sat_slime.config.slime_schema import FlagValue, SlimeConfig
 from sat_slime.objective import Method
-from sat_slime.plugin.launch.cpu import cpu_arguments, cpu_environment, cpu_python_path
+from sat_slime.plugin.launch.cpu_run import cpu_arguments, cpu_environment, cpu_python_path
 from sat_slime.plugin.launch.flags import KnownFlags, recorded_flags, unknown_flags
 
 DRIVER = "sat_slime.plugin.driver"

@@ -11,7 +11,7 @@ from typing import Any
 
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
-from sat_slime.plugin.launch import cpu
+from sat_slime.plugin.launch import cpu_run
 from sat_slime.plugin.launch.command import checkpoint_folder
 from sat_slime.plugin.launch.memory.elements import parameters
 from sat_slime.plugin.launch.memory.memory_needs import BF16, FP32, GIB
@@ -74,11 +74,11 @@ def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[F
 
 def _cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
     """Yield findings on what a run without a GPU needs of this machine's Python and of Megatron's checkout."""
-    missing = list(cpu.missing_packages())
+    missing = list(cpu_run.missing_packages())
     yield from (fail("package", f"{package} {problem}") for package, problem in missing)
     if not missing:
         yield ok("packages", "all that slime imports on a CPU")
-    file, mark = cpu.MEGATRON_PATCH
+    file, mark = cpu_run.MEGATRON_PATCH
     path = Path(config.cluster.megatron_dir) / file
     if path.is_file() and mark not in path.read_text(encoding="utf-8"):
         patch = Path(config.cluster.slime_dir) / "docker" / "patch" / "latest" / "megatron.patch"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sat_slime.plugin.launch.cpu import SITE
+from sat_slime.plugin.launch.cpu_run import SITE
 
 ROOT = Path(__file__).parents[3]
 

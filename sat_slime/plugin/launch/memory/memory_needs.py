@@ -48,7 +48,7 @@ STORED_BATCHES = 2
 CPU_PROCESSES_BYTES = 3.1 * GIB
 """All processes of a run on a CPU with a model of no size, measured (docs/slime-laptop.md)."""
 CPU_KV_TOKENS = 2**15
-"""KV cache of an engine on a CPU (plugin/launch/cpu.py, sglang-max-total-tokens)."""
+"""KV cache of an engine on a CPU (plugin/launch/cpu_run.py, sglang-max-total-tokens)."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from padded_vocabulary import REAL, WIDTH, Chunk, hidden_states, slimes_log_probs, weights
 from slime_step import Layout, on_ranks
 
-from sat_slime.plugin.inside.vocabulary import _Filling, leave_out_padding, padded_columns
+from sat_slime.plugin.inside.padded_vocabulary import _Filling, leave_out_padding, padded_columns
 
 
 @pytest.mark.parametrize(

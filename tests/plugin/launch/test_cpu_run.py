@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import load_config, slime_config_errors
-from sat_slime.plugin.launch import cpu
+from sat_slime.plugin.launch import cpu_run
 from sat_slime.plugin.launch.command import PLUGIN_FLAGS, slime_command
 from sat_slime.plugin.launch.flags import recorded_flags, unknown_flags
 from sat_slime.plugin.launch.machine import machine_findings
@@ -48,7 +48,7 @@ def test_every_python_of_the_job_begins_with_our_sitecustomize():
     first, *others = slime_command(config).env["PYTHONPATH"].split(os.pathsep)
     assert (Path(first) / "sitecustomize.py").is_file()
     # Another megatron-core may be installed beside this package, and must not win.
-    assert others == ["/more", "/megatron", "/slime", str(cpu.PACKAGE.parent)]
+    assert others == ["/more", "/megatron", "/slime", str(cpu_run.PACKAGE.parent)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -100,24 +100,24 @@ def findings(tmp_path):
 
 
 def test_a_missing_package_is_a_line_with_its_remedy(tmp_path, monkeypatch):
-    monkeypatch.setattr(cpu, "PACKAGES", {"ray-of-nobody": None, "sglang": "0.1", "numpy": "0.1", "pydantic": None})
+    monkeypatch.setattr(cpu_run, "PACKAGES", {"ray-of-nobody": None, "sglang": "0.1", "numpy": "0.1", "pydantic": None})
     failed = findings(tmp_path)
-    assert f"ray-of-nobody not installed: {cpu.INSTALL}" in failed
+    assert f"ray-of-nobody not installed: {cpu_run.INSTALL}" in failed
     assert any(line.startswith("sglang ") and line.endswith(": sat-slime prepare engines") for line in failed)
-    assert any(line.startswith("numpy is ") and line.endswith(cpu.INSTALL) for line in failed)
+    assert any(line.startswith("numpy is ") and line.endswith(cpu_run.INSTALL) for line in failed)
     assert not any("pydantic" in line for line in failed)
 
 
 def test_every_remedy_brings_its_package():
-    of_slime = {name for name, remedy in cpu.INSTALLS.items() if "prepare slime" in remedy}
+    of_slime = {name for name, remedy in cpu_run.INSTALLS.items() if "prepare slime" in remedy}
     lines = (LAPTOP.parents[2] / "requirements" / "slime-cpu.txt").read_text().splitlines()
     assert of_slime == {line.partition("==")[0] for line in lines if not line.startswith("#")}
-    assert cpu.INSTALLS.keys() <= cpu.PACKAGES.keys()
+    assert cpu_run.INSTALLS.keys() <= cpu_run.PACKAGES.keys()
 
 
 @pytest.mark.parametrize("text, patched", [("import torch\n", False), ("import slime.utils.routing_replay\n", True)])
 def test_a_megatron_without_slimes_patch_is_told(tmp_path, text, patched):
-    path = tmp_path / "megatron" / cpu.MEGATRON_PATCH[0]
+    path = tmp_path / "megatron" / cpu_run.MEGATRON_PATCH[0]
     path.parent.mkdir(parents=True)
     path.write_text(text)
     told = [line for line in findings(tmp_path) if "slime's patch is not in it" in line]
