@@ -19,7 +19,7 @@ from pipeline_parts import generate, running
 
 from sat_slime.config.loader import load_config
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.rollout_batch import TrainSample
+from sat_slime.rollout.types import Response
 
 CONFIG = Path(__file__).parents[1] / "configs/embedded/quickstart.yaml"
 
@@ -41,12 +41,12 @@ def main() -> None:
 def measure(config: EmbeddedConfig, batches: int) -> dict[str, dict[str, float]]:
     """Statistics of |log pi - log mu| over response tokens, for each way in which the trainer routes."""
     with running(config) as (trainer, engines):
-        samples = [s for i in range(batches) for s in generate(config, engines, i).samples()]
-        mu = {s.response.request_id: s.response.log_probs for s in samples}
-        scores = {"free": trainer.call("score", samples, replay=False)}
+        responses = [response for i in range(batches) for response in generate(config, engines, i).responses]
+        mu = {response.request_id: response.log_probs for response in responses}
+        scores = {"free": trainer.call("score", responses, replay=False)}
         if config.model.is_moe:
-            shifted = [shift_routes(s) for s in samples]
-            scores["replayed"] = trainer.call("score", samples, replay=True)
+            shifted = [shift_routes(response) for response in responses]
+            scores["replayed"] = trainer.call("score", responses, replay=True)
             scores["shifted"] = trainer.call("score", shifted, replay=True)
     result = {}
     for name, log_probs in scores.items():
@@ -60,12 +60,9 @@ def measure(config: EmbeddedConfig, batches: int) -> dict[str, dict[str, float]]
     return result
 
 
-def shift_routes(sample: TrainSample) -> TrainSample:
-    """The sample with each token given the experts of the token before it."""
-    routes = sample.response.routed_experts
-    return dataclasses.replace(
-        sample, response=dataclasses.replace(sample.response, routed_experts=np.roll(routes, 1, axis=0))
-    )
+def shift_routes(response: Response) -> Response:
+    """The response with each token given the experts of the token before it."""
+    return dataclasses.replace(response, routed_experts=np.roll(response.routed_experts, 1, axis=0))
 
 
 def as_text(table: dict) -> str:

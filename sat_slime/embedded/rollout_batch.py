@@ -23,15 +23,6 @@ _TRAINING, _EVALUATION_PROBLEMS, _EVALUATION = 1, 2, 3
 
 
 @dataclass(frozen=True)
-class TrainSample:
-    """A response with what the trainer needs beside it."""
-
-    response: Response
-    advantage: float
-    reward: float
-
-
-@dataclass(frozen=True)
 class StepResult:
     """What one optimizer step reports."""
 
@@ -96,11 +87,12 @@ class RolloutBatch:
         """(problems, samples) bool: cut at the longest length."""
         return np.array([r.output_ids[-1] != task.EOS for r in self.responses]).reshape(len(self.problems), -1)
 
-    def samples(self) -> list[TrainSample]:
-        """Responses with their group-normalized advantages and their rewards."""
+    def graded(self) -> list[Response]:
+        """The responses with their rewards and their group-normalized advantages."""
         advantages = group_advantages(self.rewards).reshape(-1).tolist()
         rewards = self.rewards.reshape(-1).tolist()
-        return [TrainSample(*both) for both in zip(self.responses, advantages, rewards, strict=True)]
+        graded = zip(self.responses, rewards, advantages, strict=True)
+        return [replace(response, reward=reward, advantage=advantage) for response, reward, advantage in graded]
 
     def metrics(self) -> dict[str, float]:
         """reward/*, response/*, tokens/*, rollout/* and verifier/* of the run folder."""

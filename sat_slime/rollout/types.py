@@ -48,6 +48,10 @@ class Response:
     """(T,) int64: optimizer updates of the weights that generated each token, as the engine reported them."""
     distribution: np.ndarray | None = None
     """(T, vocabulary) float32: log mu of every token, -inf outside the nucleus; None where it was not asked for."""
+    reward: float = 0.0
+    """The verdict on it, once its batch is graded."""
+    advantage: float = 0.0
+    """Its reward among those of its group, once its batch is graded."""
 
     @property
     def weight_version(self) -> int:

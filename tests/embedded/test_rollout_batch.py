@@ -74,8 +74,8 @@ def test_metrics_of_a_batch():
     assert metrics["response/length_mean"] == pytest.approx(41 / 12)
     assert metrics["response/truncated"] == pytest.approx(1 / 12)
     assert metrics["rollout/rejected"] == 2
-    assert [sample.reward for sample in batch.samples()] == batch.rewards.reshape(-1).tolist()
-    advantages = [sample.advantage for sample in batch.samples()]
+    assert [sample.reward for sample in batch.graded()] == batch.rewards.reshape(-1).tolist()
+    advantages = [sample.advantage for sample in batch.graded()]
     assert advantages[0] == advantages[3] > 0 > advantages[1] and not any(advantages[4:])
 
 

@@ -14,7 +14,6 @@ from torch.multiprocessing import start_processes
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.rollout.nucleus import nucleus, truncate
 from sat_slime.rollout.types import Response
 
@@ -40,7 +39,7 @@ def make_config(**sections) -> EmbeddedConfig:
 
 def make_samples(
     config: EmbeddedConfig, count: int = 24, routed: bool = True, top_p: float | None = None
-) -> list[TrainSample]:
+) -> list[Response]:
     """Responses of 3 to 21 tokens with made-up log-probs and routes; with top_p each also has the log-probs of all
     tokens, cut to that nucleus."""
     rng = np.random.default_rng(3)
@@ -61,7 +60,8 @@ def make_samples(
         )
         if top_p is not None:
             response = with_vocabulary(response, top_p, rng)
-        samples.append(TrainSample(response, float(rng.standard_normal()), float(i % 3 == 0)))
+        advantage = float(rng.standard_normal())
+        samples.append(dataclasses.replace(response, reward=float(i % 3 == 0), advantage=advantage))
     return samples
 
 

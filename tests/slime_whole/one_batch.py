@@ -29,7 +29,7 @@ from whole_run import FILE, ROOT, Slime
 from sat_slime.config.loader import load_config
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.rollout_batch import RolloutBatch, TrainSample
+from sat_slime.embedded.rollout_batch import RolloutBatch
 from sat_slime.embedded.task import Problem
 from sat_slime.plugin.launch.command import slime_command
 from sat_slime.rollout.types import Response
@@ -180,7 +180,7 @@ def _score(trainer, model: Path, generating: Path, responses: list[Response]) ->
 def _scored(trainer, response: Response) -> Response:
     from sat_slime.embedded.trainer import routing
 
-    (micro,) = trainer._microbatches([TrainSample(response, 0.0, 0.0)])
+    (micro,) = trainer._microbatches([response])
     recorded: list[torch.Tensor] = []
     with torch.no_grad(), routing.record(recorded):
         log_probs = trainer.scorer.score(trainer.policy.model, micro, replay=False).log_probs
@@ -201,7 +201,7 @@ def _train(trainer, batch: Batch) -> Trained:
     trainer.load_reference(batch.generating)
     with tempfile.TemporaryDirectory() as scratch:
         trainer.export_weights(Path(scratch) / "before")  # denominator `checkpoint` takes these for what generated
-        metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.samples())[0].metrics for _ in range(STEPS)]
+        metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.graded())[0].metrics for _ in range(STEPS)]
         trainer.export_weights(Path(scratch) / "after")
         return Trained(metrics, weights_of(Path(scratch) / "after"))
 

@@ -87,4 +87,4 @@ class TrainerGroup:
 
     def start_train(self, batch: RolloutBatch, dump: bool = False) -> list[Any]:
         """Starts training on a batch; `wait` takes what this returns. dump: as in `train`."""
-        return self.start("train", ray.put(batch.samples()), dump)
+        return self.start("train", ray.put(batch.graded()), dump)

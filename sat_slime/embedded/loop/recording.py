@@ -38,7 +38,7 @@ def token_dump(config: EmbeddedConfig, batch: RolloutBatch, result: StepResult, 
     assert result.tokens is not None, "the trainer was asked for them"
     size = len(batch.responses) // config.pipeline.optimizer_steps_per_rollout
     mine = slice(part * size, (part + 1) * size)
-    responses, samples = batch.responses[mine], batch.samples()[mine]
+    responses = batch.graded()[mine]
     lengths = [len(response.output_ids) for response in responses]
     columns, method = dict(result.tokens), build_method(config.method)
     distributions = [response.distribution for response in responses if response.distribution is not None]
@@ -62,7 +62,7 @@ def token_dump(config: EmbeddedConfig, batch: RolloutBatch, result: StepResult, 
         mask=np.ones(sum(lengths), np.bool_),
         log_probs=columns.pop("log_probs"),
         rollout_log_probs=np.concatenate([response.log_probs for response in responses]),
-        advantages=np.repeat(np.array([sample.advantage for sample in samples], np.float32), lengths),
+        advantages=np.repeat(np.array([response.advantage for response in responses], np.float32), lengths),
         versions=np.concatenate([response.versions for response in responses]).astype(np.int32),
         entropy=columns.pop("entropy"),
         more=columns,
@@ -91,19 +91,18 @@ def _total_variation(mu: np.ndarray | None, pi: np.ndarray | None, pi_l: np.ndar
 
 def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:
     """Lines of samples/ITERATION.jsonl, one per response."""
-    rewards = batch.rewards.reshape(-1)
     group = len(batch.responses) // len(batch.problems)
     return [
         {
             "prompt": batch.problems[i // group].prompt,
             "response": task.decode(response.output_ids),
-            "reward": float(rewards[i]),
-            "advantage": sample.advantage,
+            "reward": response.reward,
+            "advantage": response.advantage,
             "finish_reason": response.finish_reason,
             "weight_version": response.weight_version,
             "log_prob": float(response.log_probs.sum()),
         }
-        for i, (response, sample) in enumerate(zip(batch.responses, batch.samples(), strict=True))
+        for i, response in enumerate(batch.graded())
     ]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.embedded.trainer.model import PackedLayout
 from sat_slime.embedded.trainer.parallel import device
 from sat_slime.objective import Need, TokenBatch
@@ -29,8 +28,8 @@ class MicroBatch:
     layout: PackedLayout
     rows: Tensor
     """(R,) place in the row whose logits predict each response token."""
-    targets: Tensor
-    """(R,) response tokens."""
+    output_ids: Tensor
+    """(R,) response tokens, the targets of the log-probs."""
     rollout_log_probs: Tensor
     """(R,) fp32 log mu."""
     advantages: Tensor
@@ -48,13 +47,14 @@ class MicroBatch:
     """(R, vocabulary) fp32 log mu of every token, -inf outside the nucleus; None where it was not asked for."""
     kept: Tensor | None = None
     """(R, vocabulary) bool: the tokens over which the trainer's softmax goes, as the engine's did; None: all."""
+    proximal_log_probs: Tensor | None = None
+    """(R,) log-probs of the denominator; None where that is mu or the training forward itself."""
 
     def token_batch(
         self,
         needs: Collection[Need],
         updates: int,
         log_probs: Tensor,
-        proximal: Tensor | None,
         head: Tensor | None = None,
     ) -> TokenBatch:
         """The objective's view of these response tokens.
@@ -63,7 +63,6 @@ class MicroBatch:
             needs: what the method reads besides log-probs and advantages.
             updates: optimizer updates of the weights in training.
             log_probs: (R,) of the policy, with its gradient.
-            proximal: (R,) log-probs of the denominator, where it is not mu.
             head: (R, vocabulary) log pi of every token, with its gradient; unset in a pass that takes none.
         """
         heads = "heads" in needs and head is not None
@@ -71,9 +70,9 @@ class MicroBatch:
             log_probs=log_probs,
             rollout_log_probs=self.rollout_log_probs,
             advantages=self.advantages,
-            mask=torch.ones_like(self.targets, dtype=torch.bool),
+            mask=torch.ones_like(self.output_ids, dtype=torch.bool),
             lengths=torch.tensor(self.lengths, dtype=torch.int64, device=log_probs.device),
-            proximal_log_probs=proximal,
+            proximal_log_probs=self.proximal_log_probs,
             lags=(updates - self.versions).to(log_probs.dtype) if "lags" in needs else None,
             rewards=self.rewards if "rewards" in needs else None,
             rollout_head=self.distribution if heads else None,
@@ -135,22 +134,21 @@ def forwarded_tokens(response: Response) -> int:
 
 
 def pack(
-    batch: list[TrainSample],
+    batch: Sequence[Response],
     part: list[int],
     tokens: int,
     routing_shape: tuple[int, int] | None,
     top_p_replay: bool = False,
 ) -> MicroBatch:
-    """Packs some samples of a batch into a row; what is left is padding that nothing reads.
+    """Packs some responses of a batch into a row; what is left is padding that nothing reads.
 
     Args:
-        part: indices of the samples.
+        part: indices of the responses.
         tokens: of the row.
         routing_shape: (layers, top-k) of a MoE model whose responses carry routed experts, else None.
         top_p_replay: whether the trainer's softmax goes over the tokens alone that the engine sampled from.
     """
-    samples = [batch[i] for i in part]
-    responses = [sample.response for sample in samples]
+    responses = [batch[i] for i in part]
     sequences = [[*r.prompt_ids, *r.output_ids[:-1]] for r in responses]
     lengths = [len(sequence) for sequence in sequences]
     padding = tokens - sum(lengths)
@@ -171,7 +169,7 @@ def pack(
         return tensor(np.repeat(np.asarray(values, dtype=np.float32), output_lengths), torch.float32)
 
     distribution = None
-    if (first := batch[0].response.distribution) is not None:
+    if (first := batch[0].distribution) is not None:
         whole = [r.distribution for r in responses if r.distribution is not None]
         distribution = tensor(np.concatenate([*whole, first[:0]]), torch.float32)
     routes = None
@@ -183,12 +181,12 @@ def pack(
         token_ids=tensor([t for sequence in sequences for t in sequence] + [0] * padding, torch.int64),
         layout=PackedLayout.of(lengths + _padding_sequences(padding, longest=max(lengths, default=_PADDING_LENGTH))),
         rows=tensor(np.concatenate([*rows, np.zeros(0, dtype=np.int64)]), torch.int64),
-        targets=tensor([t for r in responses for t in r.output_ids], torch.int64),
+        output_ids=tensor([t for r in responses for t in r.output_ids], torch.int64),
         rollout_log_probs=tensor(
             np.concatenate([*[r.log_probs for r in responses], np.zeros(0, dtype=np.float32)]), torch.float32
         ),
-        advantages=of_each_token([s.advantage for s in samples]),
-        rewards=of_each_token([s.reward for s in samples]),
+        advantages=of_each_token([r.advantage for r in responses]),
+        rewards=of_each_token([r.reward for r in responses]),
         request_ids=[r.request_id for r in responses],
         lengths=output_lengths,
         versions=tensor(np.concatenate([*[r.versions for r in responses], np.zeros(0, dtype=np.int64)]), torch.int64),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +15,15 @@ from torch import Tensor
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.rollout_batch import StepResult, TrainSample, lag_metrics, step_is_diagnosed
+from sat_slime.embedded.rollout_batch import StepResult, lag_metrics, step_is_diagnosed
 from sat_slime.embedded.trainer import parallel, routing
-from sat_slime.embedded.trainer.columns import gather_columns
 from sat_slime.embedded.trainer.log_probs import Wanted
 from sat_slime.embedded.trainer.optimizer import MasterOptimizer
 from sat_slime.embedded.trainer.packing import MicroBatch, forwarded_tokens, pack, padded_tokens, plan_microbatches
 from sat_slime.embedded.trainer.policy import PolicyState
 from sat_slime.embedded.trainer.rescoring import Rescorer
 from sat_slime.embedded.trainer.scoring import Scorer, Scores
-from sat_slime.embedded.trainer.step import Passes, Step, response_log_weights
+from sat_slime.embedded.trainer.step import Passes, gather_columns, known_proximal, response_log_weights
 from sat_slime.objective import (
     PolicyLoss,
     TokenBatch,
@@ -31,6 +32,7 @@ from sat_slime.objective import (
     threshold_scores,
     token_mean_weights,
 )
+from sat_slime.rollout.types import Response
 
 
 class TrainerRank:
@@ -84,117 +86,129 @@ class TrainerRank:
 
     # ---------------------------------------------------------------------------------------------------- training
 
-    def train(self, samples: list[TrainSample], dump: bool = False) -> list[StepResult]:
+    def train(self, responses: Sequence[Response], dump: bool = False) -> list[StepResult]:
         """Trains on one rollout batch, in `pipeline.optimizer_steps_per_rollout` steps.
 
         Args:
+            responses: those of all ranks, graded.
             dump: also return the tokens' columns, as always of a diagnosed step.
 
         Raises:
             FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
         """
         count = self.config.pipeline.optimizer_steps_per_rollout
-        size = len(samples) // count
-        parts = [samples[i * size : (i + 1) * size] for i in range(count)]
-        packed = [(part, self._microbatches(part)) for part in parts]
+        size = len(responses) // count
+        parts = [responses[i * size : (i + 1) * size] for i in range(count)]
+        packed = [self._microbatches(part) for part in parts]
         # Before the first step, since with several steps the denominator `trainer` is the policy as the batch begins.
-        steps = [Step(*both, self._proximal(*both)) for both in packed]
-        return [self._step(step, dump) for step in steps]
+        packed = [self._with_proximal(part, microbatches) for part, microbatches in zip(parts, packed, strict=True)]
+        return [self._step(part, microbatches, dump) for part, microbatches in zip(parts, packed, strict=True)]
 
     @torch.no_grad()
-    def score(self, samples: list[TrainSample], *, replay: bool) -> dict[str, np.ndarray]:
+    def score(self, responses: Sequence[Response], *, replay: bool) -> dict[str, np.ndarray]:
         """log pi of given responses under the current weights, by request id; this rank's share of them.
 
         Args:
             replay: route as the rollout engine did (R3), else freely.
         """
-        found = {}
-        for micro in self._microbatches(samples):
+        scores = {}
+        for micro in self._microbatches(responses):
             pieces = self.scorer.score(self.policy.model, micro, replay=replay).log_probs.cpu().split(micro.lengths)
-            found.update({name: piece.numpy() for name, piece in zip(micro.request_ids, pieces, strict=True)})
-        return found
+            scores.update({name: piece.numpy() for name, piece in zip(micro.request_ids, pieces, strict=True)})
+        return scores
 
-    def _microbatches(self, samples: list[TrainSample]) -> list[MicroBatch]:
+    def _microbatches(self, responses: Sequence[Response]) -> list[MicroBatch]:
         train, model = self.config.train, self.config.model
-        sizes = [forwarded_tokens(s.response) for s in samples]
+        sizes = [forwarded_tokens(response) for response in responses]
         plan = plan_microbatches(sizes, train.data_parallel, train.tokens_per_microbatch)
         rows = padded_tokens(sizes, plan, multiple_of=train.tensor_parallel)
         shape = (model.layers, model.experts_per_token) if model.is_moe else None
         mine = plan[parallel_state.get_data_parallel_rank()]
         replays = self.method.top_p_replay
-        return [pack(samples, part, tokens, shape, replays) for part, tokens in zip(mine, rows, strict=True)]
+        return [pack(responses, part, tokens, shape, replays) for part, tokens in zip(mine, rows, strict=True)]
 
-    def _proximal(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> list[Tensor | None]:
-        """Log-probs of the denominator where it is not mu. With one step per rollout, `trainer` is the training forward
-        itself."""
+    def _with_proximal(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> list[MicroBatch]:
+        """The micro-batches with the log-probs of the denominator, where it is not mu. With one step per rollout,
+        `trainer` is the training forward itself."""
         if self.method.denominator == "checkpoint":
-            return list(self.scorer.checkpoint_log_probs(samples, microbatches))
-        if self.method.denominator == "trainer" and self.config.pipeline.optimizer_steps_per_rollout > 1:
-            return list(self.scorer.policy_log_probs(microbatches))
-        return [None] * len(microbatches)
+            proximal = self.scorer.checkpoint_log_probs(responses, microbatches)
+        elif self.method.denominator == "trainer" and self.config.pipeline.optimizer_steps_per_rollout > 1:
+            proximal = self.scorer.policy_log_probs(microbatches)
+        else:
+            return microbatches
+        pairs = zip(microbatches, proximal, strict=True)
+        return [replace(micro, proximal_log_probs=log_probs) for micro, log_probs in pairs]
 
     # ---------------------------------------------------------------------------------------------------- one step
 
-    def _step(self, step: Step, dump: bool) -> StepResult:
-        """Measures what must be measured before the weights change, takes the step, and reports it."""
+    def _step(self, responses: Sequence[Response], microbatches: list[MicroBatch], dump: bool) -> StepResult:
+        """Measures what must be measured before the weights change, takes the step, and reports it.
+
+        Args:
+            responses: those of all ranks that the step trains on.
+            microbatches: this rank's part of them.
+        """
         diagnosed = step_is_diagnosed(self.config, self.updates)
-        checkpoint = self._split(step, diagnosed)
+        checkpoint = self._split(responses, microbatches, diagnosed)
         recorded = dump or diagnosed
-        rescored = self.rescorer.of_step(step.samples, step.microbatches) if self.rescorer and diagnosed else {}
-        passes = self._forward_and_backward(step, self._step_threshold(step), recorded)
-        grad_norm, of_the_step = self._apply_gradients(step, passes)
+        rescored = self.rescorer.of_step(responses, microbatches) if self.rescorer and diagnosed else {}
+        passes = self._forward_and_backward(responses, microbatches, self._step_threshold(microbatches), recorded)
+        grad_norm, of_the_step = self._apply_gradients(passes)
 
         metrics = {
-            **lag_metrics([sample.response for sample in step.samples], self.updates),
+            **lag_metrics(responses, self.updates),
             "grad_norm": grad_norm,
             **of_the_step,
-            **passes.metrics(step, checkpoint, self.data_group),
+            **passes.metrics(checkpoint, self.data_group),
         }
-        histogram = passes.histogram(step, self.data_group)
+        histogram = passes.histogram(self.data_group)
         tokens = None
         if recorded:
-            columns = {**passes.columns(step, checkpoint), **rescored}
-            order = [sample.response.request_id for sample in step.samples]
-            tokens = gather_columns(columns, step.microbatches, order, self.data_group)
+            columns = {**passes.columns(checkpoint), **rescored}
+            order = [response.request_id for response in responses]
+            tokens = gather_columns(columns, microbatches, order, self.data_group)
         self.updates += 1
         return StepResult({**metrics, "step": self.updates}, histogram, tokens)
 
-    def _split(self, step: Step, diagnosed: bool) -> Tensor | None:
+    def _split(self, responses: Sequence[Response], microbatches: list[MicroBatch], diagnosed: bool) -> Tensor | None:
         """(N,) log pi_l of this rank's tokens, when it is known already or its measurement is due."""
         every = self.config.diagnose.split_every_n_steps
         if self.method.denominator == "checkpoint":
-            return step.known_proximal
+            return known_proximal(microbatches)
         if diagnosed or (every and self.updates % every == 0):
-            return torch.cat(self.scorer.checkpoint_log_probs(step.samples, step.microbatches))
+            return torch.cat(self.scorer.checkpoint_log_probs(responses, microbatches))
         return None
 
-    def _step_threshold(self, step: Step) -> Tensor | None:
+    def _step_threshold(self, microbatches: list[MicroBatch]) -> Tensor | None:
         """The threshold of the method's judge over all tokens of the step (SAT's quantile, M2PO's), from a pass without
         gradients before the first backward."""
         judge = self.method.judge
         if judge is None or not self.method.threshold_is_of_the_step:
             return None
-        log_probs = self.scorer.policy_log_probs(step.microbatches)
+        log_probs = self.scorer.policy_log_probs(microbatches)
         scores = [
-            threshold_scores(self.method, self._token_batch(micro, values, proximal))
-            for micro, values, proximal in zip(step.microbatches, log_probs, step.proximal, strict=True)
+            threshold_scores(self.method, self._token_batch(micro, values))
+            for micro, values in zip(microbatches, log_probs, strict=True)
         ]
         return judge.threshold_of(torch.cat(scores), self.data_group)
 
-    def _forward_and_backward(self, step: Step, quantile: Tensor | None, recorded: bool) -> Passes:
+    def _forward_and_backward(
+        self, responses: Sequence[Response], microbatches: list[MicroBatch], quantile: Tensor | None, recorded: bool
+    ) -> Passes:
         """Sums the step's gradients over its micro-batches and over the ranks.
 
         Args:
+            responses, microbatches: as in `_step`.
             recorded: whether the tokens' columns are taken from what this returns.
         """
         self.policy.model.zero_grad_buffer()
-        passes = Passes(counts_flips=self.config.model.is_moe and not self.method.routing_replay)
-        for micro, proximal in zip(step.microbatches, step.proximal, strict=True):
+        passes = Passes(microbatches, counts_flips=self.config.model.is_moe and not self.method.routing_replay)
+        for micro in microbatches:
             scores = self._training_forward(micro, passes, recorded)
-            loss = self._loss(step, micro, scores, proximal, quantile)
+            loss = self._loss(responses, micro, scores, quantile)
             # Megatron averages gradients over data-parallel ranks; the loss's weights already count the whole step.
             (loss.total * self.data_group.size()).backward()
-            passes.losses.add(loss.metrics, len(micro.targets))
+            passes.losses.add(loss.metrics, len(micro.output_ids))
             passes.take(scores, recorded)
         finalize_model_grads([self.policy.model])
         return passes
@@ -223,20 +237,15 @@ class TrainerRank:
         return "value" if dumped else "none"
 
     def _loss(
-        self,
-        step: Step,
-        micro: MicroBatch,
-        scores: Scores,
-        proximal: Tensor | None,
-        quantile: Tensor | None,
+        self, responses: Sequence[Response], micro: MicroBatch, scores: Scores, quantile: Tensor | None
     ) -> PolicyLoss:
         """The objective on one micro-batch, with weights that count the whole step."""
         settings = self.config.loss
-        batch = self._token_batch(micro, scores.log_probs, proximal, scores.head)
+        batch = self._token_batch(micro, scores.log_probs, scores.head)
         if settings.reduction == "token_mean":
-            weights = token_mean_weights(batch.mask, step.response_tokens)
+            weights = token_mean_weights(batch.mask, sum(len(response.output_ids) for response in responses))
         else:
-            weights = response_mean_weights(batch.mask, batch.lengths, len(step.samples))
+            weights = response_mean_weights(batch.mask, batch.lengths, len(responses))
         return policy_loss(
             self.method,
             batch,
@@ -248,29 +257,27 @@ class TrainerRank:
             quantile=quantile,
         )
 
-    def _token_batch(
-        self, micro: MicroBatch, log_probs: Tensor, proximal: Tensor | None, head: Tensor | None = None
-    ) -> TokenBatch:
+    def _token_batch(self, micro: MicroBatch, log_probs: Tensor, head: Tensor | None = None) -> TokenBatch:
         """What the objective reads of a micro-batch; see MicroBatch.token_batch."""
-        return micro.token_batch(self.method.needs, self.updates, log_probs, proximal, head)
+        return micro.token_batch(self.method.needs, self.updates, log_probs, head)
 
-    def _apply_gradients(self, step: Step, passes: Passes) -> tuple[float, dict[str, float]]:
+    def _apply_gradients(self, passes: Passes) -> tuple[float, dict[str, float]]:
         """Changes the weights; the gradient's norm, and vcpo/* and trpo/* where the method scales or constrains the
         step."""
         number, scale, constraint = self.updates + 1, self.method.step_scale, self.method.step_constraint
-        metrics = scale.scale(self._log_weights(step, passes), self.data_group) if scale else {}
+        metrics = scale.scale(self._log_weights(passes), self.data_group) if scale else {}
         lr_factor = metrics[f"{scale.prefix()}/scale"] if scale else 1.0
         if constraint is None:
             return self.optimizer.step(number, lr_factor), metrics
         norm, constrained = self.optimizer.constrained_step(
-            number, lr_factor, constraint, lambda: self.scorer.divergence(step.microbatches)
+            number, lr_factor, constraint, lambda: self.scorer.divergence(passes.microbatches)
         )
         return norm, {**metrics, **constrained}
 
-    def _log_weights(self, step: Step, passes: Passes) -> Tensor:
+    def _log_weights(self, passes: Passes) -> Tensor:
         """(responses,) log of prod pi_proximal / mu over each response of this rank."""
         weights = [
-            response_log_weights(self.method, self._token_batch(micro, log_probs, proximal))
-            for micro, log_probs, proximal in zip(step.microbatches, passes.log_probs, step.proximal, strict=True)
+            response_log_weights(self.method, self._token_batch(micro, log_probs))
+            for micro, log_probs in zip(passes.microbatches, passes.log_probs, strict=True)
         ]
         return torch.cat(weights)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from megatron.core.transformer.moe.router_replay import RouterReplay
 from torch import Tensor
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import task
-from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.embedded.trainer import routing
-from sat_slime.embedded.trainer.columns import Columns
 from sat_slime.embedded.trainer.log_probs import vocab_parallel_log_probs, whole_log_probs
 from sat_slime.embedded.trainer.model import build_model, forward_logits
 from sat_slime.embedded.trainer.packing import MicroBatch
-from sat_slime.embedded.trainer.scoring import Scorer
+from sat_slime.embedded.trainer.scoring import Columns, Scorer
+from sat_slime.rollout.types import Response
 
 
 class Rescorer:
@@ -34,7 +35,7 @@ class Rescorer:
                 model = build_model(config.model, train, task.VOCAB_SIZE, routing_replay=True)
             self._in_engine_dtype = model.requires_grad_(False)
 
-    def of_step(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> Columns:
+    def of_step(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> Columns:
         """What a diagnosis measures of the step's tokens before the step.
 
         Columns of the weights that generated are named checkpoint_*, the others are of the current weights.
@@ -51,7 +52,7 @@ class Rescorer:
                 for micro in microbatches
             ]
 
-        before = self.scorer.under_generating_weights(samples, microbatches, as_generated)
+        before = self.scorer.under_generating_weights(responses, microbatches, as_generated)
         both = [{**self._columns(micro), **known} for micro, known in zip(microbatches, before, strict=True)]
         return {name: torch.cat([columns[name] for columns in both]) for name in both[0]}
 
@@ -97,5 +98,5 @@ class Rescorer:
         """(R,) log-probs and (R, vocabulary) distribution."""
         logits = forward_logits(model, micro.token_ids, micro.layout)[micro.rows]
         temperature = self.config.rollout.temperature
-        log_probs, _ = vocab_parallel_log_probs(logits, micro.targets, temperature, kept=micro.kept)
+        log_probs, _ = vocab_parallel_log_probs(logits, micro.output_ids, temperature, kept=micro.kept)
         return log_probs, whole_log_probs(logits, temperature, micro.kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.embedded.trainer import parallel, routing
-from sat_slime.embedded.trainer.columns import Columns
 from sat_slime.embedded.trainer.log_probs import Wanted, vocab_parallel_log_probs, whole_log_probs
 from sat_slime.embedded.trainer.model import forward_logits
 from sat_slime.embedded.trainer.packing import MicroBatch
 from sat_slime.embedded.trainer.policy import PolicyState
 from sat_slime.objective import Method, total_variation
+from sat_slime.rollout.types import Response
+
+Columns = dict[str, Tensor]
+"""What is known of each token: one tensor (tokens, ...) for each name, by the names of token dumps."""
 
 
 class Scores(NamedTuple):
@@ -58,7 +60,7 @@ class Scorer:
         with routing.replay(micro.routed_experts) if replay else nullcontext():
             logits = forward_logits(model, micro.token_ids, micro.layout)[micro.rows]
         log_probs, nats = vocab_parallel_log_probs(
-            logits, micro.targets, self._temperature, entropy=entropy, kept=micro.kept
+            logits, micro.output_ids, self._temperature, entropy=entropy, kept=micro.kept
         )
         if head == "none":
             return Scores(log_probs, nats, None)
@@ -77,7 +79,7 @@ class Scorer:
             return None
         return self.score(self.policy.reference, micro, replay=False).log_probs
 
-    def checkpoint_log_probs(self, samples: list[TrainSample], microbatches: list[MicroBatch]) -> list[Tensor]:
+    def checkpoint_log_probs(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> list[Tensor]:
         """(R,) log pi_l of each micro-batch: under the weights that generated each token (Eq. split).
 
         Args and raises: as `under_generating_weights`.
@@ -86,15 +88,15 @@ class Scorer:
         def score() -> list[Columns]:
             return [{"pi_l": log_probs} for log_probs in self.policy_log_probs(microbatches)]
 
-        return [columns["pi_l"] for columns in self.under_generating_weights(samples, microbatches, score)]
+        return [columns["pi_l"] for columns in self.under_generating_weights(responses, microbatches, score)]
 
     def under_generating_weights(
-        self, samples: list[TrainSample], microbatches: list[MicroBatch], score: Callable[[], list[Columns]]
+        self, responses: Sequence[Response], microbatches: list[MicroBatch], score: Callable[[], list[Columns]]
     ) -> list[Columns]:
         """What `score` finds of the micro-batches, of each token under the weights that generated it.
 
         Args:
-            samples: those of all ranks, since every rank must run the same forward passes.
+            responses: those of all ranks, since every rank must run the same forward passes.
             microbatches: this rank's part of them.
             score: is called once for each version of the weights that generated, while the policy has those weights.
 
@@ -102,7 +104,7 @@ class Scorer:
             RuntimeError: weights of a version are no longer held; on all ranks alike.
         """
         held = self.policy.generating
-        versions = sorted({int(version) for sample in samples for version in np.unique(sample.response.versions)})
+        versions = sorted({int(version) for response in responses for version in np.unique(response.versions)})
         if missing := [version for version in versions if version not in held]:
             raise RuntimeError(f"weights of version {missing} are not held, only {sorted(held)}")
         current = self.policy.copy()

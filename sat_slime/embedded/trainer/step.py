@@ -1,18 +1,17 @@
-"""One optimizer step: what goes into it, what its forward passes found, and what is reported of it."""
+"""What the passes of an optimizer step found of its tokens, the metrics and columns that are reported of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.embedded.trainer import parallel
-from sat_slime.embedded.trainer.columns import Columns
 from sat_slime.embedded.trainer.packing import MicroBatch
-from sat_slime.embedded.trainer.scoring import Scores
+from sat_slime.embedded.trainer.scoring import Columns, Scores
 from sat_slime.objective import (
     Method,
     MetricAccumulator,
@@ -25,39 +24,11 @@ from sat_slime.objective.batch import segment_sums
 from sat_slime.objective.ratio import proximal_log_probs
 
 
-@dataclass(frozen=True)
-class Step:
-    """What an optimizer step trains on."""
-
-    samples: list[TrainSample]
-    """The responses of all ranks."""
-    microbatches: list[MicroBatch]
-    """This rank's part of them."""
-    proximal: list[Tensor | None]
-    """(R,) log-probs of the denominator for each micro-batch; None where the denominator is mu or the training forward
-    itself."""
-
-    @property
-    def response_tokens(self) -> int:
-        """Response tokens of all ranks."""
-        return sum(len(sample.response.output_ids) for sample in self.samples)
-
-    @property
-    def rollout_log_probs(self) -> Tensor:
-        """(N,) log mu of this rank's tokens."""
-        return torch.cat([micro.rollout_log_probs for micro in self.microbatches])
-
-    @property
-    def known_proximal(self) -> Tensor | None:
-        """(N,) log-probs of the denominator, where the step has them."""
-        known = [values for values in self.proximal if values is not None]
-        return torch.cat(known) if known else None
-
-
 @dataclass
 class Passes:
     """What the forward and backward passes of a step found of this rank's tokens, one micro-batch after the other."""
 
+    microbatches: list[MicroBatch]
     counts_flips: bool
     """Whether the trainer routes freely, so that its routes are compared with the engine's."""
     losses: MetricAccumulator = field(default_factory=MetricAccumulator)
@@ -76,7 +47,12 @@ class Passes:
         if recorded and scores.head is not None:
             self.heads.append(scores.head.detach())
 
-    def metrics(self, step: Step, checkpoint: Tensor | None, group: dist.ProcessGroup) -> dict[str, float]:
+    @property
+    def rollout_log_probs(self) -> Tensor:
+        """(N,) log mu of this rank's tokens."""
+        return torch.cat([micro.rollout_log_probs for micro in self.microbatches])
+
+    def metrics(self, checkpoint: Tensor | None, group: dist.ProcessGroup) -> dict[str, float]:
         """The metrics of the loss and of the mismatch, reduced over the ranks of `group`.
 
         Args:
@@ -87,7 +63,7 @@ class Passes:
             **self.losses.reduce(group),
             **mismatch_metrics(
                 log_probs,
-                step.rollout_log_probs,
+                self.rollout_log_probs,
                 torch.ones_like(log_probs, dtype=torch.bool),
                 checkpoint_log_probs=checkpoint,
                 group=group,
@@ -98,20 +74,26 @@ class Passes:
             metrics["routing/flip_rate"] = float(flips[0] / flips[1].clamp(min=1))
         return metrics
 
-    def histogram(self, step: Step, group: dist.ProcessGroup) -> dict:
+    def histogram(self, group: dist.ProcessGroup) -> dict:
         """The histogram of |d| over the tokens of all ranks, where d = log pi - log mu."""
-        return mismatch_histogram((torch.cat(self.log_probs) - step.rollout_log_probs).abs(), group=group)
+        return mismatch_histogram((torch.cat(self.log_probs) - self.rollout_log_probs).abs(), group=group)
 
-    def columns(self, step: Step, checkpoint: Tensor | None) -> Columns:
+    def columns(self, checkpoint: Tensor | None) -> Columns:
         """What is known of each of this rank's tokens."""
         columns = {"log_probs": torch.cat(self.log_probs), "entropy": torch.cat(self.entropy)}
         if checkpoint is not None:
             columns["checkpoint_log_probs"] = checkpoint
-        if (proximal := step.known_proximal) is not None:
+        if (proximal := known_proximal(self.microbatches)) is not None:
             columns["proximal_log_probs"] = proximal
         if self.heads:
             columns["policy_head"] = torch.cat(self.heads)
         return columns
+
+
+def known_proximal(microbatches: list[MicroBatch]) -> Tensor | None:
+    """(N,) log-probs of the denominator of this rank's tokens, where the micro-batches have them."""
+    known = [micro.proximal_log_probs for micro in microbatches if micro.proximal_log_probs is not None]
+    return torch.cat(known) if known else None
 
 
 @torch.no_grad()
@@ -121,3 +103,29 @@ def response_log_weights(method: Method, batch: TokenBatch) -> Tensor:
     batch = supply_proximal(method, batch)
     log_weights = proximal_log_probs(method.denominator, batch) - batch.rollout_log_probs
     return segment_sums(batch.active_or_zero(log_weights), batch.lengths_tensor)
+
+
+def gather_columns(
+    columns: Columns, microbatches: list[MicroBatch], order: list[str], group: dist.ProcessGroup
+) -> dict[str, np.ndarray] | None:
+    """The columns of all ranks' tokens in batch order.
+
+    Args:
+        columns: (n, ...) each, of this rank's tokens.
+        microbatches: this rank's, whose responses these tokens are of.
+        order: request ids of the whole step.
+
+    Returns:
+        (N, ...) each on rank 0, None on others.
+    """
+    lengths = [length for micro in microbatches for length in micro.lengths]
+    ids = [request_id for micro in microbatches for request_id in micro.request_ids]
+    ends = np.cumsum(lengths)[:-1]
+    cut = {name: np.split(values.detach().cpu().numpy(), ends) for name, values in columns.items()}
+    mine = {request_id: {name: pieces[i] for name, pieces in cut.items()} for i, request_id in enumerate(ids)}
+    parts: list[dict[str, dict[str, np.ndarray]]] = [{}] * group.size()
+    dist.all_gather_object(parts, mine, group=group)
+    if dist.get_rank():
+        return None
+    responses = {request_id: columns for part in parts for request_id, columns in part.items()}
+    return {name: np.concatenate([responses[request_id][name] for request_id in order]) for name in columns}

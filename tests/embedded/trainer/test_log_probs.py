@@ -21,7 +21,7 @@ def masked_log_probs(trainer, rank: int, initial: str) -> dict:
     model, output = trainer.policy.model, trainer.policy.model.module.output_layer.weight
     log_probs, entropy, head = trainer.scorer.score(model, micro, replay=False, entropy="value", head="gradient")
     (slope,) = torch.autograd.grad(log_probs.sum(), [output], retain_graph=True)
-    sampled = head.gather(1, micro.targets[:, None])[:, 0]
+    sampled = head.gather(1, micro.output_ids[:, None])[:, 0]
     (head_slope,) = torch.autograd.grad(sampled.sum(), [output])
     without = trainer.scorer.score(model, micro, replay=False, head="value")
     logits = forward_logits(model, micro.token_ids, micro.layout)[micro.rows]
@@ -37,7 +37,7 @@ def masked_log_probs(trainer, rank: int, initial: str) -> dict:
         "whole": whole_log_probs(logits, trainer.config.rollout.temperature, micro.distribution.isfinite()),
         "plain": plain,
         "kept": micro.distribution.isfinite(),
-        "targets": micro.targets,
+        "targets": micro.output_ids,
     }
 
 

@@ -12,7 +12,6 @@ import pytest
 from trainer_ranks import assert_same_weights, make_config, make_samples, run_ranks
 
 from sat_slime.config.method_section import method_switches
-from sat_slime.embedded.rollout_batch import TrainSample
 from sat_slime.rollout.nucleus import nucleus, truncate
 from sat_slime.rollout.types import Response
 
@@ -37,17 +36,16 @@ def config_of(name: str, sections: dict | None = None, top_p: float = 1.0, **tra
     )
 
 
-def near(samples: list[TrainSample]) -> list[TrainSample]:
-    """The samples with distributions of the engine, near to those of weights at the start, of lags 0 to 2 and more."""
+def near(samples: list[Response]) -> list[Response]:
+    """The responses with the engine's distributions, near to those of weights at the start, of lags 0 to 2 and more."""
     rng = np.random.default_rng(5)
     found = []
     for sample in samples:
-        logits = 0.4 * rng.standard_normal((len(sample.response.output_ids), 16))
+        logits = 0.4 * rng.standard_normal((len(sample.output_ids), 16))
         mu = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(np.float32)
-        sampled = mu[np.arange(len(mu)), list(sample.response.output_ids)]
+        sampled = mu[np.arange(len(mu)), list(sample.output_ids)]
         versions = np.full(len(mu), int(rng.integers(-3, 1)))
-        response = dataclasses.replace(sample.response, log_probs=sampled, distribution=mu, versions=versions)
-        found.append(dataclasses.replace(sample, response=response))
+        found.append(dataclasses.replace(sample, log_probs=sampled, distribution=mu, versions=versions))
     return found
 
 
@@ -68,13 +66,13 @@ class Tokens:
 
     def __init__(self, log_probs: dict[str, list[float]], step: int) -> None:
         samples = near(make_samples(config_of("grpo"), routed=False))
-        lengths = [len(s.response.output_ids) for s in samples]
-        self.log_pi = np.concatenate([log_probs[s.response.request_id] for s in samples])
-        self.log_mu = np.concatenate([s.response.log_probs for s in samples]).astype(np.float64)
+        lengths = [len(s.output_ids) for s in samples]
+        self.log_pi = np.concatenate([log_probs[s.request_id] for s in samples])
+        self.log_mu = np.concatenate([s.log_probs for s in samples]).astype(np.float64)
         self.d = self.log_pi - self.log_mu
         self.advantages = np.repeat([s.advantage for s in samples], lengths)
         self.rewards = np.repeat([s.reward for s in samples], lengths)
-        self.lags = step - np.concatenate([s.response.versions for s in samples])
+        self.lags = step - np.concatenate([s.versions for s in samples])
         self.of_response = np.repeat(np.arange(len(samples)), lengths)
 
 
@@ -184,8 +182,8 @@ def every_token_once(trainer, rank: int, initial: str) -> dict:
     kept = nucleus(log_probs[None], trainer.config.rollout.top_p)
     mu = truncate(log_probs[None], kept)[0].astype(np.float32)
     samples = [
-        TrainSample(
-            Response(str(a), sample.response.prompt_ids, (a,), mu[[a]], None, "stop", np.zeros(1, np.int64), mu[None]),
+        Response(
+            *(str(a), sample.prompt_ids, (a,), mu[[a]], None, "stop", np.zeros(1, np.int64), mu[None]),
             advantage=16 * float(np.exp(mu[a])),
             reward=1.0,
         )

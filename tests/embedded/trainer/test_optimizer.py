@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
 from pathlib import Path
@@ -18,7 +19,6 @@ from trainer_ranks import (
 )
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.rollout_batch import TrainSample
 
 pytest.importorskip("megatron.core", reason="the trainer needs megatron-core")
 pytestmark = pytest.mark.engine
@@ -33,7 +33,7 @@ def test_bf16_keeps_fp32_masters(initial):
 def poisoned(trainer, rank: int, initial: str) -> dict:
     trainer.load_initial(Path(initial))
     before = [p.detach().clone() for _, p in trainer.policy.named_parameters]
-    samples = [TrainSample(s.response, float("nan"), 0.0) for s in make_samples(trainer.config)]
+    samples = [dataclasses.replace(r, advantage=float("nan")) for r in make_samples(trainer.config)]
     try:
         trainer.train(samples)
     except FloatingPointError as error:

@@ -46,14 +46,14 @@ def test_one_micro_batch_when_all_fits():
 
 
 def test_rows_predict_the_response_tokens():
-    samples = make_batch(["14$", "08,10,14$", "1$"] * 4).samples()
+    samples = make_batch(["14$", "08,10,14$", "1$"] * 4).graded()
     part = [1, 0, 5]
-    used = sum(forwarded_tokens(samples[i].response) for i in part)
+    used = sum(forwarded_tokens(samples[i]) for i in part)
     micro = pack(samples, part, used + 3, routing_shape=(2, 2))
-    assert len(micro.token_ids) == used + 3 and sum(micro.lengths) == len(micro.targets) == len(micro.rows)
+    assert len(micro.token_ids) == used + 3 and sum(micro.lengths) == len(micro.output_ids) == len(micro.rows)
     start = response_start = 0
     for i, length in zip(part, micro.lengths, strict=True):
-        response = samples[i].response
+        response = samples[i]
         whole = (*response.prompt_ids, *response.output_ids)
         span = slice(start, start + len(whole) - 1)
         assert micro.token_ids[span].tolist() == list(whole[:-1])
@@ -61,7 +61,7 @@ def test_rows_predict_the_response_tokens():
         np.testing.assert_array_equal(micro.routed_experts[span].numpy(), response.routed_experts)
         mine = slice(response_start, response_start + length)
         # The row of a response token is that of the token before it.
-        for row, target in zip(micro.rows[mine].tolist(), micro.targets[mine].tolist(), strict=True):
+        for row, target in zip(micro.rows[mine].tolist(), micro.output_ids[mine].tolist(), strict=True):
             assert whole[row - start + 1] == target
         np.testing.assert_array_equal(micro.rollout_log_probs[mine].numpy(), response.log_probs)
         assert micro.advantages[mine].tolist() == [np.float32(samples[i].advantage)] * length
@@ -70,21 +70,21 @@ def test_rows_predict_the_response_tokens():
 
 
 def test_an_empty_part_is_padding_alone():
-    micro = pack(make_batch(["14$"] * 12).samples(), [], 4, routing_shape=(2, 2))
-    assert len(micro.token_ids) == 4 and len(micro.targets) == 0 and micro.layout.cu_seqlens_q.tolist() == [0, 4]
+    micro = pack(make_batch(["14$"] * 12).graded(), [], 4, routing_shape=(2, 2))
+    assert len(micro.token_ids) == 4 and len(micro.output_ids) == 0 and micro.layout.cu_seqlens_q.tolist() == [0, 4]
 
 
 def test_padding_never_widens_the_attention_grid():
-    samples = make_batch(["14$"] * 12).samples()
+    samples = make_batch(["14$"] * 12).graded()
     micro = pack(samples, [0, 1], 500, routing_shape=(2, 2))
-    assert micro.layout.max_seqlen_q == forwarded_tokens(samples[0].response)
+    assert micro.layout.max_seqlen_q == forwarded_tokens(samples[0])
     assert micro.layout.cu_seqlens_q[-1] == 500 == len(micro.layout.grid.slots)
     assert pack(samples, [], 500, routing_shape=(2, 2)).layout.max_seqlen_q == 32
 
 
 def test_a_row_that_is_too_short_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
-        pack(make_batch(["14$"] * 12).samples(), [0, 1], 4, routing_shape=None)
+        pack(make_batch(["14$"] * 12).graded(), [0, 1], 4, routing_shape=None)
 
 
 def test_the_objective_gets_what_the_method_needs_and_nothing_else():
@@ -92,18 +92,18 @@ def test_the_objective_gets_what_the_method_needs_and_nothing_else():
     mu = [np.log(np.full((len(r.output_ids), 16), 1 / 16, np.float32)) for r in batch.responses]
     responses = [dataclasses.replace(r, distribution=d) for r, d in zip(batch.responses, mu, strict=True)]
     samples = [
-        dataclasses.replace(s, response=r, reward=float(i))
-        for i, (s, r) in enumerate(zip(batch.samples(), responses, strict=True))
+        dataclasses.replace(r, reward=float(i))
+        for i, r in enumerate(dataclasses.replace(batch, responses=responses).graded())
     ]
     part = [4, 1, 3]
-    micro = pack(samples, part, sum(forwarded_tokens(samples[i].response) for i in part), routing_shape=None)
-    log_probs, head = torch.zeros(len(micro.targets)), torch.zeros(len(micro.targets), 16, requires_grad=True)
+    micro = pack(samples, part, sum(forwarded_tokens(samples[i]) for i in part), routing_shape=None)
+    log_probs, head = torch.zeros(len(micro.output_ids)), torch.zeros(len(micro.output_ids), 16, requires_grad=True)
 
-    plain = micro.token_batch((), 8, log_probs, None, head)
+    plain = micro.token_batch((), 8, log_probs, head)
     assert not any(plain.has(need) for need in get_args(Need)) and plain.policy_head is None
-    whole = micro.token_batch(get_args(Need), 8, log_probs, None, head)
+    whole = micro.token_batch(get_args(Need), 8, log_probs, head)
     assert whole.needed("lags").tolist() == [5] * len(log_probs)
     assert whole.needed("rewards").tolist() == np.repeat(part, micro.lengths).tolist()
     assert whole.policy_head is head
     np.testing.assert_array_equal(whole.needed("heads"), np.concatenate([mu[i] for i in part]))
-    assert not micro.token_batch(get_args(Need), 8, log_probs, None).has("heads"), "a pass that takes no head"
+    assert not micro.token_batch(get_args(Need), 8, log_probs).has("heads"), "a pass that takes no head"

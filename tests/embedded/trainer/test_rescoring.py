@@ -64,7 +64,7 @@ def test_columns_are_those_of_the_method(r3, single):
     assert not torch.equal(diagnosed["log_probs"], diagnosed["checkpoint_log_probs"])
     config = make_config()
     samples = make_samples(config)[:12]
-    targets = torch.tensor([t for s in samples for t in s.response.output_ids])
+    targets = torch.tensor([t for s in samples for t in s.output_ids])
     for prefix in ("", "checkpoint_"):
         whole = diagnosed[f"{prefix}log_distribution"]
         torch.testing.assert_close(whole.exp().sum(1), torch.ones(len(targets)))
