@@ -42,12 +42,12 @@ FILES: dict[str, type[Section]] = {"embedded/base.yaml": EmbeddedConfig, "slime/
 
 
 def base_file(model: type[Section]) -> str:
-    """The text of the file that holds every setting of `model`."""
+    """Return the text of the file that holds every setting of `model`."""
     return "\n".join([*_comment(HEADS[model], ""), *_comment(MADE, ""), "", *_settings(model, model(), "")]) + "\n"
 
 
 def _settings(model: type[Section], values: Section, indent: str) -> Iterator[str]:
-    """The lines of a section's settings, in the order of the schema."""
+    """Yield the lines of a section's settings, in the order of the schema."""
     for name, field in model.model_fields.items():
         value = getattr(values, name)
         if not isinstance(value, Section):
@@ -61,7 +61,7 @@ def _settings(model: type[Section], values: Section, indent: str) -> Iterator[st
 
 
 def _setting(name: str, value: Any, field: FieldInfo, indent: str) -> Iterator[str]:
-    """A setting with its comment behind it, or above it where that is too long."""
+    """Yield a setting with its comment behind it, or above it where that is too long."""
     line, meaning = f"{indent}{name}: {as_yaml(value)}", " ".join((field.description or "").splitlines())
     beside = f"{line}  # {meaning}"
     if len(beside) <= WIDTH:
@@ -80,7 +80,7 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def as_yaml(value: Any) -> str:
-    """A value on one line, a small number as `5e-4`, which these files may write and plain YAML may not."""
+    """Return a value on one line, a small number as `5e-4`, which these files may write and plain YAML may not."""
     if isinstance(value, float) and 0 < abs(value) < SMALL:
         return f"{Decimal(repr(value)):e}"
     return yaml.safe_dump(value, default_flow_style=True, allow_unicode=True).removesuffix("...\n").strip()

@@ -19,7 +19,7 @@ _TOLD = 3
 
 
 def sha256(path: Path) -> str:
-    """The checksum of a file, in hexadecimal digits. Raises OSError."""
+    """Return the checksum of a file, in hexadecimal digits. Raises OSError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
@@ -33,8 +33,8 @@ def write_checksums(folder: Path) -> None:
 
 
 def checksum_faults(folder: Path, below: str = "") -> dict[str, str]:
-    """What is wrong with each file that is not as it was when its checksum was written, by the file's name. Empty: the
-    folder is whole.
+    """Return what is wrong with each file that is not as it was when its checksum was written, by the file's name.
+    Empty: the folder is whole.
 
     Args:
         below: look only at files whose names in the folder begin so.
@@ -54,7 +54,7 @@ def checksum_faults(folder: Path, below: str = "") -> dict[str, str]:
 
 
 def in_words(faults: Mapping[str, str]) -> str:
-    """What `checksum_faults` found, in a line; of many files the first ones."""
+    """Return what `checksum_faults` found, in a line; of many files the first ones."""
     told = [f"{name} {fault}" for name, fault in faults.items()]
     more = len(told) - _TOLD
     return ", ".join(told[:_TOLD]) + (f" and {more} more file{'s' * (more > 1)}" if more > 0 else "")
@@ -98,7 +98,7 @@ def _flush(path: Path) -> None:
 
 
 def _fault(folder: Path, name: str, checksum: str | None) -> str | None:
-    """What is wrong with a file, or None. checksum: the one in SHA256SUMS."""
+    """Return what is wrong with a file, or None. checksum: the one in SHA256SUMS."""
     if checksum is None:
         return f"has no checksum in {NAME}"
     if name not in _files(folder):  # never a path that leads out of the folder
@@ -110,6 +110,6 @@ def _fault(folder: Path, name: str, checksum: str | None) -> str | None:
 
 
 def _files(folder: Path) -> list[str]:
-    """Names of the files that have checksums. Hidden ones are of the file system or of other programs."""
+    """Return the names of the files that have checksums. Hidden ones are of the file system or of other programs."""
     names = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return sorted(str(name) for name in names if str(name) != NAME and not name.name.startswith("."))

@@ -16,12 +16,12 @@ of somebody else."""
 
 
 def disk_is_full(error: BaseException) -> bool:
-    """Whether `error`, of whatever type, tells of a full disk or quota."""
+    """Return whether `error`, of whatever type, tells of a full disk or quota."""
     return _full(error) is not None
 
 
 def _full(error: BaseException) -> int | None:
-    """The number of a full disk or quota."""
+    """Return the errno of a full disk or quota; None where `error` tells of none."""
     number = getattr(error, "errno", None)
     if number is None and _tells_in_a_text(error):
         first_line = str(error).partition("\n")[0]  # logs are quoted in those that follow

@@ -15,7 +15,7 @@ MAX_RESPONSES = 2**20
 
 
 def config_errors(config: EmbeddedConfig) -> list[str]:
-    """Everything for which the run would fail or be meaningless; empty when it can start."""
+    """Return everything for which the run would fail or be meaningless; empty when it can start."""
     return [
         *_method(config, build_method(config.method)),
         *_model(config),
@@ -28,7 +28,7 @@ def config_errors(config: EmbeddedConfig) -> list[str]:
 
 
 def config_warnings(config: EmbeddedConfig) -> list[str]:
-    """What the run can live with and its owner should know."""
+    """Return what the run can live with and its owner should know."""
     method = build_method(config.method)
     return [
         *_quantile_scope(config, method),
@@ -76,7 +76,7 @@ def _method(config: EmbeddedConfig, method: Method) -> Iterator[str]:
 
 
 def idle_top_p_replay(method: Method, top_p: float) -> Iterator[str]:
-    """The fault of a replay of masks that cut off nothing."""
+    """Yield the fault of a replay of masks that cut off nothing."""
     if method.top_p_replay and top_p == 1:
         yield (
             "method.top_p_replay is true, but rollout.top_p is 1 (the engine samples from all tokens, so there is no "
@@ -85,7 +85,7 @@ def idle_top_p_replay(method: Method, top_p: float) -> Iterator[str]:
 
 
 def idle_proximal_policy(method: Method, pipeline: PipelineConfig) -> Iterator[str]:
-    """What to know of A-3PO where no token is old enough for it."""
+    """Yield what to know of A-3PO where no token is old enough for it."""
     if method.proximal_policy and pipeline.largest_lag <= 1:
         bound = "pipeline.max_staleness" if pipeline.mode == "streaming" else "pipeline.lag"
         yield (
@@ -200,13 +200,13 @@ def _batch(config: EmbeddedConfig) -> Iterator[str]:
 
 
 def too_many_responses(product: str, responses: int) -> Iterator[str]:
-    """The fault of a batch, or an evaluation, that no process can hold. product: the settings that make it."""
+    """Yield the fault of a batch, or an evaluation, that no process can hold. product: the settings that make it."""
     if responses > MAX_RESPONSES:
         yield f"{product} is {responses:,} responses, more than the {MAX_RESPONSES:,} that a process holds: lower one"
 
 
 def uneven_batch(responses: int, steps: int, ranks: int, ranks_told: str) -> Iterator[str]:
-    """The fault of a batch that optimizer steps and data-parallel ranks cannot share evenly."""
+    """Yield the fault of a batch that optimizer steps and data-parallel ranks cannot share evenly."""
     if responses % (steps * ranks):
         yield (
             f"rollout.prompts_per_iteration x rollout.samples_per_prompt is {responses} responses, which do not divide "
@@ -243,7 +243,7 @@ def faults_of_streaming(pipeline: PipelineConfig) -> Iterator[str]:
 
 
 def _bound_too_tight(pipeline: PipelineConfig) -> Iterator[str]:
-    """The fault of a bound on staleness that nothing could keep."""
+    """Yield the fault of a bound on staleness that nothing could keep."""
     least = pipeline.least_staleness
     if pipeline.max_staleness < least:
         yield (
@@ -311,5 +311,5 @@ def _support(config: EmbeddedConfig) -> Iterator[str]:
 
 
 def divisors(n: int) -> str:
-    """The divisors of `n`, for a message."""
+    """Return the divisors of `n`, for a message."""
     return ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)

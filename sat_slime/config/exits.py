@@ -6,7 +6,8 @@ import signal
 
 
 def how_it_ended(code: int) -> str:
-    """A return code as the end of a sentence; a negative one is the number of a signal."""
+    """Return how a process ended, as the end of a sentence, by its return code; a negative one is the number of a
+    signal."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

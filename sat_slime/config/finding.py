@@ -21,21 +21,21 @@ class Finding:
 
 
 def ok(what: str, detail: str) -> Finding:
-    """The check passed."""
+    """Return the finding of a check that passed."""
     return Finding("OK", what, detail)
 
 
 def warn(what: str, detail: str) -> Finding:
-    """The run can live with it, and its owner should know."""
+    """Return a finding that the run can live with, and of which its owner should know."""
     return Finding("WARN", what, detail)
 
 
 def fail(what: str, detail: str) -> Finding:
-    """The run would fail or be meaningless."""
+    """Return a finding with which the run would fail or be meaningless."""
     return Finding("FAIL", what, detail)
 
 
 def settings_findings(errors: Iterable[str], warnings: Iterable[str] = ()) -> Iterator[Finding]:
-    """The faults of settings, and what their owner should know, as findings."""
+    """Yield the faults of settings, and what their owner should know, as findings."""
     yield from (Finding("FAIL", "settings", error, of_settings=True) for error in errors)
     yield from (Finding("WARN", "settings", warning, of_settings=True) for warning in warnings)

@@ -16,7 +16,7 @@ PAPER = tuple(method.name for method in PAPER_METHODS)
 
 
 def matches(selector: str, method: str, lag: int) -> bool:
-    """Whether `METHOD`, `METHOD@LAG` or `@LAG` means cells of this method and lag; METHOD may hold `*` and `?`.
+    """Return whether `METHOD`, `METHOD@LAG` or `@LAG` means cells of this method and lag; METHOD may hold `*` and `?`.
 
     Raises ValueError when what follows the `@` is not a number.
     """
@@ -88,5 +88,5 @@ class GridConfig(Section):
         return overrides
 
     def overrides_of(self, method: str, lag: int) -> list[Mapping[str, Any]]:
-        """The overrides of a cell, in the order in which they are laid on."""
+        """Return the overrides of a cell, in the order in which they are laid on."""
         return [values for selector, values in self.overrides.items() if matches(selector, method, lag)]

@@ -32,7 +32,7 @@ def _plain(value: Any) -> Any:
 
 
 def number(row: Mapping[str, Any], key: str, default: float = math.nan) -> float:
-    """The number under `key`; `default` where there is none."""
+    """Return the number under `key`; `default` where there is none."""
     value = row.get(key)
     return float(value) if isinstance(value, (int, float)) else default
 

@@ -33,7 +33,7 @@ _OF_A_GRID = set(GridConfig.model_fields) - {key for model in RUNTIMES.values() 
 
 
 def marked_settings(mark: Mark) -> frozenset[str]:
-    """The dotted keys of the settings and sections that bear `mark` in a run of any runtime."""
+    """Return the dotted keys of the settings and sections that bear `mark` in a run of any runtime."""
     return frozenset(key for model in RUNTIMES.values() for key in marked(model, mark))
 
 
@@ -54,7 +54,7 @@ def load_config(
 
 
 def further_errors(error: ConfigError, check: Callable[[RunConfig], Sequence[str]]) -> list[str]:
-    """What `check` finds in the settings besides the faults of `error`, as a line each.
+    """Return what `check` finds in the settings besides the faults of `error`, as a line each.
 
     It is given the faulty settings at their defaults: lines that name one of those, or their section as a whole, are
     left out.
@@ -115,13 +115,13 @@ def _layers(path: str | Path) -> list[Source]:
 
 
 def _only(layers: Sequence[Source], some: set[str], none: set[str]) -> bool:
-    """Whether the files have keys out of `some`, and none out of `none`."""
+    """Return whether the files have keys out of `some`, and none out of `none`."""
     keys = {key for layer in layers for key in layer.values}
     return bool(keys & some) and not keys & none
 
 
 def read_section(model: type[SectionT], values: Any, place: str) -> SectionT:
-    """A section from plain values, as in a file. `place` is said where a fault is found. Raises ConfigError."""
+    """Return a section from plain values, as in a file. `place` is said where a fault is found. Raises ConfigError."""
     if not isinstance(values, Mapping):
         raise ConfigError([f"{place}: it is a section with the keys {', '.join(model.model_fields)}"])
     source = Source(dict(values), {(): place})
@@ -130,7 +130,7 @@ def read_section(model: type[SectionT], values: Any, place: str) -> SectionT:
 
 
 def dump_config(config: Section) -> str:
-    """The run as YAML with every field written out; load_config of it gives an equal config."""
+    """Return the run as YAML with every field written out; load_config of it gives an equal config."""
     values = config.model_dump(mode="json")
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
@@ -190,8 +190,8 @@ def _validate_as(
 def _rest(
     model: type[SectionT], values: dict[str, Any], faulty: list[KeyPath]
 ) -> tuple[SectionT | None, list[KeyPath]]:
-    """The settings with the faulty ones at their defaults, and which are faulty: those that do not go together with
-    such a default too. None where that is not sound either."""
+    """Return the settings with the faulty ones at their defaults, and which are faulty: those that do not go together
+    with such a default too. None where that is not sound either."""
     for _ in range(2):
         sound = values
         for path in faulty:
@@ -256,7 +256,7 @@ def _known(
 
 
 def _siblings(leaf: KeyPath, path: KeyPath, model: type[Section]) -> str:
-    """What the section has, of which an unknown key resembles nothing."""
+    """Return what the section has, of which an unknown key resembles nothing."""
     where = ".".join(path) or "a file"
     return f"; {where} has {', '.join(model.model_fields)}" if len(leaf) == len(path) + 1 else ""
 
@@ -268,7 +268,7 @@ def _leaves(path: KeyPath, value: Any) -> list[KeyPath]:
 
 
 def _nearest(path: KeyPath, known: list[KeyPath]) -> KeyPath | None:
-    """The setting that an unknown key is likely to mean."""
+    """Return the setting that an unknown key is likely to mean."""
 
     def name_similarity(candidate: KeyPath) -> float:
         return difflib.SequenceMatcher(None, path[-1], candidate[-1]).ratio()
@@ -289,7 +289,7 @@ def _path_of(detail: ErrorDetails) -> KeyPath:
 
 
 def _setting_of(model: type[Section], detail: ErrorDetails) -> KeyPath:
-    """The setting, or the section, in which a fault was found."""
+    """Return the setting, or the section, in which a fault was found."""
     path = _path_of(detail)
     for depth, name in enumerate(path, 1):
         section = _section(model.model_fields[name].annotation)
@@ -345,7 +345,7 @@ def _section_at(model: type[Section], path: KeyPath) -> type[Section]:
 
 
 def _choices(model: type[Section], path: KeyPath) -> list[str]:
-    """The values that a Literal field takes."""
+    """Return the values that a Literal field takes."""
     annotation = _section_at(model, path[:-1]).model_fields[path[-1]].annotation
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         annotation = next(arg for arg in typing.get_args(annotation) if arg is not type(None))

@@ -25,8 +25,8 @@ from sat_slime.objective.stabilizers import STABILIZERS, bases, find, switches
 
 
 def _base_or_path(value: Any, check: Any) -> Any:
-    """The dotted path of a base that is not ours is one too, where its module can be imported. Raises ValueError for
-    the name of what stands beside a base."""
+    """Check a base: one of ours, or the dotted path of another whose module can be imported. Raises ValueError for the
+    name of what stands beside a base."""
     beside = next((kind for kind in switches() if kind.name == value), None)
     if beside:
         raise ValueError(
@@ -49,12 +49,12 @@ def key_of(kind: type[Stabilizer]) -> str:
 
 
 def section_name(method: Method, one: Stabilizer) -> str:
-    """The key in the section `method` below which the settings of one of its stabilizers are."""
+    """Return the key in the section `method` below which the settings of one of its stabilizers are."""
     return "settings" if one is method.base and not method.base_is_ours else key_of(type(one))
 
 
 def has_settings(kind: type[Stabilizer]) -> bool:
-    """Whether it has a section of its own."""
+    """Return whether it has a section of its own."""
     return bool(dataclasses.fields(kind))  # type: ignore[arg-type]
 
 
@@ -62,7 +62,7 @@ _SECTIONS: dict[type, type[Section]] = {}
 
 
 def section_of(settings: type) -> type[Section]:
-    """The section of a dataclass of settings; that of a stabilizer beside a base can be switched on."""
+    """Return the section of a dataclass of settings; that of a stabilizer beside a base can be switched on."""
     if settings not in _SECTIONS:
         _SECTIONS[settings] = _made(settings)
     return _SECTIONS[settings]
@@ -107,12 +107,12 @@ class _Settings(Section):
 
 
 def settings_of(kind: type[Stabilizer], section: Section) -> Stabilizer:
-    """The stabilizer with the settings of its section. Raises ValueError where it refuses them."""
+    """Return the stabilizer with the settings of its section. Raises ValueError where it refuses them."""
     return kind(**section.model_dump(exclude={"enabled"}))
 
 
 def _docstrings(settings: type) -> dict[str, str]:
-    """The docstring below each field of a class."""
+    """Return the docstring below each field of a class."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
     assert isinstance(tree, ast.ClassDef)
     found = {}
@@ -150,7 +150,7 @@ class _Method(Section):
 
 
 def expand_switches(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the section with `sat: true` written out."""
+    """Return the values of the section with `sat: true` written out."""
     return {
         key: {"enabled": value} if key in SWITCHES and isinstance(value, bool) else value
         for key, value in values.items()
@@ -162,7 +162,8 @@ SWITCHES = tuple(key_of(kind) for kind in switches() if has_settings(kind))
 
 
 def outside_settings(method: MethodConfig) -> Stabilizer:
-    """The base that is not ours, with its settings out of method.settings. Raises ValueError where these do not fit."""
+    """Return the base that is not ours, with its settings out of method.settings. Raises ValueError where these do not
+    fit."""
     kind = find(method.base)
     assert kind is not None, "it has been looked for"
     section = section_of(kind)
@@ -173,7 +174,7 @@ def outside_settings(method: MethodConfig) -> Stabilizer:
 
 
 def _in_words(kind: type[Stabilizer], section: type[Section], detail: ErrorDetails) -> str:
-    """What is wrong with one of method.settings."""
+    """Return what is wrong with one of method.settings."""
     key = ".".join(["method", "settings", *map(str, detail["loc"])])
     if detail["type"] == "extra_forbidden":
         return f"{key} is no setting of {kind.name}, which has {', '.join(section.model_fields) or 'none'}"
@@ -245,7 +246,7 @@ else:
 
 
 def build_method(config: MethodConfig) -> Method:
-    """The objective that `config` describes. Whether it means something is objective.check_method's."""
+    """Return the objective that `config` describes. Whether it means something is objective.check_method's."""
     return compose(
         _base(config),
         [_beside(kind, getattr(config, key_of(kind))) for kind in switches() if _is_on(getattr(config, key_of(kind)))],
@@ -274,8 +275,8 @@ def _is_on(value: Any) -> bool:
 
 
 def expand_shorthands(source: Source) -> dict[str, Any]:
-    """The values of `source` with `method: sat-gspo-r3` and `method.sat: true` written out, so that files merge key
-    by key whichever way they say it."""
+    """Return the values of `source` with `method: sat-gspo-r3` and `method.sat: true` written out, so that files merge
+    key by key whichever way they say it."""
     values = dict(source.values)
     method = values.get("method")
     if isinstance(method, str):
@@ -300,8 +301,8 @@ def without_settings_of_another(values: dict[str, Any], over: Mapping[str, Any])
 
 
 def method_switches(name: str) -> dict[str, Any]:
-    """The section's values for the named method: its base with its variant, and what is switched on beside it; the
-    radii and the rest keep their own settings. Raises ValueError."""
+    """Return the section's values for the named method: its base with its variant, and what is switched on beside it;
+    the radii and the rest keep their own settings. Raises ValueError."""
     method = named_method(name)
     on = {
         key_of(kind): {"enabled": method.has(kind.name)} if has_settings(kind) else method.has(kind.name)
@@ -322,8 +323,8 @@ def _variant_keys(kind: type[Stabilizer]) -> list[str]:
 
 
 def unused_settings(config: MethodConfig) -> list[str]:
-    """A line for every stabilizer whose settings were changed though it is neither the base nor switched on, and for
-    every changed setting that the base's variant does not read."""
+    """Return a line for every stabilizer whose settings were changed though it is neither the base nor switched on, and
+    for every changed setting that the base's variant does not read."""
     lines = []
     for kind in (*bases(), *switches()):
         changed = _changed_settings(config, kind)
@@ -342,7 +343,7 @@ def unused_settings(config: MethodConfig) -> list[str]:
 
 
 def _changed_settings(config: MethodConfig, kind: type[Stabilizer]) -> list[str]:
-    """Names of the settings of its section that are not at their defaults."""
+    """Return the names of the settings of its section that are not at their defaults."""
     if not has_settings(kind):
         return []
     section, default = getattr(config, key_of(kind)), MethodConfig.model_fields[key_of(kind)].default
@@ -357,8 +358,9 @@ def _changed_settings(config: MethodConfig, kind: type[Stabilizer]) -> list[str]
 
 
 def method_in(values: Mapping[str, Any]) -> Method:
-    """The method of a `method` section as plain values, of a run folder perhaps of an older version: base, variant and
-    switches, all else at its default. A base that is unknown, or cannot be imported here, lends its name alone."""
+    """Return the method of a `method` section as plain values, of a run folder perhaps of an older version: base,
+    variant and switches, all else at its default. A base that is unknown, or cannot be imported here, lends its name
+    alone."""
     on = [kind() for kind in switches() if _is_on_in(values.get(key_of(kind)))]
     base = str(values.get("base", "?"))
     try:
@@ -376,5 +378,5 @@ def _is_on_in(value: Any) -> bool:
 
 
 def method_label(values: Mapping[str, Any]) -> str:
-    """A method as the paper writes it, such as `SAT-GSPO w/ R3`, from the `method` section as plain values."""
+    """Return a method as the paper writes it, such as `SAT-GSPO w/ R3`, from the `method` section as plain values."""
     return method_in(values).label

@@ -275,7 +275,7 @@ class ScoresConfig(Section):
     repeat."""
 
     def sizes(self, samples: int) -> list[int]:
-        """The k of an evaluation of `samples` a problem and repeat."""
+        """Return the k of an evaluation of `samples` a problem and repeat."""
         return [samples] if self.k is None else self.k
 
     def check(self, samples: int) -> None:

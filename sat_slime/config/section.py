@@ -46,7 +46,7 @@ OWN_TO_A_CELL = Mark.OWN_TO_A_CELL
 
 
 def marked(model: type[BaseModel], mark: Mark) -> frozenset[str]:
-    """The dotted keys of the settings and sections of `model` that bear `mark` themselves."""
+    """Return the dotted keys of the settings and sections of `model` that bear `mark` themselves."""
     return frozenset(_marked(model, mark))
 
 
@@ -59,7 +59,7 @@ def _marked(model: type[BaseModel], mark: Mark, prefix: str = "") -> Iterator[st
 
 
 def among(key: str, keys: Collection[str]) -> bool:
-    """Whether a dotted key is one of `keys`, or in a section that is."""
+    """Return whether a dotted key is one of `keys`, or in a section that is."""
     return key in keys or any(key.startswith(f"{section}.") for section in keys)
 
 
@@ -81,7 +81,7 @@ def kept_changes(old: BaseModel, new: BaseModel, also_kept: Collection[str] = ()
 
 
 def changed_settings(old: BaseModel, new: BaseModel) -> str | None:
-    """What is wrong with resuming a run of the settings `old` with those of `new`, or None."""
+    """Return what is wrong with resuming a run of the settings `old` with those of `new`, or None."""
     changed = kept_changes(old, new)
     if not changed:
         return None

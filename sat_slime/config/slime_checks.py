@@ -37,7 +37,8 @@ LARGEST_SEED = 2**32 - 1
 
 
 def slime_config_errors(config: SlimeConfig) -> list[str]:
-    """Everything for which the run would fail or be meaningless, as far as its settings show; empty when it can start.
+    """Return everything for which the run would fail or be meaningless, as far as its settings show; empty when it can
+    start.
 
     Flags of slime are held against its own list by plugin.launch.command.flag_errors.
     """
@@ -58,7 +59,7 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
 
 
 def slime_config_warnings(config: SlimeConfig) -> list[str]:
-    """What the run can live with and its owner should know."""
+    """Return what the run can live with and its owner should know."""
     method = build_method(config.method)
     return [
         *_quantile_scope(config, method),
@@ -88,7 +89,7 @@ def longest_sample(config: SlimeConfig) -> int:
 
 
 def uses_verifier(config: SlimeConfig) -> bool:
-    """Whether this package's verifier rewards the responses."""
+    """Return whether this package's verifier rewards the responses."""
     return bool(config.data.reward and config.data.reward.startswith("sat_slime.plugin.reward."))
 
 
@@ -96,7 +97,7 @@ def uses_verifier(config: SlimeConfig) -> bool:
 
 
 def not_on_slime(method: Method) -> str | None:
-    """Why slime cannot run a method that the embedded runtime can; None where it can."""
+    """Return why slime cannot run a method that the embedded runtime can; None where it can."""
     if method.step_constraint:
         return (
             f"{method.name}: TRPO's constraint compares distributions over the whole vocabulary before and after an "
@@ -119,8 +120,8 @@ def not_on_slime(method: Method) -> str | None:
 
 
 def needs_versions(method: Method) -> str | None:
-    """What a method needs that travels to slime's trainer with the versions of weights, in words; None where nothing
-    does."""
+    """Return what a method needs that travels to slime's trainer with the versions of weights, in words; None where
+    nothing does."""
     told = {"lags": "the lag of every token", "rewards": "the reward of every response"}
     needed = [words for need, words in told.items() if need in method.needs]
     return f"{method.name} needs {' and '.join(needed)}" if needed else None
@@ -282,7 +283,7 @@ def _some_prompt(context: int) -> int:
 
 
 def _cpu(config: SlimeConfig) -> Iterator[str]:
-    """The parts of slime for which there is no stand-in on a CPU."""
+    """Yield a fault for each part of slime for which there is no stand-in on a CPU."""
     train = config.train
     if config.cluster.device != "cpu":
         return
@@ -363,8 +364,8 @@ def _quantile_scope(config: SlimeConfig, method: Method) -> Iterator[str]:
 
 
 def _few_responses(config: SlimeConfig, method: Method) -> tuple[int, float] | None:
-    """How many full responses a micro-batch holds, and how many SAT's quantile needs, where they are too few: only
-    where |d| is one value per response do few responses make coarse quantiles."""
+    """Return how many full responses a micro-batch holds, and how many SAT's quantile needs, where they are too few:
+    only where |d| is one value per response do few responses make coarse quantiles."""
     sat = config.method.sat
     if not sat.enabled or method.ratio != "sequence":
         return None
@@ -440,7 +441,7 @@ def _checkpoints(config: SlimeConfig) -> Iterator[str]:
 
 
 def _multiple(number: int, lag: int) -> int:
-    """The multiple of `lag` that is nearest."""
+    """Return the multiple of `lag` that is nearest."""
     return max(1, round(number / lag)) * lag
 
 

@@ -258,17 +258,18 @@ WARNINGS = (
 
 
 def flag_rule_errors(config: SlimeConfig) -> list[str]:
-    """A line for every flag with which the run would fail, or be another than it says."""
+    """Return a line for every flag with which the run would fail, or be another than it says."""
     return [*_broken(config, ERRORS), *_engines(config), *_schedule(config)]
 
 
 def flag_rule_warnings(config: SlimeConfig) -> list[str]:
-    """A line for every flag of which the run's owner should know something."""
+    """Return a line for every flag of which the run's owner should know something."""
     return list(_broken(config, WARNINGS))
 
 
 def given_flag(config: SlimeConfig, *names: str) -> tuple[str, Any] | None:
-    """The key and value of the first of these flags that extra_args or model.architecture has; None if neither has."""
+    """Return the key and value of the first of these flags that extra_args or model.architecture has; None if neither
+    has."""
     for section, flags in (("extra_args", config.extra_args), ("model.architecture", config.model.architecture)):
         for name in names:
             if name in flags:
@@ -293,7 +294,7 @@ def _broken(config: SlimeConfig, rules: Sequence[Rule]) -> Iterator[str]:
 
 
 def _engines(config: SlimeConfig) -> Iterator[str]:
-    """The sizes of an engine that SGLang checks as it starts, or cuts requests by."""
+    """Yield the faults in sizes of an engine that SGLang checks as it starts, or cuts requests by."""
     rollout = config.rollout
     if (given := given_flag(config, "sglang-dp-size", "sglang-data-parallel-size")) and _above(1)(given[1]):
         key, ranks = given

@@ -40,7 +40,7 @@ class _Misfit:
 
 
 def layout_errors(config: SlimeConfig) -> list[str]:
-    """A line for everything that does not fit, with the nearest size that does."""
+    """Return a line for everything that does not fit, with the nearest size that does."""
     misfits = list(_misfits(config))
 
     @functools.cache
@@ -63,8 +63,8 @@ Together = Callable[[tuple[str, ...], frozenset[str]], str]
 
 
 def _remedy(config: SlimeConfig, misfit: _Misfit, misfits: list[_Misfit], together: Together) -> str:
-    """What to set so that the misfit is gone and no other comes: its own size, else another, else several of them.
-    Misfits between trainer and engines are mended apart."""
+    """Return what to set so that the misfit is gone and no other comes: its own size, else another, else several of
+    them. Misfits between trainer and engines are mended apart."""
     keys = ENGINES if misfit.key in ENGINES else TRAINING
     others = frozenset(other.kind for other in misfits if (other.key in ENGINES) != (misfit.key in ENGINES))
     own = [value for value in _sizes(config, misfit.key) if _fits(_changed(config, {misfit.key: value}), others)]
@@ -77,7 +77,7 @@ def _remedy(config: SlimeConfig, misfit: _Misfit, misfits: list[_Misfit], togeth
 
 
 def _together(config: SlimeConfig, keys: tuple[str, ...], others: frozenset[str]) -> str:
-    """What to set of several sizes, as few as possible."""
+    """Return what to set of several sizes, as few as possible."""
     for count in (1, 2, 3):
         for chosen in itertools.combinations(keys, count):
             for values in itertools.product(*(_sizes(config, key) for key in chosen)):
@@ -241,7 +241,7 @@ def _nodes(config: SlimeConfig) -> Iterator[_Misfit]:
 
 
 def _engines_fit_nodes(first_gpu: int, gpus: int, per_engine: int, node: int) -> bool:
-    """Whether each engine has its GPUs on one node, or on several whole ones."""
+    """Return whether each engine has its GPUs on one node, or on several whole ones."""
     starts = range(first_gpu, first_gpu + gpus, per_engine)
     if per_engine > node:
         return per_engine % node == 0 and all(start % node == 0 for start in starts)

@@ -122,7 +122,7 @@ def _read_file(path: Path) -> Source:
 def _mapping(
     loader: _Loader, node: yaml.MappingNode, path: KeyPath, origins: dict[KeyPath, str], file: str
 ) -> dict[str, Any]:
-    """The values below `node`; notes the line of each key in `origins`."""
+    """Return the values below `node`; notes the line of each key in `origins`."""
     values: dict[str, Any] = {}
     written: dict[str, int] = {}
     for key_node, _ in node.value:

@@ -82,7 +82,7 @@ class TokenBatch:
             )
 
     def has(self, need: Need) -> bool:
-        """Whether it holds what some methods read."""
+        """Return whether it holds what some methods read."""
         return (self.rollout_head if need == "heads" else getattr(self, need)) is not None
 
     def needed(self, need: Need) -> torch.Tensor:
@@ -111,19 +111,19 @@ class TokenBatch:
         return segment_sums(self.mask, self.lengths_tensor)
 
     def active_or_zero(self, values: torch.Tensor) -> torch.Tensor:
-        """(N,) or (N, k) the values, 0 on inactive tokens, whatever stood there; no gradient reaches those."""
+        """Return the values, (N,) or (N, k), 0 on inactive tokens, whatever stood there; no gradient reaches those."""
         if self.n_active == len(self.mask):
             return values
         mask = self.mask if values.dim() == 1 else self.mask[:, None]
         return torch.where(mask, values, torch.zeros((), dtype=values.dtype, device=values.device))
 
     def active_means(self, sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """0-dim means over active tokens from the 0-dim sums over them; 0 where no token is active."""
+        """Return the 0-dim means over active tokens from the 0-dim sums over them; 0 where no token is active."""
         means = torch.stack([value.to(self.log_probs.dtype) for value in sums.values()]) / max(self.n_active, 1)
         return dict(zip(sums, means.unbind(), strict=True))
 
     def promoted(self) -> TokenBatch:
-        """The batch in the dtype it is computed with: float64 where a log-prob is float64, else float32."""
+        """Return the batch in the dtype it is computed with: float64 where a log-prob is float64, else float32."""
         names = (*_COLUMNS, "rollout_head", "policy_head")
         tensors = {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
         dtype = torch.float64 if any(t.dtype == torch.float64 for t in tensors.values()) else torch.float32
@@ -133,10 +133,11 @@ class TokenBatch:
 
 
 def segment_sums(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """(responses,) float64 sums of the (N,) values of each response, from (responses,) lengths that add up to N."""
+    """Return the (responses,) float64 sums of the (N,) values of each response, from (responses,) lengths that add up to
+    N."""
     return torch.segment_reduce(values.double(), "sum", lengths=lengths, unsafe=True)
 
 
 def per_token(values: torch.Tensor, lengths: torch.Tensor, n_tokens: int) -> torch.Tensor:
-    """(N,) the (responses,) values, each repeated for the tokens of its response."""
+    """Return the (responses,) values, each repeated for the tokens of its response: (N,)."""
     return torch.repeat_interleave(values, lengths, output_size=n_tokens)

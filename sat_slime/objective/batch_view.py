@@ -137,7 +137,8 @@ class BatchView:
             )
 
     def _read_versions(self) -> tuple[int, ...]:
-        """How often the tensors were written to in place; those that are computed from others never should be."""
+        """Return how often the tensors were written to in place; those that are computed from others never should
+        be."""
         batch = self._batch
         given = (
             self.d,
@@ -168,7 +169,7 @@ class BatchView:
         return sequence_max(values, self._batch, self.group)
 
     def once(self, compute: Callable[[BatchView], torch.Tensor]) -> torch.Tensor:
-        """What a function makes of this view, computed at the first call."""
+        """Return what a function makes of this view, computed at the first call."""
         if compute not in self._once:
             self._once[compute] = compute(self)
         return self._once[compute]

@@ -92,5 +92,5 @@ def _check_denominator(method: Method, optimizer_steps_per_rollout: int) -> None
 
 
 def _moving_the_denominator(method: Method) -> list[str]:
-    """What is on that wants another denominator than the base."""
+    """Return what is on that wants another denominator than the base."""
     return [*method.engine_weights, *([method.proximal_policy.row.title] if method.proximal_policy else [])]

@@ -81,7 +81,8 @@ def policy_loss(
 
 
 def low_variance_kl(log_probs: torch.Tensor, ref_log_probs: torch.Tensor) -> torch.Tensor:
-    """(N,) estimate of KL(pi || ref) per token: e^x - 1 - x with x = log ref - log pi, at most 10 (slime's low_var_kl).
+    """Return the (N,) estimate of KL(pi || ref) per token: e^x - 1 - x with x = log ref - log pi, at most 10 (slime's
+    low_var_kl).
 
     Zero gradient where it is cut at 10.
     """
@@ -96,7 +97,7 @@ def response_mean_weights(
     n_responses: int,
     group: torch.distributed.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """(N,) float64 1 / (n_responses * active tokens of the response): mean over responses of their token means.
+    """Return the (N,) float64 1 / (n_responses * active tokens of the response): mean over responses of their token means.
 
     Args:
         mask: (N,) bool.
@@ -113,5 +114,5 @@ def response_mean_weights(
 
 
 def token_mean_weights(mask: torch.Tensor, n_tokens: int) -> torch.Tensor:
-    """(N,) float64 1 / n_tokens on active tokens, n_tokens those of the whole batch: mean over tokens."""
+    """Return the (N,) float64 1 / n_tokens on active tokens, n_tokens those of the whole batch: mean over tokens."""
     return mask.double() / max(n_tokens, 1)

@@ -128,7 +128,7 @@ class Method:
         return self.judge is not None and self.judge.scope == "step"
 
     def has(self, name: str) -> bool:
-        """Whether a stabilizer of that name is among its own."""
+        """Return whether a stabilizer of that name is among its own."""
         return any(one.name == name for one in self.stabilizers)
 
     def _all(self, kind: type[Kind]) -> tuple[Kind, ...]:
@@ -226,16 +226,16 @@ class Method:
         return next((one.no_op_at_ratio_one for one in self.stabilizers if one.no_op_at_ratio_one), "")
 
     def without(self, *names: str) -> Method:
-        """The method without these stabilizers, and with the denominator that it needs then."""
+        """Return the method without these stabilizers, and with the denominator that it needs then."""
         kept = [one for one in self.stabilizers if one.name not in names]
         return compose(kept[0], kept[1:], trust_region=self.trust_region)
 
     def called_by(self, name: str) -> Method:
-        """The method under another name of its base."""
+        """Return the method under another name of its base."""
         return replace(self, called=name)
 
     def on(self, base: str) -> Method:
-        """What it is made of, on another base. Raises ValueError as compose_method."""
+        """Return what it is made of, on another base. Raises ValueError as compose_method."""
         return compose(_base(base), self.stabilizers[1:], trust_region=self.trust_region)
 
 
@@ -246,7 +246,7 @@ def compose(
     denominator: Denominator | None = None,
     trust_region: Clip | None = Clip(),
 ) -> Method:
-    """The method that is built on `base`, with others beside it in whatever order.
+    """Return the method that is built on `base`, with others beside it in whatever order.
 
     Args:
         denominator: unset, what the method needs: rollout; with a weight that carries mu (TIS, IcePop's), trainer, and
@@ -268,7 +268,7 @@ def _usual_denominator(method: Method) -> Denominator:
 
 
 def compose_method(base: str, *, denominator: Denominator | None = None, **switched: bool) -> Method:
-    """A base with the switches of a configuration (sat, tis, r3, topp), all with their defaults;
+    """Return a base with the switches of a configuration (sat, tis, r3, topp), all with their defaults;
     `dataclasses.replace` sets anything finer. Combinations are not judged here: see check_method.
 
     Raises:
@@ -282,7 +282,7 @@ def compose_method(base: str, *, denominator: Denominator | None = None, **switc
 
 
 def _base(name: str) -> Stabilizer:
-    """A base with its default settings, those of its variant in `NAME-VARIANT` set."""
+    """Return a base with its default settings, those of its variant in `NAME-VARIANT` set."""
     stem, variant = (name, "") if "-" not in name or name in STABILIZERS else name.rsplit("-", 1)
     kind = find(stem)
     variants = {one.name: one.settings for one in kind.variants} if kind else {}
@@ -293,7 +293,7 @@ def _base(name: str) -> Stabilizer:
 
 
 def base_names() -> list[str]:
-    """Names of the bases, in the order of the paper's table, each before its variants."""
+    """Return the names of the bases, in the order of the paper's table, each before its variants."""
     return [name for kind in bases() for name in (kind.name, *(f"{kind.name}-{one.name}" for one in kind.variants))]
 
 
@@ -330,14 +330,15 @@ _METHODS = {method.name: method for method in (*PAPER_METHODS, *_OTHERS)}
 
 
 def method_names() -> list[str]:
-    """The paper's thirteen in its order, the other bases, each suffix on grpo. named_method knows any composition."""
+    """Return the paper's thirteen in its order, the other bases, each suffix on grpo. named_method knows any
+    composition."""
     return list(_METHODS)
 
 
 def named_method(name: str) -> Method:
-    """The method of that name, such as `sat-gspo-r3`, with the paper's settings: one of method_names, or any base, ours
-    or a dotted path, with `sat-` before it and the suffixes behind it in their order, such as `-tis-r3`. Suffixes
-    without a base stand beside grpo: `mis-geo` is `grpo-mis-geo`.
+    """Return the method of that name, such as `sat-gspo-r3`, with the paper's settings: one of method_names, or any
+    base, ours or a dotted path, with `sat-` before it and the suffixes behind it in their order, such as `-tis-r3`.
+    Suffixes without a base stand beside grpo: `mis-geo` is `grpo-mis-geo`.
 
     Raises:
         ValueError: the name is unknown; names the nearest known one.

@@ -27,7 +27,7 @@ def mismatch_metrics(
     checkpoint_log_probs: torch.Tensor | None = None,
     group: torch.distributed.ProcessGroup | None = None,
 ) -> dict[str, float]:
-    """The mismatch d = log pi - log mu over the active tokens of an optimizer step, exact across ranks.
+    """Measure the mismatch d = log pi - log mu over the active tokens of an optimizer step, exact across ranks.
 
     mismatch/d_pi is mean |d| (Eq. mismatch-metric), of the token ratio for every method; q50, q90, q99 and max are of
     |d|; k3_kl is mean(e^d - 1 - d), the low-variance estimate of KL(mu || pi) on samples of mu; ess is

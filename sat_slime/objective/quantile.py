@@ -71,8 +71,8 @@ def _counts(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) 
 def longest_prefix_end(
     values: torch.Tensor, mean: float, group: torch.distributed.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """The largest of the values up to which, in ascending order, their mean is at most `mean`; equal values are taken
-    together or not at all. 0 where not even the smallest ones fit, or there are none.
+    """Return the largest of the values up to which, in ascending order, their mean is at most `mean`; equal values are
+    taken together or not at all. 0 where not even the smallest ones fit, or there are none.
 
     Args:
         values: (n,) not negative, float32 or float64.
@@ -115,7 +115,7 @@ def longest_prefix_end(
 
 
 def _largest(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) -> torch.Tensor:
-    """The largest of the values of all ranks, none of them negative; 0 where there is none."""
+    """Return the largest of the values of all ranks, none of them negative; 0 where there is none."""
     largest = values.amax() if len(values) else values.new_zeros(())
     if group is not None:
         torch.distributed.all_reduce(largest, op=torch.distributed.ReduceOp.MAX, group=group)

@@ -8,7 +8,7 @@ import torch
 
 
 def gather(part: Any, group: torch.distributed.ProcessGroup | None) -> list[Any]:
-    """The small object of every rank, in rank order."""
+    """Return the small object of every rank, in rank order."""
     if group is None:
         return [part]
     parts: list[Any] = [None] * torch.distributed.get_world_size(group)
@@ -17,7 +17,7 @@ def gather(part: Any, group: torch.distributed.ProcessGroup | None) -> list[Any]
 
 
 def sum_of_ranks(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) -> torch.Tensor:
-    """The sum over the group's ranks, whose gradients are summed over them on the way back."""
+    """Return the sum over the group's ranks, whose gradients are summed over them on the way back."""
     if group is None:
         return values
     from torch.distributed.nn.functional import all_reduce

@@ -32,7 +32,7 @@ MAX_LOG = 1000.0
 
 
 def denominator_log_probs(denominator: Denominator, batch: TokenBatch) -> torch.Tensor:
-    """(N,) log-probs of the denominator, detached.
+    """Return the (N,) log-probs of the denominator, detached.
 
     `trainer` without proximal_log_probs is the training forward itself, detached: the ratio is 1, which is exact at
     one optimizer step per rollout and spares a forward pass.
@@ -46,8 +46,8 @@ def denominator_log_probs(denominator: Denominator, batch: TokenBatch) -> torch.
 
 
 def proximal_log_probs(denominator: Denominator, batch: TokenBatch) -> torch.Tensor:
-    """(N,) log-probs of pi_proximal, the trainer's policy that TIS, IcePop and KPop hold against mu, detached: the
-    denominator where that is not mu, else the policy in training.
+    """Return the (N,) log-probs of pi_proximal, the trainer's policy that TIS, IcePop and KPop hold against mu, detached:
+    the denominator where that is not mu, else the policy in training.
 
     Raises:
         ValueError: denominator `checkpoint` without proximal_log_probs.
@@ -69,20 +69,20 @@ def proximal_log_probs(denominator: Denominator, batch: TokenBatch) -> torch.Ten
 def log_ratio(
     ratio: Ratio, denominator: Denominator, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """(N,) d = log r (Eq. ratio-def, Eq. gspo-ratio), with gradient; 0 on inactive tokens."""
+    """Return the (N,) d = log r (Eq. ratio-def, Eq. gspo-ratio), with gradient; 0 on inactive tokens."""
     token = batch.active_or_zero(batch.log_probs - denominator_log_probs(denominator, batch))
     return token if ratio == "token" else sequence_mean(token, batch, group)
 
 
 def bounded_ratio(log_ratio: torch.Tensor) -> torch.Tensor:
-    """(N,) r = e^d, saturated at e^MAX_LOG_RATIO."""
+    """Return the (N,) r = e^d, saturated at e^MAX_LOG_RATIO."""
     return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
 
 
 def sequence_mean(
     values: torch.Tensor, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """(N,) mean over the active tokens of each response, broadcast to them; 0 on inactive tokens.
+    """Return the (N,) mean over the active tokens of each response, broadcast to them; 0 on inactive tokens.
 
     Sums are taken in float64, so that neither long responses nor the way a response is split over context-parallel
     ranks shows in the result. The gradient is that of the sum of all ranks' losses.
@@ -97,8 +97,8 @@ def sequence_mean(
 def sequence_sum(
     values: torch.Tensor, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """(N,) sum over the active tokens of each response, broadcast to them; 0 on inactive tokens. Sums are taken in
-    float64, as those of sequence_mean."""
+    """Return the (N,) sum over the active tokens of each response, broadcast to them; 0 on inactive tokens. Sums are taken
+    in float64, as those of sequence_mean."""
     lengths = batch.lengths_tensor
     with torch.no_grad():
         sums = sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group).to(values.dtype)
@@ -108,7 +108,7 @@ def sequence_sum(
 def sequence_max(
     values: torch.Tensor, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """(N,) largest value at the active tokens of each response, broadcast to them; 0 on inactive tokens."""
+    """Return the (N,) largest value at the active tokens of each response, broadcast to them; 0 on inactive tokens."""
     lengths = batch.lengths_tensor
     with torch.no_grad():
         low = torch.where(batch.mask, values, -torch.inf)
@@ -119,5 +119,5 @@ def sequence_max(
 
 
 def response_lengths(batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
-    """(responses,) float64: active tokens of each response, over the ranks that share it."""
+    """Return the (responses,) float64: active tokens of each response, over the ranks that share it."""
     return sum_of_ranks(batch.active_lengths, group)

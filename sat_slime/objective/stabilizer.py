@@ -39,9 +39,9 @@ class Row:
     formula: str
     source: str
     """Labels of the equations in the paper, and where our defaults come from if not from there."""
-    needs: str
+    needs: str = "rollout log-probs"
     """What the runtime has to give it."""
-    excludes: str
+    excludes: str = "nothing"
     """What it cannot be combined with, and why."""
 
 
@@ -111,7 +111,7 @@ class Stabilizer:
 
     @classmethod
     def prefix(cls) -> str:
-        """What the names of its metrics begin with."""
+        """Return what the names of its metrics begin with."""
         return cls.name.replace("-", "_")
 
     @property
@@ -182,11 +182,11 @@ class Gate(Stabilizer):
     family = "gate"
 
     def factor(self, batch: BatchView) -> torch.Tensor:
-        """(N,) 0 on the tokens that it drops, 1 (or their weight) on the others. Runs without gradient."""
+        """Return 0 on the tokens that it drops, 1 (or their weight) on the others, (N,). Runs without gradient."""
         raise NotImplementedError
 
     def measured(self, batch: BatchView) -> dict[str, torch.Tensor]:
-        """0-dim metrics besides that share."""
+        """Return the 0-dim metrics besides that share."""
         return {}
 
 
@@ -196,11 +196,11 @@ class Weight(Stabilizer):
     family = "weight"
 
     def factor(self, batch: BatchView) -> torch.Tensor:
-        """(N,) weights. Runs without gradient."""
+        """Return the (N,) weights. Runs without gradient."""
         raise NotImplementedError
 
     def sums(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-        """0-dim sums over the tokens, 0 on inactive ones, whose means are its metrics."""
+        """Return the 0-dim sums over the tokens, 0 on inactive ones, whose means are its metrics."""
         return {f"{self.prefix()}/weight": weights.sum()}
 
 
@@ -212,12 +212,12 @@ class Judge(Stabilizer):
     """Tokens that the threshold is taken over: one micro-batch, or the whole optimizer step on all ranks."""
 
     def scores(self, batch: BatchView) -> torch.Tensor:
-        """(n,) scores of the tokens that count, not negative."""
+        """Return the (n,) scores of the tokens that count, not negative."""
         raise NotImplementedError
 
     def threshold_of(self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
-        """0-dim threshold of this rank's (n,) scores. The same on all ranks of `group`, for a number of bytes that does
-        not depend on n."""
+        """Return the 0-dim threshold of this rank's (n,) scores. The same on all ranks of `group`, for a number of bytes
+        that does not depend on n."""
         raise NotImplementedError
 
 
@@ -244,11 +244,11 @@ class Replacement(Stabilizer):
     no_interval = "surrogate replaces the clip"
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
-        """(N,) S, with its gradient through what `policy` holds."""
+        """Return the (N,) S, with its gradient through what `policy` holds."""
         raise NotImplementedError
 
     def sums(self, batch: BatchView) -> dict[str, torch.Tensor]:
-        """0-dim sums over the active tokens, whose means are its metrics. Runs without gradient."""
+        """Return the 0-dim sums over the active tokens, whose means are its metrics. Runs without gradient."""
         return {}
 
 
@@ -263,7 +263,7 @@ class Penalty(Replacement):
         return self.surrogate(policy.ratio, batch)
 
     def surrogate(self, ratio: torch.Tensor, batch: BatchView) -> torch.Tensor:
-        """(N,) S, with its gradient through the (N,) ratio r."""
+        """Return the (N,) S, with its gradient through the (N,) ratio r."""
         raise NotImplementedError
 
 
@@ -277,7 +277,7 @@ class Score(Replacement):
     no_interval = "score form takes no gradient away at the end of an interval"
 
     def weight(self, batch: BatchView) -> torch.Tensor:
-        """(N,) w. Runs without gradient."""
+        """Return the (N,) w. Runs without gradient."""
         raise NotImplementedError
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
@@ -311,7 +311,7 @@ class StepConstraint(Stabilizer):
     def stands(
         self, before: torch.Tensor, after: torch.Tensor, group: torch.distributed.ProcessGroup | None = None
     ) -> bool:
-        """Whether an optimizer step may stand.
+        """Return whether an optimizer step may stand.
 
         Args:
             before, after: (N,) divergence from mu at this rank's states under the weights before and after the step.
@@ -329,7 +329,7 @@ class ProximalPolicy(Stabilizer):
     """What the denominator is called."""
 
     def log_probs(self, log_pi: torch.Tensor, log_mu: torch.Tensor, lags: torch.Tensor) -> torch.Tensor:
-        """(N,) log-probs of the denominator. Runs without gradient.
+        """Return the (N,) log-probs of the denominator. Runs without gradient.
 
         Args:
             log_pi: (N,) of the policy in training.
@@ -346,7 +346,7 @@ class StepScale(Stabilizer):
     place = "suffix"
 
     def scale(self, log_weights: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> dict[str, float]:
-        """The factor, as `NAME/scale`, and what else it measures.
+        """Return the factor, as `NAME/scale`, and what else it measures.
 
         Args:
             log_weights: (responses,) log of prod pi_proximal / mu over the active tokens of each response of this rank.

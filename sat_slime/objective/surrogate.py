@@ -35,7 +35,8 @@ def policy_surrogate(
     quantile: torch.Tensor | float | None = None,
     d: torch.Tensor | None = None,
 ) -> Surrogate:
-    """The sampled surrogate S of each token (Eqs. ppo-objective, satrloss, app-spo, app-drpo), times gates and weights.
+    """Return the sampled surrogate S of each token (Eqs. ppo-objective, satrloss, app-spo, app-drpo), times gates and
+    weights.
 
     Args:
         method: the objective.
@@ -90,7 +91,7 @@ def policy_surrogate(
 
 
 def supply_proximal(method: Method, batch: TokenBatch) -> TokenBatch:
-    """The batch with the denominator that the method makes up from it (A-3PO), where it does.
+    """Return the batch with the denominator that the method makes up from it (A-3PO), where it does.
 
     Raises:
         ValueError: the batch lacks what that reads.
@@ -110,8 +111,8 @@ def threshold_scores(
     group: torch.distributed.ProcessGroup | None = None,
     d: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """(n,) detached scores of the tokens by which the method's judge takes its threshold: SAT's staleness |d| (Eq.
-    satr-d), of the token or of its response; M2PO's d^2 of outward tokens.
+    """Return the (n,) detached scores of the tokens by which the method's judge takes its threshold: SAT's staleness |d|
+    (Eq. satr-d), of the token or of its response; M2PO's d^2 of outward tokens.
 
     For scope `step`: a pass without gradient collects them from every micro-batch, and
     `method.judge.threshold_of(scores, group=data-parallel ranks)` of them all is `quantile` of policy_surrogate.
@@ -143,12 +144,12 @@ def _policy_terms(batch: TokenBatch, d: torch.Tensor) -> PolicyTerms:
 
 
 def _inside(r: torch.Tensor, clip: Clip) -> torch.Tensor:
-    """(N,) bool: the ratios in PPO's own interval, to whose tokens the base leaves their gradient."""
+    """Return the (N,) bool: the ratios in PPO's own interval, to whose tokens the base leaves their gradient."""
     return (r >= 1 - clip.eps_low) & (r <= 1 + clip.eps_high)
 
 
 def _threshold(method: Method, view: BatchView, known: torch.Tensor | float | None) -> torch.Tensor | None:
-    """0-dim threshold of the method's judge; None where it has none."""
+    """Return the 0-dim threshold of the method's judge; None where it has none."""
     if method.judge is None:
         return None
     if known is not None:
@@ -167,7 +168,7 @@ def _own_metrics(instead: Replacement, batch: TokenBatch, view: BatchView) -> di
 def _gates_and_weights(
     method: Method, batch: TokenBatch, view: BatchView
 ) -> tuple[torch.Tensor | None, dict[str, torch.Tensor]]:
-    """(N,) product of the gates and the weights, and their metrics; None where the method has neither."""
+    """Return the (N,) product of the gates and the weights, and their metrics; None where the method has neither."""
     factor: torch.Tensor | None = None
     metrics: dict[str, torch.Tensor] = {}
     with torch.no_grad():

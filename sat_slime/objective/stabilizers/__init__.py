@@ -59,7 +59,7 @@ MODULES = (
 
 
 def stabilizer_in(module: ModuleType) -> type[Stabilizer]:
-    """The stabilizer that a module defines. Raises ValueError where it defines none, or several."""
+    """Return the stabilizer that a module defines. Raises ValueError where it defines none, or several."""
     found = [
         value
         for value in vars(module).values()
@@ -84,7 +84,7 @@ _OUTSIDE: dict[str, type[Stabilizer]] = {}
 
 
 def stabilizer_at(path: str) -> type[Stabilizer]:
-    """The stabilizer of a module outside this package, such as `my_package.my_module`.
+    """Return the stabilizer of a module outside this package, such as `my_package.my_module`.
 
     Raises:
         ValueError: the module cannot be imported, or holds no base; says what to do.
@@ -117,7 +117,7 @@ _COMPUTED_BY: dict[type[Stabilizer], str] = {
 
 
 def _fault(kind: type[Stabilizer]) -> str:
-    """What keeps a class that is not ours from being a base, with the remedy; empty where nothing does."""
+    """Return what keeps a class that is not ours from being a base, with the remedy; empty where nothing does."""
     if kind.place != "base":
         return " stands beside a base, and is none: leave `place` out"
     name = getattr(kind, "name", "")
@@ -143,7 +143,7 @@ def _fault(kind: type[Stabilizer]) -> str:
 
 
 def imported() -> tuple[str, ...]:
-    """Dotted paths of the stabilizers outside this package that were asked for."""
+    """Return the dotted paths of the stabilizers outside this package that were asked for."""
     return tuple(_OUTSIDE)
 
 
@@ -153,27 +153,28 @@ def forget_those_outside() -> None:
 
 
 def known() -> tuple[type[Stabilizer], ...]:
-    """The stabilizers of this package, and those outside it that were asked for."""
+    """Return the stabilizers of this package, and those outside it that were asked for."""
     return (*STABILIZERS.values(), *_OUTSIDE.values())
 
 
 def find(name: str) -> type[Stabilizer] | None:
-    """The stabilizer of that name, or at that dotted path. None: there is none. Raises ValueError as stabilizer_at."""
+    """Return the stabilizer of that name, or at that dotted path. None: there is none. Raises ValueError as
+    stabilizer_at."""
     return stabilizer_at(name) if "." in name else STABILIZERS.get(name)
 
 
 def bases() -> list[type[Stabilizer]]:
-    """The stabilizers that a method can be built on."""
+    """Return the stabilizers that a method can be built on."""
     return [kind for kind in STABILIZERS.values() if kind.place == "base"]
 
 
 def switches() -> list[type[Stabilizer]]:
-    """The stabilizers that are switched on beside a base."""
+    """Return the stabilizers that are switched on beside a base."""
     return [kind for kind in STABILIZERS.values() if kind.place != "base"]
 
 
 def rows() -> dict[str, Row]:
-    """The table of the design space, by the name of a part of a method."""
+    """Return the table of the design space, by the name of a part of a method."""
     table: dict[str, Row] = {}
     for name, kind in STABILIZERS.items():
         if "row" in vars(kind):  # GRPO's is PPO's

@@ -36,20 +36,19 @@ class CPGD(Replacement):
             "π_den the denominator"
         ),
         source="arXiv 2505.12504, as LightRFT has it",
-        needs="rollout log-probs",
         excludes="SAT (undefined on an interval of this kind)",
     )
     metrics = (Metric("cpgd/held", "share", "Tokens that CPGD holds at the end of its interval."),)
     style = Style("black", "-", "h")
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
-        """A log pi inside the interval, a constant beyond it."""
+        """Return A log pi inside the interval, a constant beyond it."""
         log_denominator = (policy.log_pi - policy.d).detach()
         up, down = policy.d.clamp(max=math.log1p(self.eps)), policy.d.clamp(min=math.log1p(-self.eps))
         return batch.advantages * (log_denominator + torch.where(batch.advantages > 0, up, down))
 
     def sums(self, batch: BatchView) -> dict[str, torch.Tensor]:
-        """The number of tokens that are held."""
+        """Return the number of tokens that are held."""
         upper = (batch.advantages > 0) & (batch.d > math.log1p(self.eps))
         lower = (batch.advantages < 0) & (batch.d < math.log1p(-self.eps))
         return {"cpgd/held": (batch.mask & (upper | lower)).sum()}

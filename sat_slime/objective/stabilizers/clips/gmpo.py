@@ -37,20 +37,19 @@ class GMPO(Replacement):
             "Ā the response's mean A"
         ),
         source="arXiv 2507.20673; ε is that of verl's recipe",
-        needs="rollout log-probs",
         excludes="SAT (undefined on an interval of this kind)",
     )
     metrics = (Metric("gmpo/held", "share", "Tokens that GMPO holds at the end of its interval."),)
     style = Style("black", "-", "p")
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
-        """A exp(mean c), at every token of the response; a token beyond its end adds a constant to the mean."""
+        """Return A exp(mean c), at every token of the response; a token beyond its end adds a constant to the mean."""
         up, down = policy.d.clamp(max=self.eps_high), policy.d.clamp(min=-self.eps_low)
         held = torch.where(batch.advantages > 0, up, torch.where(batch.advantages < 0, down, 0.0))
         return batch.sequence_mean(batch.advantages) * bounded_ratio(batch.sequence_mean(held))
 
     def sums(self, batch: BatchView) -> dict[str, torch.Tensor]:
-        """The number of tokens that are held."""
+        """Return the number of tokens that are held."""
         upper = (batch.advantages > 0) & (batch.d > self.eps_high)
         lower = (batch.advantages < 0) & (batch.d < -self.eps_low)
         return {"gmpo/held": (batch.mask & (upper | lower)).sum()}

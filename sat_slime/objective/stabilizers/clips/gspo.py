@@ -22,7 +22,5 @@ class GSPO(Clipping):
         direction="asymmetric",
         formula="S = min(ρ A, clip(ρ, 1 − ε_low, 1 + ε_high) A),  ρ = exp(mean over the response of log r)",
         source="Eqs. gspo-ratio, app-gspo, app-gspo-loss",
-        needs="rollout log-probs",
-        excludes="nothing",
     )
     style = Style("black", "-", "s")

@@ -38,8 +38,6 @@ class PPO(Clipping):
         direction="asymmetric",
         formula="S = min(r A, clip(r, 1 − ε_low, 1 + ε_high) A)",
         source="Eqs. ppo-objective, app-ppo-mask",
-        needs="rollout log-probs",
-        excludes="nothing",
     )
     style = Style("black", "-", "v")
 
@@ -52,7 +50,7 @@ def base_radii(clip: Clip | None) -> tuple[float, float]:
 def clipped_surrogate(
     r: torch.Tensor, A: torch.Tensor, eps_low: float | torch.Tensor, eps_high: float | torch.Tensor
 ) -> torch.Tensor:
-    """(N,) S = min(r A, clip(r, 1 - eps_low, 1 + eps_high) A) (Eqs. ppo-objective, satrloss).
+    """Return the (N,) S = min(r A, clip(r, 1 - eps_low, 1 + eps_high) A) (Eqs. ppo-objective, satrloss).
 
     Args:
         r: (N,) ratios, with gradient.
@@ -63,18 +61,18 @@ def clipped_surrogate(
 
 
 def is_cut(S: torch.Tensor, r: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
-    """(N,) bool: the tokens whose gradient the interval takes away, clip(r) A < r A."""
+    """Return the (N,) bool: the tokens whose gradient the interval takes away, clip(r) A < r A."""
     return S.detach() < r.detach() * A
 
 
 def cut_counts(cut: torch.Tensor, A: torch.Tensor) -> dict[str, torch.Tensor]:
-    """0-dim counts of the tokens that are cut: all of them, those with advantage above 0 and those below."""
+    """Return the 0-dim counts of the tokens that are cut: all of them, those with advantage above 0 and those below."""
     return {"clip/fraction": cut.sum(), "clip/upper": (cut & (A > 0)).sum(), "clip/lower": (cut & (A < 0)).sum()}
 
 
 def dual_clip(dual: float, values: torch.Tensor, advantages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(N,) max(S, dual A) where A < 0, which bounds what a token with a huge ratio and a negative advantage can weigh;
-    and the (N,) bool tokens that it holds."""
+    """Return the (N,) max(S, dual A) where A < 0, which bounds what a token with a huge ratio and a negative advantage can
+    weigh; and the (N,) bool tokens that it holds."""
     bound = dual * advantages
     held = torch.where(advantages < 0, torch.maximum(values, bound), values)
     return held, (advantages < 0) & (values.detach() < bound)

@@ -77,11 +77,11 @@ class SAT(TrustRegion, Judge):
     )
 
     def scores(self, batch: BatchView) -> torch.Tensor:
-        """(n,) staleness of the active tokens."""
+        """Return the (n,) staleness of the active tokens."""
         return self.staleness(batch)[batch.mask]
 
     def staleness(self, batch: BatchView) -> torch.Tensor:
-        """(N,) what the quantile is taken of and the gate opens by: |d| (Eq. satr-d), or |pi - denominator|."""
+        """Return the (N,) what the quantile is taken of and the gate opens by: |d| (Eq. satr-d), or |pi - denominator|."""
         if self.score == "log_ratio":
             return batch.d.abs()
         pi, denominator = (log_probs.clamp(max=0.0).exp() for log_probs in (batch.log_pi, batch.log_denominator))
@@ -137,7 +137,7 @@ def radii(clip: Clip, c_low: torch.Tensor, c_high: torch.Tensor) -> tuple[torch.
 def sat_metrics(
     clip: Clip, view: BatchView, batch: TokenBatch, c_low: torch.Tensor, c_high: torch.Tensor, newly: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """0-dim sat/* of a micro-batch (Table monitor).
+    """Return the 0-dim sat/* of a micro-batch (Table monitor).
 
     Args:
         newly: (N,) bool: tokens whose gradient SAT removed and its base would have kept.
@@ -159,7 +159,8 @@ def sat_metrics(
 def scope_is_too_small(
     sat: SAT, ratio: Ratio, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """0-dim: 1.0 where the quantile's scope is so small that the gate may be bound to stay shut (`scope_too_small`)."""
+    """Return the 0-dim: 1.0 where the quantile's scope is so small that the gate may be bound to stay shut
+    (`scope_too_small`)."""
     if ratio == "token" and group is None:
         n_active, largest = batch.n_active, 1
     else:
@@ -171,7 +172,7 @@ def scope_is_too_small(
 
 
 def scope_too_small(alpha: float, n_active: int, largest_unit: int) -> bool:
-    """Whether the gate is bound to stay shut when the stalest unit is the largest one.
+    """Return whether the gate is bound to stay shut when the stalest unit is the largest one.
 
     A unit is the set of tokens that share one d: a token (largest_unit 1), or a response under the sequence ratio. At
     most n - ceil(alpha n) tokens lie strictly above q, so a unit of more tokens than that ties with q instead.

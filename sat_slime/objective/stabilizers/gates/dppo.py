@@ -34,8 +34,6 @@ class DPPO(Gate):
         direction="asymmetric",
         formula="S M,  M = 1{sign(A (r − 1)) ≤ 0  ∨  μ |r − 1| ≤ δ},  r = π / μ",
         source="Eqs. app-bintv, app-dppo-mask",
-        needs="rollout log-probs",
-        excludes="nothing",
     )
     variants = (
         Variant(
@@ -55,8 +53,6 @@ class DPPO(Gate):
                     "Eq. app-dppo-mask with the Bernoulli KL of Eq. app-kpop in place of D_TV, the variant of DPPO's "
                     "own paper; δ is that of public code (verl, SkyRL)"
                 ),
-                needs="rollout log-probs",
-                excludes="nothing",
             ),
             marker="<",
         ),

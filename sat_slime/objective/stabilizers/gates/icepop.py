@@ -33,8 +33,6 @@ class IcePop(Gate):
         direction="symmetric",
         formula="S M,  M = 1{low ≤ k ≤ high},  k = π_proximal / μ",
         source="Eq. app-icepop, as the binary mask; the range is the usual one of public code",
-        needs="rollout log-probs",
-        excludes="nothing",
     )
     variants = (
         Variant(
@@ -49,7 +47,6 @@ class IcePop(Gate):
                 direction="symmetric",
                 formula="S M,  M = k 1{low ≤ k ≤ high},  k = π_proximal / μ",
                 source="Eq. app-icepop; the range is the usual one of public code",
-                needs="rollout log-probs",
                 excludes="TIS, and denominator rollout: π / μ would count twice",
             ),
             marker="d",

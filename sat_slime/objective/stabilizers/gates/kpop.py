@@ -28,8 +28,6 @@ class KPop(Gate):
         direction="symmetric",
         formula="S M,  M = 1{KL(π‖μ) ≤ φ} 1{KL(μ‖π) ≤ φ},  KL(p‖q) = p log(p/q) + (1 − p) log((1 − p)/(1 − q))",
         source="Eq. app-kpop; φ is our choice, the smaller of two (0.1, 2.0) in public examples",
-        needs="rollout log-probs",
-        excludes="nothing",
     )
     style = Style("sky", (0, (6, 1)), "P")
 
@@ -41,8 +39,8 @@ class KPop(Gate):
 
 
 def bernoulli_kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
-    """KL(Bernoulli(p) || Bernoulli(q)) from log p and log q: what a sampled token says of two distributions, that it was
-    drawn or another one (Eq. app-kpop). Never negative, which rounding alone would not grant."""
+    """KL(Bernoulli(p) || Bernoulli(q)) from log p and log q (Eq. app-kpop): what a sampled token says of two
+    distributions, that it was drawn or another one. Never negative, which rounding alone would not grant."""
     log_p, log_q = log_p.clamp(max=0.0), log_q.clamp(max=0.0)
     p, one_minus_p, one_minus_q = log_p.exp(), -log_p.expm1(), -log_q.expm1()
     chosen = torch.where(p > 0, p * (log_p - log_q), 0.0)

@@ -35,7 +35,6 @@ class M2PO(Gate, Judge):
             "the others is ≤ τ; else 1,  r = π / μ"
         ),
         source="arXiv 2510.01161, Algorithm 1; tokens of equal d² are kept together or not at all",
-        needs="rollout log-probs",
         excludes="SAT and clips, which it replaces; a weight π / μ, which it carries itself",
     )
     denominators = ("rollout",)
@@ -43,11 +42,11 @@ class M2PO(Gate, Judge):
     metrics = (Metric("m2po/largest", "nats²", "The largest d² of an outward token that is kept.", "max"),)
 
     def scores(self, batch: BatchView) -> torch.Tensor:
-        """(n,) d^2 of the outward tokens, and whatever is NaN, so that the threshold tells it."""
+        """Return the (n,) d^2 of the outward tokens, and whatever is NaN, so that the threshold tells it."""
         return batch.d[_outward(batch) | batch.d.isnan()].square()
 
     def threshold_of(self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
-        """The largest d^2 up to which, in ascending order, the mean is at most the setting `threshold`."""
+        """Return the largest d^2 up to which, in ascending order, the mean is at most the setting `threshold`."""
         return longest_prefix_end(scores, self.threshold, group)
 
     def factor(self, batch: BatchView) -> torch.Tensor:
@@ -59,5 +58,5 @@ class M2PO(Gate, Judge):
 
 
 def _outward(batch: BatchView) -> torch.Tensor:
-    """(N,) bool: active tokens whose update leads away from mu, A d > 0."""
+    """Return the (N,) bool: active tokens whose update leads away from mu, A d > 0."""
     return batch.mask & (torch.sign(batch.advantages) * torch.sign(batch.d) > 0)

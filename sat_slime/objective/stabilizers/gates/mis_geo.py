@@ -34,8 +34,6 @@ class MISGeo(Gate):
         direction="symmetric",
         formula="S M,  M = 1{low ≤ exp(mean over the response of log(π_proximal / μ)) ≤ high}",
         source="verl's seq_mean_k1, SkyRL's and slime's geometric masks; the range is SkyRL's",
-        needs="rollout log-probs",
-        excludes="nothing",
     )
     style = Style("sky", (0, (1, 1)))
 

@@ -33,8 +33,6 @@ class OPSM(Gate):
         direction="one-sided",
         formula="S M,  M = 0 where A < 0 and the mean over the response of log(μ / π) is above δ, else 1",
         source="arXiv 2512.02556, eq. 9; δ is slime's",
-        needs="rollout log-probs",
-        excludes="nothing",
     )
     style = Style("sky", (0, (3, 1, 1, 1)))
 

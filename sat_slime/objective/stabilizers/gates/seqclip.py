@@ -31,8 +31,6 @@ class SeqClip(Gate):
         direction="symmetric",
         formula="S M,  M = 1{low ≤ ρ ≤ high},  ρ = exp(mean over the response of log π − log μ)",
         source="Eq. app-seqclip; the range is our choice, GSPO's interval made symmetric in the logarithm",
-        needs="rollout log-probs",
-        excludes="nothing",
     )
     style = Style("sky", (0, (6, 1)), "s")
 

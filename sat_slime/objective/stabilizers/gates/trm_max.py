@@ -33,8 +33,6 @@ class TRMMax(Gate):
         direction="symmetric",
         formula="S M,  M = 1{max over the response of log(π_proximal / μ)² / 2 ≤ δ}",
         source="arXiv 2512.23075, by the sampled tokens as verl's seq_max_k2; δ is an example of verl's",
-        needs="rollout log-probs",
-        excludes="nothing",
     )
     style = Style("sky", (0, (5, 2, 1, 2)))
 

@@ -36,8 +36,6 @@ class TRMMean(Gate):
         direction="symmetric",
         formula="S M,  M = 1{mean over the response of (e^k − 1 − k) ≤ δ},  k = log(π_proximal / μ)",
         source="arXiv 2512.23075, by the sampled tokens as verl's seq_mean_k3; δ is that of verl's presets",
-        needs="rollout log-probs",
-        excludes="nothing",
     )
     style = Style("sky", (0, (5, 2, 1, 2, 1, 2)))
 

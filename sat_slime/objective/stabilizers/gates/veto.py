@@ -34,8 +34,6 @@ class Veto(Gate):
         direction="one-sided",
         formula="S M,  M = 0 where a token of the response has π_proximal / μ below low, or above high, else 1",
         source="slime's example rs_veto_threshold, SkyRL's outlier mask",
-        needs="rollout log-probs",
-        excludes="nothing",
     )
     style = Style("sky", (0, (2, 2)))
 

@@ -30,11 +30,10 @@ class DRO(Replacement):
         direction="—",
         formula="S = A log π − β d² / 2",
         source="verl's policy loss dro, and arXiv 2501.12599; β is ROLL's",
-        needs="rollout log-probs",
         excludes="SAT (it replaces the clip); denominator trainer at one step per rollout (d is 0)",
     )
     style = Style("vermilion", (0, (1, 1, 4, 1)), "v")
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
-        """A log pi - beta d^2 / 2."""
+        """Return A log pi - beta d^2 / 2."""
         return batch.advantages * policy.log_pi - self.beta / 2 * policy.d.square()

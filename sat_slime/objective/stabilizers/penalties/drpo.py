@@ -27,7 +27,6 @@ class DRPO(Penalty):
         direction="asymmetric",
         formula="S = r A − |A| μ (r − 1)² / (2 δ)",
         source="Eq. app-drpo; δ is that of DRPO's public code",
-        needs="rollout log-probs",
         excludes="SAT (there is no clip interval to contract); denominator trainer at one step per rollout (r is 1)",
     )
     style = Style("vermilion", (0, (1, 1, 4, 1)), "D")

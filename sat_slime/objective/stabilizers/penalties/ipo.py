@@ -31,7 +31,6 @@ class IPO(Replacement):
         direction="symmetric",
         formula="S = M r A − τ d²,  M = 1{|π − μ| ≤ ε}, detached,  r = π / μ,  d = log r",
         source="prime-rl's default loss, with its numbers",
-        needs="rollout log-probs",
         excludes="SAT (it replaces the clip); a weight π / μ, which it carries itself",
     )
     no_interval = "gate and penalty replace the clip"
@@ -45,7 +44,7 @@ class IPO(Replacement):
         return kept * policy.ratio * batch.advantages - self.kl_tau * policy.d.square()
 
     def sums(self, batch: BatchView) -> dict[str, torch.Tensor]:
-        """The number of tokens that it drops."""
+        """Return the number of tokens that it drops."""
         return {"ipo/masked": (batch.mask & ~self._kept(batch)).sum()}
 
     def _kept(self, batch: BatchView) -> torch.Tensor:

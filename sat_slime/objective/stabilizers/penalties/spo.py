@@ -27,7 +27,6 @@ class SPO(Penalty):
         direction="asymmetric",
         formula="S = r A − |A| (r − 1)² / (2 ε)",
         source="Eq. app-spo; ε is PPO's",
-        needs="rollout log-probs",
         excludes="SAT (there is no clip interval to contract); denominator trainer at one step per rollout (r is 1)",
     )
     style = Style("vermilion", (0, (1, 1, 4, 1)), "o")

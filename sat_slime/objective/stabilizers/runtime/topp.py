@@ -36,7 +36,7 @@ class TopP(Replay):
 
 
 def on_support(logits: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """(..., V) the logits, -inf outside the nucleus (Eq. app-top-p-replay). No gradient reaches those.
+    """Return the (..., V) logits, -inf outside the nucleus (Eq. app-top-p-replay). No gradient reaches those.
 
     Args:
         logits: (..., V), divided by the sampling temperature already; V may be a rank's part of the vocabulary.
@@ -46,5 +46,5 @@ def on_support(logits: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 
 
 def log_probs_on_support(logits: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """(..., V) log-probs normalized over the nucleus, -inf outside it. Arguments as in on_support, V whole."""
+    """Return the (..., V) log-probs normalized over the nucleus, -inf outside it. Arguments as in on_support, V whole."""
     return on_support(logits, kept).log_softmax(-1)

@@ -69,7 +69,7 @@ class TRPO(StepConstraint):
     def stands(
         self, before: torch.Tensor, after: torch.Tensor, group: torch.distributed.ProcessGroup | None = None
     ) -> bool:
-        """Whether an optimizer step may stand: at every state (over `state`), or in the mean (over `mean`), the
+        """Return whether an optimizer step may stand: at every state (over `state`), or in the mean (over `mean`), the
         divergence is at most delta, or the step has not raised it. The last is what makes the constraint asymmetric: a
         state that staleness alone has put outside the region may come back, and does not forbid every other step."""
         if self.over == "state":
@@ -81,7 +81,7 @@ class TRPO(StepConstraint):
 
 
 def total_variation(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
-    """(N,) 1/2 sum_a |p(a) - q(a)| from (N, V) log-probs of the whole vocabulary; -inf is a probability of 0."""
+    """Return the (N,) 1/2 sum_a |p(a) - q(a)| from (N, V) log-probs of the whole vocabulary; -inf is a probability of 0."""
     return (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
 
 

@@ -37,7 +37,6 @@ class VCPO(StepScale):
         ),
         source="arXiv 2602.17616 and its public code",
         needs="rollout log-probs; the optimizer, so embedded runs alone",
-        excludes="nothing",
     )
     style = Style("green", (0, (5, 5)))
     metrics = (

@@ -34,7 +34,6 @@ class ASPO(Score):
             "detached"
         ),
         source="Archer2.0's public code, with one interval for tokens of high and low entropy",
-        needs="rollout log-probs",
         excludes="SAT (undefined on an interval of this kind)",
     )
     no_interval = "interval is of another kind, on a weight that falls with the ratio"

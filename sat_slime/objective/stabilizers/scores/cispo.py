@@ -30,7 +30,6 @@ class CISPO(Score):
         direction="—",
         formula="S = w A log π,  w = clip(r, 1 − ε_low, 1 + ε_high), detached",
         source="arXiv 2506.13585 and 2510.13786; the cap is SkyRL's",
-        needs="rollout log-probs",
         excludes="SAT (a score form has no interval); at denominator trainer and one step per rollout it is REINFORCE",
     )
     style = Style("purple", "-", "o")

@@ -36,7 +36,6 @@ class Flash(Score):
             "S = w A log π,  w = r 1{mean over the response of KL(Bernoulli(μ)‖Bernoulli(π)) ≤ δ}, detached,  r = π / μ"
         ),
         source="public code of FlashREINFORCE, without its advantage and its sampling",
-        needs="rollout log-probs",
         excludes="SAT (a score form has no interval); a weight π / μ, which it carries itself",
     )
     denominators = ("rollout",)

@@ -31,7 +31,6 @@ class RolloutIS(Score):
         direction="symmetric",
         formula="S = w A log π,  w = r 1{1 − ε_low < r < 1 + ε_high}, detached",
         source="SkyRL's policy loss rollout_is, with its defaults",
-        needs="rollout log-probs",
         excludes="SAT (a score form has no interval); a weight π / μ, which it carries itself",
     )
     denominators = ("rollout",)

@@ -67,7 +67,7 @@ class ScoreCentering(Score):
         return self.weight_of(batch.ratio)
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
-        """A (w log pi - C)."""
+        """Return A (w log pi - C)."""
         rollout_head = batch.rollout_head
         assert policy.head is not None, "a batch has both heads or none"
         return super().values(policy, batch) - batch.advantages * self.centre(policy.head, rollout_head)
@@ -81,8 +81,8 @@ class ScoreCentering(Score):
         return torch.ones_like(ratio)
 
     def centre(self, policy_head: torch.Tensor, rollout_head: torch.Tensor) -> torch.Tensor:
-        """(N,) C: the mean under mu of f(pi / mu) times the score, as a function whose gradient it is. The tail of mu
-        outside the head is taken for a multiple of pi's.
+        """Return the (N,) C: the mean under mu of f(pi / mu) times the score, as a function whose gradient it is. The tail
+        of mu outside the head is taken for a multiple of pi's.
 
         Args:
             policy_head: (N, k) log pi, with its gradient.

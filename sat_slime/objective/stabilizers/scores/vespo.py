@@ -37,7 +37,6 @@ class VESPO(Score):
         direction="symmetric",
         formula="S = φ A log π,  φ = W^k e^(λ (1 − W)), detached,  W the product of the response's r = π / μ",
         source="arXiv 2602.10693 and its public code",
-        needs="rollout log-probs",
         excludes="SAT (a score form has no interval); a weight π / μ, which it carries itself",
     )
     denominators = ("rollout",)

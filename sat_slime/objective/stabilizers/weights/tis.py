@@ -49,5 +49,5 @@ class TIS(Weight):
         return batch.engine_ratio.clamp(max=self.cap)
 
     def sums(self, weights: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The sum of the weights, and the number of tokens at the cap."""
+        """Return the sum of the weights, and the number of tokens at the cap."""
         return {"tis/weight": weights.sum(), "tis/capped": (weights == self.cap).sum()}
