@@ -17,10 +17,45 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 def pytest_addoption(parser):
-    """Adds the options of tests/slime_whole; here, since pytest reads options before it looks into folders below."""
+    """Those of tests/slime_whole stand here too, since pytest reads options before it looks into folders below."""
+    parser.addoption(
+        "--changed", nargs="?", const="main", metavar="BASE", help="what the changes since BASE (main) can break"
+    )
     group = parser.getgroup("the real slime")
     group.addoption("--slime", metavar="DIR", help="a checkout of slime, as docs/slime-laptop.md names it")
     group.addoption("--megatron", metavar="DIR", help="Megatron-LM with slime's patches")
+
+
+CHOICE = pytest.StashKey()
+"""What `--changed` has chosen."""
+
+
+def pytest_configure(config):
+    if base := config.getoption("--changed"):
+        from changed import choose
+
+        try:
+            config.stash[CHOICE] = choose(config.rootpath, base)
+        except ValueError as error:
+            raise pytest.UsageError(f"--changed: {error}") from error
+
+
+def wants_engines(config):
+    """Whether -m names the mark `engine`: --changed leaves them out otherwise."""
+    return re.search(r"\bengine\b", config.option.markexpr) and "not engine" not in config.option.markexpr
+
+
+def pytest_ignore_collect(collection_path, config):
+    if CHOICE in config.stash and collection_path.name.startswith("test_") and collection_path.suffix == ".py":
+        return str(collection_path.relative_to(config.rootpath)) not in config.stash[CHOICE].chosen or None
+    return None
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if CHOICE in config.stash:
+        terminalreporter.section("what the change can break")
+        for line in config.stash[CHOICE].report(wants_engines(config)):
+            terminalreporter.line(line)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -32,6 +67,9 @@ def pytest_collection_modifyitems(config, items):
     if not re.search(r"\bslow\b", config.option.markexpr):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    if CHOICE in config.stash and not wants_engines(config):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("engine")])
+        items[:] = [item for item in items if not item.get_closest_marker("engine")]
     engine = {item: item.get_closest_marker("engine") is not None for item in items}
     with_engines = {item.path for item in items if engine[item]}
     items.sort(key=lambda item: (item.path in with_engines, engine[item]))
@@ -39,7 +77,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which `-n auto` in scripts/test.sh asks for
 def pytest_xdist_auto_num_workers(config):
-    """Two workers, however many cores there are: a run of the engines takes two cores and some GB. None for one test."""
+    """Two workers, however many cores there are: a run of the engines takes some GB. None where a test is named."""
     return 0 if any("::" in argument for argument in config.args) else 2
 
 
@@ -48,6 +86,15 @@ def short_path():
     """A folder with a short name: those of sockets in tmp_path may be too long for the kernel."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def model_cache(tmp_path_factory):
+    """A `cache_dir` for all runs of a session, of its workers too: what one has warmed up, the others take."""
+    session = tmp_path_factory.getbasetemp()
+    cache = (session.parent if "PYTEST_XDIST_WORKER" in os.environ else session) / "cache"
+    cache.mkdir(exist_ok=True)
+    return cache
 
 
 @pytest.fixture(scope="session")
