@@ -18,7 +18,8 @@ pytestmark = [
 ]
 
 
-def test_a_run_that_is_disturbed_twice_is_the_undisturbed_one(tmp_path):
+def test_a_run_that_is_disturbed_twice_is_the_undisturbed_one(tmp_path, model_cache):
+    (tmp_path / "cache").symlink_to(model_cache)
     done, faults = chaos.campaign(tmp_path, ["batch, DP 2"], disturbances=2, seed=0)
     assert not faults
     assert chaos.counted(done) == 2 and not any(one.faults for one in done)

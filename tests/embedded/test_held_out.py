@@ -98,10 +98,10 @@ def output_of(process: subprocess.Popen) -> str:
 @pytest.mark.timeout(1200)
 @needs_engines
 @pytest.mark.parametrize("temperature", [1, 0], ids=["sampled", "greedy"])
-def test_a_run_evaluated_afterwards_has_the_numbers_that_it_logged(tmp_path_factory, tmp_path, temperature):
+def test_a_run_evaluated_afterwards_has_the_numbers_that_it_logged(tmp_path, model_cache, temperature):
     settings = ["pipeline.iterations=2", "warmup.steps=150", "eval.problems=16", "eval.samples_per_problem=4"]
     settings += [f"eval.temperature={temperature}", "eval.k=[1, 2, 4]"]
-    settings += [f"output_dir={tmp_path}", f"cache_dir={tmp_path_factory.getbasetemp() / 'cache'}"]
+    settings += [f"output_dir={tmp_path}", f"cache_dir={model_cache}"]
     flags = [part for setting in settings for part in ("--set", setting)]
     output_of(sat_slime("launch", ROOT / "configs/embedded/tiny.yaml", "--no-live", "--name", "run", *flags, **PIPES))
     logged = {row["weights_step"]: row for row in read_rows(tmp_path / "run" / "eval.jsonl")}

@@ -14,7 +14,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,12 +43,14 @@ SETTINGS = [
     "checkpoint.every_n_iterations=4",  # not a multiple of the lag: checkpoints fall inside a broadcast cycle
     "eval.every_n_iterations=6",
 ]
+SYNCHRONOUS = ("--set", "pipeline.lag=0", "--set", "pipeline.iterations=3", "--set", "rollout.engines=2")
 
 
 class Run:
     """One `sat-slime launch` in a process of its own."""
 
-    def __init__(self, root: Path, name: str, *arguments: str) -> None:
+    def __init__(self, root: Path, name: str, *arguments: str, temporary: Path | None = None) -> None:
+        """temporary: the folder for its scratch folders, in place of the one that all share."""
         self.folder = root / "runs" / name
         settings = [*SETTINGS, f"output_dir={root / 'runs'}", f"cache_dir={root / 'cache'}"]
         command = [str(Path(sys.executable).parent / "sat-slime"), "launch", "--no-live"]
@@ -58,7 +62,11 @@ class Run:
         self.output = root / f"{name}-{len(list(root.glob('*.out')))}.out"
         self.folders: set[Path] = set()
         self.process = subprocess.Popen(
-            command, stdout=self.output.open("w"), stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            stdout=self.output.open("w"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | ({"TMPDIR": str(temporary)} if temporary else {}),
         )
 
     def wait(self, timeout_s: float = 240) -> int:
@@ -131,8 +139,10 @@ def assert_gone(processes: list) -> None:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("loop")
+def root(tmp_path_factory, model_cache) -> Path:
+    root = tmp_path_factory.mktemp("loop")
+    (root / "cache").symlink_to(model_cache)
+    return root
 
 
 @pytest.fixture(scope="module")
@@ -145,10 +155,11 @@ def undisturbed(root) -> Run:
     return run
 
 
-def assert_same_history(run: Run, undisturbed: Run) -> None:
-    assert run.comparable() == undisturbed.comparable()
-    assert run.comparable("eval") == undisturbed.comparable("eval")
-    assert run.comparable("histograms") == undisturbed.comparable("histograms")
+def assert_same_history(run: Run, undisturbed: Run, so_far: bool = False) -> None:
+    """so_far: as long as the run is."""
+    for name in ("metrics", "eval", "histograms"):
+        rows, expected = run.comparable(name), undisturbed.comparable(name)
+        assert rows == (expected[: len(rows)] if so_far else expected), name
 
 
 def test_a_run_records_what_it_promises(undisturbed):
@@ -180,15 +191,57 @@ def test_every_column_is_in_the_table_of_metrics(undisturbed):
     assert {name for name in of_evaluations if not any(metric.covers(name) for metric in known)} == set()
 
 
-def test_killed_and_resumed_is_bitwise_the_same(undisturbed, root):
-    run = Run(root, "killed")
-    processes = [p for p in run.until(6) if not _is_ray_agent(p)]
+def test_disturbed_and_resumed_again_and_again_is_bitwise_the_same(undisturbed, root):
+    """Ctrl-C, SIGTERM, SIGKILL and a flipped bit, one after the other in one run: after each it is as the undisturbed
+    one is so far."""
+    run = Run(root, "disturbed")
+    processes = run.until(2)
+    os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    check_interrupted(run, processes)
+    assert_same_history(run, undisturbed, so_far=True)
+
+    run = Run(root, "disturbed", "--resume")
+    processes = run.until(7)
+    run.process.terminate()
+    check_interrupted(run, processes)
+    assert_same_history(run, undisturbed, so_far=True)
+
+    run = Run(root, "disturbed", "--resume")
+    processes = [p for p in run.until(len(run.rows()) + 1) if not _is_ray_agent(p)]
     os.kill(run.process.pid, signal.SIGKILL)
     run.wait()
     assert_gone(processes)
-    resumed = Run(root, "killed", "--resume")
+    before, newest = sorted((run.folder / "checkpoints").glob("iteration-??????"))[-2:]
+    flip_a_bit_of_adamw(newest)
+    refused = Run(root, "disturbed", "--resume")
+    assert refused.wait() == 2
+    (line,) = [line for line in refused.output.read_text().splitlines() if line.startswith("error: ")]
+    assert f"{newest.name} is damaged: rank-0.safetensors does not match its checksum" in line
+    words = shlex.split(line.split("to do so: sat-slime launch ")[1])
+    assert words == [str(run.folder), "--resume-from", str(int(before.name.removeprefix("iteration-")))]
+
+    resumed = Run(root, "disturbed", "--resume", *words[1:])
     assert resumed.wait() == 0, resumed.output.read_text()
     assert_same_history(resumed, undisturbed)
+    assert newest.with_suffix(".aside").is_dir(), "the damaged one is kept"
+
+
+def check_interrupted(run: Run, processes: list) -> None:
+    """It has ended after an iteration, which it has saved, and says how to go on."""
+    assert run.wait() == 130, run.output.read_text()
+    assert_gone(processes)
+    newest = max(path.name for path in (run.folder / "checkpoints").iterdir())
+    assert newest == f"iteration-{len(run.rows()):06d}" and len(run.rows()) < ITERATIONS
+    assert "--resume" in run.output.read_text()
+    assert (run.folder / "report.html").exists()
+
+
+def flip_a_bit_of_adamw(folder: Path) -> None:
+    rank = folder / "rank-0.safetensors"
+    tensors = load_file(rank)
+    name = next(name for name in tensors if name.endswith("/exp_avg_sq"))
+    tensors[name].view(np.uint32).reshape(-1)[0] ^= 1 << 22
+    save_file(tensors, rank)
 
 
 def test_engines_have_rounded_weights_after_a_resume_too(undisturbed, root):
@@ -251,78 +304,6 @@ def test_dumps_and_diagnoses_change_nothing_and_are_repeated_by_a_resume(undistu
             assert not dump.more["checkpoint_expert_flips"].any()
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(undisturbed, root):
-    run = Run(root, "interrupted")
-    processes = run.until(2)
-    os.killpg(run.process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
-    check_interrupted(run, processes, undisturbed, root)
-
-
-def test_sigterm_is_ctrl_c(undisturbed, root):
-    run = Run(root, "terminated")
-    processes = run.until(7)
-    run.process.terminate()
-    check_interrupted(run, processes, undisturbed, root)
-
-
-def check_interrupted(run: Run, processes: list, undisturbed: Run, root: Path) -> None:
-    assert run.wait() == 130, run.output.read_text()
-    assert_gone(processes)
-    newest = max(path.name for path in (run.folder / "checkpoints").iterdir())
-    assert newest == f"iteration-{len(run.rows()):06d}" and len(run.rows()) < ITERATIONS
-    assert "--resume" in run.output.read_text()
-    assert (run.folder / "report.html").exists()
-    resumed = Run(root, run.folder.name, "--resume")
-    assert resumed.wait() == 0, resumed.output.read_text()
-    assert_same_history(resumed, undisturbed)
-
-
-def test_a_killed_trainer_rank_ends_the_run_and_a_resume_goes_on(undisturbed, root):
-    run = Run(root, "rank")
-    processes = run.until(5)
-    run.find("ray::_Rank").kill()
-    assert run.wait() == 1
-    assert_gone(processes)
-    text = run.output.read_text()
-    assert "trainer rank 0 died: its process" in text and "--resume" in text and "Traceback" not in text
-    assert "free space" not in text
-    resumed = Run(root, "rank", "--resume")
-    assert resumed.wait() == 0, resumed.output.read_text()
-    assert_same_history(resumed, undisturbed)
-
-
-def test_a_killed_server_is_restarted_and_nothing_is_lost_or_counted_twice(undisturbed, root):
-    run = Run(root, "server")
-    run.until(6)  # after which there is an evaluation: the server dies before it, in it or after it
-    run.find("engine.sglang_process").kill()
-    assert run.wait() == 0, run.output.read_text()
-    assert sum(row["rollout/restarts"] for row in [*run.rows(), *run.rows("eval")]) == 1
-    assert (run.folder / "log.txt").read_text().count("1 server restart") == 1
-    assert_same_history(run, undisturbed)
-
-
-def test_a_flipped_bit_of_adamw_is_found_and_the_told_command_goes_on_from_the_checkpoint_before(undisturbed, root):
-    run = Run(root, "flipped")
-    run.until(9)  # with checkpoints of iterations 4 and 8
-    os.kill(run.process.pid, signal.SIGKILL)
-    run.wait()
-    rank = run.folder / "checkpoints" / "iteration-000008" / "rank-0.safetensors"
-    tensors = load_file(rank)
-    name = next(name for name in tensors if name.endswith("/exp_avg_sq"))
-    tensors[name].view(np.uint32).reshape(-1)[0] ^= 1 << 22
-    save_file(tensors, rank)
-    refused = Run(root, "flipped", "--resume")
-    assert refused.wait() == 2
-    (line,) = [line for line in refused.output.read_text().splitlines() if line.startswith("error: ")]
-    assert "iteration-000008 is damaged: rank-0.safetensors does not match its checksum" in line
-    words = shlex.split(line.split("to do so: sat-slime launch ")[1])
-    assert words == [str(run.folder), "--resume-from", "4"]
-    resumed = Run(root, "flipped", "--resume", *words[1:])
-    assert resumed.wait() == 0, resumed.output.read_text()
-    assert_same_history(resumed, undisturbed)
-    assert (run.folder / "checkpoints" / "iteration-000008.aside").is_dir(), "the damaged one is kept"
-
-
 def test_a_full_disk_at_a_checkpoint_leaves_the_previous_one_whole(undisturbed, root, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -350,10 +331,17 @@ def test_a_full_disk_at_a_checkpoint_leaves_the_previous_one_whole(undisturbed, 
 
 
 @pytest.fixture(scope="module")
-def in_motion(root) -> Run:
+def temporary() -> Iterator[Path]:
+    """A temporary folder for runs that leave something: the next start of any other run would remove it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a short name: those of sockets may be too long
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def in_motion(root, temporary) -> Iterator[Run]:
     """A run of two servers and two ranks that the tests below look at, and kill."""
     settings = ("pipeline.iterations=1000", "rollout.engines=2", "train.data_parallel=2")
-    run = Run(root, "in-motion", *(part for setting in settings for part in ("--set", setting)))
+    run = Run(root, "in-motion", *(part for setting in settings for part in ("--set", setting)), temporary=temporary)
     run.until(1)
     yield run
     run.process.kill()
@@ -391,7 +379,8 @@ def ray_answers(port: int, **environment: str) -> bool:
     return subprocess.run([sys.executable, "-c", asking], env=others | environment, capture_output=True).returncode == 0
 
 
-def test_what_a_kill_of_everything_left_goes_with_the_next_start(in_motion, root):
+def test_what_a_kill_of_everything_left_goes_with_the_next_start(in_motion, root, temporary):
+    """It is a run in the synchronous mode, which has no lag."""
     processes = in_motion.processes()
     folders = scratch_folders(processes)
     assert len(folders) == 3 and len(in_shared_memory(folders)) == 2
@@ -401,19 +390,12 @@ def test_what_a_kill_of_everything_left_goes_with_the_next_start(in_motion, root
         process.kill()
     psutil.wait_procs(processes, timeout=30)
     assert all(folder.is_dir() for folder in folders) and len(in_shared_memory(folders)) == 2
-    following = Run(root, "following", "--set", "pipeline.iterations=1")
+    following = Run(root, "following", *SYNCHRONOUS, temporary=temporary)
     assert following.wait() == 0, following.output.read_text()
     assert not any(folder.exists() for folder in folders) and in_shared_memory(folders) == []
+    assert [row["lag/max"] for row in following.rows()] == [0, 0, 0]
 
 
 def test_a_run_that_ends_by_itself_leaves_nothing(undisturbed):
     folders = undisturbed.folders
     assert len(folders) == 2 and not any(folder.exists() for folder in folders) and in_shared_memory(folders) == []
-
-
-def test_the_synchronous_mode_has_no_lag(undisturbed, root):
-    run = Run(
-        root, "synchronous", "--set", "pipeline.lag=0", "--set", "pipeline.iterations=3", "--set", "rollout.engines=2"
-    )
-    assert run.wait() == 0, run.output.read_text()
-    assert [row["lag/max"] for row in run.rows()] == [0, 0, 0]

@@ -53,7 +53,7 @@ def test_the_nucleus_is_sglangs():
     assert result.stdout.decode().split() == ["equal", "equal"], result.stderr.decode()
 
 
-def test_replayed_masks_leave_no_mismatch_at_equal_weights(tmp_path):
+def test_replayed_masks_leave_no_mismatch_at_equal_weights(tmp_path, model_cache):
     """The first step in fp32 at lag 0 has the same weights on both sides, with and without the engine's masks."""
     mismatch = {}
     for method in ("grpo-topp", "grpo"):
@@ -64,7 +64,7 @@ def test_replayed_masks_leave_no_mismatch_at_equal_weights(tmp_path):
             "pipeline.iterations": 1,
             "eval.every_n_iterations": 0,
             "output_dir": tmp_path,
-            "cache_dir": tmp_path / "cache",
+            "cache_dir": model_cache,
         }
         command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         done = subprocess.run(command, capture_output=True, text=True)

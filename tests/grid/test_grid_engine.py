@@ -107,7 +107,8 @@ class Processes:
 
 
 @pytest.mark.timeout(1500)  # nine starts of engines, on a busy machine
-def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_their_own(tmp_path):
+def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_their_own(tmp_path, model_cache):
+    (tmp_path / "cache").symlink_to(model_cache)
     for method in ("gspo", "sat-gspo-r3"):  # a cell alone is not forked
         undisturbed = Grid(tmp_path, "undisturbed", "--only", method)
         assert undisturbed.process.wait(600) == 0, undisturbed.output.read_text()
