@@ -43,7 +43,7 @@ class DamagedCheckpoint(ValueError):
 
 @dataclass(frozen=True)
 class LoopState:
-    """Where the loop stands between two iterations."""
+    """The state of the loop between two iterations."""
 
     iteration: int
     """Iterations trained."""
@@ -69,7 +69,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Untold:
-    """What happened in a stream since its last batch; the row of the next batch tells it."""
+    """The events of a stream since its last batch, which the row of the next batch reports."""
 
     finished: list[int] = field(default_factory=list)
     """Lengths in tokens of the responses completed."""
@@ -89,8 +89,8 @@ def writing(checkpoints: Path, state: LoopState) -> Iterator[Path]:
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
     """All checkpoints by their iteration, oldest first; `verified` says whether they are whole."""
-    found = checkpoints.iterdir() if checkpoints.is_dir() else ()
-    named = ((_NAME.fullmatch(path.name), path) for path in found)
+    paths = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    named = ((_NAME.fullmatch(path.name), path) for path in paths)
     return dict(sorted((int(match[1]), path) for match, path in named if match))
 
 
@@ -232,7 +232,7 @@ def model_checksums(initial: Path) -> dict[str, str]:
 
 
 def initial_faults(saved: Checkpoint, model: Path) -> dict[str, str]:
-    """What tells a model from the one that the run began with, by file; empty: no difference is known."""
+    """Finds what tells a model from the one that the run began with, by file; empty: no difference is known."""
     faults = {}
     for name, checksum in saved.state.initial.items():
         try:
@@ -313,7 +313,7 @@ def write_queue(
 
 
 def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[list[Group], list[int], int, Untold]:
-    """What `write_queue` saved; prompts follow from the run's seed."""
+    """Reads what `write_queue` saved; prompts follow from the run's seed."""
     meta = json.loads((folder / "queue.json").read_text())
     asked = [training_group(config, number) for number in meta["numbers"]]
     requests = [request for _, requests in asked for request in requests]

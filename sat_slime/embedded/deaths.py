@@ -1,4 +1,4 @@
-"""How the processes of a run end, in words; the watch over Ray's processes; the kernel's kills.
+"""The ends of a run's processes, in words; the watch over Ray's processes; the kernel's kills.
 
 This module imports no engine.
 """
@@ -35,13 +35,13 @@ def children(parent: int | None = None) -> dict[int, str]:
         parent: default: this process.
     """
     parent = os.getpid() if parent is None else parent
-    found = {}
+    names = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
             name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
             if int(rest.split()[1]) == parent:
-                found[int(process.name)] = name
-    return found
+                names[int(process.name)] = name
+    return names
 
 
 def dead_children(parent: int) -> Iterator[tuple[int, str, int]]:
@@ -56,7 +56,7 @@ def dead_children(parent: int) -> Iterator[tuple[int, str, int]]:
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process's first thread has ended, while its others may still run."""
+    """Tells whether a process's first thread has ended, while its others may still run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -161,7 +161,7 @@ class RayWatch:
 
 
 def _listens(address: str) -> bool:
-    """Whether HOST:PORT takes connections. A process that is stopped takes them too: they wait."""
+    """Tells whether HOST:PORT takes connections. A process that is stopped takes them too: they wait."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=1).close()
@@ -180,7 +180,7 @@ def ray_death_before(driver: int) -> str | None:
         driver from C++ while it starts, before the driver's own watch can tell. Where the kernel has no handles of
         processes this does not wait, and returns None.
     """
-    ends, told = select.poll(), None
+    ends, death = select.poll(), None
     rays: dict[int, tuple[int, str]] = {}
     with contextlib.ExitStack() as handles, contextlib.suppress(OSError):
         own = _handle(driver, ends, handles)
@@ -190,13 +190,13 @@ def ray_death_before(driver: int) -> str | None:
             }
             for handle in ended - {own}:
                 ends.unregister(handle)
-                told = told or _ray_death(*rays[handle], parents=(driver, os.getpid()))
+                death = death or _ray_death(*rays[handle], parents=(driver, os.getpid()))
             if own in ended:
                 break
             for pid, name in children(driver).items():
                 if name in RAY_PROCESSES and (pid, name) not in rays.values():
                     rays[_handle(pid, ends, handles)] = pid, name
-    return told
+    return death
 
 
 def _handle(pid: int, ends: select.poll, handles: contextlib.ExitStack) -> int:
@@ -215,7 +215,7 @@ def _ray_death(pid: int, name: str, parents: tuple[int, ...]) -> str:
 
 
 class MemoryWatch:
-    """Whether the kernel has killed processes for want of memory since this was made."""
+    """Tells whether the kernel has killed processes for want of memory since this was made."""
 
     def __init__(self) -> None:
         self._log = _kernel_log()

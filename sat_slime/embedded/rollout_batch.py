@@ -24,7 +24,7 @@ _TRAINING, _EVALUATION_PROBLEMS, _EVALUATION = 1, 2, 3
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one optimizer step reports."""
+    """The report of one optimizer step."""
 
     metrics: dict[str, float]
     histogram: dict

@@ -66,7 +66,7 @@ def module_of(family: ModelFamily) -> str:
 
 
 def family_environment(name: str | None) -> dict[str, str]:
-    """What the environment of an engine needs, so that SGLang on a CPU knows the family; name: `model.family`."""
+    """Returns what an engine's environment needs, so that SGLang on a CPU knows the family; name: `model.family`."""
     return {FAMILY_VARIABLE: name} if name and "." in name else {}
 
 

@@ -121,7 +121,7 @@ class ModelFamily(ABC):
     """Whether SGLang serves it with the embedding as output layer."""
 
     def fits(self, flags: Mapping[str, Any]) -> bool:
-        """Whether Megatron's flags of an architecture describe a model of this family."""
+        """Tells whether Megatron's flags of an architecture describe a model of this family."""
         given = {
             "swiglu": True,
             "disable-bias-linear": True,

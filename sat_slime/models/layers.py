@@ -138,7 +138,7 @@ class GroupedRowLinear(GroupedLinear):
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the rows of packed sequences stand in a grid of (sequences x longest), row by row of the grid."""
+    """The slots of packed sequences' rows in a grid of (sequences x longest), row by row of the grid."""
 
     slots: Tensor
     """(rows of all context-parallel ranks,) slot of each row, rank after rank."""

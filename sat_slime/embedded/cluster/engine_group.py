@@ -77,7 +77,7 @@ class EngineGroup:
         return new
 
     def new_deaths(self) -> list[str]:
-        """Why servers were restarted, a sentence each, since this was asked last."""
+        """Returns why servers were restarted since the last call, a sentence each."""
         return [death for deaths in self._call("new_deaths") for death in deaths]
 
     def generate(self, requests: list[GenerationRequest], group: int) -> list[Any]:

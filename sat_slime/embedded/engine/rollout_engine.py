@@ -30,7 +30,7 @@ class EngineFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """What came of one call of `generate` or `stream`."""
+    """The result of one call of `generate` or `stream`."""
 
     responses: list[Response]
     """One per request, in the order of the requests."""
@@ -184,7 +184,7 @@ class RolloutEngine:
         }
 
     async def new_deaths(self) -> list[str]:
-        """Why servers were restarted, a sentence each, since this was asked last."""
+        """Returns why servers were restarted since the last call, a sentence each."""
         deaths, self._deaths = self._deaths, []
         return deaths
 
@@ -298,7 +298,7 @@ class RolloutEngine:
                 batch.responses[request.request_id] = response
 
     def _sendings(self, request: GenerationRequest, batch: _Batch) -> int:
-        """How often a request was sent so far."""
+        """Counts the sendings of a request so far."""
         return len(batch.failures[request.request_id]) + len(batch.parts[request.request_id])
 
     def _expectations(self) -> Expectations:

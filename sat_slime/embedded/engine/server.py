@@ -107,7 +107,7 @@ class SGLangServer:
         return server_arguments(self.rollout, self.model, model_path, version, on_gpu)
 
     def ended_within(self, seconds: float) -> bool:
-        """Whether the server's process has ended, or ends in that time; False for one that was not started."""
+        """Tells whether the server's process has ended, or ends in that time; False for one that was not started."""
         if self._process is None:
             return False
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -139,7 +139,7 @@ class SGLangServer:
         return "" if line.startswith("---") else f"; last in its log: {line}"
 
     def dead_part(self) -> str | None:
-        """Which of SGLang's processes died before the server itself, and how, as a sentence; None where none did."""
+        """Names the process of SGLang's that died before the server itself, and how, in a sentence; None: none did."""
         for pid, name, code in dead_children(self._process.pid) if self._process else ():
             if part := _PARTS.get(name):
                 return self._death_of(part, pid, code)
@@ -147,7 +147,7 @@ class SGLangServer:
         return self._death_of(crashed[1], int(crashed[2]), int(crashed[3])) if crashed else None
 
     def how_it_ended(self) -> str:
-        """Which process of a server that is not alive ended first, and how, as the beginning of a sentence."""
+        """Names the process of a dead server that ended first, and how, as the beginning of a sentence."""
         assert self._process is not None and self._process.returncode is not None
         if part := self.dead_part():
             return part
@@ -266,7 +266,7 @@ class ModelServer(SGLangServer):
 
 
 def server_environment(on_gpu: bool, family: str | None = None) -> dict[str, str]:
-    """What a server needs in its environment, besides ours. family: `model.family`."""
+    """Returns what a server needs in its environment besides ours. family: `model.family`."""
     package_parent = str(Path(__file__).resolve().parents[3])
     environment = {
         **family_environment(family),
@@ -287,7 +287,7 @@ def server_environment(on_gpu: bool, family: str | None = None) -> dict[str, str
 
 
 def gpu_available() -> bool:
-    """Whether torch sees a GPU."""
+    """Tells whether torch sees a GPU."""
     import torch
 
     return torch.cuda.is_available()

@@ -31,17 +31,17 @@ PART = 2**16
 _PR_SET_PDEATHSIG = 1
 
 
-def listen(place: Path) -> socket.socket:
+def listen(path: Path) -> socket.socket:
     """The socket of a fork server, which gets its descriptor. Requests may come at once; they wait for `serve`."""
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(place))
+    listener.bind(str(path))
     listener.listen(64)
     return listener
 
 
 @dataclass(frozen=True)
 class _Request:
-    """What a process is asked to be; `ForkedProcess` says more."""
+    """The request for a process; `ForkedProcess` describes its parts."""
 
     arguments: list[str]
     environment: dict[str, str]

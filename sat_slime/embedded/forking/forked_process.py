@@ -33,7 +33,7 @@ class NoForkServer(OSError):
 
 
 class ForkedProcess:
-    """What `subprocess.Popen` is for a command, as far as it is needed here.
+    """A process with those methods of `subprocess.Popen` that are needed here.
 
     The process leads a session of its own. When the process that holds this object ends, however it does, the fork
     server sends `at_loss`: SIGKILL goes to its process group, anything else to the process alone.
@@ -98,10 +98,10 @@ class ForkedProcess:
         """The return code, once the process has ended. Raises TimeoutExpired."""
         if self.returncode is None:
             self._await(self._connection, timeout)
-            told = self._answers.readline()
-            if not told:  # the fork server is gone, and nobody else is told how the process ends
+            answer = self._answers.readline()
+            if not answer:  # the fork server is gone, and nobody else is told how the process ends
                 self._await(self._handle, timeout)
-            self.returncode = json.loads(told)["code"] if told else LOST
+            self.returncode = json.loads(answer)["code"] if answer else LOST
         return self.returncode
 
     def _await(self, source: socket.socket | int, timeout: float | None) -> None:

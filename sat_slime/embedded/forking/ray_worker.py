@@ -1,4 +1,5 @@
-"""What Ray's raylet starts in place of `setup_worker.py`: it has a fork server fork the worker, and ends with it.
+"""The program that Ray's raylet starts in place of `setup_worker.py`: it has a fork server fork the worker, and ends
+with it.
 
 Ray knows a worker by the process number that the worker itself tells, so that nothing else changes for it.
 """
@@ -15,7 +16,7 @@ if __name__ == "__main__":  # beside this file, since the package imports torch
 
 
 def be_ray_worker() -> None:
-    """Is the worker that `sys.argv` asks for, in a process that was forked."""
+    """Becomes the worker that `sys.argv` asks for, in a process that was forked."""
     import ray
     from ray._private.workers import setup_worker
 

@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to a run, and when."""
+"""The interruption of a run by Ctrl-C or SIGTERM: when it ends at once, and when after the iteration."""
 
 from __future__ import annotations
 

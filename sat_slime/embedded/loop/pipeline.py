@@ -1,4 +1,4 @@
-"""What both orders of a run share: its parts, its start, its loop, its records and its checkpoints.
+"""The part that both orders of a run share: its parts, its start, its loop, its records and its checkpoints.
 
 An iteration takes a batch, trains on it and, where they are due, broadcasts weights, evaluates and saves. Where a batch
 comes from, and what goes on beside training, an order says by overriding the methods at the end of `Pipeline`.
@@ -32,7 +32,7 @@ from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
 
 
 class RunLog(Protocol):
-    """What the loop tells while it runs; `runs.log.RunLog` writes it into the run folder."""
+    """The record of a run that the loop writes; `runs.log.RunLog` writes it into the run folder."""
 
     def step(self, metrics: dict[str, Any]) -> None: ...
     def eval(self, metrics: dict[str, Any]) -> None: ...

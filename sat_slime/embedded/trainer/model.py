@@ -23,7 +23,7 @@ from sat_slime.models.layers import Grid, block
 
 @dataclass
 class PackedLayout(PackedSeqParams):
-    """Where the sequences of a packed row stand: sequence i holds the tokens [cu_seqlens[i], cu_seqlens[i + 1])."""
+    """The places of the sequences in a packed row: sequence i holds the tokens [cu_seqlens[i], cu_seqlens[i + 1])."""
 
     grid: Grid | None = None
     """The slots of the tokens in the grid that attention is computed in."""

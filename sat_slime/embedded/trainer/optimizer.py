@@ -124,7 +124,7 @@ class MasterOptimizer:
         after = before
 
         @torch.no_grad()
-        def place(scale: float) -> None:
+        def move(scale: float) -> None:
             for master, start, end in zip(self.masters, old, new, strict=True):
                 master.copy_(torch.lerp(start, end, scale))  # exact at both ends
             self._give_to_policy()
@@ -135,7 +135,7 @@ class MasterOptimizer:
             # All ranks decide together, tensor-parallel copies too: none may decide otherwise than another.
             return constraint.stands(before, after, dist.group.WORLD)
 
-        scale, halvings = backtrack(constraint, place, stands)
+        scale, halvings = backtrack(constraint, move, stands)
         metrics = divergence_metrics(before, after if scale else before, dist.group.WORLD)
         return norm, {**metrics, "trpo/step_scale": scale, "trpo/backtracks": halvings}
 

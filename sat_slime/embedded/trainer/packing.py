@@ -81,7 +81,7 @@ class MicroBatch:
 
 
 def plan_microbatches(sizes: list[int], ranks: int, tokens_per_microbatch: int) -> list[list[list[int]]]:
-    """Which sample goes where: plan[rank][micro-batch] is a list of sample indices.
+    """Deals samples to ranks and micro-batches: plan[rank][micro-batch] is a list of sample indices.
 
     Samples are dealt to the ranks in turn. Each rank cuts its samples, in order, into the same number of micro-batches
     (Megatron's collectives need that) of nearly equal numbers of tokens; the number is the smallest that keeps every

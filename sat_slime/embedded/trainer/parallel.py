@@ -80,7 +80,7 @@ def _one_gloo_device() -> Iterator[None]:
 
 
 def expert_tensor_parallel(train: TrainConfig) -> int:
-    """How many ranks cut each expert.
+    """Returns the number of ranks that cut each expert.
 
     With expert parallelism an expert stays whole, as in the paper's runs (ETP 1). Without it Megatron sums the
     gradients of experts over data-parallel ranks only, so tensor-parallel ranks have to cut the experts too.

@@ -230,7 +230,7 @@ class TrainerRank:
         return scores
 
     def _head_wanted(self, micro: MicroBatch, recorded: bool) -> Wanted:
-        """What is wanted of log pi of the whole vocabulary, which is as large as the logits."""
+        """Says what the step needs of log pi of the whole vocabulary, which is as large as the logits."""
         if "heads" in self.method.needs:
             return "gradient"
         dumped = recorded and self.config.dump.heads and micro.distribution is not None
@@ -258,7 +258,7 @@ class TrainerRank:
         )
 
     def _token_batch(self, micro: MicroBatch, log_probs: Tensor, head: Tensor | None = None) -> TokenBatch:
-        """What the objective reads of a micro-batch; see MicroBatch.token_batch."""
+        """Returns the objective's view of a micro-batch; see MicroBatch.token_batch."""
         return micro.token_batch(self.method.needs, self.updates, log_probs, head)
 
     def _apply_gradients(self, passes: Passes) -> tuple[float, dict[str, float]]:

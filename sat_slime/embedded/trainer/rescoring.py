@@ -36,7 +36,7 @@ class Rescorer:
             self._in_engine_dtype = model.requires_grad_(False)
 
     def of_step(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> Columns:
-        """What a diagnosis measures of the step's tokens before the step.
+        """Measures what a diagnosis compares, of the step's tokens and before the step.
 
         Columns of the weights that generated are named checkpoint_*, the others are of the current weights.
 
@@ -63,7 +63,7 @@ class Rescorer:
         Args:
             prefix: stands before each name; for weights that are not the ones in training.
         """
-        found: Columns = {}
+        columns: Columns = {}
         if not self.config.model.is_moe:
             _, distribution = self._score(self.policy, micro)
             return {f"{prefix}log_distribution": distribution}
@@ -73,11 +73,11 @@ class Rescorer:
             own, own_distribution = self._score(self.policy, micro)
         with routing.replay(micro.routed_experts):
             replayed, replayed_distribution = self._score(self.policy, micro)
-        found[f"{prefix}log_probs_own_routing"] = own
-        found[f"{prefix}log_probs_replayed"] = replayed
-        found[f"{prefix}expert_flips"] = routing.flips_by_layer(recorded, micro.routed_experts, micro.rows)
-        found[f"{prefix}log_distribution"] = replayed_distribution if self.replays else own_distribution
-        return found
+        columns[f"{prefix}log_probs_own_routing"] = own
+        columns[f"{prefix}log_probs_replayed"] = replayed
+        columns[f"{prefix}expert_flips"] = routing.flips_by_layer(recorded, micro.routed_experts, micro.rows)
+        columns[f"{prefix}log_distribution"] = replayed_distribution if self.replays else own_distribution
+        return columns
 
     def _in_the_engines_dtype(self, micro: MicroBatch) -> Tensor:
         """(R,) log-probs with the weights and the arithmetic in the engine's data type, along the engine's routes."""

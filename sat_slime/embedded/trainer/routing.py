@@ -70,7 +70,7 @@ def record(recorded: list[Tensor]) -> Iterator[None]:
 
 
 def flips_by_layer(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor) -> Tensor:
-    """Which response tokens are routed differently, in which layers.
+    """Marks the response tokens and layers that the two engines route differently.
 
     Args:
         recorded, routed_experts, rows: as in `count_flips`.
@@ -90,7 +90,7 @@ def flips_by_layer(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor)
 
 
 def count_flips(recorded: list[Tensor], routed_experts: Tensor | None, rows: Tensor) -> tuple[int, int]:
-    """How many response tokens the trainer and the rollout engine route differently.
+    """Counts the response tokens that the trainer and the rollout engine route differently.
 
     Args:
         recorded: from `record`, this rank's rows.

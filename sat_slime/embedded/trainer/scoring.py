@@ -19,11 +19,11 @@ from sat_slime.objective import Method, total_variation
 from sat_slime.rollout.types import Response
 
 Columns = dict[str, Tensor]
-"""What is known of each token: one tensor (tokens, ...) for each name, by the names of token dumps."""
+"""Measurements of each token: one tensor (tokens, ...) for each name of a token dump."""
 
 
 class Scores(NamedTuple):
-    """What a forward pass finds of the R response tokens of a micro-batch."""
+    """The result of a forward pass over the R response tokens of a micro-batch."""
 
     log_probs: Tensor
     """(R,) log pi."""
@@ -93,7 +93,7 @@ class Scorer:
     def under_generating_weights(
         self, responses: Sequence[Response], microbatches: list[MicroBatch], score: Callable[[], list[Columns]]
     ) -> list[Columns]:
-        """What `score` finds of the micro-batches, of each token under the weights that generated it.
+        """Scores the micro-batches, each token under the weights that generated it.
 
         Args:
             responses: those of all ranks, since every rank must run the same forward passes.
@@ -121,10 +121,10 @@ class Scorer:
     @torch.no_grad()
     def divergence(self, microbatches: list[MicroBatch]) -> Tensor:
         """(R,) total variation between mu and the policy's current weights at every state of this rank's responses."""
-        found = [torch.zeros(0, device=parallel.device())]
+        distances = [torch.zeros(0, device=parallel.device())]
         for micro in microbatches:
             assert micro.distribution is not None, "under TRPO the engine was asked for it"
             pi = self.score(self.policy.model, micro, replay=self._replays, head="value").head
             assert pi is not None, "asked for above"
-            found.append(total_variation(micro.distribution, pi))
-        return torch.cat(found)
+            distances.append(total_variation(micro.distribution, pi))
+        return torch.cat(distances)

@@ -1,4 +1,4 @@
-"""What the passes of an optimizer step found of its tokens, the metrics and columns that are reported of them."""
+"""The passes of an optimizer step: what they measure of each token, the metrics and columns that come of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sat_slime.objective.ratio import proximal_log_probs
 
 @dataclass
 class Passes:
-    """What the forward and backward passes of a step found of this rank's tokens, one micro-batch after the other."""
+    """The measurements of a step's forward and backward passes on this rank's tokens, micro-batch after micro-batch."""
 
     microbatches: list[MicroBatch]
     counts_flips: bool
@@ -79,7 +79,7 @@ class Passes:
         return mismatch_histogram((torch.cat(self.log_probs) - self.rollout_log_probs).abs(), group=group)
 
     def columns(self, checkpoint: Tensor | None) -> Columns:
-        """What is known of each of this rank's tokens."""
+        """Returns all columns of this rank's tokens, (N, ...) each."""
         columns = {"log_probs": torch.cat(self.log_probs), "entropy": torch.cat(self.entropy)}
         if checkpoint is not None:
             columns["checkpoint_log_probs"] = checkpoint
