@@ -48,7 +48,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in MODES}
     metrics: dict[str, list[dict[str, Any]]] = {name: [] for name in MODES}
     log = SimpleNamespace(status=lambda **_: None, message=lambda *_: None)
-    grader = Grader(config.verifier)
+    grader = Grader(config.verifier, config.task)
     with running(config) as (trainer, engines), tempfile.TemporaryDirectory() as folder:
         updates = 0
         for round_ in range(options.rounds + 1):  # the first is not timed

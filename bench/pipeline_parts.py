@@ -13,7 +13,7 @@ from sat_slime.embedded.cluster.trainer_group import TrainerGroup, warm_up_model
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.initial_model import cached_model, is_model
 from sat_slime.embedded.rollout_batch import RolloutBatch, training_requests
-from sat_slime.embedded.task import Problem
+from sat_slime.tasks import Problem
 
 
 @contextmanager
@@ -46,4 +46,4 @@ def generate(config: EmbeddedConfig, engines: EngineGroup, iteration: int) -> Ro
 
 def collect(engines: EngineGroup, flight: list[Any], iteration: int, problems: list[Problem]) -> RolloutBatch:
     """Waits for a batch in flight and grades it by the task's own check."""
-    return Grader(VerifierConfig()).grade(engines.collect(flight, iteration, problems))
+    return Grader(VerifierConfig(), engines.task).grade(engines.collect(flight, iteration, problems))

@@ -18,15 +18,16 @@ MAY_IMPORT = {
     "models": set(),
     "objective": set(),
     "reward": set(),
-    "config": {"models", "objective"},
+    "tasks": {"reward"},
+    "config": {"models", "objective", "tasks"},
     "rollout": {"models"},
     "prompts": {"reward"},
     "evaluation": {"reward", "rollout"},
     "runs": {"config", "objective"},
     "grid": {"config", "runs"},
     "report": {"config", "grid", "objective", "rollout", "runs"},
-    "embedded": {"config", "evaluation", "models", "objective", "reward", "rollout"},
-    "plugin": {"config", "evaluation", "models", "objective", "reward", "rollout"},
+    "embedded": {"config", "evaluation", "models", "objective", "reward", "rollout", "tasks"},
+    "plugin": {"config", "evaluation", "models", "objective", "reward", "rollout", "tasks"},
     "cli": {"config", "grid", "objective", "prompts", "reward", "rollout", "runs"},
 }
 ALSO_INSIDE_FUNCTIONS = {"cli": {"embedded", "evaluation", "plugin", "report"}}
@@ -206,6 +207,7 @@ ONE_THING = {
     "tables": "the tables of a report",
     "loss": "the loss; plugin/loss is its dotted path for slime",
     "reward": "plugin/reward is the dotted path for slime",
+    "running_sums": "the task; plugin/running_sums is the dotted path of its reward for slime",
     "streaming": "plugin/streaming is the dotted path for slime",
 }
 """Names that several modules have, each for one thing."""

@@ -17,6 +17,7 @@ from sat_slime.cli.app import app
 from sat_slime.config import EmbeddedConfig, GridConfig, SlimeConfig
 from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.objective.metrics import metric_named, slime_names
+from sat_slime.tasks import TASKS, Task
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sat_slime"
@@ -60,7 +61,7 @@ def test_links_lead_somewhere(path):
 # ------------------------------------------------------------------------------------------- paths and modules
 
 SLIMES_OWN = {"scripts/models", "scripts/run-qwen3-30B-A3B.sh"}
-MADE_UP = {"configs/x.yaml", "sat_slime/objective/stabilizers/gates/halfway.py"}
+MADE_UP = {"configs/x.yaml", "sat_slime/objective/stabilizers/gates/halfway.py", "sat_slime/tasks/sorting.py"}
 """Files of examples."""
 
 
@@ -205,13 +206,19 @@ def is_setting(model: type[BaseModel], keys: list[str]) -> bool:
     """Whether dotted keys lead to a setting or a section of a schema; what is below a setting is its own affair."""
     field = model.model_fields.get(keys[0])
     inner = field.annotation if field else None
+    if inner is Task and len(keys) > 1:
+        return any(is_setting(task, keys[1:]) for task in TASKS.values())
     if field and len(keys) > 1 and isinstance(inner, type) and issubclass(inner, BaseModel):
         return is_setting(inner, keys[1:])
     return field is not None
 
 
 SCHEMAS = (EmbeddedConfig, SlimeConfig, GridConfig, PluginConfig)
-NO_SETTINGS = {"method.parts": "of a Method in Python", "train.train": "a function of slime"}
+NO_SETTINGS = {
+    "method.parts": "of a Method in Python",
+    "train.train": "a function of slime",
+    "task.length": "of an example",
+}
 
 
 @documents

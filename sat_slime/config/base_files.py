@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from sat_slime.config.jsonl import write_atomically
@@ -46,11 +47,11 @@ def base_file(model: type[Section]) -> str:
     return "\n".join([*_comment(HEADS[model], ""), *_comment(MADE, ""), "", *_settings(model, model(), "")]) + "\n"
 
 
-def _settings(model: type[Section], values: Section, indent: str) -> Iterator[str]:
+def _settings(model: type[BaseModel], values: BaseModel, indent: str) -> Iterator[str]:
     """Yield the lines of a section's settings, in the order of the schema."""
     for name, field in model.model_fields.items():
         value = getattr(values, name)
-        if not isinstance(value, Section):
+        if not isinstance(value, BaseModel):
             yield from _setting(name, value, field, indent)
             continue
         if not indent:

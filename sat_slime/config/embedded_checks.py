@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sat_slime.config.method_section import build_method, unused_settings
 from sat_slime.config.schema import EmbeddedConfig, PipelineConfig
@@ -39,19 +39,9 @@ def config_warnings(config: EmbeddedConfig) -> list[str]:
     ]
 
 
-def prompt_tokens(config: EmbeddedConfig) -> int:
-    """Tokens of every prompt: the digits, padded to the widest, and the `=`."""
-    return config.task.max_digits + 1
-
-
 def responses_per_iteration(config: EmbeddedConfig) -> int:
     """Responses of one rollout batch."""
     return config.rollout.prompts_per_iteration * config.rollout.samples_per_prompt
-
-
-def _answer_tokens(digits: int) -> int:
-    """Tokens of a full answer: two digits and a separator for each of its partial sums."""
-    return 3 * (digits - 1)
 
 
 def _method(config: EmbeddedConfig, method: Method) -> Iterator[str]:
@@ -163,16 +153,28 @@ def _task(config: EmbeddedConfig) -> Iterator[str]:
         needs, remedy = f"the {MIN_PROBLEMS} that a run needs", ""
         if held_out > MIN_PROBLEMS:
             needs, remedy = f"the {held_out} for eval.problems {evaluation.problems}", ", or lower eval.problems"
+        values = _listed("and", (f"{key} {getattr(task, key)}" for key in task.settings))
+        more = _listed("or", task.count_settings or task.settings)
+        yield f"{values} make {task.total_problems} problems, fewer than {needs}: raise {more}{remedy}"
+    if config.verifier.mode != "exact" and not task.speaks_mathematics:
         yield (
-            f"task.min_digits {task.min_digits}, task.max_digits {task.max_digits} and task.max_digit {task.max_digit} "
-            f"make {task.total_problems} problems, fewer than {needs}: raise task.max_digits or task.max_digit{remedy}"
+            f"verifier.mode is {config.verifier.mode}, but answers of task.name {task.name} are no mathematics that it "
+            "could read: set verifier.mode to exact"
         )
 
 
+def _listed(conjunction: str, keys: Iterable[str]) -> str:
+    """Settings of a task in words, such as `task.a, task.b and task.c`."""
+    *first, last = (f"task.{key}" for key in keys)
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
+
+
 def _lengths(config: EmbeddedConfig) -> Iterator[str]:
-    prompt, response, task = prompt_tokens(config), config.rollout.max_response_tokens, config.task
+    task, response = config.task, config.rollout.max_response_tokens
+    prompt, needed = task.prompt_tokens, task.answer_tokens
     longest = prompt + response
-    parts = f"the longest prompt ({prompt} tokens, from task.max_digits) and rollout.max_response_tokens {response}"
+    lengths = _listed("or", task.length_settings or task.settings)
+    parts = f"the longest prompt ({prompt} tokens, from {lengths}) and rollout.max_response_tokens {response}"
     if longest > config.model.max_positions:
         yield f"model.max_positions is {config.model.max_positions}, less than {parts} need: set it to {longest}"
     if config.train.tokens_per_microbatch < longest:
@@ -180,11 +182,10 @@ def _lengths(config: EmbeddedConfig) -> Iterator[str]:
             f"train.tokens_per_microbatch is {config.train.tokens_per_microbatch}, less than {parts} need: set it to "
             f"{longest} or more"
         )
-    needed = _answer_tokens(task.max_digits)
     if response < needed:
         yield (
-            f"rollout.max_response_tokens is {response}, but a full answer at task.max_digits {task.max_digits} has "
-            f"{needed} tokens: raise it to {needed} or lower task.max_digits"
+            f"rollout.max_response_tokens is {response}, but the longest answer of {task.name} with all its steps has "
+            f"{needed} tokens: raise it to {needed} or lower {lengths}"
         )
 
 
@@ -258,11 +259,10 @@ def _quantile_scope(config: EmbeddedConfig, method: Method) -> Iterator[str]:
     # Only where |d| is one value per response do few responses make coarse quantiles.
     if not (sat.enabled and method.ratio == "sequence"):
         return
-    # Responses that show all their work; the number of digits is uniform.
-    mean = (_answer_tokens(task.min_digits) + _answer_tokens(task.max_digits)) / 2
+    mean = task.mean_answer_tokens
     responses = responses_per_iteration(config) / config.pipeline.optimizer_steps_per_rollout
     if sat.scope == "microbatch":
-        packed = config.train.tokens_per_microbatch / (prompt_tokens(config) + mean)
+        packed = config.train.tokens_per_microbatch / (task.prompt_tokens + mean)
         responses = max(1.0, min(packed, responses / config.train.data_parallel))
     share = min(1.0, config.rollout.max_response_tokens / (responses * mean))
     if share >= 1 - sat.alpha:

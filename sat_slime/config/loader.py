@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from sat_slime.config.grid_schema import GridConfig
 from sat_slime.config.method_section import expand_shorthands, without_settings_of_another
-from sat_slime.config.schema import EmbeddedConfig, Section
-from sat_slime.config.section import Mark, marked
+from sat_slime.config.schema import EmbeddedConfig, Section, without_settings_of_another_task
+from sat_slime.config.section import Mark, marked, section_class
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
 
@@ -79,7 +79,7 @@ def _laid(values: dict[str, Any], place: str, sources: Sequence[Source], overrid
     merged = Source(values, {(): place})
     errors: list[str] = []
     faulty: list[KeyPath] = []
-    for text in overrides:
+    for text in sorted(overrides, key=lambda text: not text.startswith("task.name=")):  # whose settings the others are
         try:
             sources = [*sources, _override(text)]
         except ConfigError as error:
@@ -92,6 +92,7 @@ def _laid(values: dict[str, Any], place: str, sources: Sequence[Source], overrid
             faulty.append(("method",))
             source.values = {key: value for key, value in source.values.items() if key != "method"}
         merged.values = without_settings_of_another(merged.values, source.values)
+        merged.values = without_settings_of_another_task(merged.values, source.values)
         merged.update(source)
     return _validate(merged, errors, faulty)
 
@@ -135,10 +136,10 @@ def dump_config(config: Section) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def key_paths(model: type[Section]) -> Iterator[KeyPath]:
-    """Every setting of `model` that holds a value, sections left out."""
+def key_paths(model: type[BaseModel], values: Mapping[str, Any] | None = None) -> Iterator[KeyPath]:
+    """Every setting of `model` that holds a value, sections left out. values: of a run, whose task they may name."""
     for name, inner in model.model_fields.items():
-        section = _section(inner.annotation)
+        section = section_class(inner, (values or {}).get(name))
         if section is None:
             yield (name,)
         else:
@@ -176,12 +177,12 @@ def _validate_as(
 ) -> SectionT:
     """errors, faulty: what was found before, and in which settings."""
     errors, faulty = list(errors), list(faulty)
-    values = _known(model, source.values, (), source, list(key_paths(model)), errors, faulty)
+    values = _known(model, source.values, (), source, list(key_paths(model, source.values)), errors, faulty)
     try:
         config = model.model_validate(values)
     except ValidationError as error:
         errors += [_translate(model, source, detail) for detail in error.errors()]
-        faulty += [_setting_of(model, detail) for detail in error.errors()]
+        faulty += [_setting_of(model, values, detail) for detail in error.errors()]
     if errors:
         raise ConfigError(errors, *_rest(model, values, faulty))
     return config
@@ -199,7 +200,7 @@ def _rest(
         try:
             return model.model_validate(sound), faulty
         except ValidationError as error:
-            faulty = faulty + [_setting_of(model, detail) for detail in error.errors()]
+            faulty = faulty + [_setting_of(model, values, detail) for detail in error.errors()]
     return None, faulty
 
 
@@ -214,7 +215,7 @@ def _without(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
 
 
 def _known(
-    model: type[Section],
+    model: type[BaseModel],
     values: Mapping[str, Any],
     path: KeyPath,
     source: Source,
@@ -235,7 +236,7 @@ def _known(
                 hint = f"; did you mean '{'.'.join(nearest)}'?" if nearest else _siblings(leaf, path, model)
                 errors.append(f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}")
             continue
-        section = _section(field.annotation)
+        section = section_class(field, value)
         if section is not None and isinstance(value, Mapping):
             result[key] = _known(section, value, inner, source, known, errors, faulty)
         elif section is not None and value is None:
@@ -255,7 +256,7 @@ def _known(
     return result
 
 
-def _siblings(leaf: KeyPath, path: KeyPath, model: type[Section]) -> str:
+def _siblings(leaf: KeyPath, path: KeyPath, model: type[BaseModel]) -> str:
     """Return what the section has, of which an unknown key resembles nothing."""
     where = ".".join(path) or "a file"
     return f"; {where} has {', '.join(model.model_fields)}" if len(leaf) == len(path) + 1 else ""
@@ -288,11 +289,12 @@ def _path_of(detail: ErrorDetails) -> KeyPath:
     return tuple(str(part) for part in detail["loc"])
 
 
-def _setting_of(model: type[Section], detail: ErrorDetails) -> KeyPath:
-    """Return the setting, or the section, in which a fault was found."""
+def _setting_of(model: type[BaseModel], values: Any, detail: ErrorDetails) -> KeyPath:
+    """Return the setting, or the section, in which a fault was found. values: those in which it is."""
     path = _path_of(detail)
     for depth, name in enumerate(path, 1):
-        section = _section(model.model_fields[name].annotation)
+        values = values.get(name) if isinstance(values, Mapping) else None
+        section = section_class(model.model_fields[name], values)
         if section is None:
             return path[:depth]
         model = section
@@ -303,11 +305,11 @@ def _translate(model: type[Section], source: Source, detail: ErrorDetails) -> st
     path = _path_of(detail)
     key, kind, context = ".".join(path), detail["type"], detail.get("ctx", {})
     if kind == "literal_error":
-        return _bad_choice(source, path, detail["input"], _choices(model, path))
+        return _bad_choice(source, path, detail["input"], _choices(model, source.values, path))
     if kind == "value_error":  # a section's own check, which names its keys itself
         return f"{source.origin(path)}: {key}: {context['error']}"
     if kind == "model_type":
-        keys = list(_section_at(model, path).model_fields)
+        keys = list(_section_at(model, source.values, path).model_fields)
         reason = f"it is a section with the keys {', '.join(keys)}"
         reason += ", or true or false" if keys[0] == "enabled" else ""
     elif kind == "string_pattern_mismatch":
@@ -333,20 +335,16 @@ def _shown(value: Any) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
-def _section(annotation: Any) -> type[Section] | None:
-    is_section = isinstance(annotation, type) and issubclass(annotation, Section)
-    return annotation if is_section else None
-
-
-def _section_at(model: type[Section], path: KeyPath) -> type[Section]:
+def _section_at(model: type[BaseModel], values: Any, path: KeyPath) -> type[BaseModel]:
     for name in path:
-        model = _section(model.model_fields[name].annotation) or model
+        values = values.get(name) if isinstance(values, Mapping) else None
+        model = section_class(model.model_fields[name], values) or model
     return model
 
 
-def _choices(model: type[Section], path: KeyPath) -> list[str]:
+def _choices(model: type[BaseModel], values: Any, path: KeyPath) -> list[str]:
     """Return the values that a Literal field takes."""
-    annotation = _section_at(model, path[:-1]).model_fields[path[-1]].annotation
+    annotation = _section_at(model, values, path[:-1]).model_fields[path[-1]].annotation
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         annotation = next(arg for arg in typing.get_args(annotation) if arg is not type(None))
     return [str(choice) for choice in typing.get_args(annotation)]

@@ -6,9 +6,11 @@ sections is in embedded_checks.py and slime_checks.py; reading YAML is in loader
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic_core import InitErrorDetails
 
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.section import (
@@ -22,6 +24,8 @@ from sat_slime.config.section import (
     Section,
 )
 from sat_slime.models import ModelFamily, find_family
+from sat_slime.tasks import Task, find
+from sat_slime.tasks.running_sums import RunningSums
 
 
 class LossConfig(Section):
@@ -142,39 +146,37 @@ class ModelConfig(Section):
         return value
 
 
-class TaskConfig(Section):
-    """Running sums: `3524    =` (padded to max_digits) is answered by its partial sums `08,10,14$`. Reward 1 iff the
-    response ends and its last number is exact."""
+def _task_of(value: Any) -> Any:
+    """Return the task that a section `task` names, with its settings. Raises ValidationError."""
+    if isinstance(value, Task):
+        kind = type(value)
+        return value if value.name else value.model_copy(update={"name": f"{kind.__module__}.{kind.__qualname__}"})
+    if not isinstance(value, Mapping):
+        return value
+    name = value.get("name", RunningSums().name)
+    try:
+        return find(str(name)).model_validate(value)
+    except ValidationError:
+        raise
+    except ValueError as error:
+        fault: InitErrorDetails = {"type": "value_error", "loc": ("name",), "input": name, "ctx": {"error": error}}
+        raise ValidationError.from_exception_data("task", [fault]) from None
 
-    name: Literal["running_sums"] = "running_sums"
-    """The only task so far."""
-    min_digits: Annotated[int, Field(ge=2)] = 3
-    """Fewest digits in a prompt."""
-    max_digits: Annotated[int, Field(ge=2, le=11)] = 8
-    """Most digits in a prompt; a response has 3 * (digits - 1) tokens when it shows all partial sums."""
-    max_digit: Annotated[int, Field(ge=1, le=9)] = 5
-    """Largest digit."""
 
-    vocab_size: ClassVar[int] = 16
-    """Token ids: the 14 characters that prompts and answers use, rounded up so that tensor parallelism can cut them."""
-    held_out_one_in: ClassVar[int] = 16
-    """One in this many problems is held out for evaluation."""
-
-    @property
-    def total_problems(self) -> int:
-        """Problems that can be drawn, those held out included."""
-        return sum((self.max_digit + 1) ** digits for digits in range(self.min_digits, self.max_digits + 1))
-
-    @model_validator(mode="after")
-    def _ordered(self) -> TaskConfig:
-        if self.min_digits > self.max_digits:
-            raise ValueError(f"min_digits is {self.min_digits}, above max_digits {self.max_digits}: swap or widen them")
-        if self.max_digits * self.max_digit > 99:
-            raise ValueError(
-                f"max_digits {self.max_digits} x max_digit {self.max_digit} can sum to more than 99, and sums have two "
-                "digits: lower one of them"
-            )
-        return self
+def without_settings_of_another_task(values: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` as `over` is laid upon it: where that names another task, without the settings of the task that
+    `values` has, which it could not read."""
+    task, new = values.get("task"), over.get("task")
+    if not (isinstance(task, Mapping) and isinstance(new, Mapping) and "name" in new):
+        return values
+    name = task.get("name", RunningSums().name)
+    if name == new["name"]:
+        return values
+    try:
+        settings = find(str(name)).model_fields
+    except ValueError:
+        return values
+    return {**values, "task": {key: value for key, value in task.items() if key not in settings}}
 
 
 class WarmupConfig(Section):
@@ -405,7 +407,7 @@ class EmbeddedConfig(Section):
     """Order of generation, training, broadcast."""
     model: ModelConfig = ModelConfig()
     """The tiny model."""
-    task: TaskConfig = TaskConfig()
+    task: Annotated[SerializeAsAny[Task], BeforeValidator(_task_of)] = RunningSums()
     """The problems."""
     warmup: WarmupConfig = WarmupConfig()
     """How the initial model is made."""

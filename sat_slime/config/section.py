@@ -14,6 +14,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+from sat_slime.tasks import Task, find
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -96,3 +99,19 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat
+
+
+def section_class(field: FieldInfo, values: Any = None) -> type[BaseModel] | None:
+    """Return the class of the section that a field holds, or None where it holds a value. That of a task is chosen by
+    the name in `values`, which are those of the section: without a name the default's, None for one that is unknown."""
+    kind = field.annotation
+    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        return None
+    if kind is not Task:
+        return kind
+    if not (isinstance(values, Mapping) and "name" in values):
+        return type(field.default)
+    try:
+        return find(str(values["name"]))
+    except ValueError:
+        return None

@@ -284,7 +284,7 @@ def read_batch(folder: Path, config: EmbeddedConfig) -> RolloutBatch | None:
     meta = json.loads((folder / "batch.json").read_text())
     problems, requests = training_requests(config, meta["iteration"])
     responses = _responses(load_file(folder / "batch.safetensors"), requests, meta["finish_reasons"])
-    return RolloutBatch(meta["iteration"], problems, responses, meta["seconds"], meta["faults"])
+    return RolloutBatch(config.task, meta["iteration"], problems, responses, meta["seconds"], meta["faults"])
 
 
 def write_queue(

@@ -14,10 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded import task
 from sat_slime.embedded.initial_model import cached_model, is_model
 from sat_slime.embedded.rollout_batch import evaluation_requests, training_requests
-from sat_slime.embedded.task import Problem
+from sat_slime.tasks import Problem, Task
 
 ITERATIONS = 256
 """Iterations whose prompts are written, in the order in which an embedded run draws them; the quick start has 240."""
@@ -38,7 +37,7 @@ def write_folder(config: EmbeddedConfig, folder: Path) -> None:
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     shutil.copytree(model, part / "model")
-    write_tokenizer(part / "model")
+    write_tokenizer(config.task, part / "model")
     drawn = (problem for iteration in range(ITERATIONS) for problem in training_requests(config, iteration)[0])
     write_problems(drawn, part / "prompts.jsonl")
     write_problems(evaluation_requests(config, 0)[0], part / "held_out.jsonl")
@@ -46,19 +45,19 @@ def write_folder(config: EmbeddedConfig, folder: Path) -> None:
     part.rename(folder)
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(task: Task, folder: Path) -> None:
     """Writes a tokenizer whose tokens are the task's characters, numbered by their places in its alphabet."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tokens = [*task.ALPHABET, PADDING, UNKNOWN]
-    assert len(tokens) == task.VOCAB_SIZE
+    tokens = [*task.alphabet, PADDING, UNKNOWN]
+    tokens += [f"<unused-{index}>" for index in range(len(tokens), task.vocab_size)]
     words = models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token=UNKNOWN)
     tokenizer = Tokenizer(words)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = decoders.Fuse()
     wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=task.ALPHABET[task.EOS], pad_token=PADDING, unk_token=UNKNOWN
+        tokenizer_object=tokenizer, eos_token=task.eos, pad_token=PADDING, unk_token=UNKNOWN
     )
     wrapped.save_pretrained(folder)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded import checkpoint, task
+from sat_slime.embedded import checkpoint
 from sat_slime.embedded.engine.rollout_engine import RolloutEngine
 from sat_slime.embedded.initial_model import is_model
 from sat_slime.embedded.rollout_batch import evaluation_requests
@@ -77,7 +77,7 @@ class HeldOutEngine:
     def __init__(self, config: EmbeddedConfig, weights: Weights, log_dir: Path) -> None:
         self.config, self.weights = config, weights
         self._engine = RolloutEngine(
-            0, config.rollout, config.model, task.VOCAB_SIZE, str(weights.folder.resolve()), str(log_dir)
+            0, config.rollout, config.model, config.task.vocab_size, str(weights.folder.resolve()), str(log_dir)
         )
 
     async def __aenter__(self) -> HeldOutEngine:
@@ -92,7 +92,7 @@ class HeldOutEngine:
     async def answers(self, wanted: Wanted) -> AsyncIterator[tuple[int, Answer]]:
         """Raises EngineFailed, ServerFailed."""
         problems, requests = evaluation_requests(self.config, self.weights.step)
-        samples = len(requests) // len(problems)
+        task, samples = self.config.task, len(requests) // len(problems)
         first = {problem.prompt: place * samples for place, problem in enumerate(problems)}
         chosen = [requests[first[question.id] + sample] for question, sample in wanted]
         # As many at a time as the server takes: these are the run's own parts, on which the last bits depend.
@@ -102,7 +102,7 @@ class HeldOutEngine:
             for place, response in enumerate(result.responses, start):
                 ids = response.output_ids
                 version = str(response.weight_version)
-                yield place, Answer(task.decode(ids), len(ids), ids[-1] != task.EOS, version, ids)
+                yield place, Answer(task.decode(ids), len(ids), ids[-1] != task.eos_id, version, ids)
 
 
 def asked(config: EmbeddedConfig, changes: dict[str, object]) -> EmbeddedConfig:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from pathlib import Path
 
 import sat_slime
 from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.tasks import TASKS
 
 
 def cached_model(config: EmbeddedConfig) -> Path:
@@ -21,6 +23,8 @@ def cached_model(config: EmbeddedConfig) -> Path:
         "task": config.task.model_dump(),
         "warmup": config.warmup.model_dump(),
     }
+    if config.task.name not in TASKS:  # this package's own have its version
+        recipe["module"] = Path(inspect.getfile(type(config.task))).read_text(encoding="utf-8")
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     return Path(config.cache_dir).expanduser() / "models" / digest
 

@@ -12,11 +12,10 @@ import numpy as np
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded import task
-from sat_slime.embedded.task import Problem
 from sat_slime.objective import group_advantages
 from sat_slime.reward import Verdict
 from sat_slime.rollout.types import GenerationRequest, Response
+from sat_slime.tasks import Problem, Task
 
 # Streams of random numbers: under one seed they never overlap.
 _TRAINING, _EVALUATION_PROBLEMS, _EVALUATION = 1, 2, 3
@@ -60,6 +59,7 @@ class Group:
 class RolloutBatch:
     """Responses of one iteration, grouped by problem: samples_per_prompt responses in a row for each."""
 
+    task: Task
     iteration: int
     problems: list[Problem]
     responses: list[Response]
@@ -85,7 +85,7 @@ class RolloutBatch:
     @property
     def truncated(self) -> np.ndarray:
         """(problems, samples) bool: cut at the longest length."""
-        return np.array([r.output_ids[-1] != task.EOS for r in self.responses]).reshape(len(self.problems), -1)
+        return np.array([r.output_ids[-1] != self.task.eos_id for r in self.responses]).reshape(len(self.problems), -1)
 
     def graded(self) -> list[Response]:
         """The responses with their rewards and their group-normalized advantages."""
@@ -131,7 +131,7 @@ def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Prob
     """Problems and requests of an iteration. They follow from the run's seed and the iteration alone, so that a resumed
     run goes on with the same stream."""
     rng = np.random.default_rng([config.seed, _TRAINING, iteration])
-    problems = task.training_problems(config.task, config.rollout.prompts_per_iteration, rng)
+    problems = config.task.training_problems(config.rollout.prompts_per_iteration, rng)
     whole = batch_is_recorded(config, iteration) or method_takes_distributions(config)
     return problems, _requests(
         config,
@@ -140,7 +140,7 @@ def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Prob
         config.rollout.samples_per_prompt,
         config.rollout.temperature,
         rng,
-        distribution_size=task.VOCAB_SIZE if whole else 0,
+        distribution_size=config.task.vocab_size if whole else 0,
         top_p=config.rollout.top_p,
     )
 
@@ -177,15 +177,14 @@ def training_group(config: EmbeddedConfig, number: int) -> tuple[Problem, list[G
     problems, requests = training_requests(config, iteration)
     samples = config.rollout.samples_per_prompt
     mine = requests[place * samples : (place + 1) * samples]
-    size = task.VOCAB_SIZE if method_takes_distributions(config) else 0
+    size = config.task.vocab_size if method_takes_distributions(config) else 0
     return problems[place], [replace(request, distribution_size=size) for request in mine]
 
 
 def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem], list[GenerationRequest]]:
     """The same held-out problems at every evaluation, with fresh sampling."""
-    problems = task.evaluation_problems(
-        config.task, config.eval.problems, np.random.default_rng([config.seed, _EVALUATION_PROBLEMS])
-    )
+    problems_rng = np.random.default_rng([config.seed, _EVALUATION_PROBLEMS])
+    problems = config.task.evaluation_problems(config.eval.problems, problems_rng)
     rng = np.random.default_rng([config.seed, _EVALUATION, step])
     samples = config.eval.samples_per_problem * config.eval.repeats
     return problems, _requests(config, f"eval-{step}", problems, samples, config.eval.temperature, rng)
@@ -195,11 +194,11 @@ def _requests(config, prefix, problems, samples, temperature, rng, **sampling) -
     return [
         GenerationRequest(
             request_id=f"{prefix}-{p}-{s}",
-            prompt_ids=problem.prompt_ids,
+            prompt_ids=config.task.encode(problem.prompt),
             max_new_tokens=config.rollout.max_response_tokens,
             temperature=temperature,
             seed=int(rng.integers(2**31)),
-            stop_token_ids=(task.EOS,),
+            stop_token_ids=(config.task.eos_id,),
             **sampling,
         )
         for p, problem in enumerate(problems)

@@ -7,13 +7,15 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from sat_slime.config import EmbeddedConfig, GridConfig, SlimeConfig
 from sat_slime.config.base_files import as_yaml
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.plugin_schema import PluginConfig
-from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, Mark, Section
+from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, Mark, Section, section_class
+from sat_slime.tasks import TASKS
 
 from .markdown import code, linked, page, table
 
@@ -60,19 +62,19 @@ def plugin() -> str:
 
 def method() -> str:
     """The page of the section `method`, without the settings of the stabilizers, which have pages of their own."""
-    sections = [name for name, field in MethodConfig.model_fields.items() if _section(field) and name != "clip"]
+    sections = [name for name, field in MethodConfig.model_fields.items() if section_class(field) and name != "clip"]
     more = (
         f"Each stabilizer that has settings has a section of its own below `method`: {', '.join(map(code, sections))}. "
         f"[The methods](../methods.md) list them all, with their settings. How methods are written: "
         f"[configuration]({UP}configuration.md#the-method)."
     )
-    clip = _section(MethodConfig.model_fields["clip"])
+    clip = section_class(MethodConfig.model_fields["clip"])
     assert clip is not None
     blocks = [_table(MethodConfig), "## `method.clip`", _doc(clip), _table(clip, prefix="clip.")]
     return page("The section `method`", f"{_doc(MethodConfig)}\n\n{more}\n\n{LEGEND}", *blocks)
 
 
-def settings_table(section: type[Section], leave_out: Iterable[str] = (), up: str = UP) -> str:
+def settings_table(section: type[BaseModel], leave_out: Iterable[str] = (), up: str = UP) -> str:
     """The settings of a section, without their marks."""
     rows = (_row(name, field, up, "") for name, field in section.model_fields.items() if name not in leave_out)
     return table([word for word in HEAD if word != "marks"], ([*row[:3], row[4]] for row in rows))
@@ -82,15 +84,18 @@ def _sections(model: type[Section]) -> Iterator[str]:
     """Headings, docstrings and tables of a schema: what stands at its top, then each section."""
     yield _table(model)
     for name, field in model.model_fields.items():
-        section = _section(field)
+        section = section_class(field)
         if section and section is not MethodConfig:
             yield from (f"## `{name}`", _doc(section), _table(section, marks=_marks(field)))
+        for kind in TASKS.values() if name == "task" else ():
+            if kind is not section:
+                yield from (f"## `task` of name `{kind().name}`", _doc(kind), _table(kind))
 
 
-def _table(section: type[Section], prefix: str = "", marks: str = "") -> str:
+def _table(section: type[BaseModel], prefix: str = "", marks: str = "") -> str:
     """marks: of the whole section."""
     settings = section.model_fields.items()
-    return table(HEAD, (_row(prefix + name, field, UP, marks) for name, field in settings if not _section(field)))
+    return table(HEAD, (_row(prefix + name, field, UP, marks) for name, field in settings if not section_class(field)))
 
 
 def _row(name: str, field: FieldInfo, up: str, marks: str) -> list[str]:
@@ -98,12 +103,7 @@ def _row(name: str, field: FieldInfo, up: str, marks: str) -> list[str]:
     return [code(name), in_words(field.annotation, field.metadata), _default(field), _marks(field) or marks, meaning]
 
 
-def _section(field: FieldInfo) -> type[Section] | None:
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
-
-
-def _doc(section: type[Section]) -> str:
+def _doc(section: type[BaseModel]) -> str:
     return linked(" ".join((section.__doc__ or "").split()), UP)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from sat_slime.config.schema import EmbeddedConfig, VerifierConfig
-from sat_slime.embedded import task
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.rollout_batch import RolloutBatch, training_requests
 from sat_slime.rollout.types import Response
@@ -17,7 +16,7 @@ def make_batch(answers: list[str], version: int = 0) -> RolloutBatch:
     problems, requests = training_requests(CONFIG, 0)
     responses = []
     for request, answer in zip(requests, answers, strict=True):
-        output = task.encode(answer)
+        output = CONFIG.task.encode(answer)
         rows = len(request.prompt_ids) + len(output) - 1
         responses.append(
             Response(
@@ -30,5 +29,5 @@ def make_batch(answers: list[str], version: int = 0) -> RolloutBatch:
                 versions=np.full(len(output), version, np.int64),
             )
         )
-    batch = RolloutBatch(0, problems, responses, seconds=1.5, faults={"rejected": 2})
-    return Grader(VerifierConfig()).grade(batch)
+    batch = RolloutBatch(CONFIG.task, 0, problems, responses, seconds=1.5, faults={"rejected": 2})
+    return Grader(VerifierConfig(), CONFIG.task).grade(batch)

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("transformers")
 from sat_slime.config import load_config
-from sat_slime.embedded import for_slime, task
+from sat_slime.embedded import for_slime
 from sat_slime.embedded.initial_model import cached_model
 from sat_slime.embedded.rollout_batch import evaluation_requests, training_requests
 
@@ -20,7 +20,7 @@ def config(tmp_path_factory):
     config = load_config(file)
     model = cached_model(config)
     model.mkdir(parents=True)
-    (model / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "vocab_size": task.VOCAB_SIZE}))
+    (model / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "vocab_size": config.task.vocab_size}))
     (model / "model.safetensors").write_bytes(b"weights")
     return config
 
@@ -36,15 +36,16 @@ def rows(file):
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_the_tokenizer_is_the_tasks_alphabet(folder):
+def test_the_tokenizer_is_the_tasks_alphabet(folder, config):
     from transformers import AutoTokenizer
 
+    task = config.task
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     for text in ("3524    =", "08,10,14$", "0=  ,$"):
         ids = tokenizer.encode(text, add_special_tokens=False)
         assert tuple(ids) == task.encode(text)
         assert tokenizer.decode(ids) == text
-    assert tokenizer.eos_token_id == task.EOS and len(tokenizer) == task.VOCAB_SIZE
+    assert tokenizer.eos_token_id == task.eos_id and len(tokenizer) == task.vocab_size
 
 
 def test_the_weights_are_the_caches(folder, config):

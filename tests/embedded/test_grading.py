@@ -7,48 +7,53 @@ import importlib.util
 import numpy as np
 import pytest
 
-from sat_slime.config.schema import TaskConfig, VerifierConfig
-from sat_slime.embedded import task
+from sat_slime.config.schema import VerifierConfig
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.rollout_batch import RolloutBatch
 from sat_slime.rollout.types import Response
+from sat_slime.tasks import Problem
+from sat_slime.tasks.running_sums import RunningSums
+
+TASK = RunningSums()
 
 needs_verifier = pytest.mark.skipif(
     importlib.util.find_spec("math_verify") is None, reason="needs pip install 'sat-slime[reward]'"
 )
 
 
-def response(output_ids, problem: task.Problem) -> Response:
+def response(output_ids, problem: Problem) -> Response:
     length = len(output_ids)
     versions = np.full(length, 3, np.int64)
-    return Response("r", problem.prompt_ids, tuple(output_ids), np.zeros(length, np.float32), None, "stop", versions)
+    return Response(
+        "r", TASK.encode(problem.prompt), tuple(output_ids), np.zeros(length, np.float32), None, "stop", versions
+    )
 
 
-def written(problem: task.Problem, rng: np.random.Generator) -> tuple[int, ...]:
+def written(problem: Problem, rng: np.random.Generator) -> tuple[int, ...]:
     """A response: a demonstration, one with a slip, one in which a character is another, or noise."""
     kind = rng.integers(4)
-    text = task.demonstration(problem, rng, error_rate=0.3 if kind == 1 else 0.0, direct=bool(rng.integers(2)))
-    tokens = list(task.encode(text))
+    text = TASK.demonstration(problem, rng, error_rate=0.3 if kind == 1 else 0.0, direct=bool(rng.integers(2)))
+    tokens = list(TASK.encode(text))
     if kind == 2:
-        tokens[rng.integers(len(tokens))] = int(rng.integers(task.VOCAB_SIZE))
+        tokens[rng.integers(len(tokens))] = int(rng.integers(TASK.vocab_size))
     if kind == 3:
-        tokens = [*rng.integers(0, task.VOCAB_SIZE, rng.integers(1, 12)).tolist(), task.EOS]
+        tokens = [*rng.integers(0, TASK.vocab_size, rng.integers(1, 12)).tolist(), TASK.eos_id]
     return tuple(tokens)
 
 
 def make_batch(problems: int = 200, samples: int = 8, seed: int = 0) -> RolloutBatch:
     rng = np.random.default_rng(seed)
-    drawn = task.training_problems(TaskConfig(), problems, rng)
+    drawn = TASK.training_problems(problems, rng)
     responses = [response(written(problem, rng), problem) for problem in drawn for _ in range(samples)]
-    return RolloutBatch(0, drawn, responses)
+    return RolloutBatch(TASK, 0, drawn, responses)
 
 
 @needs_verifier
 @pytest.mark.parametrize("mode", ["strict_integer", "default", "prime_math", "math_dapo"])
 def test_every_mode_of_the_verifier_gives_the_rewards_of_the_tasks_own_check(mode):
     batch = make_batch(problems=100)
-    exact = Grader(VerifierConfig()).grade(batch)
-    grader = Grader(VerifierConfig(mode=mode, workers=1))
+    exact = Grader(VerifierConfig(), TASK).grade(batch)
+    grader = Grader(VerifierConfig(mode=mode, workers=1), TASK)
     try:
         verified = grader.grade(batch)
     finally:
@@ -63,7 +68,7 @@ def test_every_mode_of_the_verifier_gives_the_rewards_of_the_tasks_own_check(mod
 @needs_verifier
 def test_what_the_verifier_counted_is_in_the_metrics_of_the_batch():
     batch = make_batch(problems=2)
-    grader = Grader(VerifierConfig(mode="strict_integer", workers=1))
+    grader = Grader(VerifierConfig(mode="strict_integer", workers=1), TASK)
     try:
         metrics = grader.grade(batch).metrics()
         again = grader.grade(batch).metrics()
@@ -75,10 +80,10 @@ def test_what_the_verifier_counted_is_in_the_metrics_of_the_batch():
 
 
 def test_the_own_check_starts_no_process_and_says_why():
-    problem = task.Problem((3, 5, 2, 4), 8)
+    problem = TASK.problem([3, 5, 2, 4])
     answers = ["08,10,14$", "14$", "08,10,15$", "14", "014$", "1 4$", "$", "08,10,14"]
-    batch = RolloutBatch(0, [problem], [response(task.encode(text), problem) for text in answers])
-    graded = Grader(VerifierConfig()).grade(batch)
+    batch = RolloutBatch(TASK, 0, [problem], [response(TASK.encode(text), problem) for text in answers])
+    graded = Grader(VerifierConfig(), TASK).grade(batch)
     assert [verdict.reason for verdict in graded.verdicts] == ["number"] * 2 + ["different"] + ["no_answer"] * 5
     assert graded.rewards.tolist() == [[1, 1, 0, 0, 0, 0, 0, 0]]
     assert graded.verifier == {}

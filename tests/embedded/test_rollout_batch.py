@@ -18,7 +18,7 @@ def test_requests_depend_on_the_seed_and_the_iteration_alone():
     assert training_requests(CONFIG, 7) == (problems, requests)
     assert training_requests(CONFIG, 8)[0] != problems
     assert training_requests(CONFIG.model_copy(update={"seed": 1}), 7)[0] != problems
-    assert [r.prompt_ids for r in requests] == [p.prompt_ids for p in problems for _ in range(4)]
+    assert [r.prompt_ids for r in requests] == [CONFIG.task.encode(p.prompt) for p in problems for _ in range(4)]
     assert len({r.seed for r in requests}) == len({r.request_id for r in requests}) == 12
 
 
@@ -59,13 +59,13 @@ def test_a_batch_that_is_dumped_asks_for_whole_distributions_and_a_stream_does_n
 def test_evaluations_ask_the_same_held_out_problems_with_fresh_seeds():
     problems, requests = evaluation_requests(CONFIG, 0)
     again, later = evaluation_requests(CONFIG, 16)
-    assert problems == again and all(p.held_out for p in problems)
+    assert problems == again and all(map(CONFIG.task.is_held_out, problems))
     assert not {r.seed for r in requests} & {r.seed for r in later}
 
 
 def test_metrics_of_a_batch():
     problems, _ = training_requests(CONFIG, 0)
-    right = f"{sum(problems[0].digits):02d}$"
+    right = f"{int(problems[0].label):02d}$"
     batch = make_batch([right, "98$", "98$", right] + ["98$"] * 7 + ["11,22,33"])
     metrics = batch.metrics()
     assert metrics["reward/mean"] == pytest.approx(2 / 12)

@@ -13,7 +13,6 @@ import torch
 from torch.multiprocessing import start_processes
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded import task
 from sat_slime.rollout.nucleus import nucleus, truncate
 from sat_slime.rollout.types import Response
 
@@ -43,15 +42,16 @@ def make_samples(
     """Responses of 3 to 21 tokens with made-up log-probs and routes; with top_p each also has the log-probs of all
     tokens, cut to that nucleus."""
     rng = np.random.default_rng(3)
-    model = config.model
+    model, task = config.model, config.task
     samples = []
-    for i, problem in enumerate(task.training_problems(config.task, count, rng)):
+    for i, problem in enumerate(task.training_problems(count, rng)):
         output = task.encode(task.demonstration(problem, rng, 0.3, direct=i % 4 == 0))
-        rows = len(problem.prompt_ids) + len(output) - 1
+        prompt = task.encode(problem.prompt)
+        rows = len(prompt) + len(output) - 1
         routes = np.stack([rng.permutation(model.experts)[: model.experts_per_token] for _ in range(rows * 2)])
         response = Response(
             request_id=str(i),
-            prompt_ids=problem.prompt_ids,
+            prompt_ids=prompt,
             output_ids=output,
             log_probs=(-2.7 + 0.3 * rng.standard_normal(len(output))).astype(np.float32),
             routed_experts=routes.reshape(rows, 2, -1).astype(np.uint8) if routed else None,
@@ -59,14 +59,14 @@ def make_samples(
             versions=np.zeros(len(output), np.int64),
         )
         if top_p is not None:
-            response = with_vocabulary(response, top_p, rng)
+            response = with_vocabulary(response, task.vocab_size, top_p, rng)
         advantage = float(rng.standard_normal())
         samples.append(dataclasses.replace(response, reward=float(i % 3 == 0), advantage=advantage))
     return samples
 
 
-def with_vocabulary(response: Response, top_p: float, rng: np.random.Generator) -> Response:
-    logits = rng.standard_normal((len(response.output_ids), task.VOCAB_SIZE))
+def with_vocabulary(response: Response, vocab_size: int, top_p: float, rng: np.random.Generator) -> Response:
+    logits = rng.standard_normal((len(response.output_ids), vocab_size))
     kept = nucleus(logits - np.log(np.exp(logits).sum(-1, keepdims=True)), top_p)
     sampled = (np.arange(len(response.output_ids)), list(response.output_ids))
     kept[sampled] = True

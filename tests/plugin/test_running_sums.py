@@ -5,14 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from sat_slime.embedded import task
 from sat_slime.plugin.running_sums import reward
+from sat_slime.tasks.running_sums import RunningSums
 
-PROMPT = task.encode("3524    =")
+TASK = RunningSums()
+PROMPT = TASK.encode("3524    =")
 
 
 def sample(answer, label="14"):
-    ids = task.encode(answer)
+    ids = TASK.encode(answer)
     return SimpleNamespace(tokens=[*PROMPT, *ids], response_length=len(ids), label=label)
 
 
@@ -21,7 +22,7 @@ def sample(answer, label="14"):
     [("08,10,14$", 1.0), ("14$", 1.0), ("08,10,13$", 0.0), ("08,10,14", 0.0), ("114$", 0.0), ("", 0.0), ("14,$", 0.0)],
 )
 def test_as_the_embedded_task(answer, right):
-    assert asyncio.run(reward(None, sample(answer))) == right == task.verdict("14", task.encode(answer)).reward
+    assert asyncio.run(reward(None, sample(answer))) == right == TASK.verdict("14", TASK.encode(answer)).reward
 
 
 def test_a_group_has_a_list():

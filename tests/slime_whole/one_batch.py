@@ -28,12 +28,13 @@ from whole_run import FILE, ROOT, Slime
 
 from sat_slime.config.loader import load_config
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded import task
 from sat_slime.embedded.rollout_batch import RolloutBatch
-from sat_slime.embedded.task import Problem
 from sat_slime.plugin.launch.command import slime_command
 from sat_slime.rollout.types import Response
+from sat_slime.tasks import Problem
+from sat_slime.tasks.running_sums import RunningSums
 
+TASK = RunningSums()
 SCRIPT = Path(__file__).with_name("slime_trainer.py")
 TIMEOUT_S = 900.0
 PROMPTS, SAMPLES = 16, 4
@@ -118,34 +119,32 @@ def make_batch(laptop: Path, folder: Path) -> Batch:
     shutil.copytree(laptop / "model", model)
     shutil.copytree(laptop / "model", generating)
     rng = np.random.default_rng(5)
-    problems = task.training_problems(EmbeddedConfig().task, PROMPTS, rng)
+    problems = TASK.training_problems(PROMPTS, rng)
     unscored = [
-        response_of(f"{p}-{s}", problem, (task.EOS,) if s == 0 else answer_to(problem, rng, direct=s == 1))
+        response_of(f"{p}-{s}", problem, (TASK.eos_id,) if s == 0 else answer_to(problem, rng, direct=s == 1))
         for p, problem in enumerate(problems)
         for s in range(SAMPLES)
     ]
     responses = _embedded(_score, EmbeddedConfig(), model, generating, unscored)
     labels = [problem.label for problem in problems for _ in range(SAMPLES)]
-    verdicts = [task.verdict(label, r.output_ids) for label, r in zip(labels, responses, strict=True)]
-    return Batch(model, generating, RolloutBatch(0, problems, responses, verdicts=verdicts))
+    verdicts = [TASK.verdict(label, r.output_ids) for label, r in zip(labels, responses, strict=True)]
+    return Batch(model, generating, RolloutBatch(TASK, 0, problems, responses, verdicts=verdicts))
 
 
 def answer_to(problem: Problem, rng: np.random.Generator, direct: bool) -> tuple[int, ...]:
     """Tokens of an answer that may err."""
-    return task.encode(task.demonstration(problem, rng, error_rate=0.2, direct=direct))
+    return TASK.encode(TASK.demonstration(problem, rng, error_rate=0.2, direct=direct))
 
 
 def response_of(request_id: str, problem: Problem, output_ids: tuple[int, ...]) -> Response:
     """A response that nobody has scored or routed yet."""
-    model, tokens = EmbeddedConfig().model, len(output_ids)
+    model, tokens, prompt = EmbeddedConfig().model, len(output_ids), TASK.encode(problem.prompt)
     return Response(
         request_id=request_id,
-        prompt_ids=problem.prompt_ids,
+        prompt_ids=prompt,
         output_ids=output_ids,
         log_probs=np.zeros(tokens, np.float32),
-        routed_experts=np.zeros(
-            (len(problem.prompt_ids) + tokens - 1, model.layers, model.experts_per_token), np.uint8
-        ),
+        routed_experts=np.zeros((len(prompt) + tokens - 1, model.layers, model.experts_per_token), np.uint8),
         finish_reason="stop",
         versions=np.zeros(tokens, np.int64),
     )

@@ -16,7 +16,7 @@ from sat_slime.config import (
     load_config,
     method_label,
 )
-from sat_slime.config.embedded_checks import prompt_tokens, responses_per_iteration
+from sat_slime.config.embedded_checks import responses_per_iteration
 from sat_slime.config.section import changed_settings
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.log import tracker_error
@@ -75,7 +75,7 @@ def describe(plan: EmbeddedPlan) -> str:
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
     responses = responses_per_iteration(config)
     steps = config.pipeline.iterations * config.pipeline.optimizer_steps_per_rollout
-    longest = prompt_tokens(config) + rollout.max_response_tokens
+    longest = config.task.prompt_tokens + rollout.max_response_tokens
     order = f"lag {config.pipeline.lag}" if config.pipeline.lag else "synchronous"
     lines = [
         f"method      {method_label(config.method.model_dump())}, {order}",

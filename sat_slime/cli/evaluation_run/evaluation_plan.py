@@ -280,7 +280,7 @@ def _plan_run(wish: Wish, run: Path, part: Path | None) -> Task:
         return await stack.enter_async_context(held_out.HeldOutEngine(config, weights, task.out))
 
     def open_grade(stack: AsyncExitStack) -> Grade:
-        grader = Grader(config.verifier)
+        grader = Grader(config.verifier, config.task)
         stack.callback(grader.close)
 
         async def grade(question: Question, answer: Answer) -> Any:

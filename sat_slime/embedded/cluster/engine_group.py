@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded import task
 from sat_slime.embedded.cluster.ray_environment import ray
 from sat_slime.embedded.cluster.results import wait_all
 from sat_slime.embedded.engine.rollout_engine import GenerationResult, RolloutEngine
 from sat_slime.embedded.rollout_batch import RolloutBatch
-from sat_slime.embedded.task import Problem
 from sat_slime.rollout.types import GenerationRequest
+from sat_slime.tasks import Problem
 
 
 def faults_of(results: Sequence[GenerationResult]) -> dict[str, int]:
@@ -42,9 +41,12 @@ class EngineGroup:
         # Each group of a stream is a call of its own.
         engine_class = ray.remote(RolloutEngine).options(num_cpus=0, max_concurrency=8 + groups_in_flight(config))
         self.engines: list[Any] = [
-            engine_class.remote(index, config.rollout, config.model, task.VOCAB_SIZE, str(model_path), str(log_dir))
+            engine_class.remote(
+                index, config.rollout, config.model, config.task.vocab_size, str(model_path), str(log_dir)
+            )
             for index in range(config.rollout.engines)
         ]
+        self.task = config.task
         self._restarts_told = 0
 
     def start(self) -> None:
@@ -101,6 +103,7 @@ class EngineGroup:
         """Waits for a batch."""
         results = wait_all(futures, "rollout engine")
         return RolloutBatch(
+            self.task,
             iteration,
             problems,
             [response for result in results for response in result.responses],

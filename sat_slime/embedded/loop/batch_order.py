@@ -15,7 +15,7 @@ from typing import Any
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.loop.pipeline import Pipeline
 from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, training_requests
-from sat_slime.embedded.task import Problem
+from sat_slime.tasks import Problem
 
 
 @dataclass

@@ -94,7 +94,7 @@ class Pipeline(ABC):
         self.log.status(phase="starting", engine="starting")
         self.trainer = TrainerGroup(self.config, self.scratch, self.log_dir)
         self.engines = EngineGroup(self.config, self.initial, self.log_dir)
-        self.grader = Grader(self.config.verifier)
+        self.grader = Grader(self.config.verifier, self.config.task)
         try:
             if saved:
                 self._restore(saved)

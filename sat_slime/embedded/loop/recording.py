@@ -8,7 +8,6 @@ import numpy as np
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig
-from sat_slime.embedded import task
 from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult
 from sat_slime.evaluation.scores import Graded, measured_weights, summary
 from sat_slime.rollout.token_dump import TokenDump
@@ -95,7 +94,7 @@ def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:
     return [
         {
             "prompt": batch.problems[i // group].prompt,
-            "response": task.decode(response.output_ids),
+            "response": batch.task.decode(response.output_ids),
             "reward": response.reward,
             "advantage": response.advantage,
             "finish_reason": response.finish_reason,

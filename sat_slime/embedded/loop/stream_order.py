@@ -18,8 +18,8 @@ from sat_slime.embedded.cluster.engine_group import faults_of, groups_in_flight
 from sat_slime.embedded.cluster.results import result_among, result_of, wait_any
 from sat_slime.embedded.loop.pipeline import Pipeline
 from sat_slime.embedded.rollout_batch import Group, RolloutBatch, StepResult, training_group
-from sat_slime.embedded.task import Problem
 from sat_slime.rollout.staleness import StalenessBound, drop_metrics
+from sat_slime.tasks import Problem
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ class StreamingPipeline(Pipeline):
         self.left -= size
         self._begin_groups()
         batch = RolloutBatch(
+            self.config.task,
             self.iteration,
             [group.problem for group in groups],
             [response for group in groups for response in group.responses],

@@ -9,7 +9,6 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from torch import Tensor
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded import task
 from sat_slime.embedded.trainer.hf_weights import load_hf, save_hf
 from sat_slime.embedded.trainer.model import build_model
 
@@ -20,7 +19,7 @@ class PolicyState:
     def __init__(self, config: EmbeddedConfig) -> None:
         """Builds the models with random weights; `load` and `load_reference` fill them."""
         self._config = config
-        model = build_model(config.model, config.train, task.VOCAB_SIZE, routing_replay=True)
+        model = build_model(config.model, config.train, config.task.vocab_size, routing_replay=True)
         self.model = DistributedDataParallel(
             model.config,
             DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=False),
@@ -30,23 +29,23 @@ class PolicyState:
         """The model that the loss's KL compares with; None where the loss has no KL."""
         if config.loss.kl_coef:
             # It routes freely, as the reference forward of slime does, also under R3.
-            self.reference = build_model(config.model, config.train, task.VOCAB_SIZE).requires_grad_(False)
+            self.reference = build_model(config.model, config.train, config.task.vocab_size).requires_grad_(False)
         self.named_parameters = list(self.model.module.named_parameters())
         self.generating: dict[int, list[Tensor]] = {}
         """The weights of pi_l, which the rollout engines were given, by version; only those that are still in use."""
 
     def load(self, folder: Path) -> None:
         """Reads the policy's weights from a Hugging Face folder. Raises ValueError where they do not fit the model."""
-        load_hf(self.model.module, self._config.model, task.VOCAB_SIZE, folder)
+        load_hf(self.model.module, self._config.model, self._config.task.vocab_size, folder)
 
     def load_reference(self, folder: Path) -> None:
         """Reads the reference model's weights, where the loss has a KL term. Raises ValueError as `load`."""
         if self.reference is not None:
-            load_hf(self.reference, self._config.model, task.VOCAB_SIZE, folder)
+            load_hf(self.reference, self._config.model, self._config.task.vocab_size, folder)
 
     def export(self, folder: Path, version: int) -> None:
         """Writes the current weights for the rollout engines, and remembers them as those of pi_l."""
-        save_hf(self.model.module, self._config.model, task.VOCAB_SIZE, task.EOS, folder)
+        save_hf(self.model.module, self._config.model, self._config.task.vocab_size, self._config.task.eos_id, folder)
         self._remember(self.copy(), version)
 
     def remember(self, folder: Path, version: int) -> None:

@@ -9,7 +9,6 @@ from megatron.core.transformer.moe.router_replay import RouterReplay
 from torch import Tensor
 
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded import task
 from sat_slime.embedded.trainer import routing
 from sat_slime.embedded.trainer.log_probs import vocab_parallel_log_probs, whole_log_probs
 from sat_slime.embedded.trainer.model import build_model, forward_logits
@@ -32,7 +31,7 @@ class Rescorer:
         if config.rollout.dtype != config.train.dtype:
             train = config.train.model_copy(update={"dtype": config.rollout.dtype})
             with routing.routers(self._its_routers):
-                model = build_model(config.model, train, task.VOCAB_SIZE, routing_replay=True)
+                model = build_model(config.model, train, config.task.vocab_size, routing_replay=True)
             self._in_engine_dtype = model.requires_grad_(False)
 
     def of_step(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> Columns:

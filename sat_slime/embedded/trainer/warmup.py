@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sat_slime.config.schema import EmbeddedConfig, TrainConfig, WarmupConfig
-from sat_slime.embedded import task
+from sat_slime.config.schema import EmbeddedConfig, TrainConfig
 from sat_slime.embedded.initial_model import is_model
 from sat_slime.embedded.trainer import parallel
 from sat_slime.embedded.trainer.hf_weights import save_hf
@@ -37,7 +36,7 @@ def warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> Iterator[
     rng = np.random.default_rng(config.warmup.seed)
     warmup = config.warmup
     model = build_model(
-        config.model, TrainConfig(), task.VOCAB_SIZE, balance_coef=_BALANCE_COEF if config.model.is_moe else 0.0
+        config.model, TrainConfig(), config.task.vocab_size, balance_coef=_BALANCE_COEF if config.model.is_moe else 0.0
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=warmup.lr, betas=(0.9, 0.98), weight_decay=0.0)
     clean_steps = round(warmup.clean_fraction * warmup.steps)
@@ -55,7 +54,7 @@ def warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> Iterator[
             yield step + 1
     # Two runs may warm up the same model at once: each writes its own folder, the first one to finish stays.
     own = folder.with_name(f"{folder.name}.{os.getpid()}")
-    save_hf(model, config.model, task.VOCAB_SIZE, task.EOS, own)
+    save_hf(model, config.model, config.task.vocab_size, config.task.eos_id, own)
     try:
         os.replace(own, folder)
     except OSError:
@@ -74,17 +73,18 @@ def _schedule(step: int, clean_steps: int) -> float:
 def _imitation_loss(
     model: torch.nn.Module, config: EmbeddedConfig, rng: np.random.Generator, careless: bool
 ) -> torch.Tensor:
-    warmup: WarmupConfig = config.warmup
+    warmup, task = config.warmup, config.task
     sequences, rows, offset = [], [], 0
-    for problem in task.training_problems(config.task, warmup.batch_size, rng):
+    for problem in task.training_problems(warmup.batch_size, rng):
         answer = task.demonstration(
             problem,
             rng,
             error_rate=warmup.error_rate if careless else 0.0,
             direct=careless and rng.random() < warmup.direct_rate,
         )
-        tokens = problem.prompt_ids + task.encode(answer)
-        rows.append(torch.arange(len(problem.prompt_ids) - 1, len(tokens) - 1) + offset)
+        prompt = task.encode(problem.prompt)
+        tokens = prompt + task.encode(answer)
+        rows.append(torch.arange(len(prompt) - 1, len(tokens) - 1) + offset)
         sequences.append(tokens)
         offset += len(tokens)
     ids = torch.tensor([token for tokens in sequences for token in tokens], device=parallel.device())

@@ -41,7 +41,7 @@ class Log:
 def pipeline(tmp_path):
     pipeline = BatchPipeline(CONFIG, tmp_path, tmp_path, Log(), None)
     pipeline.seconds = {"wait": 0.0}
-    pipeline.grader = Grader(CONFIG.verifier)
+    pipeline.grader = Grader(CONFIG.verifier, CONFIG.task)
     return pipeline
 
 

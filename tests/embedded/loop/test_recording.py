@@ -109,7 +109,7 @@ def test_total_variation_is_that_of_whole_distributions(known):
 
 def test_the_row_of_an_evaluation():
     problems, _ = training_requests(CONFIG, 0)
-    right = f"{sum(problems[0].digits):02d}$"
+    right = f"{int(problems[0].label):02d}$"
     batch = make_batch([right, right, "98$", right] + ["98$"] * 7 + ["11,22,33"], version=6)
     scores = EvalConfig(samples_per_problem=2, repeats=2, k=[1, 2, 4])
     row = evaluation_row(batch, scores, step=8, iteration=8)

@@ -65,7 +65,7 @@ def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
     log = SimpleNamespace(status=lambda **fields: None, message=lambda text, level="info": None)
     pipeline = StreamingPipeline(config, tmp_path, tmp_path, log, None)
     pipeline.seconds = {"wait": 0.0}
-    pipeline.grader = Grader(config.verifier)
+    pipeline.grader = Grader(config.verifier, config.task)
     pipeline.engines = SimpleNamespace(stream=world.stream)
     pipeline.versions = [world.version]
     return pipeline

@@ -1,0 +1,162 @@
+"""A task outside the package, the one of docs/tasks.md: everything follows from its file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, dump_config, load_config
+from sat_slime.config.loader import further_errors, vary
+from sat_slime.embedded.grading import Grader
+from sat_slime.embedded.initial_model import cached_model
+from sat_slime.embedded.loop.recording import sample_rows
+from sat_slime.embedded.rollout_batch import RolloutBatch, evaluation_requests, training_requests
+from sat_slime.rollout.types import Response
+from sat_slime.tasks.running_sums import RunningSums
+
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "configs" / "embedded" / "tiny.yaml"
+PATH = "my_tasks.sorting"
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """my_tasks.sorting, as the page has it."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tasks.md").read_text(), re.DOTALL)
+    folder = tmp_path / "my_tasks"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "sorting.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_tasks"]:
+        del sys.modules[name]
+
+
+def settings(tmp_path, **task):
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump({"extends": str(TINY), "task": task}))
+    return file
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}.Sorting"])
+def test_it_is_a_section_like_those_of_ours(package, tmp_path, path):
+    config = load_config(settings(tmp_path, name=path, length=5))
+    assert (config.task.name, config.task.length) == (path, 5)
+    assert config_errors(config) == []
+    saved = yaml.safe_load(dump_config(config))
+    assert saved["task"] == {"name": path, "length": 5}, "no setting of another task"
+    assert EmbeddedConfig.model_validate(saved) == config
+
+
+def test_an_object_has_its_own_path(package):
+    module = __import__(PATH, fromlist=["Sorting"])
+    config = EmbeddedConfig(task=module.Sorting(length=4))
+    assert config.model_dump()["task"] == {"name": f"{PATH}.Sorting", "length": 4}
+
+
+@pytest.mark.parametrize("sets", [["task.name=running_sums"], ["task.max_digits=7", "task.name=running_sums"]])
+def test_its_settings_go_when_another_task_is_named(package, tmp_path, sets):
+    file = settings(tmp_path, name=PATH, length=5)
+    other = load_config(file, sets).task
+    assert other == RunningSums(max_digits=7 if len(sets) == 2 else 8)
+    (name, value) = ("task.name", "running_sums")
+    assert vary(load_config(file), [("a place", {name: value})]).task == RunningSums()
+    back = vary(load_config(file), [("a place", {name: value}), ("another", {name: PATH})]).task
+    assert (back.name, back.length) == (PATH, 6)
+
+
+def test_requests_are_graded_recorded_and_held_out(package, tmp_path):
+    config = load_config(settings(tmp_path, name=PATH))
+    task = config.task
+    problems, requests = training_requests(config, 0)
+    assert {request.stop_token_ids for request in requests} == {(task.alphabet.index("$"),)}
+    assert task.decode(requests[0].prompt_ids) == problems[0].prompt
+    assert not any(map(task.is_held_out, problems))
+    assert all(map(task.is_held_out, evaluation_requests(config, 0)[0]))
+
+    texts = [problems[i // 4].label + ("$", "", "a$", "$$")[i % 4] for i in range(len(requests))]
+    responses = [
+        Response(
+            request.request_id, request.prompt_ids, task.encode(text), np.zeros(len(text), np.float32), None, "stop",
+            np.zeros(len(text), np.int64),
+        )
+        for request, text in zip(requests, texts, strict=True)
+    ]  # fmt: skip
+    batch = Grader(config.verifier, task).grade(RolloutBatch(task, 0, problems, responses))
+    assert batch.rewards.tolist() == [[1, 0, 0, 0]] * 4
+    assert batch.truncated.tolist() == [[False, True, False, False]] * 4
+    assert [row["response"] for row in sample_rows(batch)] == texts
+
+
+def test_demonstrations_are_right_or_careless(package, tmp_path):
+    task = load_config(settings(tmp_path, name=PATH)).task
+    rng = np.random.default_rng(0)
+    for problem in task.training_problems(50, rng):
+        assert task.grade(problem.label, task.demonstration(problem, rng, 0.0, direct=False)).reward == 1
+    careless = [
+        task.grade(p.label, task.demonstration(p, rng, 0.3, False)).reward for p in task.training_problems(50, rng)
+    ]
+    assert 0 < sum(careless) < 25
+
+
+def test_the_cached_model_is_of_the_text_of_its_module(package, tmp_path):
+    file = settings(tmp_path, name=PATH)
+    config = load_config(file)
+    before = cached_model(config)
+    assert before == cached_model(load_config(file)) != cached_model(load_config(file, ["task.length=7"]))
+    (package / "sorting.py").write_text((package / "sorting.py").read_text() + "\n# edited\n")
+    assert cached_model(config) != before
+
+
+def test_lengths_and_the_verifier_are_checked(package, tmp_path):
+    sets = ["rollout.max_response_tokens=6", "task.length=12", "verifier.mode=default"]
+    found = "\n".join(config_errors(load_config(settings(tmp_path, name=PATH), sets)))
+    assert f"longest answer of {PATH} with all its steps has 13 tokens: raise it to 13 or lower task.length" in found
+    assert "verifier.mode is default, but answers of task.name my_tasks.sorting" in found
+    few = config_errors(load_config(settings(tmp_path, name=PATH, length=2)))
+    assert few == ["task.length 2 make 64 problems, fewer than the 500 that a run needs: raise task.length"]
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"name": "runing_sums"}, r"task.name: 'runing_sums' is no task: choose .*did you mean 'running_sums'"),
+        ({"name": "my_tasks.nowhere"}, r"task.name: my_tasks.nowhere cannot be imported"),
+        ({"name": PATH, "length": 1}, r"run.yaml:3: task.length is 1: it must be greater than or equal to 2"),
+        ({"name": PATH, "lenght": 4}, r"unknown key 'task.lenght'; did you mean 'task.length'"),
+        ({"name": PATH, "max_digits": 4}, r"unknown key 'task.max_digits'"),
+        ({"name": "running_sums", "length": 4}, r"unknown key 'task.length'"),
+        ({"name": "my_tasks"}, r"task.name: 'my_tasks' is no task"),
+        ({"name": "collections.Counter"}, r"task.name: collections.Counter is no task: let it be a subclass"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(package, tmp_path, task, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_config(settings(tmp_path, **task))
+    assert len(caught.value.errors) == 1
+    assert further_errors(caught.value, config_errors) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        ("def draw(", "def drew(", "Sorting does not define draw: see docs/tasks.md"),
+        ("{LETTERS}=$", "{LETTERS}=$=", "Sorting.alphabet is 'abcdefgh=[$]=': give it every character"),
+        ("{LETTERS}=$", "{LETTERS}=", "Sorting.eos is '[$]', no character of its alphabet"),
+        (" = 6\n", "\n", "Sorting.length has no default"),
+        ("class Sorting(Task)", "class Sorting(Problem)", "my_tasks.sorting defines none"),
+        ("LETTERS = ", "LETTERS = undefined + ", r"cannot be imported \(NameError: name 'undefined'"),
+    ],
+)
+def test_what_a_class_lacks_is_said(package, tmp_path, written, instead, message):
+    code = (package / "sorting.py").read_text()
+    assert written in code
+    (package / "sorting.py").write_text(code.replace(written, instead, 1))
+    with pytest.raises(ConfigError, match=message):
+        load_config(settings(tmp_path, name=PATH))
