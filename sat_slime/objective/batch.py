@@ -133,8 +133,8 @@ class TokenBatch:
 
 
 def segment_sums(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return the (responses,) float64 sums of the (N,) values of each response, from (responses,) lengths that add up to
-    N."""
+    """Return the (responses,) float64 sums of the (N,) values of each response, from (responses,) lengths that add up
+    to N."""
     return torch.segment_reduce(values.double(), "sum", lengths=lengths, unsafe=True)
 
 

@@ -97,7 +97,7 @@ def response_mean_weights(
     n_responses: int,
     group: torch.distributed.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Return the (N,) float64 1 / (n_responses * active tokens of the response): mean over responses of their token means.
+    """Return (N,) float64 1 / (n_responses * active tokens of the response): mean over responses of their token means.
 
     Args:
         mask: (N,) bool.
@@ -114,5 +114,5 @@ def response_mean_weights(
 
 
 def token_mean_weights(mask: torch.Tensor, n_tokens: int) -> torch.Tensor:
-    """Return the (N,) float64 1 / n_tokens on active tokens, n_tokens those of the whole batch: mean over tokens."""
+    """Return (N,) float64 1 / n_tokens on active tokens, n_tokens those of the whole batch: mean over tokens."""
     return mask.double() / max(n_tokens, 1)

@@ -46,8 +46,8 @@ def denominator_log_probs(denominator: Denominator, batch: TokenBatch) -> torch.
 
 
 def proximal_log_probs(denominator: Denominator, batch: TokenBatch) -> torch.Tensor:
-    """Return the (N,) log-probs of pi_proximal, the trainer's policy that TIS, IcePop and KPop hold against mu, detached:
-    the denominator where that is not mu, else the policy in training.
+    """Return the (N,) log-probs of pi_proximal, the trainer's policy that TIS, IcePop and KPop hold against mu,
+    detached: the denominator where that is not mu, else the policy in training.
 
     Raises:
         ValueError: denominator `checkpoint` without proximal_log_probs.
@@ -69,13 +69,13 @@ def proximal_log_probs(denominator: Denominator, batch: TokenBatch) -> torch.Ten
 def log_ratio(
     ratio: Ratio, denominator: Denominator, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """Return the (N,) d = log r (Eq. ratio-def, Eq. gspo-ratio), with gradient; 0 on inactive tokens."""
+    """Return (N,) d = log r (Eq. ratio-def, Eq. gspo-ratio), with gradient; 0 on inactive tokens."""
     token = batch.active_or_zero(batch.log_probs - denominator_log_probs(denominator, batch))
     return token if ratio == "token" else sequence_mean(token, batch, group)
 
 
 def bounded_ratio(log_ratio: torch.Tensor) -> torch.Tensor:
-    """Return the (N,) r = e^d, saturated at e^MAX_LOG_RATIO."""
+    """Return (N,) r = e^d, saturated at e^MAX_LOG_RATIO."""
     return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
 
 
@@ -97,8 +97,8 @@ def sequence_mean(
 def sequence_sum(
     values: torch.Tensor, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """Return the (N,) sum over the active tokens of each response, broadcast to them; 0 on inactive tokens. Sums are taken
-    in float64, as those of sequence_mean."""
+    """Return the (N,) sum over the active tokens of each response, broadcast to them; 0 on inactive tokens. Sums are
+    taken in float64, as those of sequence_mean."""
     lengths = batch.lengths_tensor
     with torch.no_grad():
         sums = sum_of_ranks(segment_sums(batch.active_or_zero(values), lengths), group).to(values.dtype)

@@ -216,8 +216,8 @@ class Judge(Stabilizer):
         raise NotImplementedError
 
     def threshold_of(self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
-        """Return the 0-dim threshold of this rank's (n,) scores. The same on all ranks of `group`, for a number of bytes
-        that does not depend on n."""
+        """Return the 0-dim threshold of this rank's (n,) scores. The same on all ranks of `group`, for a number of
+        bytes that does not depend on n."""
         raise NotImplementedError
 
 
@@ -244,7 +244,7 @@ class Replacement(Stabilizer):
     no_interval = "surrogate replaces the clip"
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:
-        """Return the (N,) S, with its gradient through what `policy` holds."""
+        """Return (N,) S, with its gradient through what `policy` holds."""
         raise NotImplementedError
 
     def sums(self, batch: BatchView) -> dict[str, torch.Tensor]:
@@ -263,7 +263,7 @@ class Penalty(Replacement):
         return self.surrogate(policy.ratio, batch)
 
     def surrogate(self, ratio: torch.Tensor, batch: BatchView) -> torch.Tensor:
-        """Return the (N,) S, with its gradient through the (N,) ratio r."""
+        """Return (N,) S, with its gradient through the (N,) ratio r."""
         raise NotImplementedError
 
 
@@ -277,7 +277,7 @@ class Score(Replacement):
     no_interval = "score form takes no gradient away at the end of an interval"
 
     def weight(self, batch: BatchView) -> torch.Tensor:
-        """Return the (N,) w. Runs without gradient."""
+        """Return (N,) w. Runs without gradient."""
         raise NotImplementedError
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:

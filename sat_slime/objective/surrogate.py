@@ -111,8 +111,8 @@ def threshold_scores(
     group: torch.distributed.ProcessGroup | None = None,
     d: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the (n,) detached scores of the tokens by which the method's judge takes its threshold: SAT's staleness |d|
-    (Eq. satr-d), of the token or of its response; M2PO's d^2 of outward tokens.
+    """Return the (n,) detached scores of the tokens by which the method's judge takes its threshold: SAT's staleness
+    |d| (Eq. satr-d), of the token or of its response; M2PO's d^2 of outward tokens.
 
     For scope `step`: a pass without gradient collects them from every micro-batch, and
     `method.judge.threshold_of(scores, group=data-parallel ranks)` of them all is `quantile` of policy_surrogate.

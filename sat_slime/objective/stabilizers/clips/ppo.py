@@ -50,7 +50,7 @@ def base_radii(clip: Clip | None) -> tuple[float, float]:
 def clipped_surrogate(
     r: torch.Tensor, A: torch.Tensor, eps_low: float | torch.Tensor, eps_high: float | torch.Tensor
 ) -> torch.Tensor:
-    """Return the (N,) S = min(r A, clip(r, 1 - eps_low, 1 + eps_high) A) (Eqs. ppo-objective, satrloss).
+    """Return (N,) S = min(r A, clip(r, 1 - eps_low, 1 + eps_high) A) (Eqs. ppo-objective, satrloss).
 
     Args:
         r: (N,) ratios, with gradient.
@@ -61,7 +61,7 @@ def clipped_surrogate(
 
 
 def is_cut(S: torch.Tensor, r: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
-    """Return the (N,) bool: the tokens whose gradient the interval takes away, clip(r) A < r A."""
+    """Return, as (N,) bool, the tokens whose gradient the interval takes away: clip(r) A < r A."""
     return S.detach() < r.detach() * A
 
 
@@ -71,7 +71,7 @@ def cut_counts(cut: torch.Tensor, A: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def dual_clip(dual: float, values: torch.Tensor, advantages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the (N,) max(S, dual A) where A < 0, which bounds what a token with a huge ratio and a negative advantage can
+    """Return (N,) max(S, dual A) where A < 0, which bounds what a token with a huge ratio and a negative advantage can
     weigh; and the (N,) bool tokens that it holds."""
     bound = dual * advantages
     held = torch.where(advantages < 0, torch.maximum(values, bound), values)

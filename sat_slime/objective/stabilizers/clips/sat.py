@@ -81,7 +81,8 @@ class SAT(TrustRegion, Judge):
         return self.staleness(batch)[batch.mask]
 
     def staleness(self, batch: BatchView) -> torch.Tensor:
-        """Return the (N,) what the quantile is taken of and the gate opens by: |d| (Eq. satr-d), or |pi - denominator|."""
+        """Return the (N,) values that the quantile is taken of and the gate opens by: |d| (Eq. satr-d), or |pi -
+        denominator|."""
         if self.score == "log_ratio":
             return batch.d.abs()
         pi, denominator = (log_probs.clamp(max=0.0).exp() for log_probs in (batch.log_pi, batch.log_denominator))
@@ -137,7 +138,7 @@ def radii(clip: Clip, c_low: torch.Tensor, c_high: torch.Tensor) -> tuple[torch.
 def sat_metrics(
     clip: Clip, view: BatchView, batch: TokenBatch, c_low: torch.Tensor, c_high: torch.Tensor, newly: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Return the 0-dim sat/* of a micro-batch (Table monitor).
+    """Return the 0-dim metrics sat/* of a micro-batch (Table monitor).
 
     Args:
         newly: (N,) bool: tokens whose gradient SAT removed and its base would have kept.
@@ -159,7 +160,7 @@ def sat_metrics(
 def scope_is_too_small(
     sat: SAT, ratio: Ratio, batch: TokenBatch, group: torch.distributed.ProcessGroup | None = None
 ) -> torch.Tensor:
-    """Return the 0-dim: 1.0 where the quantile's scope is so small that the gate may be bound to stay shut
+    """Return 1.0, 0-dim, where the quantile's scope is so small that the gate may be bound to stay shut
     (`scope_too_small`)."""
     if ratio == "token" and group is None:
         n_active, largest = batch.n_active, 1

@@ -58,5 +58,5 @@ class M2PO(Gate, Judge):
 
 
 def _outward(batch: BatchView) -> torch.Tensor:
-    """Return the (N,) bool: active tokens whose update leads away from mu, A d > 0."""
+    """Return, as (N,) bool, the active tokens whose update leads away from mu, A d > 0."""
     return batch.mask & (torch.sign(batch.advantages) * torch.sign(batch.d) > 0)

@@ -36,6 +36,6 @@ class SAPO(Penalty):
     style = Style("vermilion", (0, (1, 1, 4, 1)), "^")
 
     def surrogate(self, ratio: torch.Tensor, batch: BatchView) -> torch.Tensor:
-        """Return a (4 / tau) sigmoid(tau (r - 1)); 2 A / tau at r = 1, where its gradient in log pi is A."""
+        """Return A (4 / tau) sigmoid(tau (r - 1)); 2 A / tau at r = 1, where its gradient in log pi is A."""
         tau = torch.full_like(ratio, self.tau_neg).masked_fill(batch.advantages > 0, self.tau_pos)
         return batch.advantages * (4 / tau) * torch.sigmoid(tau * (ratio - 1))

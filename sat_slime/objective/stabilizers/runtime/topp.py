@@ -46,5 +46,6 @@ def on_support(logits: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
 
 
 def log_probs_on_support(logits: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """Return the (..., V) log-probs normalized over the nucleus, -inf outside it. Arguments as in on_support, V whole."""
+    """Return the (..., V) log-probs normalized over the nucleus, -inf outside it. Arguments as in on_support, V
+    whole."""
     return on_support(logits, kept).log_softmax(-1)

@@ -81,7 +81,7 @@ class TRPO(StepConstraint):
 
 
 def total_variation(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
-    """Return the (N,) 1/2 sum_a |p(a) - q(a)| from (N, V) log-probs of the whole vocabulary; -inf is a probability of 0."""
+    """Return (N,) 1/2 sum_a |p(a) - q(a)| from (N, V) log-probs of the whole vocabulary; -inf is a probability of 0."""
     return (log_p.exp() - log_q.exp()).abs().sum(-1) / 2
 
 

@@ -81,7 +81,7 @@ class ScoreCentering(Score):
         return torch.ones_like(ratio)
 
     def centre(self, policy_head: torch.Tensor, rollout_head: torch.Tensor) -> torch.Tensor:
-        """Return the (N,) C: the mean under mu of f(pi / mu) times the score, as a function whose gradient it is. The tail
+        """Return (N,) C: the mean under mu of f(pi / mu) times the score, as a function whose gradient it is. The tail
         of mu outside the head is taken for a multiple of pi's.
 
         Args:
