@@ -28,10 +28,10 @@ MAY_IMPORT = {
     "report": {"config", "grid", "objective", "rollout", "runs"},
     "embedded": {"config", "evaluation", "models", "objective", "reward", "rollout", "tasks"},
     "plugin": {"config", "evaluation", "models", "objective", "reward", "rollout", "tasks"},
-    "cli": {"config", "grid", "objective", "prompts", "reward", "rollout", "runs"},
+    "cli": {"config", "embedded", "evaluation", "grid", "objective", "plugin", "prompts", "reward", "rollout", "runs"},
 }
-ALSO_INSIDE_FUNCTIONS = {"cli": {"embedded", "evaluation", "plugin", "report"}}
-"""What starts a run, asks a server or draws is imported when it does."""
+ALSO_INSIDE_FUNCTIONS = {"cli": {"report"}}
+"""What draws is imported when it does."""
 ENGINES = {"megatron", "ray", "sglang", "transformers"}
 ENGINE_FREE = tuple(part for part in MAY_IMPORT if part not in ("embedded", "plugin"))
 

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 from pydantic import BaseModel
 
-from sat_slime.cli.app import app
+from sat_slime.cli.app import whole_app
 from sat_slime.config import EmbeddedConfig, GridConfig, SlimeConfig
 from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.objective.metrics import metric_named, slime_names
@@ -190,7 +189,7 @@ def commands(text: str) -> Iterator[list[str]]:
 @documents
 def test_commands_and_their_options_are_there(path):
     for words in commands(path.read_text()):
-        command = typer.main.get_command(app)
+        command = whole_app()
         while words and words[0] in getattr(command, "commands", {}):
             command = command.commands[words.pop(0)]
         assert not hasattr(command, "commands") or not words or not re.match(r"[a-z]", words[0]), words

@@ -1,31 +1,100 @@
-"""The command `sat-slime`: each of its commands is registered here, and has its options and its help in a file of its
-own. What a command does is imported when it runs, so that --help answers at once."""
+"""The command `sat-slime`: its list of commands, each of which has its options, its help and its work in a module of
+its own. That module is imported when the command is called, so that `sat-slime --help` answers at once."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import importlib
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from sat_slime.cli.check_command import check
-from sat_slime.cli.data_command import data
-from sat_slime.cli.diagnose_command import diagnose
-from sat_slime.cli.eval_command import evaluate
-from sat_slime.cli.grid_command import grid
-from sat_slime.cli.init_command import init
-from sat_slime.cli.launch_command import launch
-from sat_slime.cli.logs_command import logs
-from sat_slime.cli.methods_command import methods
-from sat_slime.cli.prepare_command import prepare
-from sat_slime.cli.replay_command import replay
-from sat_slime.cli.report_command import report
-from sat_slime.cli.serve_command import serve
-from sat_slime.cli.status_command import status
-from sat_slime.cli.stop_command import stop
+from sat_slime.cli.terminal import without_traceback
 from sat_slime.cli.torch_on_use import import_torch_on_use
+
+COMMANDS = {
+    "init": ("init_command.init", "Write a commented file to start from, and the files that it extends."),
+    "launch": ("launch_command.launch", "Run the loop that FILE describes."),
+    "grid": ("grid_command.grid", "Run methods x lags x seeds, each a run of its own."),
+    "eval": (
+        "eval_command.evaluate",
+        "Evaluate an engine, a model or a run: avg@k, pass@k, intervals, a table of problems.",
+    ),
+    "status": (
+        "status_command.status",
+        "Say how a run is doing: its state, progress and newest checkpoint, and why it ended. Of a grid: all its "
+        "cells.",
+    ),
+    "logs": (
+        "logs_command.logs",
+        "Print the log of a run, of one on slime that of its job. Ctrl-C ends the printing; the run goes on.",
+    ),
+    "stop": (
+        "stop_command.stop",
+        "End a run or a grid as Ctrl-C in its terminal does: after the iteration, with a checkpoint.",
+    ),
+    "prepare": ("prepare_command.prepare", "Make what a run starts from: engines, weights, slime, its model."),
+    "data": ("data_command.data", "Prompts with labels: prepare the paper's, check any."),
+    "check": (
+        "check_command.check",
+        "Check a run's settings and this machine, a line each, with the remedy of what fails.",
+    ),
+    "methods": (
+        "methods_command.methods",
+        "List the stabilizers and the named methods; of one method, its formula, parameters and source.",
+    ),
+    "report": (
+        "report_command.report",
+        "Write report.html and figures of a run, of several, or of a grid, whatever there is of them.",
+    ),
+    "serve": (
+        "serve_command.serve",
+        "Show all runs and grids below a folder on a page of this machine, live while they train.",
+    ),
+    "replay": (
+        "replay_command.replay",
+        "What would every method have done to these tokens? No GPU, no slime, no run.",
+    ),
+    "diagnose": (
+        "diagnose_command.diagnose",
+        "Say what the mismatch of a run is made of; or what makes a run of slime collapse.",
+    ),
+    "version": ("version_command.version", "Print the versions of this package and of the engines."),
+}
+"""Each command in the order of the help: where its function or its group of commands is, and the first sentence of its
+help."""
+
+
+def import_command(name: str) -> Any:
+    """The command of this name, with its options."""
+    module, _, attribute = COMMANDS[name][0].partition(".")
+    command = getattr(importlib.import_module(f"sat_slime.cli.{module}"), attribute)
+    if not isinstance(command, typer.Typer):
+        function, command = command, typer.Typer(add_completion=False, rich_markup_mode="rich")
+        command.command(name)(function)
+    return typer.main.get_command(command)
+
+
+class CommandGroup(TyperGroup):
+    """The commands of COMMANDS, known by their first sentence alone until one of them is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, (_, sentence) in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=sentence))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and import_command(name), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        with without_traceback():
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
     name="sat-slime",
+    cls=CommandGroup,
     rich_markup_mode="rich",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -45,34 +114,18 @@ app = typer.Typer(
     """,
 )
 
-app.command("init")(init)
-app.command("launch")(launch)
-app.command("grid")(grid)
-app.command("eval")(evaluate)
-app.command("status")(status)
-app.command("logs")(logs)
-app.command("stop")(stop)
-app.add_typer(prepare, name="prepare")
-app.add_typer(data, name="data")
-app.command("check")(check)
-app.command("methods")(methods)
-app.command("report")(report)
-app.command("serve")(serve)
-app.command("replay")(replay)
-app.command("diagnose")(diagnose)
+
+def whole_app() -> Any:
+    """The command with all of its commands imported, for what describes it."""
+    group: Any = typer.main.get_command(app)
+    group.commands = {name: import_command(name) for name in COMMANDS}
+    return group
 
 
-@app.command("version")
-def version() -> None:
-    """Print the versions of this package and of the engines."""
-    from sat_slime.cli.embedded_run.engine_packages import ENGINES, installed_version
+def _print_versions(asked: bool) -> None:
+    if asked:
+        from sat_slime.cli.version_command import version
 
-    for package in ("sat-slime", "torch", *(engine.package for engine in ENGINES)):
-        typer.echo(f"{package:16} {installed_version(package) or 'not installed'}")
-
-
-def _versions(wanted: bool) -> None:
-    if wanted:
         version()
         raise typer.Exit
 
@@ -83,16 +136,16 @@ def _options(
         bool,
         typer.Option(
             "--version",
-            callback=_versions,
+            callback=_print_versions,
             is_eager=True,
             help="Print the versions of this package and of the engines.",
         ),
     ] = False,
 ) -> None:
-    """What stands before a command."""
+    """Take the options that stand before a command."""
 
 
 def main() -> None:
-    """Entry point of the command."""
+    """Run the command `sat-slime` with the arguments of this process."""
     import_torch_on_use()
     app(prog_name="sat-slime")

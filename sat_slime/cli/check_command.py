@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sat_slime.cli.embedded_run.embedded_findings import embedded_findings
+from sat_slime.cli.run_plan import load_run
 from sat_slime.cli.terminal import BAD_INPUT, FAILED, OK, SLIME, OverridesAsInLaunch
-
-if TYPE_CHECKING:
-    from sat_slime.config.finding import Finding
+from sat_slime.config import ConfigError, EmbeddedConfig
+from sat_slime.config.finding import Finding, settings_findings
+from sat_slime.runs.folder import RunFolder
 
 COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
@@ -45,13 +47,6 @@ def check(
 
 def findings_of(file: Path, overrides: Sequence[str], address: str | None = None) -> Iterator[Finding]:
     """Every check of a run, one after another. address: that of a slime run's cluster."""
-    from sat_slime.cli.embedded_run.embedded_findings import embedded_findings
-    from sat_slime.cli.run_plan import load_run
-    from sat_slime.cli.slime_run.slime_findings import slime_findings
-    from sat_slime.config import ConfigError, EmbeddedConfig
-    from sat_slime.config.finding import settings_findings
-    from sat_slime.runs.folder import RunFolder
-
     folder = file if file.is_dir() and RunFolder(file).is_run() else None
     file = RunFolder(folder).config if folder else file
     try:
@@ -62,6 +57,8 @@ def findings_of(file: Path, overrides: Sequence[str], address: str | None = None
     if isinstance(config, EmbeddedConfig):
         yield from embedded_findings(config, file)
     else:
+        from sat_slime.cli.slime_run.slime_findings import slime_findings
+
         yield from slime_findings(config, file, address, folder)
 
 

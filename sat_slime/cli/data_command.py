@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import FAILED, OK, without_traceback
+from sat_slime.cli import prompt_sets
+from sat_slime.cli.terminal import FAILED, OK
 
 data = typer.Typer(no_args_is_help=True, help="Prompts with labels: prepare the paper's, check any.")
 SET = "A file, a folder, OWNER/NAME/FOLDER@REVISION of the hub, or none; default: the paper's."
@@ -55,26 +56,23 @@ def data_prepare(
 
         sat-slime data prepare --out data/dapo --dapo zhuzilin/dapo-math-17k --dolci none
     """
-    with without_traceback():
-        from sat_slime.cli import prompt_sets
-
-        given = {"dapo": dapo, "dolci": dolci, "aime24": aime24}
-        written = prompt_sets.prepare(
-            prompt_sets.Preparation(
-                out=out,
-                sources={name: source for name, source in given.items() if source is not None},
-                template=template,
-                chat_template=chat_template,
-                repeated=repeated,
-                bad_labels=bad_labels,
-                verifier=verifier,
-                seed=seed,
-                workers=workers,
-                allow_counts=allow_counts,
-                overwrite=overwrite,
-            ),
-            Console(highlight=False, markup=False, soft_wrap=True),
-        )
+    given = {"dapo": dapo, "dolci": dolci, "aime24": aime24}
+    written = prompt_sets.prepare(
+        prompt_sets.Preparation(
+            out=out,
+            sources={name: source for name, source in given.items() if source is not None},
+            template=template,
+            chat_template=chat_template,
+            repeated=repeated,
+            bad_labels=bad_labels,
+            verifier=verifier,
+            seed=seed,
+            workers=workers,
+            allow_counts=allow_counts,
+            overwrite=overwrite,
+        ),
+        Console(highlight=False, markup=False, soft_wrap=True),
+    )
     raise typer.Exit(OK if written else FAILED)
 
 
@@ -102,19 +100,16 @@ def data_check(
 
         sat-slime data check mine.jsonl --tokenizer /data/Qwen3-4B-Base --max-tokens 2048
     """
-    with without_traceback():
-        from sat_slime.cli import prompt_sets
-
-        asked = prompt_sets.Inspection(
-            file=file,
-            evaluation=evaluation,
-            tokenizer=tokenizer,
-            max_tokens=max_tokens,
-            input_key=input_key,
-            label_key=label_key,
-            verifier=verifier,
-            workers=workers,
-        )
-        found = prompt_sets.check(asked)
-        prompt_sets.show(found, show_all, as_json, Console(highlight=False, markup=False))
+    asked = prompt_sets.Inspection(
+        file=file,
+        evaluation=evaluation,
+        tokenizer=tokenizer,
+        max_tokens=max_tokens,
+        input_key=input_key,
+        label_key=label_key,
+        verifier=verifier,
+        workers=workers,
+    )
+    found = prompt_sets.check(asked)
+    prompt_sets.show(found, show_all, as_json, Console(highlight=False, markup=False))
     raise typer.Exit(FAILED if found.faults else OK)

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sat_slime.cli.terminal import without_traceback
+from sat_slime.config import ConfigError
+from sat_slime.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from sat_slime.report.diagnosis.page import Diagnosis
@@ -53,20 +54,16 @@ def diagnose(
 
         sat-slime diagnose job.log
     """
-    with without_traceback():
-        from sat_slime.runs.folder import RunFolder
+    if len(paths) == 1 and RunFolder(paths[0]).is_run():
+        from sat_slime.report.diagnosis.page import write_diagnosis
 
-        if len(paths) == 1 and RunFolder(paths[0]).is_run():
-            from sat_slime.config import ConfigError
-            from sat_slime.report.diagnosis.page import write_diagnosis
-
-            if out is not None or reward_key is not None:
-                option = "--out" if out is not None else "--reward-key"
-                page = paths[0] / "diagnosis"
-                raise ConfigError([f"{option} is for trackers, logs and dumps; of a run folder the page is in {page}"])
-            _show(write_diagnosis(paths[0]), Console())
-        else:
-            _check_up(paths, out or Path("diagnosis"), reward_key, Console())
+        if out is not None or reward_key is not None:
+            option = "--out" if out is not None else "--reward-key"
+            page = paths[0] / "diagnosis"
+            raise ConfigError([f"{option} is for trackers, logs and dumps; of a run folder the page is in {page}"])
+        _show(write_diagnosis(paths[0]), Console())
+    else:
+        _check_up(paths, out or Path("diagnosis"), reward_key, Console())
 
 
 def _check_up(paths: list[Path], out: Path, reward_key: str | None, console: Console) -> None:

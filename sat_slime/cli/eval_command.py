@@ -9,7 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import FAILED, bad_input, complain, without_traceback
+from sat_slime.cli.evaluation_run.evaluation_asking import EvaluationFailed, run_evaluation, show_result
+from sat_slime.cli.evaluation_run.evaluation_plan import Wish, plan_evaluation
+from sat_slime.cli.terminal import FAILED, bad_input, complain
+from sat_slime.prompts import PromptError
 
 
 def evaluate(
@@ -80,41 +83,36 @@ def evaluate(
         sat-slime eval /data/Qwen3-4B --data aime24.jsonl --samples 4 --tensor-parallel 2 --out eval/qwen3-4b
     """
     console = Console()
-    with without_traceback():
-        from sat_slime.cli.evaluation_run.evaluation_asking import EvaluationFailed, run_evaluation, show_result
-        from sat_slime.cli.evaluation_run.evaluation_plan import Wish, plan_evaluation
-        from sat_slime.prompts import PromptError
-
-        wish = Wish(
-            what=what,
-            engine=engine,
-            data=data,
-            samples=samples,
-            repeats=repeats,
-            k=_numbers_of(k, "--k"),
-            temperature=temperature,
-            top_p=top_p,
-            max_tokens=max_tokens,
-            seed=seed,
-            mode=verifier,
-            template=template,
-            raw=raw,
-            chat_args=_json_object(chat_args, "--chat-args"),
-            concurrency=concurrency,
-            timeout_s=timeout,
-            out=out,
-            overwrite=overwrite,
-            tensor_parallel=tensor_parallel,
-            server_args=tuple(server_arg or ()),
-        )
-        try:
-            task = plan_evaluation(wish)
-            result = run_evaluation(task, overwrite, console)
-        except PromptError as error:
-            bad_input([str(error)])
-        except EvaluationFailed as error:
-            complain(str(error).splitlines())
-            raise typer.Exit(FAILED) from None
+    wish = Wish(
+        what=what,
+        engine=engine,
+        data=data,
+        samples=samples,
+        repeats=repeats,
+        k=_numbers_of(k, "--k"),
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        seed=seed,
+        mode=verifier,
+        template=template,
+        raw=raw,
+        chat_args=_json_object(chat_args, "--chat-args"),
+        concurrency=concurrency,
+        timeout_s=timeout,
+        out=out,
+        overwrite=overwrite,
+        tensor_parallel=tensor_parallel,
+        server_args=tuple(server_arg or ()),
+    )
+    try:
+        task = plan_evaluation(wish)
+        result = run_evaluation(task, overwrite, console)
+    except PromptError as error:
+        bad_input([str(error)])
+    except EvaluationFailed as error:
+        complain(str(error).splitlines())
+        raise typer.Exit(FAILED) from None
     show_result(result, console)
     console.print(f"in {task.out}: eval.json, samples.jsonl", markup=False, highlight=False, soft_wrap=True)
 

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import SLIME, bad_input, finish, warn, without_traceback
+from sat_slime.cli.grid_run.grid_plan import describe, plan_grid
+from sat_slime.cli.grid_run.grid_start import run_grid
+from sat_slime.cli.terminal import SLIME, bad_input, finish, warn
 
 
 def grid(
@@ -58,18 +60,14 @@ def grid(
         sat-slime status grids/embedded --follow
     """
     console = Console()
-    with without_traceback():
-        from sat_slime.cli.grid_run.grid_plan import describe, plan_grid
-        from sat_slime.cli.grid_run.grid_start import run_grid
-
-        plan = plan_grid(file, name, only or [], _seeds_of(seeds), overrides or [])
-        for warning in plan.warnings:
-            warn(warning)
-        if dry_run:
-            console.print(describe(plan, retry_failed), soft_wrap=True)
-            return
-        options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
-        ending = run_grid(plan, retry_failed, options, live, console)
+    plan = plan_grid(file, name, only or [], _seeds_of(seeds), overrides or [])
+    for warning in plan.warnings:
+        warn(warning)
+    if dry_run:
+        console.print(describe(plan, retry_failed), soft_wrap=True)
+        return
+    options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
+    ending = run_grid(plan, retry_failed, options, live, console)
     finish(ending, console)
 
 

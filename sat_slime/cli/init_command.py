@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sat_slime.cli.terminal import without_traceback
+from sat_slime.config.starters import STARTERS, write_starter
 
 
 def init(
@@ -29,15 +29,12 @@ def init(
     [bold]slurm[/] and [bold]kuberay[/] are for a file that is there: they start
     Ray on the nodes, launch the run, and resume it.
     """
-    with without_traceback():
-        from sat_slime.config.starters import STARTERS, write_starter
-
-        if name is None:
-            for each, starter in STARTERS.items():
-                typer.echo(f"{each:11} {starter.meaning}")
-            return
-        first, *others = write_starter(name, out)
-        typer.echo(f"{first}: {STARTERS[name].meaning}")
-        for path in others:
-            typer.echo(f"{path}: what {first.name} builds on")
-        typer.echo(STARTERS[name].then.format(first))
+    if name is None:
+        for each, starter in STARTERS.items():
+            typer.echo(f"{each:11} {starter.meaning}")
+        return
+    first, *others = write_starter(name, out)
+    typer.echo(f"{first}: {STARTERS[name].meaning}")
+    for path in others:
+        typer.echo(f"{path}: what {first.name} builds on")
+    typer.echo(STARTERS[name].then.format(first))

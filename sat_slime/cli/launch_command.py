@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import SLIME, Ending, bad_input, finish, refuse_failures, remark, warn, without_traceback
-
-if TYPE_CHECKING:
-    from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan
-    from sat_slime.cli.slime_run.job_start import Where
-    from sat_slime.cli.slime_run.slime_plan import SlimePlan
+from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, describe
+from sat_slime.cli.run_plan import plan_run
+from sat_slime.cli.terminal import SLIME, bad_input, finish, warn
 
 
 def launch(
@@ -124,75 +121,39 @@ def launch(
     }
     settings: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     console = Console()
-    with without_traceback():
-        from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan
-        from sat_slime.cli.run_plan import plan_run
-        from sat_slime.cli.slime_run.job_start import Where
+    resume = resume or resume_from is not None
+    if resume and overwrite:
+        bad_input(["--resume goes on with a run and --overwrite deletes it: give one of them"])
+    look_for_slime = dry_run and not skip_checks
+    plan = plan_run(
+        file, settings, overrides or [], resume=resume, resume_from=resume_from, look_for_slime=look_for_slime
+    )
+    for warning in plan.warnings:
+        warn(warning)
+    # The runtime is imported once it is known which one it is.
+    if isinstance(plan, EmbeddedPlan):
+        from sat_slime.cli.embedded_run.embedded_start import launch_embedded_run
 
-        resume = resume or resume_from is not None
-        if resume and overwrite:
-            bad_input(["--resume goes on with a run and --overwrite deletes it: give one of them"])
-        look_for_slime = dry_run and not skip_checks
-        plan = plan_run(
-            file, settings, overrides or [], resume=resume, resume_from=resume_from, look_for_slime=look_for_slime
-        )
-        for warning in plan.warnings:
-            warn(warning)
+        of_slime = {
+            "--address": address,
+            "--start-ray": start_ray,
+            "--detach": detach,
+            "--json": as_json,
+            "--skip-checks": skip_checks,
+        }
+        if given := [option for option, value in of_slime.items() if value]:
+            bad_input([f"{given[0]} is for runs of slime, and {file} is an embedded run: leave it out"])
+        if dry_run:
+            console.print(describe(plan), markup=False, highlight=False, soft_wrap=True)
+            return
+        ending = launch_embedded_run(plan, overwrite=overwrite, live=live, console=console)
+    else:
+        from sat_slime.cli.slime_run.job_start import Where, launch_job
+        from sat_slime.cli.slime_run.slime_findings import show_plan
+
         where = Where(address, start_ray, detach, skip_checks)
-        if isinstance(plan, EmbeddedPlan):
-            _refuse_options_of_slime(file, where, as_json)
-            if dry_run:
-                _show_embedded_plan(plan, console)
-                return
-            ending = _launch_embedded_run(plan, overwrite, live, console)
-        else:
-            if dry_run:
-                _show_slime_plan(plan, where, as_json)
-                return
-            ending = _launch_job(plan, where, overwrite, live, console)
+        if dry_run:
+            show_plan(plan, where.address, skip_checks, as_json)
+            return
+        ending = launch_job(plan, where, overwrite, live, console)
     finish(ending, console)
-
-
-def _refuse_options_of_slime(file: Path, where: Where, as_json: bool) -> None:
-    of_slime = {
-        "--address": where.address,
-        "--start-ray": where.start_ray,
-        "--detach": where.detach,
-        "--json": as_json,
-        "--skip-checks": where.skip_checks,
-    }
-    if given := [option for option, value in of_slime.items() if value]:
-        bad_input([f"{given[0]} is for runs of slime, and {file} is an embedded run: leave it out"])
-
-
-def _show_embedded_plan(plan: EmbeddedPlan, console: Console) -> None:
-    from sat_slime.cli.embedded_run.embedded_plan import describe
-
-    console.print(describe(plan), markup=False, highlight=False, soft_wrap=True)
-
-
-def _launch_embedded_run(plan: EmbeddedPlan, overwrite: bool, live: bool | None, console: Console) -> Ending:
-    from sat_slime.cli.embedded_run.embedded_start import launch_embedded_run
-
-    return launch_embedded_run(plan, overwrite=overwrite, live=live, console=console)
-
-
-def _show_slime_plan(plan: SlimePlan, where: Where, as_json: bool) -> None:
-    from sat_slime.cli.slime_run.slime_findings import check_here
-    from sat_slime.cli.slime_run.slime_plan import describe, describe_json
-    from sat_slime.plugin.launch.machine import SCRIPT
-
-    findings = [] if where.skip_checks else list(check_here(plan, where.address))
-    typer.echo(describe_json(plan) if as_json else describe(plan))
-    of_machine = [finding for finding in findings if not finding.of_settings]
-    failed = any(finding.mark == "FAIL" for finding in of_machine)
-    if failed and not (Path(plan.config.cluster.slime_dir).expanduser() / SCRIPT).is_file():
-        remark([f"{finding.what}: {finding.detail}" for finding in of_machine if finding.mark != "OK"])
-        findings = [finding for finding in findings if finding.of_settings]
-    refuse_failures(findings)
-
-
-def _launch_job(plan: SlimePlan, where: Where, overwrite: bool, live: bool | None, console: Console) -> Ending:
-    from sat_slime.cli.slime_run.job_start import launch_job
-
-    return launch_job(plan, where, overwrite, live, console)

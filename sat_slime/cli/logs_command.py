@@ -6,7 +6,11 @@ from typing import Annotated
 
 import typer
 
-from sat_slime.cli.terminal import INTERRUPTED, RunArgument, without_traceback
+from sat_slime.cli.embedded_run.other_terminal import log_of
+from sat_slime.cli.terminal import INTERRUPTED, RunArgument
+from sat_slime.config import ConfigError, EmbeddedConfig, load_config
+from sat_slime.grid.state import GridFolder
+from sat_slime.runs.folder import RunFolder
 
 
 def logs(
@@ -20,23 +24,18 @@ def logs(
 
     sat-slime logs runs/my-run -f
     """
-    with without_traceback():
-        from sat_slime.cli.embedded_run.other_terminal import log_of
-        from sat_slime.cli.slime_run.sent_run import follow_log, last_log_lines
-        from sat_slime.config import ConfigError, EmbeddedConfig, load_config
-        from sat_slime.grid.state import GridFolder
-        from sat_slime.runs.folder import RunFolder
+    if GridFolder(run).is_grid():
+        cells = f"{run}/logs/CELL.txt, or sat-slime logs {run}/runs/CELL"
+        raise ConfigError([f"{run} is a grid: the output of a cell is in {cells}"])
+    folder = RunFolder.open(run)
+    try:
+        if isinstance(load_config(folder.config), EmbeddedConfig):
+            log = log_of(folder, follow, lines)
+        else:
+            from sat_slime.cli.slime_run.sent_run import follow_log, last_log_lines
 
-        if GridFolder(run).is_grid():
-            cells = f"{run}/logs/CELL.txt, or sat-slime logs {run}/runs/CELL"
-            raise ConfigError([f"{run} is a grid: the output of a cell is in {cells}"])
-        folder = RunFolder.open(run)
-        try:
-            if isinstance(load_config(folder.config), EmbeddedConfig):
-                found = log_of(folder, follow, lines)
-            else:
-                found = (follow_log if follow else last_log_lines)(run, lines)
-            for line in found:
-                typer.echo(line)
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            log = (follow_log if follow else last_log_lines)(run, lines)
+        for line in log:
+            typer.echo(line)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None

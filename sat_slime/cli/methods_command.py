@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import without_traceback
+from sat_slime.cli.method_tables import show_method, show_table
 
 
 def methods(
@@ -24,10 +24,7 @@ def methods(
         sat-slime methods dppo-kl
     """
     console = Console()
-    with without_traceback():
-        from sat_slime.cli.method_tables import show_method, show_table
-
-        if name is None:
-            show_table(console)
-        else:
-            show_method(name, console)
+    if name is None:
+        show_table(console)
+    else:
+        show_method(name, console)

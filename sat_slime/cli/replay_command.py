@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sat_slime.cli.terminal import FAILED, OK, without_traceback
+from sat_slime.cli.terminal import FAILED, OK
+from sat_slime.config import ConfigError
 
 if TYPE_CHECKING:
     from sat_slime.report.dumps.step_batch import Layout
@@ -77,24 +78,21 @@ def replay(
 
         sat-slime replay runs/my-run --methods sat-gspo --set 'sat.alpha=[0.8,0.9,0.95]'
     """
-    with without_traceback():
-        from sat_slime.report.dumps.step_batch import Layout
-        from sat_slime.report.replay.page import check_out, write_page
-        from sat_slime.report.replay.selection import choose, names_several
+    from sat_slime.report.dumps.step_batch import Layout
+    from sat_slime.report.replay.page import check_out, write_page
+    from sat_slime.report.replay.selection import choose, names_several
 
-        layout, console = Layout(microbatch_tokens, microbatch_responses), Console(soft_wrap=True)
-        _check_layout(layout)
-        candidates = choose(methods, overrides or [])
-        check_out(out)
-        result = _replayed(paths, candidates, layout, token_mean, threads, console, names_several(methods))
-        page = write_page(result, out, ["sat-slime", *sys.argv[1:]])
-        _show(result, page, console)
+    layout, console = Layout(microbatch_tokens, microbatch_responses), Console(soft_wrap=True)
+    _check_layout(layout)
+    candidates = choose(methods, overrides or [])
+    check_out(out)
+    result = _replayed(paths, candidates, layout, token_mean, threads, console, names_several(methods))
+    page = write_page(result, out, ["sat-slime", *sys.argv[1:]])
+    _show(result, page, console)
     raise typer.Exit(FAILED if result.skipped else OK)
 
 
 def _check_layout(layout: Layout) -> None:
-    from sat_slime.config import ConfigError
-
     if layout.tokens is not None and layout.responses is not None:
         raise ConfigError(["--microbatch-tokens and --microbatch-responses both say what a micro-batch is: give one"])
 

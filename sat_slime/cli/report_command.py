@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from sat_slime.cli.terminal import warn, without_traceback
+from sat_slime.cli.terminal import warn
+from sat_slime.runs.row_faults import faults_of
 
 
 def report(
@@ -39,12 +40,10 @@ def report(
 
         sat-slime report runs/gspo-lag8-seed* runs/sat-gspo-lag8-seed* --out comparison
     """
-    with without_traceback():
-        from sat_slime.report.write import write_reports
-        from sat_slime.runs.row_faults import faults_of
+    from sat_slime.report.write import write_reports
 
-        for written in write_reports(paths, out, figure or []):
-            typer.echo(written)
-        for path in paths:
-            for sentence in faults_of(path):
-                warn(f"{path}: {sentence}")
+    for written in write_reports(paths, out, figure or []):
+        typer.echo(written)
+    for path in paths:
+        for sentence in faults_of(path):
+            warn(f"{path}: {sentence}")

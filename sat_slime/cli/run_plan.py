@@ -5,15 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, plan_embedded_run
-from sat_slime.cli.slime_run.slime_plan import SlimePlan, plan_slime_run
 from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, load_config
 from sat_slime.config.loader import RunConfig, further_errors
 from sat_slime.config.method_section import method_switches
 from sat_slime.grid.state import GridFolder
 from sat_slime.runs.folder import RunFolder, RunFolderError
+
+if TYPE_CHECKING:
+    from sat_slime.cli.slime_run.slime_plan import SlimePlan
 
 
 def plan_run(
@@ -50,6 +52,8 @@ def plan_run(
         folder = None
     if isinstance(config, EmbeddedConfig):
         return plan_embedded_run(config, file, folder, resume, resume_from)
+    from sat_slime.cli.slime_run.slime_plan import plan_slime_run
+
     return plan_slime_run(config, file, folder, resume, look_for_slime, resume_from)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sat_slime.cli.terminal import bad_input, without_traceback
+from sat_slime.cli.terminal import bad_input
 
 PORT = 8800
 
@@ -21,19 +21,18 @@ def serve(
     The page is for a browser on this machine (127.0.0.1) and only reads. From
     elsewhere: ssh -L 8800:localhost:8800 THIS_MACHINE
     """
-    with without_traceback():
-        from sat_slime.report.serve.page_server import Server
+    from sat_slime.report.serve.page_server import Server
 
-        if not folder.is_dir():
-            bad_input([f"{folder} is no folder"])
-        try:
-            server = Server(folder, port)
-        except OSError as error:
-            bad_input([f"port {port}: {error.strerror}; choose another one with --port, 0 for any"])
-        typer.echo(f"{server.address}  (Ctrl-C ends it)")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            server.server_close()
+    if not folder.is_dir():
+        bad_input([f"{folder} is no folder"])
+    try:
+        server = Server(folder, port)
+    except OSError as error:
+        bad_input([f"port {port}: {error.strerror}; choose another one with --port, 0 for any"])
+    typer.echo(f"{server.address}  (Ctrl-C ends it)")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        server.server_close()

@@ -8,7 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import finish, without_traceback
+from sat_slime.cli.embedded_run.other_terminal import stop_run
+from sat_slime.cli.terminal import finish
+from sat_slime.config import EmbeddedConfig, load_config
+from sat_slime.grid.state import GridFolder
+from sat_slime.runs.folder import RunFolder
 
 
 def stop(
@@ -29,17 +33,12 @@ def stop(
     touched, and [bold]launch RUN --resume[/] or [bold]grid[/] goes on.
     """
     console = Console()
-    with without_traceback():
-        from sat_slime.cli.embedded_run.other_terminal import stop_run
+    if GridFolder(run).is_grid():
+        ending = stop_run(run, GridFolder(run).holder(), now, console)
+    elif isinstance(load_config((folder := RunFolder.open(run)).config), EmbeddedConfig):
+        ending = stop_run(run, folder.holder(), now, console)
+    else:
         from sat_slime.cli.slime_run.sent_run import stop_job
-        from sat_slime.config import EmbeddedConfig, load_config
-        from sat_slime.grid.state import GridFolder
-        from sat_slime.runs.folder import RunFolder
 
-        if GridFolder(run).is_grid():
-            ending = stop_run(run, GridFolder(run).holder(), now, console)
-        elif isinstance(load_config((folder := RunFolder.open(run)).config), EmbeddedConfig):
-            ending = stop_run(run, folder.holder(), now, console)
-        else:
-            ending = stop_job(run, console)
+        ending = stop_job(run, console)
     finish(ending, console)

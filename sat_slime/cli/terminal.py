@@ -84,14 +84,6 @@ def warn(line: str) -> None:
     Console(stderr=True, soft_wrap=True).print(f"warning: {line}", style="yellow", markup=False)
 
 
-def remark(lines: Iterable[str]) -> None:
-    """Tell what a machine without slime lacks for the run: it need not be the one that runs it."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    console.print("slime is not on this machine, which lacks for the run:", markup=False)
-    for line in lines:
-        console.print(f"  {line}", markup=False)
-
-
 def refuse_failures(findings: Iterable[Finding]) -> None:
     """Tell what was found with a warning; raise ConfigError with what failed."""
     from sat_slime.config import ConfigError

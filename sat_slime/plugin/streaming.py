@@ -27,7 +27,8 @@ from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.settings import plugin_config, steps_per_rollout
 from sat_slime.plugin.inside.slime_access import slime_function
 from sat_slime.plugin.inside.stream import Samples, Stream
-from sat_slime.plugin.inside.stream_files import queue_folder, read_queue, write_queue
+from sat_slime.plugin.inside.stream_files import read_queue, write_queue
+from sat_slime.plugin.launch.saved import queue_folder
 from sat_slime.rollout.staleness import StalenessBound
 
 logger = logging.getLogger(__name__)

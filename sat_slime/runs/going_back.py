@@ -1,6 +1,6 @@
-"""What can be done about a run whose checkpoint is damaged: go back to an older one.
+"""A run goes on from a checkpoint: with which settings, and what can be done where the checkpoint is damaged.
 
-That drops what was trained after it, so it is done only where it is asked for.
+To go back to an older one drops what was trained after it, so it is done only where it is asked for.
 """
 
 from __future__ import annotations
@@ -10,12 +10,32 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.loader import RunConfig
-from sat_slime.config.section import differences
-from sat_slime.runs.folder import RunFolder
+from sat_slime.config.section import changed_settings, differences
+from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.rows import read_rows
+
+Config = TypeVar("Config", bound=RunConfig)
+
+
+def settings_before(config: Config, path: Path) -> Config:
+    """Return the settings that the run in `path` has, which is to go on with `config`.
+
+    Raises:
+        RunFolderError: there is no such run.
+        ConfigError: it is one of another runtime, or settings differ that a run keeps.
+    """
+    if not path.exists():
+        raise RunFolderError(f"there is no run {path} to resume: start it without --resume or --resume-from")
+    saved = load_config(RunFolder.open(path).config)
+    if not isinstance(saved, type(config)):
+        raise ConfigError([f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"])
+    if changed := changed_settings(saved, config):
+        raise ConfigError([f"{path}: {changed}"])
+    return saved
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import typer
 from rich.text import Text
 
-from sat_slime.cli.app import app
+from sat_slime.cli.app import whole_app
 
 from .markdown import code, linked, page, table
 
@@ -23,7 +22,7 @@ TYPERS_OWN = {"install_completion", "show_completion"}
 
 def commands() -> str:
     """The page."""
-    return page("The command line", INTRODUCTION, *_command(typer.main.get_command(app), "sat-slime", "##"))
+    return page("The command line", INTRODUCTION, *_command(whole_app(), "sat-slime", "##"))
 
 
 def _command(command: Any, name: str, heading: str) -> Iterator[str]:

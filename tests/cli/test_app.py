@@ -4,6 +4,8 @@ from pathlib import Path
 
 from command_line import sat_slime_command
 
+from sat_slime.cli.app import COMMANDS, whole_app
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -13,6 +15,11 @@ def test_version_and_help():
     top = sat_slime_command("--help").stdout
     assert all(command in top for command in ("init", "launch", "check", "methods", "report", "--version"))
     assert "--resume" in sat_slime_command("launch", "--help").stdout
+
+
+def test_the_list_of_commands_says_of_each_what_its_own_help_begins_with():
+    for name, command in whole_app().commands.items():
+        assert " ".join(command.help.split()).startswith(COMMANDS[name][1]), name
 
 
 def test_help_waits_for_nothing_that_a_command_needs():

@@ -204,7 +204,7 @@ def test_the_death_of_the_commands_own_server_is_told_with_its_log(tmp_path, mon
 
     faults, out = tmp_path / "faults.json", tmp_path / "out"
     faults.write_text('["die"]')
-    monkeypatch.setattr(server, "ModelServer", FakeServer)
+    monkeypatch.setattr(evaluation_plan, "ModelServer", FakeServer)
     monkeypatch.setattr(server, "gpu_available", lambda: False)
     monkeypatch.setattr(questions, "ATTEMPTS", 1)
     more = [part for word in ("--faults", faults) for part in ("--server-arg", word)]

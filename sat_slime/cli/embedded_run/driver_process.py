@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from sat_slime.config.exits import how_it_ended
+from sat_slime.embedded.deaths import children, ray_death_before
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 2.0
@@ -201,14 +202,10 @@ def _end_what_is_left(before: set[int]) -> None:
 
 
 def _ray_death_before(child: int) -> str | None:
-    from sat_slime.embedded.deaths import ray_death_before
-
     return ray_death_before(child)
 
 
 def _children() -> set[int]:
-    from sat_slime.embedded.deaths import children
-
     return set(children())
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
+
 from sat_slime.cli.embedded_run import engine_packages
-from sat_slime.cli.embedded_run.checkpoint_choice import find_checkpoint
+from sat_slime.cli.run_words import length_line, method_line
 from sat_slime.config import (
     ConfigError,
     EmbeddedConfig,
     config_errors,
     config_warnings,
     dump_config,
-    load_config,
-    method_label,
 )
 from sat_slime.config.embedded_checks import responses_per_iteration
-from sat_slime.config.section import changed_settings
-from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.embedded import checkpoint
+from sat_slime.embedded.checkpoint import Checkpoint
+from sat_slime.embedded.initial_model import cached_model, is_model
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.going_back import GoingBack, instead_of, no_such_checkpoint, settings_before
 from sat_slime.runs.log import tracker_error
 
 
@@ -55,16 +59,9 @@ def plan_embedded_run(
 
 
 def _check_resume(config: EmbeddedConfig, path: Path) -> None:
-    if not path.exists():
-        raise RunFolderError(f"there is no run {path} to resume: start it without --resume or --resume-from")
-    folder = RunFolder.open(path)
-    saved = load_config(folder.config)
-    if not isinstance(saved, EmbeddedConfig):
-        raise ConfigError([f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"])
-    if error := changed_settings(saved, config):
-        raise ConfigError([f"{path}: {error}"])
-    before, after = saved.pipeline.iterations, config.pipeline.iterations
-    finished = folder.state().get("status") == "finished"
+    """Raise ConfigError or RunFolderError unless the run in `path` can go on with these settings."""
+    before, after = settings_before(config, path).pipeline.iterations, config.pipeline.iterations
+    finished = RunFolder(path).state().get("status") == "finished"
     if after < before or (finished and after == before):
         state = f"is finished after {before} iterations" if finished else f"was planned for {before} iterations"
         raise ConfigError([f"{path}: the run {state}; to go on, name more: --set pipeline.iterations={before * 2}"])
@@ -74,17 +71,15 @@ def describe(plan: EmbeddedPlan) -> str:
     """The resolved settings and what would be started."""
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
     responses = responses_per_iteration(config)
-    steps = config.pipeline.iterations * config.pipeline.optimizer_steps_per_rollout
     longest = config.task.prompt_tokens + rollout.max_response_tokens
-    order = f"lag {config.pipeline.lag}" if config.pipeline.lag else "synchronous"
     lines = [
-        f"method      {method_label(config.method.model_dump())}, {order}",
+        method_line(config),
         f"trainer     {train.world_size} rank(s): tensor parallel {train.tensor_parallel}, data parallel "
         f"{train.data_parallel}, expert parallel {train.expert_parallel}; {train.dtype}",
         f"engines     {rollout.engines} SGLang server(s), {rollout.dtype}",
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = {responses} "
         f"responses, at most {responses * longest:,} tokens an iteration",
-        f"length      {config.pipeline.iterations} iterations, {steps} optimizer steps",
+        length_line(config),
         f"folder      {plan.folder}",
     ]
     if plan.resume:
@@ -93,3 +88,68 @@ def describe(plan: EmbeddedPlan) -> str:
     if missing := engine_packages.missing_engines():
         lines.append(f"missing     {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}")
     return "\n".join([dump_config(config), *(f"# {line}" for line in lines)])
+
+
+def find_checkpoint(folder: Path, config: EmbeddedConfig, wanted: int | None, *, may_ask: bool) -> Checkpoint | None:
+    """The checkpoint that an embedded run goes on from, its files held against their checksums; None: from the
+    beginning.
+
+    Args:
+        config: the settings that the run is to go on with.
+        wanted: the iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint.
+        may_ask: where files are damaged and a terminal is there, ask whether to go on from an older checkpoint.
+
+    Raises:
+        ConfigError: files are damaged; the message says what is whole, what going back to it costs, and the command.
+    """
+
+    checkpoints = RunFolder(folder).checkpoints
+    there = checkpoint.numbered(checkpoints)
+    if wanted and wanted not in there:
+        raise no_such_checkpoint(wanted, checkpoints, list(there))
+    number = max(there, default=0) if wanted is None else wanted
+    if number == 0:
+        return None
+    saved: Checkpoint | None
+    try:
+        saved = checkpoint.verified(there[number])
+    except checkpoint.DamagedCheckpoint as damage:
+        saved = checkpoint.first_whole(there[n] for n in instead_of(number, there) if n != number)
+        fallback = saved.state.iteration if saved else 0
+        back = GoingBack(folder, config, str(damage), number, fallback, asked=wanted is not None)
+        if not may_ask:
+            raise back.refusal() from None
+        _ask(back)
+    if saved is not None:
+        _check_initial(folder, config, saved)
+    return saved
+
+
+def _ask(back: GoingBack) -> None:
+    """Ask at the terminal whether to go back. Raises ConfigError where nobody agrees, or where there is no terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise back.refusal()
+    typer.echo(back.explanation(), err=True)
+    try:
+        agreed = typer.confirm("Go on from there?", default=False, err=True)
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        raise KeyboardInterrupt from None
+    if not agreed:
+        raise ConfigError([f"not resumed, and nothing is changed; to do so: {back.command()}"])
+
+
+def _check_initial(folder: Path, config: EmbeddedConfig, saved: Checkpoint) -> None:
+    """Hold the initial model against the checksums in the checkpoint. Raises ConfigError where it is another one, or
+    where it is missing and the cache, from which it would be copied again, holds another one. Where the cache has none
+    either, a resume warms it up again and compares it then."""
+
+    initial, cached = folder / "initial", cached_model(config)
+    faults = checkpoint.initial_faults(saved, initial) if is_model(initial) else None
+    if faults == {}:
+        return
+    if is_model(cached) and checkpoint.initial_faults(saved, cached):
+        raise ConfigError([checkpoint.lost_initial(initial, cached)])
+    if faults:
+        again = f"copies it again from the cache ({cached})" if is_model(cached) else "warms it up again"
+        damage = checkpoint.DamagedCheckpoint(initial, faults)
+        raise ConfigError([f"{damage}; delete {initial}, and a resume {again}"])

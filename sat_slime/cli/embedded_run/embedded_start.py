@@ -7,16 +7,19 @@ import traceback
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
+import sat_slime.embedded as runtime
 from sat_slime.cli.embedded_run import engine_packages
-from sat_slime.cli.embedded_run.checkpoint_choice import find_checkpoint
 from sat_slime.cli.embedded_run.driver_process import Lost, Outcome, watched
-from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan
+from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, find_checkpoint
+from sat_slime.cli.run_words import optimizer_steps, title
 from sat_slime.cli.terminal import Ending, keys_unseen, sigterm_as_ctrl_c, with_remark
-from sat_slime.config import ConfigError, dump_config, method_label
+from sat_slime.config import ConfigError, dump_config
+from sat_slime.embedded.checkpoint import Checkpoint, set_aside
+from sat_slime.embedded.deaths import MemoryWatch
 from sat_slime.rollout.ray_start import STARTS, RayNotStarted
 from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder, writable
@@ -24,9 +27,6 @@ from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import make_view
 from sat_slime.runs.log import RunLog
 from sat_slime.runs.rows import number, read_rows, write_atomically
-
-if TYPE_CHECKING:
-    from sat_slime.embedded.checkpoint import Checkpoint
 
 
 def launch_embedded_run(plan: EmbeddedPlan, *, overwrite: bool, live: bool | None, console: Console) -> Ending:
@@ -55,8 +55,6 @@ def _drive(
     plan: EmbeddedPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console
 ) -> Outcome:
     """Run the plan in a driver of its own; a Ray that does not start is started once more, from scratch."""
-    from sat_slime.embedded.deaths import MemoryWatch
-
     memory = MemoryWatch()
     try:
         for start in range(1, STARTS + 1):
@@ -108,8 +106,6 @@ def _claim(plan: EmbeddedPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint |
 
 
 def _set_aside(folder: RunFolder, saved: Checkpoint | None) -> list[Path]:
-    from sat_slime.embedded.checkpoint import set_aside
-
     return set_aside(folder.checkpoints, after=saved.state.iteration if saved else 0)
 
 
@@ -117,20 +113,20 @@ def _run(
     plan: EmbeddedPlan, folder: RunFolder, saved: Checkpoint | None, live: bool | None, console: Console, lost: Lost
 ) -> Outcome:
     """Run the loop in the driver, with view and log, to its end."""
-    import sat_slime.embedded as runtime
 
     def lose(error: RuntimeError) -> None:
         lost(Outcome("failed", message_of(error), again=isinstance(error, RayNotStarted), dead=True))
 
     config = plan.config
     pipeline = config.pipeline
-    title = f"{folder.path.name} · {method_label(config.method.model_dump())} · lag {pipeline.lag}"
+    heading = title(folder.path.name, config)
     log: RunLog | None = None
     failed = False
     try:
         done = saved.state.updates if saved else 0
-        total = pipeline.iterations * pipeline.optimizer_steps_per_rollout
-        view = make_view(title, total, console, live, first_step=done, past=_rows_until(folder, done))
+        view = make_view(
+            heading, optimizer_steps(config), console, live, first_step=done, past=_rows_until(folder, done)
+        )
         with view:
             log = RunLog(
                 folder,
@@ -144,7 +140,7 @@ def _run(
                 stop_on_collapse=config.collapse.stop,
                 health=HealthWatch.of(config.model_dump(mode="json")) if config.logging.health else None,
             )
-            log.message(f"{title}, in {folder.path}")
+            log.message(f"{heading}, in {folder.path}")
             if saved and not saved.has_checksums:
                 log.message(
                     f"{saved.path.name} has no checksums, since an earlier version wrote it: its files can be read, "

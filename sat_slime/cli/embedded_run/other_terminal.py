@@ -16,8 +16,9 @@ from typing import Any
 
 from rich.console import Console
 
+from sat_slime.cli.run_words import optimizer_steps, title
 from sat_slime.cli.terminal import Ending, short
-from sat_slime.config import EmbeddedConfig, method_label
+from sat_slime.config import EmbeddedConfig
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.live_view import make_view
 
@@ -72,9 +73,7 @@ def watch(folder: RunFolder, config: EmbeddedConfig, console: Console) -> None:
     """The view of a run, until it ends or Ctrl-C: live on a terminal, else a line per step."""
     seconds = 0.0
     steps, evals, log = Tail(folder.metrics), Tail(folder.eval), Tail(folder.log)
-    total = config.pipeline.iterations * config.pipeline.optimizer_steps_per_rollout
-    title = f"{folder.path.name} · {method_label(config.method.model_dump())} · lag {config.pipeline.lag}"
-    with make_view(title, total, console, clock=lambda: seconds) as view:
+    with make_view(title(folder.path.name, config), optimizer_steps(config), console, clock=lambda: seconds) as view:
         for _ in itertools.count():
             goes_on = folder.is_locked()
             for row in evals.new_rows():

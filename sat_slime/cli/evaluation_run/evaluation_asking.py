@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -15,15 +15,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from sat_slime.cli.evaluation_run.evaluation_plan import Task
 from sat_slime.cli.terminal import sigterm_as_ctrl_c
 from sat_slime.config import ConfigError
 from sat_slime.config.disk import disk_is_full
 from sat_slime.config.jsonl import append_row, read_rows, write_atomically
+from sat_slime.evaluation.questions import Question, Sampled, ask, by_problem
+from sat_slime.evaluation.scores import Graded, measured_weights, problem_table, summary
+from sat_slime.reward import KILLED
+from sat_slime.rollout.client import ServerLost, ServerRefused
 from sat_slime.runs.folder import writable
-
-if TYPE_CHECKING:
-    from sat_slime.cli.evaluation_run.evaluation_plan import Task
-    from sat_slime.evaluation.questions import Question, Sampled
 
 SHOWN_PROBLEMS = 64
 """Rows of the printed table; eval.json has all."""
@@ -57,9 +58,6 @@ def run_evaluation(task: Task, overwrite: bool, console: Console) -> dict[str, A
 
 
 async def _collect(task: Task, console: Console) -> None:
-    from sat_slime.evaluation.questions import ask, by_problem
-    from sat_slime.rollout.client import ServerLost, ServerRefused
-
     async with AsyncExitStack() as stack:
         wanted = by_problem(task.questions, task.samples * task.scores.repeats)
         kept = {(row["problem"], row["sample"]) for row in read_rows(task.out / "samples.jsonl")}
@@ -156,8 +154,6 @@ def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[Sam
 
 
 def _result(task: Task) -> dict[str, Any]:
-    from sat_slime.evaluation.scores import Graded, measured_weights, problem_table, summary
-
     count = task.samples * task.scores.repeats
     rows = {(row["problem"], row["sample"]): row for row in read_rows(task.out / "samples.jsonl")}
     chosen = [rows[question.id, sample] for question in task.questions for sample in range(count)]
@@ -193,8 +189,6 @@ def _commonest_wrong(task: Task, question: Question, rows: dict[tuple[str, int],
 
 def show_result(result: dict[str, Any], console: Console) -> None:
     """Print the table of problems, and the numbers."""
-    from sat_slime.reward import KILLED
-
     table = Table(box=None, pad_edge=False)
     for name, justify in (("problem", "left"), ("label", "left"), ("right", "right"), ("accuracy", "right")):
         table.add_column(name, justify=justify, overflow="ellipsis", no_wrap=True)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -20,12 +20,18 @@ from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.embedded_run.engine_packages import INSTALL_ENGINES, installed_version
 from sat_slime.config import ConfigError, EmbeddedConfig, load_config
 from sat_slime.config.schema import ScoresConfig
+from sat_slime.embedded import held_out
+from sat_slime.embedded.checkpoint import DamagedCheckpoint, newest_whole
+from sat_slime.embedded.engine.server import ModelServer
+from sat_slime.embedded.grading import Grader
+from sat_slime.embedded.held_out import Weights
+from sat_slime.evaluation.questions import Answer, CompletionsEngine, Engine, Grade, Question, Sampling
+from sat_slime.prompts import PromptError
+from sat_slime.prompts.set_rows import find_columns, label_text, missing_columns, problem_text, read_jsonl
+from sat_slime.prompts.text import fill, find_template, strip_instruction
+from sat_slime.reward import MODES, VerifierPool
+from sat_slime.rollout.client import LOCAL_URL
 from sat_slime.runs.folder import RunFolder
-
-if TYPE_CHECKING:
-    from sat_slime.embedded.engine.server import ModelServer
-    from sat_slime.embedded.held_out import Weights
-    from sat_slime.evaluation.questions import Answer, Engine, Grade, Question
 
 
 @dataclass(frozen=True)
@@ -121,10 +127,6 @@ def _check_sglang() -> None:
 
 
 def _plan_data(wish: Wish) -> Task:
-    from sat_slime.evaluation.questions import CompletionsEngine, Sampling
-    from sat_slime.reward import MODES, VerifierPool
-    from sat_slime.rollout.client import LOCAL_URL
-
     assert wish.data is not None
     if wish.mode not in MODES:
         raise ConfigError([f"--verifier is {wish.mode}: it is one of {', '.join(MODES)}"])
@@ -183,11 +185,6 @@ def read_questions(path: Path, template: str, raw: bool = False) -> list[Questio
 
     raw: text as it is, for a model without chat template. Raises PromptError.
     """
-    from sat_slime.evaluation.questions import Question
-    from sat_slime.prompts import PromptError
-    from sat_slime.prompts.set_rows import find_columns, label_text, missing_columns, problem_text, read_jsonl
-    from sat_slime.prompts.text import fill, find_template, strip_instruction
-
     instruction, questions = find_template(template), []
     for number, row in read_jsonl(path):
         if not isinstance(row, dict):
@@ -217,8 +214,6 @@ def read_questions(path: Path, template: str, raw: bool = False) -> list[Questio
 
 async def _serve(stack: AsyncExitStack, wish: Wish, out: Path) -> ModelServer:
     """Start a server of the model's folder; it ends with the stack."""
-    from sat_slime.embedded.engine.server import ModelServer
-
     server = ModelServer(str(out), wish.startup_timeout_s, wish.tensor_parallel, wish.server_args)
     stack.callback(server.stop)
     await server.start(str(wish.what), 0)
@@ -253,9 +248,6 @@ def _plan_run(wish: Wish, run: Path, part: Path | None) -> Task:
             [f"{given[0]} does not go with the embedded run {run}, whose model knows its task alone: leave it out"]
         )
     _check_engines()
-    from sat_slime.embedded import held_out
-    from sat_slime.embedded.grading import Grader
-
     weights = _weights(run, part)
     samples = wish.samples or config.eval.samples_per_problem
     scores = _scores(wish, samples, config.eval)
@@ -300,9 +292,6 @@ def _check_engines() -> None:
 
 def _weights(run: Path, part: Path | None) -> Weights:
     """The weights that were named. Raises ConfigError where they are damaged or missing."""
-    from sat_slime.embedded import held_out
-    from sat_slime.embedded.checkpoint import DamagedCheckpoint
-
     try:
         if part is None:
             found = held_out.newest_weights(run)
@@ -322,8 +311,6 @@ def _weights(run: Path, part: Path | None) -> Weights:
 
 def _whole_instead(run: Path) -> str:
     """What else of the run can be evaluated."""
-    from sat_slime.embedded.checkpoint import newest_whole
-
     whole = newest_whole(run / "checkpoints")
     if whole is None:
         return "no checkpoint of the run is whole"

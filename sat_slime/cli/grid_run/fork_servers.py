@@ -9,6 +9,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from sat_slime.embedded.engine.server import SGLANG_COMMAND, gpu_available, server_environment
+from sat_slime.embedded.forking.fork_server import listen
+from sat_slime.embedded.forking.forked_process import FOLDER, RUNS, SGLANG
+from sat_slime.rollout.scratch import new_scratch
+
 SAT_SLIME = "sat-slime"
 """The first argument of a cell's launcher; other processes of that fork server are Ray's workers."""
 
@@ -24,11 +29,6 @@ def fork_servers(log: Path) -> Iterator[dict[str, str]]:
         What the environment of a cell needs so that its processes are forked; nothing where no process can be: not on
         Linux, or with a GPU, which does not survive a fork.
     """
-    from sat_slime.embedded.engine.server import SGLANG_COMMAND, gpu_available, server_environment
-    from sat_slime.embedded.forking.fork_server import listen
-    from sat_slime.embedded.forking.forked_process import FOLDER, RUNS, SGLANG
-    from sat_slime.rollout.scratch import new_scratch
-
     if not hasattr(os, "pidfd_open") or gpu_available():
         yield {}
         return

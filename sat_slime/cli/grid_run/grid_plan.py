@@ -10,15 +10,16 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from sat_slime.cli.run_plan import settings_errors
 from sat_slime.config import (
     ConfigError,
     EmbeddedConfig,
     GridConfig,
     SlimeConfig,
-    config_errors,
     config_warnings,
     load_config,
     load_grid,
+    slime_config_warnings,
 )
 from sat_slime.config.loader import RunConfig, vary
 from sat_slime.config.method_section import unused_settings
@@ -98,10 +99,10 @@ def _faults(
     warnings: dict[str, list[str]] = {}
     unread: set[str] = set()
     for cell, config in configs.items():
-        found, doubts = _run_faults(config, file)
-        for error in found:
+        for error in settings_errors(config):
             errors.setdefault(error, []).append(cell.name)
         unread |= set(unused_settings(config.method))
+        doubts = config_warnings(config) if isinstance(config, EmbeddedConfig) else slime_config_warnings(config)
         for doubt in doubts:
             warnings.setdefault(doubt, []).append(cell.name)
         run = RunFolder(folder.runs / cell.name)
@@ -119,15 +120,6 @@ def _of(cells: Sequence[str], total: int) -> str:
     if len(cells) == total:
         return "all cells"
     return ", ".join(cells[:3]) + (f" and {len(cells) - 3} more" if len(cells) > 3 else "")
-
-
-def _run_faults(config: RunConfig, file: Path) -> tuple[list[str], Sequence[str]]:
-    if isinstance(config, EmbeddedConfig):
-        return config_errors(config), config_warnings(config)
-    from sat_slime.config import slime_config_warnings
-    from sat_slime.plugin.launch.checks import settings_errors
-
-    return settings_errors(config, None), slime_config_warnings(config)
 
 
 def _changed(saved: RunConfig, config: RunConfig) -> str | None:

@@ -10,8 +10,12 @@ import gc
 import importlib
 import sys
 
+import setproctitle
+
 from sat_slime.cli import main as sat_slime
 from sat_slime.cli.grid_run.fork_servers import SAT_SLIME
+from sat_slime.embedded.forking.fork_server import serve
+from sat_slime.embedded.forking.ray_worker import be_ray_worker
 
 IMPORTED = (
     "sat_slime.cli.app",
@@ -29,8 +33,6 @@ its own."""
 
 
 def main() -> None:
-    from sat_slime.embedded.forking.fork_server import serve
-
     for module in IMPORTED:
         importlib.import_module(module)
     gc.collect()
@@ -38,13 +40,9 @@ def main() -> None:
     if not serve(int(sys.argv[1])):
         return
     if sys.argv[0] != SAT_SLIME:
-        from sat_slime.embedded.forking.ray_worker import be_ray_worker
-
         be_ray_worker()
         return
     with contextlib.suppress(ImportError):
-        import setproctitle
-
         setproctitle.setproctitle(" ".join(sys.argv))  # `ps` tells cells apart
     sat_slime()
 

@@ -10,22 +10,22 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
+from sat_slime.cli.run_words import optimizer_steps, title
 from sat_slime.cli.slime_run.slime_plan import saved_iterations
 from sat_slime.cli.terminal import Ending, short, with_remark
-from sat_slime.config import SlimeConfig, method_label
+from sat_slime.config import SlimeConfig
+from sat_slime.embedded.deaths import MemoryWatch
+from sat_slime.plugin.launch.job_files import JobLog, JobRecord
+from sat_slime.plugin.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
+from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.live_view import View, make_view
 from sat_slime.runs.rows import read_rows
-
-if TYPE_CHECKING:
-    from sat_slime.plugin.launch.job_files import JobRecord
-    from sat_slime.plugin.launch.local_ray import LocalRay
-    from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
-    from sat_slime.runs.slime_log import LogLine
+from sat_slime.runs.slime_log import LogLine, read_line, run_metrics
 
 LAST_LINES = 15
 """Lines of the log that are shown of a job that failed."""
@@ -62,17 +62,11 @@ def follow(
     folder: RunFolder, config: SlimeConfig, record: JobRecord, server: JobServer, live: bool | None, console: Console
 ) -> JobEnding:
     """Show the job's progress until it ends or Ctrl-C; keep its log."""
-    from sat_slime.embedded.deaths import MemoryWatch
-    from sat_slime.plugin.launch.job_files import JobLog
-    from sat_slime.plugin.launch.local_ray import how_it_died, is_running
-    from sat_slime.plugin.launch.ray_jobs import JobError, JobState
-
-    title = f"{config.name} · {method_label(config.method.model_dump())} · lag {config.pipeline.lag}"
     show = Show(config)
     steps = config.pipeline.optimizer_steps_per_rollout
     view = make_view(
-        title,
-        config.pipeline.iterations * steps,
+        title(config.name, config),
+        optimizer_steps(config),
         console,
         live,
         saved_iterations(config, folder.path) * steps,
@@ -121,8 +115,6 @@ class Show:
 
     def read(self, text: str, view: View | None = None) -> None:
         """Take in a line of the log."""
-        from sat_slime.runs.slime_log import read_line, run_metrics
-
         line = read_line(text)
         self.now = self.now if line.time is None else line.time
         steps = self.config.pipeline.optimizer_steps_per_rollout
@@ -201,8 +193,6 @@ def note_end(
     folder: RunFolder, record: JobRecord, state: JobState | None, remark: str | None = None
 ) -> tuple[str, str | None]:
     """(status, error) of a job that has ended, written into the run's state.json."""
-    from sat_slime.plugin.launch.ray_jobs import JobState
-
     state = state or JobState("FAILED", None, f"the cluster at {record.address} does not know it any more")
     status = {"SUCCEEDED": "finished", "STOPPED": "interrupted"}.get(state.status, "failed")
     if status == "failed" and folder.is_to_stop():  # its Ray may be gone before its job is known to be stopped
@@ -215,8 +205,6 @@ def note_end(
 
 
 def _failure(folder: RunFolder, record: JobRecord, state: JobState) -> str:
-    from sat_slime.plugin.launch.job_files import JobLog
-
     log = [*deque((line for line in JobLog(folder.log).lines(record.job) if line.strip()), LINES_SEARCHED)]
     lines = log[-LAST_LINES:]
     if state.exit_code is None or not lines:  # the job did not run: the message is the reason, not the end of a log
@@ -238,9 +226,6 @@ def _report(folder: RunFolder) -> str:
 
 def end_ray(ray: LocalRay, console: Console, keep_logs: bool = False) -> None:
     """End a Ray that was started for a run. Where it does not end, a warning says so, and nothing else is hidden."""
-    from sat_slime.plugin.launch.local_ray import stop_ray
-    from sat_slime.plugin.launch.ray_jobs import JobError
-
     try:
         stop_ray(ray, keep_logs)
     except JobError as error:

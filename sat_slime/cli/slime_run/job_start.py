@@ -6,25 +6,25 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from sat_slime.cli.slime_run.job_following import end_ray, how_to_go_on, with_report
 from sat_slime.cli.slime_run.laptop import make_missing_laptop
 from sat_slime.cli.slime_run.restarts import Sent, detached_warning, follow_and_restart
-from sat_slime.cli.slime_run.slime_findings import check_cluster
 from sat_slime.cli.slime_run.slime_plan import SlimePlan, plan_slime_run, saved_iterations, time_lines
 from sat_slime.cli.terminal import Ending, refuse_failures, short, sigterm_as_ctrl_c, warn
 from sat_slime.config import dump_config
+from sat_slime.config.finding import Finding
+from sat_slime.plugin.launch import checks, cpu_run, local_ray, machine
+from sat_slime.plugin.launch.command import checkpoint_folder
+from sat_slime.plugin.launch.job_files import JobRecord, job_state, submit, write_files
+from sat_slime.plugin.launch.local_ray import LocalRay
+from sat_slime.plugin.launch.memory.memory_fit import ROWS
+from sat_slime.plugin.launch.ray_jobs import JobServer, NoAnswer, given_address
+from sat_slime.plugin.launch.saved import go_back
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.rows import keep_rows, write_atomically
-
-if TYPE_CHECKING:
-    from sat_slime.config.finding import Finding
-    from sat_slime.plugin.launch.job_files import JobRecord
-    from sat_slime.plugin.launch.local_ray import LocalRay
-    from sat_slime.plugin.launch.ray_jobs import JobServer
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fa
         was_checked = ray is not None and plan.config.cluster.device == "cpu"  # it is this machine
         if not where.skip_checks and not was_checked:
             console.print(f"checking the cluster at {server.address} ...", highlight=False, soft_wrap=True)
-            _tell_checks(check_cluster(plan, server), console)
+            _tell_checks(checks.cluster_findings(server, plan.config, plan.folder, plan.sent), console)
         folder = _claim(plan, overwrite)
         undo.callback(folder.unlock)
         if not is_restart:
@@ -90,8 +90,6 @@ def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fa
 
 def _tell_checks(findings: Iterable[Finding], console: Console) -> None:
     """Show the table of memory, tell what was found with a warning, and raise ConfigError with what failed."""
-    from sat_slime.plugin.launch.memory.memory_fit import ROWS
-
     found = list(findings)
     for finding in found:
         if finding.mark == "OK" and finding.what in ROWS:
@@ -101,10 +99,6 @@ def _tell_checks(findings: Iterable[Finding], console: Console) -> None:
 
 def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
     """Neither a job that runs nor a checkpoint of another run may be in the way."""
-    from sat_slime.plugin.launch.command import checkpoint_folder
-    from sat_slime.plugin.launch.job_files import JobRecord, job_state
-    from sat_slime.plugin.launch.ray_jobs import NoAnswer
-
     if not plan.resume:
         RunFolder(plan.folder).check_new(overwrite)
         place = checkpoint_folder(plan.config, plan.folder)
@@ -130,13 +124,6 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
 
 def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer, LocalRay | None]:
     """The cluster to send to, and the Ray that was started for it."""
-    from sat_slime.plugin.launch import cpu_run
-    from sat_slime.plugin.launch.checks import memory_here, parser_findings
-    from sat_slime.plugin.launch.job_files import JobRecord
-    from sat_slime.plugin.launch.local_ray import start_ray
-    from sat_slime.plugin.launch.machine import machine_findings
-    from sat_slime.plugin.launch.ray_jobs import JobServer, given_address
-
     on_cpu = plan.config.cluster.device == "cpu"
     has_own_ray = where.start_ray or (on_cpu and not (where.address or plan.config.cluster.address))
     if not has_own_ray:
@@ -144,26 +131,23 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
         last = before.address if before and before.ray is None else None
         return JobServer(given_address(where.address, plan.config.cluster.address) or last), None
     if not where.skip_checks:
-        found = [*machine_findings(plan.config, plan.folder), *memory_here(plan.config)]
+        found = [*machine.machine_findings(plan.config, plan.folder), *checks.memory_here(plan.config)]
         if on_cpu:  # on GPUs the head node is asked, once it is there
-            found += parser_findings(plan.config, plan.folder)
+            found += checks.parser_findings(plan.config, plan.folder)
         refuse_failures(finding for finding in found if finding.mark == "FAIL")
     console.print("starting Ray on this machine ...", highlight=False)
     tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     if on_cpu:
         gpus, cores = plan.config.cluster.gpus_per_node, cpu_run.cpu_cores(plan.config)
-        ray = start_ray(gpus, cores, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT, tell)
+        ray = local_ray.start_ray(gpus, cores, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT, tell)
     else:
-        ray = start_ray(tell=tell)
+        ray = local_ray.start_ray(tell=tell)
     return JobServer(ray.address), ray
 
 
 def _claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
     """Lock the run's folder, write its settings, and drop what came after the checkpoint to go on from. Raises
     RunFolderError."""
-    from sat_slime.plugin.launch.command import checkpoint_folder
-    from sat_slime.plugin.launch.saved import go_back
-
     text = dump_config(plan.config)
     if not plan.resume:
         return RunFolder.create(plan.folder, text, overwrite)
@@ -181,8 +165,6 @@ def _claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
 
 
 def _send(plan: SlimePlan, folder: RunFolder, server: JobServer, ray: LocalRay | None) -> JobRecord:
-    from sat_slime.plugin.launch.job_files import submit, write_files
-
     with writable(folder.path):
         write_files(plan.sent.files)
         record = submit(

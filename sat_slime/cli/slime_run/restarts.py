@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -20,11 +20,12 @@ from sat_slime.cli.slime_run.slime_plan import SlimePlan, saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, with_remark
 from sat_slime.config import ConfigError
 from sat_slime.config.jsonl import append_row, read_rows
+from sat_slime.plugin.launch.command import checkpoint_folder
+from sat_slime.plugin.launch.job_files import JobLog, JobRecord
+from sat_slime.plugin.launch.local_ray import how_it_died
+from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
+from sat_slime.plugin.launch.saved import newest_whole
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
-
-if TYPE_CHECKING:
-    from sat_slime.plugin.launch.job_files import JobRecord
-    from sat_slime.plugin.launch.ray_jobs import JobServer
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 """Seconds before a restart, twice as long with each job that left no newer checkpoint: what a dead job holds is free
@@ -97,8 +98,6 @@ def follow_and_restart(
 
     resume: sends the job anew, to go on from the checkpoint of that iteration, 0: from the beginning.
     """
-    from sat_slime.plugin.launch.ray_jobs import JobError
-
     deaths: list[Death] = []
     limit = sent.plan.config.cluster.restarts
     tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
@@ -133,8 +132,6 @@ def follow_and_restart(
 
 def _trained(sent: Sent, began: int) -> int:
     """Iterations that were trained when the newest job died."""
-    from sat_slime.plugin.launch.job_files import JobLog
-
     config = sent.plan.config
     step = newest_step(sent.folder, config, JobLog(sent.folder.log).lines(sent.record.job)).get("step", 0)
     return max(began, int(step) // config.pipeline.optimizer_steps_per_rollout)
@@ -142,9 +139,6 @@ def _trained(sent: Sent, began: int) -> int:
 
 def _checkpoint(sent: Sent) -> int:
     """The iteration of the newest whole checkpoint; 0 where there is none."""
-    from sat_slime.plugin.launch.command import checkpoint_folder
-    from sat_slime.plugin.launch.saved import newest_whole
-
     return newest_whole(checkpoint_folder(sent.plan.config, sent.folder.path))
 
 
@@ -152,8 +146,6 @@ def _note_restart(
     sent: Sent, ending: JobEnding, deaths: Sequence[Death], start: int, pause: float, tell: Callable[[str], object]
 ) -> None:
     """A line on the terminal and in log.txt, a row of restarts.jsonl, and the state."""
-    from sat_slime.plugin.launch.job_files import JobLog
-
     folder, died = sent.folder, max(deaths[-1].iteration, start)
     reason = (ending.error or "").partition("\n")[0]
     number = len(read_rows(folder.restarts)) + 1
@@ -174,8 +166,6 @@ def _resumed(
 ) -> Sent:
     """The run, resumed after a pause. A cluster that does not answer is asked again. Raises JobError when that does not
     help, ConfigError or RunFolderError when the run cannot be resumed, and KeyboardInterrupt when it is to stop."""
-    from sat_slime.plugin.launch.ray_jobs import JobError
-
     _wait(pause, sent.folder)
     for look in range(1, LOOKS + 1):
         sent.folder.unlock()  # it is locked anew as the job is sent
@@ -193,9 +183,6 @@ def _resumed(
 
 def _seen_again(sent: Sent, ending: JobEnding, live: bool | None, console: Console) -> JobEnding:
     """How a job ended whose cluster did not answer for a while; `ending` with the reason where it never does again."""
-    from sat_slime.plugin.launch.local_ray import how_it_died
-    from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
-
     record = sent.record
     for look in range(1, LOOKS + 1):
         _wait(growing_pause_s(look), sent.folder)

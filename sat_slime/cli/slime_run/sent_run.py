@@ -5,25 +5,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
+from sat_slime.cli import run_words
 from sat_slime.cli.slime_run.job_following import end, newest_step, note_end, with_report
 from sat_slime.cli.slime_run.restarts import in_words
 from sat_slime.cli.slime_run.slime_plan import measured_in, saved_iterations
 from sat_slime.cli.terminal import Ending, short
-from sat_slime.config import SlimeConfig, load_config, method_label
-from sat_slime.config.jsonl import number
+from sat_slime.config import SlimeConfig, load_config
+from sat_slime.plugin.launch.duration import estimate, measured_words, words
+from sat_slime.plugin.launch.job_files import JobLog, JobRecord
+from sat_slime.plugin.launch.local_ray import how_it_died, is_running, stop_ray
+from sat_slime.plugin.launch.ray_jobs import JobServer, JobState, NoAnswer
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.rows import read_rows
-
-if TYPE_CHECKING:
-    from sat_slime.plugin.launch.job_files import JobRecord
-    from sat_slime.plugin.launch.ray_jobs import JobServer, JobState
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,6 @@ class SentRun:
 
 def find(path: Path) -> SentRun:
     """The run in a folder. Raises RunFolderError, ConfigError or JobError."""
-    from sat_slime.plugin.launch.job_files import JobRecord
-    from sat_slime.plugin.launch.ray_jobs import JobServer, NoAnswer
-
     folder = RunFolder.open(path)
     config = load_config(folder.config)
     if not isinstance(config, SlimeConfig):
@@ -64,8 +61,6 @@ def find(path: Path) -> SentRun:
 
 def status_lines(path: Path) -> list[str]:
     """What is known of a run, a line each."""
-    from sat_slime.plugin.launch.local_ray import is_running
-
     run = find(path)
     folder, config, record = run.folder, run.config, run.record
     noted, saved = _noted(run), saved_iterations(config, folder.path)
@@ -76,13 +71,9 @@ def status_lines(path: Path) -> list[str]:
     else:
         state = str(noted.get("status"))
     where = f"job {record.job} at {record.address}" + (", which does not answer" if state == "lost" else "")
-    lines = [
-        f"run         {config.name}: {method_label(config.method.model_dump())}, lag {config.pipeline.lag}",
-        f"state       {state} ({where})",
-        f"started     {noted.get('last_started')}" + (f", ended {noted['ended']}" if noted.get("ended") else ""),
-        f"progress    {_progress(run)}",
-        f"checkpoint  {f'after {saved} iterations' if saved else 'none yet'}",
-    ]
+    newest = newest_step(folder, config, log_lines(run))
+    checkpoint = f"after {saved} iterations" if saved else None
+    lines = run_words.status_lines(config, f"{state} ({where})", noted, newest, checkpoint)
     if noted.get("status") != "finished" and (left := _left(run)):
         lines.append(f"left        {left}")
     if restarts := read_rows(folder.restarts):
@@ -96,9 +87,6 @@ def status_lines(path: Path) -> list[str]:
 
 def _noted(run: SentRun) -> dict[str, Any]:
     """state.json, with the end of a job that nobody followed."""
-    from sat_slime.plugin.launch.local_ray import how_it_died
-    from sat_slime.plugin.launch.ray_jobs import JobState
-
     noted = run.folder.state()
     if noted.get("status") != "running" or run.goes_on:
         return noted
@@ -110,15 +98,8 @@ def _noted(run: SentRun) -> dict[str, Any]:
     return run.folder.state()
 
 
-def _progress(run: SentRun) -> str:
-    steps = run.config.pipeline.iterations * run.config.pipeline.optimizer_steps_per_rollout
-    return progress(newest_step(run.folder, run.config, log_lines(run)), steps)
-
-
 def _left(run: SentRun) -> str | None:
     """How long the rest of the run takes at the speeds that it has measured; None before it has."""
-    from sat_slime.plugin.launch.duration import estimate, measured_words, words
-
     measured, done = measured_in(run.folder.path, run.config)
     if measured is None:
         return None
@@ -126,22 +107,8 @@ def _left(run: SentRun) -> str | None:
     return f"{words(left)}; measured: {measured_words(measured)}"
 
 
-def progress(newest: Mapping[str, Any], steps: int) -> str:
-    """How far a run is, in words. newest: metrics of its newest optimizer step, empty before the first; steps: how many
-    there will be."""
-    if not newest:
-        return f"no optimizer step of {steps} yet"
-    parts = [f"step {newest.get('step')} of {steps}"]
-    for label, key in (("reward", "reward/mean"), ("d_pi", "mismatch/d_pi")):
-        if (value := number(newest, key)) == value:
-            parts.append(f"{label} {value:.4g}")
-    return ", ".join(parts)
-
-
 def log_lines(run: SentRun) -> Iterator[str]:
     """Lines of the newest job's log so far."""
-    from sat_slime.plugin.launch.job_files import JobLog
-
     _catch_up(run)
     yield from JobLog(run.folder.log).lines(run.record.job)
 
@@ -155,8 +122,6 @@ def last_log_lines(path: Path, count: int | None) -> Iterator[str]:
 def follow_log(path: Path, count: int | None = None) -> Iterator[str]:
     """The log of a run's newest job as it grows, until the job ends. Of the lines that are there already, the last
     `count` come, or all."""
-    from sat_slime.plugin.launch.job_files import JobLog
-
     run = find(path)
     if run.server is None or not run.goes_on:
         yield from last_log_lines(path, count)
@@ -168,8 +133,6 @@ def follow_log(path: Path, count: int | None = None) -> Iterator[str]:
 
 def _catch_up(run: SentRun) -> None:
     """Bring log.txt up to what the cluster has, unless another process is at it."""
-    from sat_slime.plugin.launch.job_files import JobLog
-
     if run.server is not None and run.state is not None:
         with _writing(run) as keep:
             if keep:
@@ -192,8 +155,6 @@ def _writing(run: SentRun) -> Iterator[bool]:
 
 def stop_job(path: Path, console: Console) -> Ending:
     """End a run's job, and the Ray that was started for it; nothing else."""
-    from sat_slime.plugin.launch.local_ray import stop_ray
-
     run = find(path)
     run.folder.ask_to_stop()
     run = find(path)  # it may have been restarted meanwhile

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
 
 from sat_slime.cli.slime_run.laptop import missing_laptop, without_laptop
-from sat_slime.cli.slime_run.slime_plan import SlimePlan, plan_slime_run, time_lines
+from sat_slime.cli.slime_run.slime_plan import SlimePlan, describe, describe_json, plan_slime_run, time_lines
+from sat_slime.cli.terminal import refuse_failures
 from sat_slime.config import SlimeConfig
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
-
-if TYPE_CHECKING:
-    from sat_slime.plugin.launch.ray_jobs import JobServer
+from sat_slime.config.slime_checks import slime_config_warnings
+from sat_slime.plugin.launch import checks
+from sat_slime.plugin.launch.command import run_folder
+from sat_slime.plugin.launch.machine import SCRIPT
+from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, given_address, is_this_machine
+from sat_slime.plugin.launch.slimes_parser import ask_slime
 
 
 def slime_findings(
@@ -22,16 +28,10 @@ def slime_findings(
 
     folder: that of a run which has begun.
     """
-    from sat_slime.config.slime_checks import slime_config_warnings
-    from sat_slime.plugin.launch.checks import refused_settings, settings_errors
-    from sat_slime.plugin.launch.command import run_folder
-    from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, given_address
-    from sat_slime.plugin.launch.slimes_parser import ask_slime
-
     address = given_address(option, config.cluster.address)
     # Where there is a cluster, its head node asks slime.
     answer = ask_slime(config, run_folder(config)) if address is None else None
-    errors = refused_settings(config, answer) if answer else settings_errors(config)
+    errors = checks.refused_settings(config, answer) if answer else checks.settings_errors(config)
     yield from settings_findings(errors, slime_config_warnings(config))
     if errors:
         return  # what is to be sent cannot be told
@@ -46,16 +46,13 @@ def slime_findings(
     try:
         server = JobServer(address)
         yield ok("cluster", server.address)
-        yield from check_cluster(plan, server)
+        yield from checks.cluster_findings(server, plan.config, plan.folder, plan.sent)
     except JobError as error:
         yield fail("cluster", str(error))
 
 
 def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
     """This machine, where the run would be on it. option: the address that the command line gives."""
-    from sat_slime.plugin.launch import checks
-    from sat_slime.plugin.launch.ray_jobs import given_address, is_this_machine
-
     address = given_address(option, plan.config.cluster.address)
     if is_this_machine(address):
         config = plan.config
@@ -67,8 +64,21 @@ def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
         yield warn("cluster", f"{address} is checked when the run is launched, and by sat-slime check")
 
 
-def check_cluster(plan: SlimePlan, server: JobServer) -> Iterator[Finding]:
-    """The cluster that the run is for."""
-    from sat_slime.plugin.launch.checks import cluster_findings
+def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, as_json: bool) -> None:
+    """Print what would be sent, and what this machine lacks for it. option: the address that the command line gives.
 
-    yield from cluster_findings(server, plan.config, plan.folder, plan.sent)
+    Raises:
+        ConfigError: a check failed; of a machine without slime only those of the settings count.
+    """
+    findings = [] if skip_checks else list(check_here(plan, option))
+    typer.echo(describe_json(plan) if as_json else describe(plan))
+    of_machine = [finding for finding in findings if not finding.of_settings]
+    failed = any(finding.mark == "FAIL" for finding in of_machine)
+    if failed and not (Path(plan.config.cluster.slime_dir).expanduser() / SCRIPT).is_file():
+        console = Console(stderr=True, soft_wrap=True, highlight=False)
+        console.print("slime is not on this machine, which lacks for the run:", markup=False)
+        for finding in of_machine:
+            if finding.mark != "OK":
+                console.print(f"  {finding.what}: {finding.detail}", markup=False)
+        findings = [finding for finding in findings if finding.of_settings]
+    refuse_failures(findings)

@@ -7,17 +7,21 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sat_slime.config import ConfigError, SlimeConfig, load_config, method_label
-from sat_slime.config.section import changed_settings
-from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.going_back import GoingBack, instead_of, no_such_checkpoint
+from sat_slime.cli.run_words import length_line, method_line
+from sat_slime.config import ConfigError, SlimeConfig, load_config
+from sat_slime.config.slime_checks import slime_config_warnings
+from sat_slime.plugin.launch import saved
+from sat_slime.plugin.launch.checks import refused_settings, settings_errors
+from sat_slime.plugin.launch.command import SlimeCommand, as_json, checkpoint_folder, run_folder, slime_command
+from sat_slime.plugin.launch.duration import Measured, duration_lines, measured
+from sat_slime.plugin.launch.memory.memory_fit import rows, table
+from sat_slime.plugin.launch.memory.memory_sizes import sizes
+from sat_slime.plugin.launch.saved import newest_iteration
+from sat_slime.plugin.launch.slimes_parser import ask_slime
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.going_back import GoingBack, instead_of, no_such_checkpoint, settings_before
 from sat_slime.runs.rows import number, read_rows
-
-if TYPE_CHECKING:
-    from sat_slime.plugin.launch.command import SlimeCommand
-    from sat_slime.plugin.launch.duration import Measured
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,6 @@ def plan_slime_run(
     folder: the folder of an existing run, wherever it was moved to; None: output_dir/name.
     resume_from: the iteration of the checkpoint to go on from, instead of the newest.
     """
-    from sat_slime.config.slime_checks import slime_config_warnings
-    from sat_slime.plugin.launch.checks import refused_settings, settings_errors
-    from sat_slime.plugin.launch.command import run_folder, slime_command
-    from sat_slime.plugin.launch.slimes_parser import ask_slime
-
     folder = run_folder(config) if folder is None else folder.absolute()
     # The folder keeps its absolute place, for terminals in other working directories.
     config = config.model_copy(update={"output_dir": str(folder.parent), "name": folder.name})
@@ -66,13 +65,7 @@ def plan_slime_run(
 
 def check_resume(config: SlimeConfig, path: Path, resume_from: int | None = None) -> None:
     """Raise ConfigError or RunFolderError unless the run in `path` can go on with these settings."""
-    if not path.exists():
-        raise RunFolderError(f"there is no run {path} to resume: start it without --resume or --resume-from")
-    saved = load_config(RunFolder.open(path).config)
-    if not isinstance(saved, SlimeConfig):
-        raise ConfigError([f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"])
-    if changed := changed_settings(saved, config):
-        raise ConfigError([f"{path}: {changed}"])
+    saved = settings_before(config, path)
     if not config.checkpoint.every_n_iterations and resume_from != 0:
         raise ConfigError([f"{path}: the run saves no checkpoints to go on from: start another with --name X"])
     iterations, done = config.pipeline.iterations, saved_iterations(config, path)
@@ -89,9 +82,6 @@ def check_resume(config: SlimeConfig, path: Path, resume_from: int | None = None
 
 def _check_saved(config: SlimeConfig, path: Path, done: int, resume_from: int | None) -> None:
     """Raise ConfigError where the checkpoint to go on from is not there, or is seen to be damaged."""
-    from sat_slime.plugin.launch import saved
-    from sat_slime.plugin.launch.command import checkpoint_folder
-
     checkpoints = checkpoint_folder(config, path)
     if resume_from == 0:
         return
@@ -107,17 +97,12 @@ def _check_saved(config: SlimeConfig, path: Path, done: int, resume_from: int | 
 
 def saved_iterations(config: SlimeConfig, folder: Path) -> int:
     """Iterations in the run's newest checkpoint; 0 without one."""
-    from sat_slime.plugin.launch.command import checkpoint_folder
-    from sat_slime.plugin.launch.saved import newest_iteration
-
     newest = newest_iteration(checkpoint_folder(config, folder))
     return int(newest) + 1 if newest and newest.isdigit() else 0
 
 
 def time_lines(config: SlimeConfig, folder: Path | None) -> list[str]:
     """How long the run takes and what it costs. folder: that of a run which has begun: what it has measured counts."""
-    from sat_slime.plugin.launch.duration import duration_lines
-
     if folder is None:
         return duration_lines(config)
     saved = load_config(RunFolder(folder).config)  # the settings with which it was measured
@@ -127,8 +112,6 @@ def time_lines(config: SlimeConfig, folder: Path | None) -> list[str]:
 
 def measured_in(folder: Path, config: SlimeConfig) -> tuple[Measured | None, int]:
     """What a run has measured so far, and the iterations that it has trained."""
-    from sat_slime.plugin.launch.duration import measured
-
     rows = read_rows(RunFolder(folder).metrics)
     trained = int(number(rows[-1], "step", 0)) // config.pipeline.optimizer_steps_per_rollout if rows else 0
     return measured(config, rows, read_rows(RunFolder(folder).times)), trained
@@ -136,20 +119,15 @@ def measured_in(folder: Path, config: SlimeConfig) -> tuple[Measured | None, int
 
 def describe(plan: SlimePlan) -> str:
     """What would be sent: the command and its environment as a shell takes them, and the files."""
-    from sat_slime.plugin.launch.memory.memory_fit import rows, table
-    from sat_slime.plugin.launch.memory.memory_sizes import sizes
-
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
-    order = f"lag {config.pipeline.lag}" if config.pipeline.lag else "synchronous"
-    steps = config.pipeline.iterations * config.pipeline.optimizer_steps_per_rollout
     summary = [
-        f"method      {method_label(config.method.model_dump())}, {order}",
+        method_line(config),
         f"trainer     {train.world_size} GPUs on {train.nodes} node(s): tensor parallel {train.tensor_parallel}, data "
         f"parallel {train.data_parallel}, expert parallel {train.expert_parallel}",
         f"engines     {rollout.engines} of {rollout.gpus_per_engine} GPU(s) on {rollout.nodes} node(s)",
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = "
         f"{rollout.responses_per_iteration} responses of at most {rollout.max_response_tokens:,} tokens",
-        f"length      {config.pipeline.iterations} iterations, {steps} optimizer steps",
+        length_line(config),
         f"folder      {plan.folder}{' (resumed)' if plan.resume else ''}",
         *(f"{'' if number else 'memory':10}  {line}" for number, line in enumerate(table(rows(config, sizes(config))))),
     ]
@@ -177,6 +155,4 @@ def by_flag(command: Sequence[str]) -> list[str]:
 
 def describe_json(plan: SlimePlan) -> str:
     """What would be sent, as JSON for programs."""
-    from sat_slime.plugin.launch.command import as_json
-
     return json.dumps(as_json(plan.sent), indent=2)

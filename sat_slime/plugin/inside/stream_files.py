@@ -24,11 +24,6 @@ MANY = 16
 """Lists of at least so many numbers are kept as tensors."""
 
 
-def queue_folder(checkpoints: Path, rollout_id: int) -> Path:
-    """Return the folder of the stream in a checkpoint; it lies beside slime's own position in the data."""
-    return checkpoints / "rollout" / f"queue_{rollout_id}"
-
-
 def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], untold: dict[str, list[int]]) -> None:
     """Writes groups of slime's samples: the groups that wait, and the prompts of the groups in generation. untold:
     response lengths that no batch has reported yet.

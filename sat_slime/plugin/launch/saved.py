@@ -16,7 +16,6 @@ from pathlib import Path
 
 from sat_slime.config.checksums import checksum_faults, in_words
 from sat_slime.config.jsonl import write_atomically
-from sat_slime.plugin.inside.stream_files import queue_folder
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _FOLDER = re.compile(r"iter_(\d{7})")
@@ -72,6 +71,11 @@ def _queue_fault(queue: Path) -> str | None:
         return None
     faults = checksum_faults(queue)
     return f"{queue} is damaged: {in_words(faults)}" if faults else None
+
+
+def queue_folder(checkpoints: Path, rollout_id: int) -> Path:
+    """Return the folder of the stream in a checkpoint; it lies beside slime's own position in the data."""
+    return checkpoints / "rollout" / f"queue_{rollout_id}"
 
 
 def newest_whole(checkpoints: Path) -> int:

@@ -60,10 +60,9 @@ def test_a_cell_without_a_fork_server_is_the_command(environment, tmp_path):
 
 @pytest.mark.parametrize("reason", ["no Linux", "GPU"])
 def test_there_are_none_where_no_process_can_be_forked(reason, monkeypatch, tmp_path):
-    from sat_slime.embedded.engine import server
 
     if reason == "GPU":
-        monkeypatch.setattr(server, "gpu_available", lambda: True)
+        monkeypatch.setattr(fork_servers, "gpu_available", lambda: True)
     else:
         monkeypatch.delattr(os, "pidfd_open")
     with fork_servers.fork_servers(tmp_path / "log.txt") as environment:

@@ -14,7 +14,7 @@ import yaml
 from command_line import LAPTOP, PAPER, sat_slime_command, settings, state
 from rich.console import Console
 
-from sat_slime.cli.slime_run import job_start
+from sat_slime.cli.slime_run import job_following, job_start
 from sat_slime.cli.slime_run.slime_plan import plan_slime_run, saved_iterations
 from sat_slime.config import ConfigError, load_config
 from sat_slime.plugin.launch import checks, local_ray, machine
@@ -218,7 +218,9 @@ def test_a_ray_that_does_not_end_hides_no_error(monkeypatch, tmp_path):
     monkeypatch.setattr(
         job_start, "_claim", mock.create_autospec(job_start._claim, side_effect=RunFolderError("it is in use"))
     )
-    monkeypatch.setattr(local_ray, "stop_ray", mock.create_autospec(stop_ray, side_effect=JobError("it does not end")))
+    monkeypatch.setattr(
+        job_following, "stop_ray", mock.create_autospec(stop_ray, side_effect=JobError("it does not end"))
+    )
     result = sat_slime_command("launch", PAPER, "--skip-checks", *settings(f"output_dir={tmp_path}/runs"))
     assert result.exit_code == 2 and result.stderr.endswith("error: it is in use\n")
     assert "warning: it does not end" in result.stdout

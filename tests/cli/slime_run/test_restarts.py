@@ -178,7 +178,7 @@ class Cluster:
 
     def __init__(self, monkeypatch, *answers):
         self.answers, self.looks = list(answers), 0
-        monkeypatch.setattr("sat_slime.plugin.launch.ray_jobs.JobServer", lambda address: self)
+        monkeypatch.setattr("sat_slime.cli.slime_run.restarts.JobServer", lambda address: self)
 
     def state(self, _):
         self.looks += 1

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from sat_slime.plugin.inside.stream_files import queue_folder, write_queue
+from sat_slime.plugin.inside.stream_files import write_queue
 from sat_slime.plugin.launch.saved import (
     delete_old,
     fault,
@@ -15,6 +15,7 @@ from sat_slime.plugin.launch.saved import (
     newest_iteration,
     newest_whole,
     numbered,
+    queue_folder,
 )
 
 

@@ -1,0 +1,63 @@
+"""A run in words, alike for both runtimes: its title, the lines of its plan and of its status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sat_slime.config import method_label
+from sat_slime.config.loader import RunConfig
+from sat_slime.runs.rows import number
+
+
+def optimizer_steps(config: RunConfig) -> int:
+    """How many optimizer steps the whole run takes."""
+    return config.pipeline.iterations * config.pipeline.optimizer_steps_per_rollout
+
+
+def title(name: str, config: RunConfig) -> str:
+    """The heading of a run's view."""
+    return f"{name} · {method_label(config.method.model_dump())} · lag {config.pipeline.lag}"
+
+
+def method_line(config: RunConfig) -> str:
+    """The line of a plan that names the method and the order of the loop."""
+    order = f"lag {config.pipeline.lag}" if config.pipeline.lag else "synchronous"
+    return f"method      {method_label(config.method.model_dump())}, {order}"
+
+
+def length_line(config: RunConfig) -> str:
+    """The line of a plan that says how long the run is."""
+    return f"length      {config.pipeline.iterations} iterations, {optimizer_steps(config)} optimizer steps"
+
+
+def status_lines(
+    config: RunConfig, state: str, noted: Mapping[str, Any], newest: Mapping[str, Any], checkpoint: str | None
+) -> list[str]:
+    """The first lines of a run's status.
+
+    Args:
+        state: the run's state, in words.
+        noted: state.json of the run.
+        newest: metrics of its newest optimizer step; empty before the first.
+        checkpoint: its newest checkpoint, in words.
+    """
+    ended = noted.get("ended") if noted.get("status") not in ("running", "killed") else None
+    return [
+        f"run         {config.name}: {method_label(config.method.model_dump())}, lag {config.pipeline.lag}",
+        f"state       {state}",
+        f"started     {noted.get('last_started', 'never')}" + (f", ended {ended}" if ended else ""),
+        f"progress    {progress(newest, optimizer_steps(config))}",
+        f"checkpoint  {checkpoint or 'none yet'}",
+    ]
+
+
+def progress(newest: Mapping[str, Any], steps: int) -> str:
+    """How far a run is. newest: metrics of its newest optimizer step; steps: how many there will be."""
+    if not newest:
+        return f"no optimizer step of {steps} yet"
+    words = [f"step {newest.get('step')} of {steps}"]
+    for label, key in (("reward", "reward/mean"), ("d_pi", "mismatch/d_pi")):
+        if (value := number(newest, key)) == value:
+            words.append(f"{label} {value:.4g}")
+    return ", ".join(words)
