@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-import torch
-from torch import Tensor
+import torch  # what it has is asked for in functions alone: the command does not wait for it
 
 
 class ModelSizes(Protocol):
@@ -80,7 +79,7 @@ class Weight:
         """Elements of the whole parameter."""
         return sum(math.prod(shape) for shape in self.tensors.values())
 
-    def shard(self, tensors: Sequence[Tensor], rank: int, ranks: int) -> Tensor:
+    def shard(self, tensors: Sequence[torch.Tensor], rank: int, ranks: int) -> torch.Tensor:
         """A rank's part of the parameter, of the whole tensors in the order of `tensors`."""
         if self.cut is None:
             return tensors[0]
@@ -89,7 +88,7 @@ class Weight:
         rows = [tensor.unflatten(0, (self.groups or ranks, -1)) for tensor in tensors]
         return torch.cat(rows, dim=1).chunk(ranks)[rank].flatten(0, 1)
 
-    def whole(self, shards: Sequence[Tensor]) -> list[Tensor]:
+    def whole(self, shards: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The whole tensors in the order of `tensors`, of the parts of all ranks."""
         if self.cut is None:
             return [shards[0]]
