@@ -13,7 +13,7 @@ from types import ModuleType
 
 from sat_slime.tasks.task import Problem, Task
 
-MODULES = ("running_sums",)
+MODULES = ("running_sums", "pointer_chasing")
 
 
 def task_in(module: ModuleType) -> type[Task]:
