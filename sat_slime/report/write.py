@@ -8,9 +8,8 @@ from pathlib import Path
 from sat_slime.grid.state import GridFolder
 from sat_slime.report.checkup.checkup import check
 from sat_slime.report.checkup.page import Findings, write_findings
-from sat_slime.report.comparison.page import write_grid_report
-from sat_slime.report.comparison.study.grids import is_study
-from sat_slime.report.comparison.study.page import write_study_report
+from sat_slime.report.comparison.comparison_report import write_comparison
+from sat_slime.report.comparison.studies import is_study
 from sat_slime.report.page import check_out
 from sat_slime.report.run.figures import figures
 from sat_slime.report.run.page import write_report, write_tracked_report
@@ -25,11 +24,9 @@ def write_reports(paths: Sequence[str | Path], out: str | Path | None, only: Seq
     path = Path(paths[0])
     if len(paths) == 1 and out is None and not only and RunFolder(path).is_run():
         return [write_report(path)]
-    if len(paths) == 1 and is_study(path):
-        return write_study_report(path, out, only)
-    if len(paths) == 1 and not only and not _is_ours(path) and is_tracker(path):
+    if len(paths) == 1 and not only and not _is_ours(path) and not is_study(path) and is_tracker(path):
         return [write_tracked_report(path, Path(out or "report"))]
-    return write_grid_report(paths, out, only)
+    return write_comparison(paths, out, only)
 
 
 def _is_ours(path: Path) -> bool:

@@ -17,8 +17,7 @@ from sat_slime.config.loader import vary
 from sat_slime.config.source import ConfigError
 from sat_slime.objective import TokenBatch, check_method, named_method, policy_surrogate, stabilizers
 from sat_slime.objective.metrics import metric_named
-from sat_slime.report.comparison.curves import key_to, looks_of
-from sat_slime.report.comparison.methods import label_of
+from sat_slime.report.comparison.method_names import key_to, label_of, looks_of
 from sat_slime.report.replay.selection import choose
 
 ROOT = Path(__file__).parents[2]

@@ -4,8 +4,8 @@ import pytest
 from made_up_study import LAGS, write_grid
 from synthetic import write_run
 
-from sat_slime.report.comparison.study.grids import load_study
-from sat_slime.report.comparison.study.page import figures as study_figures
+from sat_slime.report.comparison.studies import load_study
+from sat_slime.report.comparison.study_report import figures as study_figures
 from sat_slime.report.figure_files import spec_of
 from sat_slime.report.run.figures import figures
 from sat_slime.runs.reading import load_run

@@ -1,8 +1,9 @@
-from sat_slime.report.comparison.limits import limits, summary
+from sat_slime.report.comparison.grid_report import limits, summary
+from sat_slime.report.comparison.paper_contrasts import paper_contrasts
 
 
 def test_summary_and_limits_say_what_is_missing(comparison):
-    words = " ".join([*summary(comparison), *limits(comparison)])
+    words = " ".join([*summary(comparison, paper_contrasts(comparison)), *limits(comparison)])
     for part in (
         "1 not whole, 3 planned and not run",
         "The collapse rule marks 1 of 39 runs with enough scores to tell: GSPO lag 8 seed 1.",

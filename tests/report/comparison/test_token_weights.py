@@ -2,9 +2,15 @@ import numpy as np
 import pytest
 
 from sat_slime.objective import named_method
-from sat_slime.report.comparison.token_weights import MU, RATIOS, draw_token_weights, drawn, weights
+from sat_slime.report.comparison.objective_figures import (
+    WEIGHT_MU,
+    WEIGHT_RATIOS,
+    draw_token_weights,
+    methods_by_token,
+    token_weights,
+)
 
-R = RATIOS
+R = WEIGHT_RATIOS
 
 
 def clear(*kinks):
@@ -24,18 +30,19 @@ def clear(*kinks):
         ("grpo-tis", np.minimum(R, 2), np.minimum(R, 2), (2,)),
         ("grpo-decoupled", R * (R <= 5), R * (R <= 5), (5,)),
         ("dro", 1 - 0.1 * np.log(R), 1 + 0.1 * np.log(R), ()),
-        ("ipo", R * (np.abs(R - 1) * MU <= 0.1) - 2e-3 * np.log(R), R * (np.abs(R - 1) * MU <= 0.1) + 2e-3 * np.log(R),
-         (1 - 0.1 / MU, 1 + 0.1 / MU)),
+        ("ipo", R * (np.abs(R - 1) * WEIGHT_MU <= 0.1) - 2e-3 * np.log(R),
+         R * (np.abs(R - 1) * WEIGHT_MU <= 0.1) + 2e-3 * np.log(R),
+         (1 - 0.1 / WEIGHT_MU, 1 + 0.1 / WEIGHT_MU)),
     ],
 )  # fmt: skip
 def test_weights_are_those_of_the_equations(name, up, down, kinks):
     at = clear(*kinks)
-    np.testing.assert_allclose(weights(named_method(name), 1)[at], up[at], atol=1e-9)
-    np.testing.assert_allclose(weights(named_method(name), -1)[at], down[at], atol=1e-9)
+    np.testing.assert_allclose(token_weights(named_method(name), 1)[at], up[at], atol=1e-9)
+    np.testing.assert_allclose(token_weights(named_method(name), -1)[at], down[at], atol=1e-9)
 
 
 def test_only_what_is_a_function_of_the_token_is_drawn():
-    names = drawn()
+    names = methods_by_token()
     assert {"grpo", "dppo", "kpop", "sapo", "topr", "grpo-decoupled"} <= set(names)
     others = {
         "gspo",

@@ -1,8 +1,9 @@
 import pytest
 from synthetic import write_cell
 
-from sat_slime.report.comparison.collection import collect, load_compared_run
-from sat_slime.report.comparison.contrasts import Comparison, run_numbers
+from sat_slime.report.comparison.compared_runs import collect, load_compared_run
+from sat_slime.report.comparison.comparison import Comparison, run_numbers
+from sat_slime.report.comparison.paper_contrasts import paper_contrasts
 from sat_slime.runs.rows import to_json
 
 
@@ -42,10 +43,10 @@ def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
             rows = [{"step": s, "accuracy": 0.3 + gain + 0.05 * seed, "n_samples": 256} for s in range(0, 201, 10)]
             (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
             paths.append(folder)
-    (contrast,) = Comparison(collect(paths)).contrasts
+    (contrast,) = paper_contrasts(Comparison(collect(paths)))
     assert (contrast.group, contrast.label) == ("SAT against its own base", "SAT-GRPO − GRPO")
-    assert contrast.best.mean == pytest.approx(0.1) and contrast.best.verdict == "beyond noise"
-    assert contrast.paper_best == pytest.approx(1.46) and contrast.paper_d_pi == pytest.approx(-0.0002)
+    assert contrast["best"].mean == pytest.approx(0.1) and contrast["best"].verdict == "beyond noise"
+    assert contrast.paper == pytest.approx((1.46, -0.0002))
 
 
 def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):

@@ -7,10 +7,11 @@ from synthetic import write_cell, write_slime_log
 from typer.testing import CliRunner
 
 from sat_slime.cli.app import app
-from sat_slime.report.comparison.collection import collect
-from sat_slime.report.comparison.contrasts import Comparison
-from sat_slime.report.comparison.figures import draw_scores
-from sat_slime.report.comparison.page import figures, write_grid_report
+from sat_slime.report.comparison.compared_runs import collect
+from sat_slime.report.comparison.comparison import Comparison
+from sat_slime.report.comparison.comparison_figures import draw_scores
+from sat_slime.report.comparison.comparison_report import write_comparison
+from sat_slime.report.comparison.grid_report import figures
 from sat_slime.report.figure_files import save, spec_of
 
 
@@ -52,7 +53,7 @@ def test_text_from_files_is_escaped(tmp_path):
     folder.rename(tmp_path / "<script>a" / "<b>name-lag1-seed0")
     run = tmp_path / "<script>a" / "<b>name-lag1-seed0"
     (run / "config.yaml").write_text("method: {base: '<img src=x>'}\nseed: 1\npipeline: {lag: 1, iterations: 999}\n")
-    (page,) = write_grid_report([tmp_path / "<script>a" / "<b>name-lag1-seed0"], tmp_path / "out")
+    (page,) = write_comparison([tmp_path / "<script>a" / "<b>name-lag1-seed0"], tmp_path / "out")
     text = page.read_text()
     data = re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL)  # Vega
     assert "<img src=x>" not in data.lower() and "<b>" not in data
@@ -61,14 +62,14 @@ def test_text_from_files_is_escaped(tmp_path):
 
 
 def test_formulas_stay_text_in_a_spreadsheet(tmp_path):
-    write_grid_report([write_slime_log(tmp_path / "=cmd.jsonl")], tmp_path / "out")
+    write_comparison([write_slime_log(tmp_path / "=cmd.jsonl")], tmp_path / "out")
     assert "'=cmd" in (tmp_path / "out" / "tables" / "runs.csv").read_text()
 
 
 def test_three_files_of_slimes_metrics_without_any_run_folder(tmp_path):
     names = ("gspo-lag8-seed1", "sat-gspo-lag8-seed1", "another run")
     paths = [write_slime_log(tmp_path / f"{name}.jsonl", seed) for seed, name in enumerate(names)]
-    (written,) = write_grid_report(paths, tmp_path / "out")
+    (written,) = write_comparison(paths, tmp_path / "out")
     text = written.read_text()
     assert "ours, model not stated, 1 seed" in text
     assert "The runs come without their settings" in text
@@ -80,7 +81,7 @@ def test_three_files_of_slimes_metrics_without_any_run_folder(tmp_path):
 
 def test_runs_that_hardly_began(tmp_path):
     paths = [write_cell(tmp_path / str(steps), "sat-grpo", 8, steps, steps) for steps in (0, 1, 2)]
-    (written,) = write_grid_report(paths, tmp_path / "out")
+    (written,) = write_comparison(paths, tmp_path / "out")
     assert "0 whole runs of 1 methods; 3 not whole" in written.read_text()
 
 

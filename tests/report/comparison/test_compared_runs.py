@@ -14,9 +14,15 @@ from sat_slime.config.loader import vary
 from sat_slime.grid import runner
 from sat_slime.grid.plan import cell_config, plan_cells
 from sat_slime.grid.state import GridFolder
-from sat_slime.report.comparison.collection import ComparedRun, collect, differing_settings, label_of, load_compared_run
-from sat_slime.report.comparison.contrasts import run_numbers, score_curve
-from sat_slime.report.comparison.page import write_grid_report
+from sat_slime.report.comparison.compared_runs import (
+    ComparedRun,
+    collect,
+    differing_settings,
+    label_of,
+    load_compared_run,
+)
+from sat_slime.report.comparison.comparison import run_numbers, score_curve
+from sat_slime.report.comparison.comparison_report import write_comparison
 from sat_slime.report.write import write_reports
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.rows import to_json
@@ -144,7 +150,7 @@ def test_what_failed_in_a_grid_reaches_its_report(failed_grid):
     assert collection.left_out == ["grpo-lag1-seed0: the key is wrong"]
     assert len(collection.planned) == 4 and collection.methods == ["grpo", "gspo"]
     assert [cell.name for cell in collection.not_run] == ["grpo-lag1-seed0", "gspo-lag1-seed1"]
-    (page,) = write_grid_report([failed_grid])
+    (page,) = write_comparison([failed_grid])
     text = page.read_text()
     assert "<li>grpo-lag1-seed0: the key is wrong</li>" in text
     assert "GSPO lag 1 seed 0, failed after 2 steps (the engine broke)." in text

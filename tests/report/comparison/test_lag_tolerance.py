@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from sat_slime.report.comparison.study.tolerance import Tolerance, tolerated_lag
+from sat_slime.report.comparison.lag_tolerance import Tolerance, tolerated_lag
 
 
 def by_hand(scores, seeds):

@@ -5,10 +5,10 @@ import shutil
 import pytest
 from made_up_study import LAGS, SEEDS, STEPS, write_grid
 
-from sat_slime.report.comparison.study.effects import radius_lags
-from sat_slime.report.comparison.study.figures import seconds_per_update
-from sat_slime.report.comparison.study.grids import is_study, load_study
-from sat_slime.report.comparison.study.tables import tolerance_of
+from sat_slime.report.comparison.lag_tolerance import tolerance_of
+from sat_slime.report.comparison.studies import is_study, load_study
+from sat_slime.report.comparison.study_contrasts import radius_lags
+from sat_slime.report.comparison.study_figures import seconds_per_update
 from sat_slime.report.write import write_reports
 from sat_slime.runs.folder import RunFolderError
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from sat_slime.grid.state import GridFolder
-from sat_slime.report.comparison.collection import collect, told_settings
-from sat_slime.report.comparison.contrasts import Comparison, Scores
+from sat_slime.report.comparison.compared_runs import Collection, collect, told_settings
+from sat_slime.report.comparison.comparison import Comparison, Scores
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import read_yaml, section
 
@@ -23,55 +22,46 @@ PROBLEM = ("model", "task")
 """The sections that say what learns, and what it learns: accuracies of two problems share no scale."""
 
 
-@dataclass(frozen=True)
-class StudyGrid:
-    """A grid of a study."""
+class StudyGrid(Comparison):
+    """A grid of a study: a comparison that can be compared with others."""
 
-    name: str
-    comparison: Comparison
-    settings: Mapping[str, Any]
-    """Settings of its runs by dotted keys, but for those of a cell and those that compute nothing."""
-    alone: bool
-    """Whether its cells ran one at a time, so that their times are those of a machine of their own."""
+    def __init__(self, name: str, collection: Collection, settings: Mapping[str, Any], alone: bool):
+        """settings: those of its runs by dotted keys, but for those of a cell and those that compute nothing. alone:
+        whether its cells ran one at a time, so that their times are those of a machine of their own."""
+        super().__init__(collection)
+        self.name, self.settings, self.alone = name, settings, alone
 
     @property
     def lags(self) -> list[int]:
         """Lags with whole runs."""
-        collection = self.comparison.collection
-        known = {run.lag for run in collection.runs if run.counts and run.lag is not None}
-        return sorted(known)
+        return sorted({run.lag for run in self.collection.runs if run.counts and run.lag is not None})
 
     @property
     def methods(self) -> list[str]:
         """Methods with whole runs."""
-        collection = self.comparison.collection
-        return [method for method in collection.methods if any(collection.of(method, lag) for lag in self.lags)]
+        methods = self.collection.methods
+        return [method for method in methods if any(self.collection.of(method, lag) for lag in self.lags)]
 
     @property
     def whole_lags(self) -> list[int]:
         """Lags at which some method has every seed that the grid has anywhere."""
         by_lag = {lag: [set(self.scores(method, lag, "late")) for method in self.methods] for lag in self.lags}
-        seeds = set().union(*(one for every in by_lag.values() for one in every))
+        seeds = set().union(*(scores for every in by_lag.values() for scores in every))
         return [lag for lag, every in by_lag.items() if seeds in every]
 
     @property
     def size(self) -> int:
         """Runs that there are."""
-        return len(self.comparison.collection.runs)
-
-    def scores(self, method: str, lag: int, quantity: str) -> Scores:
-        """{seed: late (accuracy, a share) or d_pi (nats)}, of the seeds that have it."""
-        found = self.comparison.by_seed(method, lag, quantity)
-        return {seed: value for seed, value in found.items() if math.isfinite(value)}
+        return len(self.collection.runs)
 
     def clipped(self, method: str, lag: int) -> Scores:
-        """{seed: the share of the tokens that the clip takes the gradient of, mean over all steps}."""
-        found = {}
-        for run in self.comparison.collection.of(method, lag):
+        """Return {seed: the share of the tokens that the clip takes the gradient of, mean over all steps}."""
+        by_seed = {}
+        for run in self.collection.of(method, lag):
             shares = run.data.metrics.get("clip/fraction", np.zeros(0))
             if run.seed is not None and np.isfinite(shares).any():
-                found[run.seed] = float(np.nanmean(shares))
-        return found
+                by_seed[run.seed] = float(np.nanmean(shares))
+        return by_seed
 
     @cached_property
     def radius(self) -> float | None:
@@ -99,11 +89,11 @@ class Study:
         return [self.base, *self.others]
 
     def changed(self, grid: StudyGrid) -> dict[str, Any]:
-        """The settings in which a grid differs from the base."""
+        """Return the settings in which a grid differs from the base."""
         return _changed(self.base, grid)
 
     def of_one_problem(self, grid: StudyGrid) -> bool:
-        """Whether the base's model learns the base's task in a grid, so that the two may be compared."""
+        """Say whether the base's model learns the base's task in a grid, so that the two may be compared."""
         return not any(key.split(".")[0] in PROBLEM for key in self.changed(grid))
 
     @property
@@ -129,12 +119,12 @@ class Study:
 
 
 def is_study(path: str | Path) -> bool:
-    """Whether a folder holds grids and is none itself."""
+    """Say whether a folder holds grids and is none itself."""
     return not GridFolder(path).is_grid() and len(_grids_in(Path(path))) > 1
 
 
 def load_study(path: str | Path) -> Study:
-    """The grids of a folder. The base is the one from which the others differ in the fewest settings; of
+    """Read the grids of a folder. The base is the one from which the others differ in the fewest settings; of
     several such, the one with the most runs.
 
     Raises:
@@ -144,7 +134,7 @@ def load_study(path: str | Path) -> Study:
     grids = [grid for grid in grids if grid.lags]
     if not grids:
         raise RunFolderError(f"{path} holds no grid with a finished run yet: there is nothing to report")
-    base = min(grids, key=lambda one: (sum(len(_changed(one, other)) for other in grids), -one.size, one.name))
+    base = min(grids, key=lambda grid: (sum(len(_changed(grid, other)) for other in grids), -grid.size, grid.name))
     return Study(base, [grid for grid in grids if grid is not base])
 
 
@@ -157,7 +147,7 @@ def _load(path: Path) -> StudyGrid:
     run = read_yaml(folder.run)
     # A method's name says its denominator unless the grid sets one for all of its cells.
     settings = {**told_settings(run), "method.denominator": section(run, "method").get("denominator")}
-    return StudyGrid(path.name, Comparison(collect([path])), settings, read_yaml(folder.config).get("parallel") == 1)
+    return StudyGrid(path.name, collect([path]), settings, read_yaml(folder.config).get("parallel") == 1)
 
 
 def _changed(base: StudyGrid, grid: StudyGrid) -> dict[str, Any]:

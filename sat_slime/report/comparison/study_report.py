@@ -1,37 +1,45 @@
-"""The report of a study: one page, and figures and tables beside it as files."""
+"""The report of a study, grids that vary one: its figures, its tables, and what they say in words."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
-from sat_slime.report.comparison.curves import key_to
-from sat_slime.report.comparison.methods import label_of
-from sat_slime.report.comparison.page import rules
-from sat_slime.report.comparison.study import figures as draw
-from sat_slime.report.comparison.study.effects import (
-    Effect,
-    best_radius_effects,
-    lag_effects,
-    method_effects,
-    primary_effects,
-    sat_effects,
-    stabilizer_effects,
-    variant_effects,
+from sat_slime.report.comparison.comparison import Contrast
+from sat_slime.report.comparison.comparison_tables import contrast_table, grid_table, level_table, tolerance_table
+from sat_slime.report.comparison.lag_tolerance import KEPT, tolerance_of
+from sat_slime.report.comparison.method_names import key_to, label_of
+from sat_slime.report.comparison.studies import Study
+from sat_slime.report.comparison.study_contrasts import (
+    best_radius_contrasts,
+    lag_contrasts,
+    method_contrasts,
+    primary_contrasts,
+    sat_contrasts,
+    stabilizer_contrasts,
+    variant_contrasts,
 )
-from sat_slime.report.comparison.study.grids import Study, load_study
-from sat_slime.report.comparison.study.tables import (
-    effect_table,
-    grid_table,
-    level_table,
-    tolerance_of,
-    tolerance_table,
+from sat_slime.report.comparison.study_figures import (
+    draw_lags,
+    draw_methods,
+    draw_plane,
+    draw_radius,
+    draw_time,
+    draw_variants,
 )
-from sat_slime.report.comparison.study.tolerance import KEPT
-from sat_slime.report.page import Figure, Page, Sheet, check_out, draw_alone
-from sat_slime.runs.folder import writable
+from sat_slime.report.number_text import minus
+from sat_slime.report.page import Figure, Page, Sheet
+
+
+def fill(page: Page, study: Study, command: str, rules: str) -> tuple[str, Iterator[str]]:
+    """Put the report's figures and tables on the page; returns its subtitle and its summary. command: makes the page
+    again. rules: HTML of what is tested and how."""
+    for figure in figures(study):
+        page.figure(figure, f"{command} --figure {figure.name}")
+    for sheet in tables(study):
+        page.sheet(sheet)
+    page.section("rules", "Rules and tests", rules)
+    return f"a study of {len(study.grids)} grids; base: {study.base.name}", summary(study)
 
 
 def figures(study: Study) -> Iterator[Figure]:
@@ -45,20 +53,20 @@ def figures(study: Study) -> Iterator[Figure]:
         "lags",
         "What lag costs",
         f"Means over seeds, bars: 95 % interval (Student's t). Dotted: {KEPT:.0%} of the accuracy at lag 1. {key}",
-        partial(draw.draw_lags, study),
+        partial(draw_lags, study),
     )
     yield Figure(
         "radius",
         "A smaller radius",
         "PPO's interval is 1 ± the radius. SAT contracts it on the stale tail, a smaller radius everywhere.",
-        partial(draw.draw_radius, study),
+        partial(draw_radius, study),
     )
     yield Figure(
         "plane",
         "Accuracy against mismatch",
         f"A point for each method of each grid, mean over seeds; upper left is best. Points without a name are of the "
         f"base's settings; those that differ in the clip's radius alone are joined. {key_to_points}",
-        partial(draw.draw_plane, study, "d_pi"),
+        partial(draw_plane, study, "d_pi"),
     )
     yield Figure(
         "clipped",
@@ -66,28 +74,28 @@ def figures(study: Study) -> Iterator[Figure]:
         "The same points over the share of the tokens that the clip takes the gradient of, mean over all steps; those "
         "that clip nothing are left out. A smaller radius clips more, and so does SAT: where their lines are one, SAT "
         f"adds nothing to a smaller radius. {key_to_points}",
-        partial(draw.draw_plane, study, "clipped"),
+        partial(draw_plane, study, "clipped"),
     )
     yield Figure(
         "variants",
         "What a changed setting does",
         "Against the same method at the base's settings, paired by seed, with the bootstrap's 95 % interval. Black: at "
         "least a lead.",
-        partial(draw.draw_variants, study),
+        partial(draw_variants, study),
     )
     yield Figure(
         "methods",
         "Methods side by side",
         "Against GRPO at the same lag and the base's settings, paired by seed, with the bootstrap's 95 % interval. "
         "Black: at least a lead.",
-        partial(draw.draw_methods, study),
+        partial(draw_methods, study),
     )
     yield Figure(
         "time",
         "Accuracy against wall-clock",
         "Accuracy is that of the base; an update takes the median seconds of runs of that lag that had the machine to "
         "themselves, of the same method where it has such runs.",
-        partial(draw.draw_time, study),
+        partial(draw_time, study),
     )
 
 
@@ -101,50 +109,50 @@ def tables(study: Study) -> Iterator[Sheet]:
 def _every_table(study: Study) -> Iterator[Sheet]:
     yield tolerance_table(study)
     for grid in study.sweeps:
-        yield effect_table(
+        yield contrast_table(
             f"lag_{grid.name}",
             f"{grid.name}: what lag costs",
             "Each method against itself at lag 1. Corrected together.",
-            lag_effects(grid),
+            lag_contrasts(grid),
         )
-    yield effect_table(
+    yield contrast_table(
         "primary",
         "Is SAT more than a smaller radius?",
         "Corrected together. Late accuracy in percentage points, d_pi in nats, with the 95 % bootstrap interval of the "
         "mean over seeds.",
-        primary_effects(study),
+        primary_contrasts(study),
     )
-    yield effect_table(
+    yield contrast_table(
         "best_radius",
         "Against the best radius",
         "Each seed takes the radius that is best on the other seeds.",
-        best_radius_effects(study),
+        best_radius_contrasts(study),
     )
     for grid in study.grids:
         if not grid.alone:
-            yield effect_table(
-                f"sat_{grid.name}", f"{grid.name}: SAT against its base", "Corrected together.", sat_effects(grid)
+            yield contrast_table(
+                f"sat_{grid.name}", f"{grid.name}: SAT against its base", "Corrected together.", sat_contrasts(grid)
             )
     for grid in study.grids:
         if not grid.alone:
-            yield effect_table(
+            yield contrast_table(
                 f"stabilizers_{grid.name}",
                 f"{grid.name}: what a stabilizer adds",
                 "Against the same method without it. Corrected together.",
-                stabilizer_effects(study, grid),
+                stabilizer_contrasts(study, grid),
             )
-    yield effect_table(
+    yield contrast_table(
         "methods",
         "Other methods",
         "At the base's settings, against GRPO. Corrected together.",
-        method_effects(study),
+        method_contrasts(study),
     )
     for method in study.base.methods:
-        yield effect_table(
+        yield contrast_table(
             f"variants_{method}",
             f"{label_of(method)} with other settings",
             "Against the same method in the base. Corrected together.",
-            variant_effects(study, method),
+            variant_contrasts(study, method),
         )
     for grid in study.grids:
         if not grid.alone:
@@ -154,64 +162,29 @@ def _every_table(study: Study) -> Iterator[Sheet]:
 
 def summary(study: Study) -> Iterator[str]:
     """Which runs there are and what they say, a sentence each."""
-    runs = [run for grid in study.grids for run in grid.comparison.collection.runs]
-    missing = sum(len(grid.comparison.collection.not_run) for grid in study.grids)
+    runs = [run for grid in study.grids for run in grid.collection.runs]
+    missing = sum(len(grid.collection.not_run) for grid in study.grids)
     whole = sum(run.counts for run in runs)
     yield (
         f"{whole} whole runs in {len(study.grids)} grids; {len(runs) - whole} not whole, {missing} planned, not run. "
         f"Collapsed by the rule: {sum(run.collapse.met for run in runs)}."
     )
     for grid in study.sweeps:
-        found = [(method, tolerance_of(grid, method)) for method in grid.methods]
-        told = [
-            f"{label_of(method)} {'at least ' if one.lag == one.largest else ''}{one.lag}"
-            for method, one in found
-            if one
+        tolerances = [(method, tolerance_of(grid, method)) for method in grid.methods]
+        texts = [
+            f"{label_of(method)} {'at least ' if tolerance.lag == tolerance.largest else ''}{tolerance.lag}"
+            for method, tolerance in tolerances
+            if tolerance
         ]
-        if told:
-            yield f"Tolerated lag, {grid.name}: {', '.join(told)}."
-    for effect in primary_effects(study):
-        yield _sentence(effect)
+        if texts:
+            yield f"Tolerated lag, {grid.name}: {', '.join(texts)}."
+    for contrast in primary_contrasts(study):
+        yield _sentence(contrast)
 
 
-def _sentence(effect: Effect) -> str:
-    one = effect.late
-    text = f"{effect.label}, {effect.where}: {100 * one.mean:+.1f} points"
-    if one.n > 1:
-        text += f" [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
-    return f"{text}, {one.verdict}.".replace("-", "−")
-
-
-def write_study_report(path: str | Path, out: str | Path | None = None, only: Sequence[str] = ()) -> list[Path]:
-    """Write report.html, figures/ and tables/ about a folder of grids; returns what to look at.
-
-    out: folder to write to; default: `path`/report. only: names of figures; only these are drawn then, and the page is
-    left as it is.
-
-    Raises:
-        RunFolderError: no finished run, an unknown figure, a figure without data, or a folder of something else.
-    """
-    folder = Path(path) / "report" if out is None else Path(out)
-    check_out(folder)
-    study = load_study(path)
-    every = list(figures(study))
-    with writable(folder):
-        if only:
-            return draw_alone(every, only, folder)
-        return [_write_page(study, Path(path), folder, every)]
-
-
-def _write_page(study: Study, path: Path, folder: Path, every: Sequence[Figure]) -> Path:
-    command = f"sat-slime report {shlex.quote(str(path))} --out {shlex.quote(str(folder))}"
-    page = Page(folder)
-    for figure in every:
-        page.figure(figure, f"{command} --figure {figure.name}")
-    for sheet in tables(study):
-        page.sheet(sheet)
-    rules(page, command)
-    return page.write(
-        "report.html",
-        title=path.resolve().name,
-        subtitle=f"a study of {len(study.grids)} grids; base: {study.base.name}",
-        summary=summary(study),
-    )
+def _sentence(contrast: Contrast) -> str:
+    late = contrast["late"]
+    text = f"{contrast.label}, {contrast.where}: {100 * late.mean:+.1f} points"
+    if late.n > 1:
+        text += f" [{100 * late.low:+.1f}, {100 * late.high:+.1f}]"
+    return minus(f"{text}, {late.verdict}.")

@@ -1,59 +1,24 @@
-"""Lines of many methods that stay apart in grey print, and means over seeds."""
+"""Curves of several seeds as one line with its range."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import altair as alt
 import numpy as np
 
-from sat_slime.objective import named_method
-from sat_slime.report.comparison.collection import ComparedRun
-from sat_slime.report.comparison.methods import label_of, method_called
+from sat_slime.report.comparison.compared_runs import ComparedRun
 from sat_slime.report.drawing import Plot, in_colour, joined, layered, lines, rows, tip
-from sat_slime.report.looks import COLOURS, Look, apart
+from sat_slime.report.looks import Look
 from sat_slime.report.smoothing import smooth, window_of
 
 MARKS = 6
 """Markers on a line."""
 
 
-def looks_of(names: Sequence[str], dashes: bool = True) -> dict[str, Look]:
-    """How methods are drawn: as their stabilizers say, a name that is none of a method as GRPO, and no two alike.
-
-    Args:
-        dashes: whether a dash is seen: not where points stand by themselves.
-    """
-    looks = []
-    for name in names:
-        style = (method_called(name) or named_method("grpo")).style
-        colour = COLOURS.get(style.colour, style.colour)
-        looks.append(Look(label_of(name), colour, style.dash, style.marker, style.filled))
-    return dict(zip(names, apart(looks, dashes), strict=True))
-
-
-def key_to(names: Iterable[str]) -> str:
-    """What colour, dash and marker of these methods tell, in a sentence."""
-    lines: dict[str, list[str]] = {}
-    for method in filter(None, map(method_called, names)):
-        line, givers = method.style, method.line_givers
-        told = f"{line.colour} {_DASHES.get(line.dash, 'broken')}"
-        plain = givers[0].family == "clip"
-        lines.setdefault(told, []).append("none" if plain else " + ".join(one.row.title for one in givers))
-    told = ", ".join(f"{line}: {' or '.join(dict.fromkeys(titles))}" for line, titles in lines.items())
-    return (
-        f"Colour and dash tell the stabilizer ({told}), the marker the base (circle: GRPO, square: GSPO), a filled "
-        "marker R3."
-    )
-
-
-_DASHES: dict[Any, str] = {"-": "solid", "--": "dashed", ":": "dotted", "-.": "dash-dotted"}
-
-
 def marks(length: int, place: int) -> list[int]:
-    """Where a line of `length` points has markers; lines at other places have them elsewhere."""
+    """Return where a line of `length` points has markers; lines at other places have them elsewhere."""
     if length <= MARKS:
         return list(range(length))
     spacing = length / MARKS
@@ -61,7 +26,7 @@ def marks(length: int, place: int) -> list[int]:
 
 
 def aligned(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """(x (points,), values (curves, points)) over all x that occur, NaN where a curve has none."""
+    """Return (x (points,), values (curves, points)) over all x that occur, NaN where a curve has none."""
     curves = [(x[np.isfinite(x)], y[np.isfinite(x)]) for x, y in curves]
     grid = np.unique(np.concatenate([x for x, _ in curves] or [np.zeros(0)]))
     values = np.full((len(curves), len(grid)), np.nan)
@@ -71,16 +36,10 @@ def aligned(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray
 
 
 def metric_curve(run: ComparedRun, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, a metric smoothed over whole lag cycles); empty where the run lacks it."""
+    """Return (steps, a metric smoothed over whole lag cycles); empty where the run lacks it."""
     if key not in run.data.metrics or not np.isfinite(run.data.metrics[key]).any():
         return np.zeros(0), np.zeros(0)
     return run.data.metrics["step"], smooth(run.data.metrics[key], window_of(run.data))
-
-
-def seed_mean(values: np.ndarray) -> np.ndarray:
-    """(points,) mean over the curves, NaN at points that not all of them have: where one ends, the mean of the others
-    would jump."""
-    return values.mean(axis=0) if len(values) else np.full(values.shape[1], np.nan)
 
 
 @dataclass(frozen=True)
@@ -95,17 +54,19 @@ class SeedCurve:
     seeds: int
 
     def rows(self, look: Look, place: int) -> alt.InlineData:
-        """Data of a chart. place: of the method among those of the panel."""
+        """Return the data of a chart. place: of the method among those of the panel."""
         marked = np.isin(np.arange(len(self.x)), marks(len(self.x), place)).astype(float)
         more = {"marked": marked, "seeds": self.seeds}
         return rows(x=self.x, y=self.mean, low=self.low, high=self.high, line=look.name, **more)
 
 
 def seed_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]], scale: float = 1.0) -> SeedCurve | None:
-    """The curves of the seeds together; None where there is no x that all of them have."""
+    """Return the curves of the seeds together; None where there is no x that all of them have."""
     curves = [curve for curve in curves if len(curve[0])]
     x, values = aligned(curves)
-    mean = seed_mean(values)
+    if not len(values):
+        return None
+    mean = values.mean(axis=0)  # NaN where a curve has no point: where one ends, the mean of the others would jump
     known = np.isfinite(mean)
     if not known.any():
         return None
@@ -116,7 +77,7 @@ def seed_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]], scale: float = 1
 def curve_panel(
     parts: Mapping[Look, alt.InlineData], title: str, x: alt.X, y: alt.Y, shown: alt.Parameter, *, band: bool = True
 ) -> Plot:
-    """A panel of the rows of seed curves, with their range as a band."""
+    """Draw a panel of the rows of seed curves, with their range as a band."""
     looks, unit = list(parts), str(y["title"])
     base = alt.Chart().encode(x, y).transform_filter(shown)
     tips = [tip("line:N", "method"), tip("x:Q", str(x["title"]), "d"), tip("y:Q", f"mean, {unit}")]

@@ -1,6 +1,7 @@
 import numpy as np
 
-from sat_slime.report.comparison.tables import difference_table, main_table, run_table
+from sat_slime.report.comparison.comparison_tables import main_table, paper_table, run_table
+from sat_slime.report.comparison.paper_contrasts import paper_contrasts
 
 
 def row_of(sheet, method):
@@ -35,6 +36,6 @@ def test_every_run_is_listed_with_what_became_of_it(comparison):
 
 
 def test_differences_name_their_verdict(comparison):
-    sheet = difference_table(comparison)
+    sheet = paper_table(paper_contrasts(comparison))
     verdicts = {cell.splitlines()[-1] for row in sheet.rows for cell in row[4:7] if "\n" in cell}
     assert verdicts <= {"within noise", "lead", "beyond noise", "one seed"} and "within noise" in verdicts

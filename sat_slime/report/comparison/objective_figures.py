@@ -1,4 +1,5 @@
-"""Update geometry in the (ratio, advantage) plane (the paper's Figure geometry), from the objective's own functions."""
+"""Figures without data, from the objective's own functions: update geometry in the (ratio, advantage) plane (the
+paper's Figure geometry), and what a token weighs by its ratio, method by method."""
 
 from __future__ import annotations
 
@@ -10,11 +11,26 @@ import altair as alt
 import numpy as np
 import torch
 
-from sat_slime.objective import Clip, TokenBatch, named_method, policy_surrogate
+from sat_slime.objective import Clip, Method, TokenBatch, method_names, named_method, policy_surrogate
 from sat_slime.objective.stabilizers.clips.ppo import clipped_surrogate
 from sat_slime.objective.stabilizers.clips.sat import radii
-from sat_slime.report.drawing import Drawing, Plot, Table, column_of, in_colour, joined, layered, rows, rule, tip
-from sat_slime.report.looks import GREY, ORANGE, Look
+from sat_slime.report.drawing import (
+    Drawing,
+    Plot,
+    Table,
+    chosen,
+    column_of,
+    facets,
+    in_colour,
+    joined,
+    layered,
+    lines,
+    rows,
+    rule,
+    tip,
+)
+from sat_slime.report.judged import TOKEN_PROBABILITY, TOKEN_RATIO, judged_by
+from sat_slime.report.looks import BLACK, BLUE, GREY, ORANGE, VERMILION, Look
 
 MU = 0.01
 """Probability of the sampled token under the engine, which DPPO's bound needs: delta / mu = 0.1."""
@@ -121,3 +137,63 @@ def rectangles(kind: np.ndarray) -> alt.InlineData:
             place = {"x": r[cells[0]], "x2": r[cells[-1] + 1], "y": a[band[0]], "y2": a[band[-1] + 1]}
             found.append(rows(**place, line=LOOKS[one].name))
     return joined(found)
+
+
+# --------------------------------------------------------------------------------------------- weights of tokens
+
+
+WEIGHT_MU = 0.15
+"""Probability of the sampled token under the engine, for those that judge by more than the ratio."""
+WEIGHT_RATIOS = np.geomspace(0.2, 6, 241)
+COLUMNS = 3
+
+
+def methods_by_token() -> list[str]:
+    """Return the named methods, each formula once, whose weight of a token is a function of pi and mu on it and of
+    the sign of its advantage. The others look at the response, the state, the batch or the token's lag."""
+    by_formula: dict[object, str] = {}
+    for name in method_names():
+        method = named_method(name)
+        of_the_token = judged_by(method) in (TOKEN_RATIO, TOKEN_PROBABILITY) and "lags" not in method.needs
+        if of_the_token and not method.top_p_replay:
+            by_formula.setdefault(method.formula, name)
+    return list(by_formula.values())
+
+
+def token_weights(method: Method, sign: int) -> np.ndarray:
+    """Return (ratios,) v = g / A of a token alone in its response, its advantage and its reward `sign`."""
+    log_mu = torch.full((len(WEIGHT_RATIOS),), WEIGHT_MU, dtype=torch.float64).log()
+    log_probs = (log_mu + torch.from_numpy(WEIGHT_RATIOS).log()).requires_grad_()
+    advantages = torch.full_like(log_mu, sign)
+    batch = TokenBatch(
+        log_probs,
+        log_mu,
+        advantages,
+        torch.ones(len(WEIGHT_RATIOS), dtype=torch.bool),
+        [1] * len(WEIGHT_RATIOS),
+        rewards=advantages,
+    )
+    (slopes,) = torch.autograd.grad(policy_surrogate(method, batch).values.sum(), log_probs)
+    return (slopes * sign).numpy()
+
+
+WEIGHT_LOOKS = (Look("ratio r", BLACK, ":"), Look("A > 0", BLUE), Look("A < 0", VERMILION, "--"))
+_EVERY = 3
+"""Of so many ratios one is drawn; the table has all."""
+
+
+def draw_token_weights() -> Drawing:
+    """Draw a panel for each method: v over the ratio, for both signs of the advantage."""
+    table: Table = {"ratio": WEIGHT_RATIOS}
+    parts = []
+    for name in methods_by_token():
+        parts.append(rows(x=WEIGHT_RATIOS[::_EVERY], y=WEIGHT_RATIOS[::_EVERY], line="ratio r", panel=name))
+        for sign, text in ((1, "A > 0"), (-1, "A < 0")):
+            values = table[f"{name}: v, {text}"] = token_weights(named_method(name), sign)
+            parts.append(rows(x=WEIGHT_RATIOS[::_EVERY], y=values[::_EVERY], line=text, panel=name))
+    ratio = alt.X("x:Q", title=f"r = π / μ, μ = {WEIGHT_MU}", scale=alt.Scale(type="log", nice=False))
+    ratio = ratio.axis(values=[0.2, 0.5, 1, 2, 5])
+    v = alt.Y("y:Q", title="v = g / A", scale=alt.Scale(domain=[-1.2, 5.6], nice=False))
+    base = alt.Chart().encode(ratio, v).transform_filter(chosen())
+    tips = [tip("panel:N", "method"), tip("line:N", "line"), tip("x:Q", "ratio"), tip("y:Q", "v")]
+    return facets(layered(*lines(base, WEIGHT_LOOKS, tips), height=90), joined(parts), COLUMNS, table, WEIGHT_LOOKS)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from sat_slime.report.comparison import geometry
+from sat_slime.report.comparison import objective_figures as geometry
 
 
 def test_geometry_is_that_of_the_papers_masks():

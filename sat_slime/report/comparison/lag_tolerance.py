@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sat_slime.report.comparison.contrasts import Scores
+from sat_slime.report.comparison.comparison import Scores
 from sat_slime.report.comparison.statistics import BOOTSTRAP_SEED, LEVEL, RESAMPLES
+from sat_slime.report.comparison.studies import StudyGrid
 
 KEPT = 0.95
 """Share of the accuracy at lag 1 that is kept at a tolerated lag."""
@@ -31,7 +32,7 @@ class Tolerance:
 
 
 def tolerated_lag(scores: Mapping[int, Scores]) -> Tolerance | None:
-    """The largest lag at which the mean over the seeds is at least KEPT of that at lag 1.
+    """Return the largest lag at which the mean over the seeds is at least KEPT of that at lag 1.
 
     Args:
         scores: {lag: {seed: late accuracy}}; lags below 1 are left out, and those that some seed of lag 1 lacks, as
@@ -56,14 +57,20 @@ def tolerated_lag(scores: Mapping[int, Scores]) -> Tolerance | None:
     return Tolerance(int(own), int(low), int(high), lags[-1], len(seeds))
 
 
+def tolerance_of(grid: StudyGrid, method: str) -> Tolerance | None:
+    """Return the tolerated lag of a method in a sweep."""
+    scores = {lag: grid.scores(method, lag, "late") for lag in grid.lags}
+    return tolerated_lag({lag: by_seed for lag, by_seed in scores.items() if by_seed})
+
+
 def _largest(lags: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """(draws,) the largest lag that keeps enough. means (lags, draws), those at lag 1 first."""
+    """Return (draws,) the largest lag that keeps enough. means (lags, draws), those at lag 1 first."""
     kept = means >= KEPT * means[0]
     return lags[len(lags) - 1 - kept[::-1].argmax(axis=0)]
 
 
 def _draws(seeds: int) -> np.ndarray:
-    """(draws, seeds) indices of seeds."""
+    """Return (draws, seeds) indices of seeds."""
     if seeds <= 6:
         return np.array(list(itertools.product(range(seeds), repeat=seeds)))
     return np.random.default_rng(BOOTSTRAP_SEED).integers(seeds, size=(RESAMPLES, seeds))

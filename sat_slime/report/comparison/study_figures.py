@@ -12,13 +12,13 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from sat_slime.report.comparison.contrasts import score_curve
-from sat_slime.report.comparison.curves import looks_of, seed_curve
-from sat_slime.report.comparison.methods import label_of
+from sat_slime.report.comparison.comparison import Contrast, score_curve
+from sat_slime.report.comparison.lag_tolerance import KEPT, REFERENCE
+from sat_slime.report.comparison.method_names import label_of, looks_of
+from sat_slime.report.comparison.seed_curves import seed_curve
 from sat_slime.report.comparison.statistics import mean_interval
-from sat_slime.report.comparison.study.effects import Effect, method_effects, variant_effects
-from sat_slime.report.comparison.study.grids import Study, StudyGrid
-from sat_slime.report.comparison.study.tolerance import KEPT, REFERENCE
+from sat_slime.report.comparison.studies import Study, StudyGrid
+from sat_slime.report.comparison.study_contrasts import method_contrasts, variant_contrasts
 from sat_slime.report.drawing import (
     Drawing,
     Plot,
@@ -232,10 +232,12 @@ _NOISE = Look("not told from noise", GREY, "-", "o")
 def draw_variants(study: Study) -> Drawing | None:
     """What a changed setting does to a method, a panel for each method."""
     methods = [method for method in study.base.methods if any(method in grid.methods for grid in study.variants)]
-    every = {method: variant_effects(study, method) for method in methods}
+    every = {method: variant_contrasts(study, method) for method in methods}
     panels = [
-        partial(_effects, label_of(method), [f"{one.label}, {one.where}" for one in effects], effects)
-        for method, effects in every.items()
+        partial(
+            _contrasts, label_of(method), [f"{contrast.label}, {contrast.where}" for contrast in contrasts], contrasts
+        )
+        for method, contrasts in every.items()
     ]
     return column_of(panels, zoom=False)
 
@@ -243,24 +245,25 @@ def draw_variants(study: Study) -> Drawing | None:
 def draw_methods(study: Study) -> Drawing | None:
     """Every method against GRPO, a panel for each lag."""
     panels = []
-    for lag, of_lag in groupby(method_effects(study), attrgetter("where")):
-        effects = list(of_lag)
-        panels.append(partial(_effects, lag, [one.label for one in effects], effects))
+    for lag, of_lag in groupby(method_contrasts(study), attrgetter("where")):
+        contrasts = list(of_lag)
+        panels.append(partial(_contrasts, lag, [contrast.label for contrast in contrasts], contrasts))
     return column_of(panels, zoom=False)
 
 
-def _effects(
-    title: str, variants: Sequence[str], effects: Sequence[Effect], table: Table, shown: alt.Parameter
+def _contrasts(
+    title: str, variants: Sequence[str], contrasts: Sequence[Contrast], table: Table, shown: alt.Parameter
 ) -> Plot | None:
-    if not effects:
+    if not contrasts:
         return None
     table[f"{title}: variant"] = np.array(variants)
     parts = {
-        part: np.array([100 * getattr(effect.late, part) for effect in effects]) for part in ("mean", "low", "high")
+        part: np.array([100 * getattr(contrast["late"], part) for contrast in contrasts])
+        for part in ("mean", "low", "high")
     }
     table |= {f"{title}: {part}": values for part, values in parts.items()}
-    looks = [_TOLD if effect.late.verdict in ("lead", "beyond noise") else _NOISE for effect in effects]
-    verdicts = {"verdict": [effect.late.verdict for effect in effects], "line": [look.name for look in looks]}
+    looks = [_TOLD if contrast["late"].verdict in ("lead", "beyond noise") else _NOISE for contrast in contrasts]
+    verdicts = {"verdict": [contrast["late"].verdict for contrast in contrasts], "line": [look.name for look in looks]}
     base = alt.Chart(rows(variant=variants, **parts, **verdicts)).transform_filter(shown)
     base = base.encode(alt.Y("variant:N", title=None, sort=variants, axis=alt.Axis(ticks=False)))
     x_title = "difference in late accuracy, points"
@@ -297,7 +300,7 @@ def seconds_per_update(alone: StudyGrid, method: str) -> dict[int, float]:
     seconds: dict[int, float] = {}
     for lag in alone.lags:
         per_run = []
-        for run in alone.comparison.collection.of(method, lag):
+        for run in alone.collection.of(method, lag):
             steps = run.data.metrics.get("time/step", np.zeros(0))
             cycle = run.data.period
             updates = section(run.config, "pipeline").get("optimizer_steps_per_rollout") or 1
@@ -318,7 +321,7 @@ def _over_time(
 ) -> Plot | None:
     parts: dict[Look, alt.InlineData] = {}
     for lag, per_update in sorted(seconds.items()):
-        curve = seed_curve([score_curve(run) for run in base.comparison.collection.of(method, lag)], 100.0)
+        curve = seed_curve([score_curve(run) for run in base.collection.of(method, lag)], 100.0)
         if curve is None:
             continue
         minutes = curve.x * per_update / 60

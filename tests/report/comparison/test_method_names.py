@@ -3,7 +3,7 @@
 import pytest
 
 from sat_slime.objective import base_names, method_names, named_method
-from sat_slime.report.comparison.curves import key_to, looks_of
+from sat_slime.report.comparison.method_names import key_to, looks_of
 from sat_slime.report.looks import COLOURS, MARKERS
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from sat_slime.objective.metrics import axis_of
 from sat_slime.report import histogram
-from sat_slime.report.comparison.collection import Collection, ComparedRun
-from sat_slime.report.comparison.methods import has, label_of
+from sat_slime.report.comparison.compared_runs import Collection, ComparedRun
+from sat_slime.report.comparison.method_names import has, label_of
 from sat_slime.report.drawing import (
     Drawing,
     Panel,

@@ -1,6 +1,6 @@
 import pytest
 
-from sat_slime.report.comparison.tail import gate_table, lag_table, pool
+from sat_slime.report.comparison.mismatch_tail import gate_table, lag_table, pool
 
 
 def test_tail_is_pooled_by_realized_lag(comparison):

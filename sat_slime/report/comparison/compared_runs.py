@@ -1,4 +1,4 @@
-"""What is compared: runs by method, lag and seed, read from run folders, grids or files of metrics."""
+"""The runs that are compared, by method, lag and seed, read from run folders, grids or files of metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder
-from sat_slime.report.comparison.methods import PAPER_ORDER, label_of
+from sat_slime.report.comparison.method_names import PAPER_ORDER, label_of
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, read_yaml, section
@@ -28,7 +28,7 @@ from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_track
 
 Rows = list[dict[str, Any]]
 _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
-_NOT_TOLD = {
+_UNTOLD = {
     *marked_settings(OWN_TO_A_CELL),
     *marked_settings(COMPUTES_NOTHING),
 }
@@ -78,7 +78,7 @@ class ComparedRun:
 
     @property
     def counts(self) -> bool:
-        """Whether the run is whole, so that its numbers may stand beside those of others."""
+        """Whether the run is whole: its numbers may stand beside those of others."""
         if not self.steps or self.missing:
             return False
         if self.planned_steps:
@@ -93,14 +93,14 @@ class ComparedRun:
 
     @property
     def where(self) -> str:
-        """Method, lag and seed in words."""
+        """Method, lag and seed as words."""
         lag = "" if self.lag is None else f" lag {self.lag}"
         return f"{self.label}{lag}{'' if self.seed is None else f' seed {self.seed}'}"
 
 
 @dataclass
 class Collection:
-    """What a report is about."""
+    """The runs that a report is about."""
 
     runs: list[ComparedRun]
     left_out: list[str] = field(default_factory=list)
@@ -120,9 +120,9 @@ class Collection:
         return sorted({run.lag for run in self.runs}, key=lambda lag: (lag is None, lag or 0))
 
     def of(self, method: str, lag: int | None, whole: bool = True) -> list[ComparedRun]:
-        """Runs of a method at a lag. whole: only those that count."""
-        found = [run for run in self.runs if (run.method, run.lag) == (method, lag)]
-        return [run for run in found if run.counts] if whole else found
+        """Return the runs of a method at a lag. whole: only those that count."""
+        runs = [run for run in self.runs if (run.method, run.lag) == (method, lag)]
+        return [run for run in runs if run.counts] if whole else runs
 
     @property
     def not_run(self) -> list[Cell]:
@@ -132,30 +132,30 @@ class Collection:
 
 
 def collect(paths: Sequence[str | Path]) -> Collection:
-    """All runs below `paths`: grids, run folders, folders or files of metrics. Raises RunFolderError where a path is
-    none of these."""
-    found = Collection([])
+    """Read all runs below `paths`: grids, run folders, folders or files of metrics. Raises RunFolderError where a path
+    is none of these."""
+    collection = Collection([])
     for path in map(Path, paths):
         grid = GridFolder(path)
         if grid.is_grid():
-            _add_grid(found, grid)
+            _add_grid(collection, grid)
         else:
-            _add(found, load_compared_run(path))
-    return found
+            _add(collection, load_compared_run(path))
+    return collection
 
 
-def _add(found: Collection, run: ComparedRun) -> None:
-    same = [other for other in found.runs if (other.method, other.lag) == (run.method, run.lag)]
+def _add(collection: Collection, run: ComparedRun) -> None:
+    same = [other for other in collection.runs if (other.method, other.lag) == (run.method, run.lag)]
     if run.seed is not None and any(other.seed == run.seed for other in same):
-        found.left_out.append(f"{run.path}: a second run of {run.where}; the first one given is used")
+        collection.left_out.append(f"{run.path}: a second run of {run.where}; the first one given is used")
         return
-    found.runs.append(run)
+    collection.runs.append(run)
 
 
-def _add_grid(found: Collection, grid: GridFolder) -> None:
-    """The runs of a grid, and what the grid itself knows of its cells: which are planned, and why one failed."""
-    planned, states = _known_to(grid, found.left_out)
-    found.planned += [cell for cell in planned if cell not in found.planned]
+def _add_grid(collection: Collection, grid: GridFolder) -> None:
+    """Add the runs of a grid, and what the grid itself knows of its cells: which are planned, and why one failed."""
+    planned, states = _known_to(grid, collection.left_out)
+    collection.planned += [cell for cell in planned if cell not in collection.planned]
     for path in sorted(grid.runs.iterdir()) if grid.runs.is_dir() else []:
         if not (path / "metrics.jsonl").exists() and not (path / "config.yaml").exists():
             continue
@@ -164,13 +164,13 @@ def _add_grid(found: Collection, grid: GridFolder) -> None:
             run.error = run.error or state.error
             if run.status == "unknown" and state.state != "planned":
                 run.status = state.state
-        _add(found, run)
-    found.left_out += [f"{name}: {state.error}" for name, state in states.items() if state.error]
+        _add(collection, run)
+    collection.left_out += [f"{name}: {state.error}" for name, state in states.items() if state.error]
 
 
 def _known_to(grid: GridFolder, left_out: list[str]) -> tuple[list[Cell], dict[str, CellState]]:
-    """(planned cells, the states of all cells by name). A file of the grid that is damaged is named in `left_out`, and
-    the other is read."""
+    """Return (planned cells, the states of all cells by name). A damaged file of the grid is named in
+    `left_out`, and the other is read."""
     planned: list[Cell] = []
     states: list[CellState] = []
     try:
@@ -185,7 +185,7 @@ def _known_to(grid: GridFolder, left_out: list[str]) -> tuple[list[Cell], dict[s
 
 
 def load_compared_run(path: Path) -> ComparedRun:
-    """A run folder, a folder with metrics.jsonl, or what a tracker left. Raises RunFolderError when it is none."""
+    """Read a run folder, a folder with metrics.jsonl, or what a tracker left. Raises RunFolderError when it is none."""
     if not (path / "metrics.jsonl").exists() and not RunFolder(path).is_run():
         if not is_tracker(path):
             raise RunFolderError(
@@ -202,7 +202,7 @@ def load_compared_run(path: Path) -> ComparedRun:
 
 
 def _tracked(path: Path) -> ComparedRun:
-    """The run that a tracker's file or folder holds, or a metrics.jsonl with its eval.jsonl beside it."""
+    """Read the run that a tracker's file or folder holds, or a metrics.jsonl with its eval.jsonl beside it."""
     tracked = read_tracked([path])
     name = path.parent / path.parent.name if path.stem in ("metrics", "log") else path.with_suffix("")
     run = _compared_run(Path(path if path.is_dir() else name), {}, tracked.metrics, tracked.evals)
@@ -229,7 +229,7 @@ def _compared_run(path: Path, config: dict[str, Any], metric_rows: Rows, eval_ro
 
 
 def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]:
-    """Settings in which the runs differ beyond method, lag and seed: {dotted key: {value: runs}}."""
+    """Return the settings in which the runs differ beyond method, lag and seed: {dotted key: {value: runs}}."""
     flat = [(told_settings(run.config), _base_of(run.config)) for run in runs if run.config]
     differing: dict[str, dict[str, int]] = {}
     for key in sorted({key for values, _ in flat for key in values}):
@@ -250,8 +250,8 @@ def _base_of(config: Mapping[str, Any]) -> str:
 
 
 def told_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run by dotted keys, but for those of a cell and those that compute nothing."""
-    return {key: value for key, value in _flat(config).items() if not among(key, _NOT_TOLD)}
+    """Return the settings of a run by dotted keys, but for those of a cell and those that compute nothing."""
+    return {key: value for key, value in _flat(config).items() if not among(key, _UNTOLD)}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

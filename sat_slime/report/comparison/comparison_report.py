@@ -1,0 +1,78 @@
+"""The report of several runs, of a grid or of a study: one page, and figures and tables beside it as files."""
+
+from __future__ import annotations
+
+import html
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from sat_slime.grid.state import GridFolder
+from sat_slime.report.comparison import grid_report, study_report
+from sat_slime.report.comparison.compared_runs import collect
+from sat_slime.report.comparison.comparison import Comparison
+from sat_slime.report.comparison.paper_numbers import SOURCE
+from sat_slime.report.comparison.statistics import TEST
+from sat_slime.report.comparison.studies import Study, is_study, load_study
+from sat_slime.report.page import Page, check_out, draw_alone
+from sat_slime.runs import collapse
+from sat_slime.runs.folder import RunFolderError, writable
+
+
+def write_comparison(
+    paths: Sequence[str | Path], out: str | Path | None = None, only: Sequence[str] = ()
+) -> list[Path]:
+    """Write report.html, figures/ and tables/ about `paths`, a study where it is one folder of grids; returns what to
+    look at.
+
+    out: folder to write to. Default: the grid itself where a single one is given, a study's `report`, else `report`.
+    only: names of figures; only these are drawn then, and the page is left as it is.
+
+    Raises:
+        RunFolderError: a path without runs, an unknown figure, a figure without data, or a folder of something else.
+    """
+    studied = len(paths) == 1 and is_study(paths[0])
+    folder = _folder(paths, out, studied)
+    subject = load_study(paths[0]) if studied else _comparison(paths)
+    with writable(folder):
+        if only:
+            drawn = study_report.figures(subject) if isinstance(subject, Study) else grid_report.figures(subject)
+            return draw_alone(list(drawn), only, folder)
+        return [_write_page(subject, paths, folder)]
+
+
+def _folder(paths: Sequence[str | Path], out: str | Path | None, studied: bool) -> Path:
+    if out is None and len(paths) == 1 and GridFolder(paths[0]).is_grid():
+        return Path(paths[0])
+    folder = Path(out) if out is not None else Path(paths[0]) / "report" if studied else Path("report")
+    check_out(folder)
+    return folder
+
+
+def _comparison(paths: Sequence[str | Path]) -> Comparison:
+    collection = collect(paths)
+    if not collection.runs and not collection.planned:
+        raise RunFolderError(f"{paths[0]} holds no run yet: there is nothing to report")
+    return Comparison(collection)
+
+
+def _write_page(subject: Comparison | Study, paths: Sequence[str | Path], folder: Path) -> Path:
+    command = "sat-slime report " + shlex.join(map(str, paths))
+    if len(paths) > 1 or folder != Path(paths[0]):
+        command += f" --out {shlex.quote(str(folder))}"
+    page = Page(folder)
+    if isinstance(subject, Study):
+        subtitle, summary = study_report.fill(page, subject, command, _rules(command))
+    else:
+        rules = _rules(command, f"<p>Paper: {html.escape(SOURCE)}.</p>")
+        subtitle, summary = grid_report.fill(page, subject, command, rules)
+    name = Path(paths[0]).resolve().name
+    title = name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
+    return page.write("report.html", title=title, subtitle=subtitle, summary=summary)
+
+
+def _rules(command: str, more: str = "") -> str:
+    """HTML of what is tested and by which rules. more: HTML."""
+    test, rule = f"Differences: {TEST}.", str(collapse.__doc__).strip()
+    again = f"<p>This page again: <code>{html.escape(command)}</code></p>"
+    return f"<p>{html.escape(test)}</p><pre>{html.escape(rule)}</pre>{more}{again}"

@@ -1,0 +1,337 @@
+"""The tables of comparisons and studies: text for the page, plain numbers for CSV."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from typing import Any
+
+from sat_slime.grid.plan import Cell
+from sat_slime.report.comparison.compared_runs import ComparedRun
+from sat_slime.report.comparison.comparison import Comparison, Contrast, Summary
+from sat_slime.report.comparison.comparison_figures import departure_of, lag_name
+from sat_slime.report.comparison.lag_tolerance import KEPT, Tolerance, tolerance_of
+from sat_slime.report.comparison.method_names import label_of
+from sat_slime.report.comparison.paper_numbers import BASE_MODEL_SCORE, PAPER_LABEL, PaperCell, paper_cell
+from sat_slime.report.comparison.statistics import Difference, Estimate, mean_interval
+from sat_slime.report.comparison.studies import Study, StudyGrid
+from sat_slime.report.number_text import DASH, decimals, minus
+from sat_slime.report.page import Heading, Sheet, Strong
+
+PERCENT, NATS = 100.0, 1.0
+
+
+# ------------------------------------------------------------------------------------------------ main table
+
+
+def main_table(comparison: Comparison, lag: int | None, ours: str, explain: bool = True) -> Sheet:
+    """The paper's Table 1 with ours beside it, at one lag. explain: whether it says how it is read."""
+    from_best = {quantity: comparison.against_best(lag, quantity) for quantity in ("best", "late", "d_pi")}
+    rows = [["before training", f"{BASE_MODEL_SCORE:.2f}", "", _initial(comparison), "", "", ""]]
+    numbers: list[list[Any]] = [_NUMBER_HEAD]
+    for method in comparison.collection.methods:
+        summary, paper = comparison.summary(method, lag), paper_cell(method, lag)
+        runs = f"{summary.n}" + (f" (+{summary.incomplete} not whole)" if summary.incomplete else "")
+        rows.append(
+            [
+                label_of(method),
+                DASH if paper is None else f"{paper.score:.2f} ({paper.step}){' ‡' if paper.collapsed else ''}",
+                DASH if paper is None else f"{paper.d_pi:.4f}",
+                _mark(_best_text(summary), from_best["best"].get(method)),
+                _mark(_estimate_text(summary.late, PERCENT, 1), from_best["late"].get(method)),
+                _mark(_estimate_text(summary.d_pi, NATS, 4), from_best["d_pi"].get(method)),
+                runs,
+            ]
+        )
+        numbers.append(_numbers(summary, paper))
+    tested = any(difference.n for difference in from_best["best"].values())
+    return Sheet(
+        f"main_{lag_name(lag).replace(' ', '_')}",
+        f"Best score and mismatch, {lag_name(lag)}",
+        _how_to_read(tested) if explain else "Read as the table above.",
+        ["method", "AIME24, %", "d_pi", "best, %", "late, %", "d_pi", "runs"],
+        rows,
+        [(PAPER_LABEL, 2), (ours, 4)],
+        numbers,
+    )
+
+
+def _how_to_read(tested: bool) -> str:
+    return (
+        "Two experiments side by side, never one scale: AIME24 of a 30B model, and our own task. Score: best "
+        "evaluation of a run, in brackets its step; ‡ later collapse (the paper's own mark; in ours the rule below, "
+        "with the number of seeds). Ours: mean over seeds [95 % interval, Student's t]; late: mean of the last "
+        "quarter's evaluations; d_pi: mean of the last quarter (the paper's: last epoch). "
+        + (
+            "Bold: best mean of a column; ≈: within noise of it; ?: fewer than two seeds in common with it."
+            if tested
+            else "No seeds to tell differences by."
+        )
+    )
+
+
+def _initial(comparison: Comparison) -> str:
+    return f"{PERCENT * comparison.initial.mean:.1f}" if comparison.initial.n else DASH
+
+
+_NUMBER_HEAD = [
+    *("method", "lag", "paper AIME24 %", "paper step", "paper d_pi", "paper collapsed"),
+    *("seeds", "collapsed", "not whole", "best mean", "best low", "best high", "median best step"),
+    *("late mean", "late low", "late high", "d_pi mean", "d_pi low", "d_pi high"),
+]
+
+
+def _numbers(summary: Summary, paper: PaperCell | None) -> list[Any]:
+    published = [paper.score, paper.step, paper.d_pi, int(paper.collapsed)] if paper else [""] * 4
+    ours = [
+        value for estimate in (summary.late, summary.d_pi) for value in (estimate.mean, estimate.low, estimate.high)
+    ]
+    steps = sorted(summary.best_steps)
+    best = [summary.best.mean, summary.best.low, summary.best.high, steps[len(steps) // 2] if steps else ""]
+    lag = "" if summary.lag is None else summary.lag
+    return [summary.method, lag, *published, summary.n, summary.collapsed, summary.incomplete, *best, *ours]
+
+
+def _best_text(summary: Summary) -> str:
+    text = _estimate_text(summary.best, PERCENT, 1)
+    if summary.best_steps:
+        least, most = min(summary.best_steps), max(summary.best_steps)
+        text += f" ({least:.0f})" if least == most else f" ({least:.0f}–{most:.0f})"
+    return text + (f" ‡ {summary.collapsed}/{summary.n}" if summary.collapsed else "")
+
+
+def _estimate_text(estimate: Estimate, scale: float, digits: int) -> str:
+    """Mean and interval, cut at what is possible."""
+    if not estimate.n:
+        return DASH
+    mean = f"{scale * estimate.mean:.{digits}f}"
+    if math.isnan(estimate.low):
+        return mean
+    # a normal interval knows no bounds: no score is below 0 or above 100 %, no |d| below 0
+    low, high = max(0.0, scale * estimate.low), scale * estimate.high
+    return f"{mean} [{low:.{digits}f}, {min(high, PERCENT) if scale == PERCENT else high:.{digits}f}]"
+
+
+def _mark(text: str, from_best: Difference | None) -> str:
+    """`text` with a sign of its distance to the best of the column, which itself is the one of no pairs and exactly
+    0."""
+    if from_best is None:
+        return text
+    if from_best.n == 0 and from_best.mean == 0:
+        return Strong(text)
+    signs = {"within noise": " ≈", "lead": " ≈", "one seed": " ?", "beyond noise": ""}
+    return text + signs[from_best.verdict]
+
+
+# ----------------------------------------------------------------------------------------------- differences
+
+
+def paper_table(contrasts: Sequence[Contrast]) -> Sheet | None:
+    """The paper's comparisons in our data, and which of them are noise; None where there are none."""
+    if not contrasts:
+        return None
+    head = ["difference", "lag", "AIME24", "d_pi", "best", "late", "d_pi", "pairs"]
+    numbers: list[list[Any]] = [["group", "difference", "lag", "paper AIME24", "paper d_pi"]]
+    numbers[0] += _difference_head(("best", "late", "d_pi"))
+    rows: list[list[str]] = []
+    group = ""
+    for contrast in contrasts:
+        if contrast.group != group:
+            group = contrast.group
+            rows.append([Heading(group), *[""] * (len(head) - 1)])
+        score, d_pi = contrast.paper
+        published = [DASH if math.isnan(score) else minus(f"{score:+.2f}")]
+        published.append(DASH if math.isnan(d_pi) else minus(f"{d_pi:+.4f}"))
+        rows.append([contrast.label, contrast.where, *published, *_difference_cells(contrast)])
+        numbers.append([group, contrast.label, contrast.where, score, d_pi, *_difference_numbers(contrast)])
+    return Sheet(
+        "differences",
+        "Differences, and which of them are noise",
+        "Scores in percentage points, d_pi in nats. In brackets the 95 % bootstrap interval of the mean over pairs. "
+        "Bold, beyond noise: bootstrap and t-test agree, also after Holm's correction within the group. Lead: they "
+        "agree only if nothing else had been looked at. Everything else is within noise.",
+        head,
+        rows,
+        [("", 1), (PAPER_LABEL, 2), ("ours, paired by seed", 4)],
+        numbers,
+    )
+
+
+def contrast_table(name: str, heading: str, sentence: str, contrasts: Sequence[Contrast]) -> Sheet:
+    """Differences of one group of a study, which were corrected together."""
+    rows = [[contrast.label, contrast.where, *_difference_cells(contrast)] for contrast in contrasts]
+    numbers = [[contrast.label, contrast.where, *_difference_numbers(contrast)] for contrast in contrasts]
+    numbers.insert(0, ["difference", "where", *_difference_head(("late", "d_pi"))])
+    return Sheet(
+        name, heading, sentence, ["difference", "where", "late, points", "d_pi", "pairs"], rows, numbers=numbers
+    )
+
+
+def _difference_head(quantities: Sequence[str]) -> list[str]:
+    columns = ("mean", "low", "high", "p", "p Holm", "verdict")
+    return [*(f"{quantity} {column}" for quantity in quantities for column in columns), "pairs"]
+
+
+def _difference_cells(contrast: Contrast) -> list[str]:
+    units = {"d_pi": (NATS, 4)}
+    texts = (_difference_text(d, *units.get(quantity, (PERCENT, 1))) for quantity, d in contrast.differences.items())
+    return [*texts, str(contrast.pairs)]
+
+
+def _difference_numbers(contrast: Contrast) -> list[Any]:
+    numbers: list[Any] = []
+    for d in contrast.differences.values():
+        numbers += [d.mean, d.low, d.high, d.p_value, d.p_holm, d.verdict if d.n else ""]
+    return [*numbers, contrast.pairs]
+
+
+def _difference_text(difference: Difference, scale: float, digits: int) -> str:
+    """Mean, interval and, on a line of its own, the verdict in words."""
+    if not difference.n:
+        return DASH
+    mean = f"{scale * difference.mean:+.{digits}f}"
+    if difference.n == 1:
+        return f"{minus(mean)}\none seed"
+    interval = f"[{scale * difference.low:+.{digits}f}, {scale * difference.high:+.{digits}f}]"
+    text = f"{minus(f'{mean} {interval}')}\n{difference.verdict}"
+    return Strong(text) if difference.verdict == "beyond noise" else text
+
+
+# ------------------------------------------------------------------------------------------------------ runs
+
+
+def run_table(comparison: Comparison) -> Sheet:
+    """Every run, also those that do not count, and every cell without one."""
+    rows = []
+    for run in sorted(comparison.collection.runs, key=_order_of(comparison)):
+        numbers = comparison.of(run)
+        of = f" of {run.planned_steps}" if run.planned_steps else ""
+        rows.append(
+            [
+                run.label,
+                DASH if run.lag is None else str(run.lag),
+                DASH if run.seed is None else str(run.seed),
+                run.status + ("" if run.counts else ", not counted"),
+                f"{run.steps}{of}",
+                DASH if math.isnan(numbers.best) else f"{PERCENT * numbers.best:.1f} ({numbers.best_step:.0f})",
+                decimals(numbers.d_pi, 4),
+                str(departure_of(run, "mismatch/d_pi") or DASH),
+                _collapse_text(run),
+                run.error or "",
+            ]
+        )
+    for cell in sorted(comparison.collection.not_run, key=_order_of(comparison)):
+        rows.append([label_of(cell.method), str(cell.lag), str(cell.seed), "not run", "0", *[DASH] * 4, ""])
+    head = ["method", "lag", "seed", "state", "steps", "best, % (step)", "d_pi, late", "d_pi left band at"]
+    return Sheet(
+        "runs",
+        "Every run",
+        "Runs that are not whole do not count in means and differences: they would be compared at another point of "
+        "training. The rule for collapse is the same for all.",
+        [*head, "collapse rule", "error"],
+        rows,
+    )
+
+
+def _order_of(comparison: Comparison) -> Callable[[ComparedRun | Cell], tuple[int, int, int]]:
+    methods = comparison.collection.methods
+    return lambda run: (methods.index(run.method), -1 if run.lag is None else run.lag, run.seed or 0)
+
+
+def _collapse_text(run: ComparedRun) -> str:
+    watch = run.collapse
+    if watch.met:
+        return f"collapsed from {watch.since}"
+    if watch.ever is not None:
+        return f"held at {watch.ever}, recovered"
+    if watch.newest is None:
+        return "too few scores to tell"
+    if watch.score_fell:
+        known = "mismatch/d_pi" in run.data.metrics
+        return "score fell, d_pi in its band" if known else "score fell, d_pi unknown"
+    return "no"
+
+
+# ---------------------------------------------------------------------------------------------------- studies
+
+
+def tolerance_table(study: Study) -> Sheet:
+    """The tolerated lag of every method in every sweep."""
+    rows, numbers = [], [["sweep", "method", "tolerated lag", "low", "high", "largest lag run", "seeds"]]
+    for grid in study.sweeps:
+        for method in grid.methods:
+            tolerance = tolerance_of(grid, method)
+            if tolerance is None:
+                continue
+            lag, low, high = (_bounded(end, tolerance) for end in (tolerance.lag, tolerance.low, tolerance.high))
+            interval = f"[{low}, {high}]" if tolerance.n > 1 else DASH
+            rows.append([grid.name, label_of(method), lag, interval, str(tolerance.n)])
+            numbers.append([grid.name, method, *map(str, astuple(tolerance))])
+    return Sheet(
+        "tolerance",
+        "Tolerated lag",
+        f"The largest lag at which mean late accuracy keeps {KEPT:.0%} of the method's own at lag 1; ≥: no larger lag "
+        "was run by all seeds. In brackets the 95 % bootstrap interval over the seeds.",
+        ["sweep", "method", "tolerated lag", "interval", "seeds"],
+        rows,
+        numbers=numbers,
+    )
+
+
+def _bounded(lag: int, tolerance: Tolerance) -> str:
+    return f"≥ {lag}" if lag == tolerance.largest else str(lag)
+
+
+def level_table(grid: StudyGrid) -> Sheet:
+    """Late accuracy and d_pi of every method of a grid at every lag."""
+    rows: list[list[str]] = []
+    numbers: list[list[Any]] = [["method", "lag", "seeds"]]
+    numbers[0] += [f"{q} {part}" for q in ("late", "d_pi") for part in ("mean", "low", "high")]
+    numbers[0] += ["clipped", "collapsed"]
+    for method in grid.methods:
+        rows.append([Heading(label_of(method)), "", "", "", "", ""])
+        for lag in grid.lags:
+            late, d_pi = (mean_interval(list(grid.scores(method, lag, q).values())) for q in ("late", "d_pi"))
+            if not late.n and not d_pi.n:
+                continue
+            collapsed = grid.summary(method, lag).collapsed
+            clipped = mean_interval(list(grid.clipped(method, lag).values()))
+            texts = [_estimate_text(late, PERCENT, 1), _estimate_text(d_pi, NATS, 4), decimals(100 * clipped.mean, 2)]
+            rows.append([f"lag {lag}", *texts, str(max(late.n, d_pi.n)), str(collapsed) if collapsed else DASH])
+            estimates = [end for level in (late, d_pi) for end in (level.mean, level.low, level.high)]
+            numbers.append([method, lag, max(late.n, d_pi.n), *estimates, clipped.mean, collapsed])
+    return Sheet(
+        f"levels_{grid.name}",
+        f"{grid.name}: late accuracy and d_pi",
+        "Means over seeds [95 % interval, Student's t]: late accuracy in %, d_pi in nats; the share of the tokens that "
+        "the clip takes the gradient of, mean over all steps; runs that collapsed by the rule.",
+        ["", "late, %", "d_pi", "clipped, %", "seeds", "collapsed"],
+        rows,
+        numbers=numbers,
+    )
+
+
+def grid_table(study: Study) -> Sheet:
+    """What each grid changes, and how many of its runs there are."""
+    rows = []
+    for grid in study.grids:
+        collection = grid.collection
+        changed = study.changed(grid)
+        changes = ", ".join(f"{key}: {value}" for key, value in changed.items())
+        changes = changes or ("the base" if grid is study.base else DASH)
+        whole = sum(run.counts for run in collection.runs)
+        failed = sum(not run.counts for run in collection.runs)
+        collapsed = sum(run.collapse.met for run in collection.runs)
+        planned = len(collection.runs) + len(collection.not_run)
+        rows.append(
+            [grid.name, changes, str(planned), str(whole), str(failed), str(len(collection.not_run)), str(collapsed)]
+        )
+    return Sheet(
+        "grids",
+        "Every grid",
+        "Runs that are planned, whole, not whole, and not begun. Every whole run is in the means and differences, but "
+        "for those that ran alone, which are in the times.",
+        ["grid", "changes", "planned", "whole", "not whole", "not run", "collapsed"],
+        rows,
+    )

@@ -1,1 +1,0 @@
-"""The report of a study: grids in one folder that vary one of them, paired by seed."""

@@ -1,0 +1,25 @@
+"""Numbers as the tables of all reports write them."""
+
+from __future__ import annotations
+
+import math
+
+DASH = "–"
+"""Stands where there is no number."""
+_NBSP = "\N{NO-BREAK SPACE}"
+
+
+def decimals(value: float, digits: int) -> str:
+    """Return a number with so many digits behind the point; a dash for none."""
+    return f"{value:.{digits}f}" if math.isfinite(value) else DASH
+
+
+def percent(share: float) -> str:
+    """Return a share as `12.3 %`; a dash for none."""
+    # rounded first, so that there is no -0.0
+    return f"{round(float(share), 3) + 0.0:.1%}".replace("%", f"{_NBSP}%") if math.isfinite(share) else DASH
+
+
+def minus(number: str) -> str:
+    """Return the text of a number with a minus sign in the place of a hyphen."""
+    return number.replace("-", "−")
