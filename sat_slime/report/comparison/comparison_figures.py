@@ -12,7 +12,7 @@ import numpy as np
 
 from sat_slime.objective.metrics import axis_of
 from sat_slime.report.comparison.compared_runs import ComparedRun
-from sat_slime.report.comparison.comparison import Comparison, late_mean, score_curve
+from sat_slime.report.comparison.contrasts import Comparison, late_mean, score_curve
 from sat_slime.report.comparison.method_names import has, label_of, looks_of, method_called
 from sat_slime.report.comparison.paper_numbers import PaperCell, paper_cell
 from sat_slime.report.comparison.seed_curves import curve_panel, metric_curve, seed_curve

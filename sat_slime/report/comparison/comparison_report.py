@@ -10,7 +10,7 @@ from pathlib import Path
 from sat_slime.grid.state import GridFolder
 from sat_slime.report.comparison import grid_report, study_report
 from sat_slime.report.comparison.compared_runs import collect
-from sat_slime.report.comparison.comparison import Comparison
+from sat_slime.report.comparison.contrasts import Comparison
 from sat_slime.report.comparison.paper_numbers import SOURCE
 from sat_slime.report.comparison.statistics import TEST
 from sat_slime.report.comparison.studies import Study, is_study, load_study

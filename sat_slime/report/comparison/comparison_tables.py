@@ -9,8 +9,8 @@ from typing import Any
 
 from sat_slime.grid.plan import Cell
 from sat_slime.report.comparison.compared_runs import ComparedRun
-from sat_slime.report.comparison.comparison import Comparison, Contrast, Summary
 from sat_slime.report.comparison.comparison_figures import departure_of, lag_name
+from sat_slime.report.comparison.contrasts import Comparison, Contrast, Summary
 from sat_slime.report.comparison.lag_tolerance import KEPT, Tolerance, tolerance_of
 from sat_slime.report.comparison.method_names import label_of
 from sat_slime.report.comparison.paper_numbers import BASE_MODEL_SCORE, PAPER_LABEL, PaperCell, paper_cell

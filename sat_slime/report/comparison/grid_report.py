@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from sat_slime.report.comparison.compared_runs import Collection, ComparedRun, differing_settings
-from sat_slime.report.comparison.comparison import Comparison, Contrast
 from sat_slime.report.comparison.comparison_figures import (
     draw_departure,
     draw_drift,
@@ -18,6 +17,7 @@ from sat_slime.report.comparison.comparison_figures import (
     lag_name,
 )
 from sat_slime.report.comparison.comparison_tables import main_table, paper_table, run_table
+from sat_slime.report.comparison.contrasts import Comparison, Contrast
 from sat_slime.report.comparison.method_names import PAPER_ORDER, key_to, label_of
 from sat_slime.report.comparison.mismatch_tail import draw_tail, gate_table, lag_table
 from sat_slime.report.comparison.objective_figures import draw_geometry, draw_token_weights

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sat_slime.report.comparison.comparison import Scores
+from sat_slime.report.comparison.contrasts import Scores
 from sat_slime.report.comparison.statistics import BOOTSTRAP_SEED, LEVEL, RESAMPLES
 from sat_slime.report.comparison.studies import StudyGrid
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from sat_slime.report.comparison.comparison import Arm, Comparison, Contrast, contrast, corrected
+from sat_slime.report.comparison.contrasts import Arm, Comparison, Contrast, contrast, corrected
 from sat_slime.report.comparison.method_names import label_of, method_called, pairs_without
 from sat_slime.report.comparison.paper_numbers import paper_cell
 

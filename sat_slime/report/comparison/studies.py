@@ -12,7 +12,7 @@ import numpy as np
 
 from sat_slime.grid.state import GridFolder
 from sat_slime.report.comparison.compared_runs import Collection, collect, told_settings
-from sat_slime.report.comparison.comparison import Comparison, Scores
+from sat_slime.report.comparison.contrasts import Comparison, Scores
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import read_yaml, section
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from sat_slime.report.comparison.comparison import Arm, Contrast, Scores, contrast, corrected, seed_mean
+from sat_slime.report.comparison.contrasts import Arm, Contrast, Scores, contrast, corrected, seed_mean
 from sat_slime.report.comparison.lag_tolerance import REFERENCE
 from sat_slime.report.comparison.method_names import label_of, pairs_without, stabilizers_beside
 from sat_slime.report.comparison.statistics import paired_difference

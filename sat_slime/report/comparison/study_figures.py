@@ -12,7 +12,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from sat_slime.report.comparison.comparison import Contrast, score_curve
+from sat_slime.report.comparison.contrasts import Contrast, score_curve
 from sat_slime.report.comparison.lag_tolerance import KEPT, REFERENCE
 from sat_slime.report.comparison.method_names import label_of, looks_of
 from sat_slime.report.comparison.seed_curves import seed_curve

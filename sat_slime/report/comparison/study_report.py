@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from sat_slime.report.comparison.comparison import Contrast
 from sat_slime.report.comparison.comparison_tables import contrast_table, grid_table, level_table, tolerance_table
+from sat_slime.report.comparison.contrasts import Contrast
 from sat_slime.report.comparison.lag_tolerance import KEPT, tolerance_of
 from sat_slime.report.comparison.method_names import key_to, label_of
 from sat_slime.report.comparison.studies import Study

@@ -6,8 +6,8 @@ from made_up_study import write_grid as write_study_grid
 from synthetic import write_grid
 
 from sat_slime.report.comparison.compared_runs import collect
-from sat_slime.report.comparison.comparison import Comparison
 from sat_slime.report.comparison.comparison_report import write_comparison
+from sat_slime.report.comparison.contrasts import Comparison
 
 METHODS = ("grpo", "gspo", "grpo-tis", "dppo", "sat-grpo", "sat-gspo", "sat-gspo-r3")
 

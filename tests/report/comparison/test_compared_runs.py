@@ -21,8 +21,8 @@ from sat_slime.report.comparison.compared_runs import (
     label_of,
     load_compared_run,
 )
-from sat_slime.report.comparison.comparison import run_numbers, score_curve
 from sat_slime.report.comparison.comparison_report import write_comparison
+from sat_slime.report.comparison.contrasts import run_numbers, score_curve
 from sat_slime.report.write import write_reports
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.rows import to_json

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from sat_slime.cli.app import app
 from sat_slime.report.comparison.compared_runs import collect
-from sat_slime.report.comparison.comparison import Comparison
 from sat_slime.report.comparison.comparison_figures import draw_scores
 from sat_slime.report.comparison.comparison_report import write_comparison
+from sat_slime.report.comparison.contrasts import Comparison
 from sat_slime.report.comparison.grid_report import figures
 from sat_slime.report.figure_files import save, spec_of
 

@@ -2,7 +2,7 @@ import pytest
 from synthetic import write_cell
 
 from sat_slime.report.comparison.compared_runs import collect, load_compared_run
-from sat_slime.report.comparison.comparison import Comparison, run_numbers
+from sat_slime.report.comparison.contrasts import Comparison, run_numbers
 from sat_slime.report.comparison.paper_contrasts import paper_contrasts
 from sat_slime.runs.rows import to_json
 
