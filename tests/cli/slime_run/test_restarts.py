@@ -21,9 +21,10 @@ from sat_slime.config.jsonl import read_rows
 from sat_slime.plugin.launch.job_files import JobRecord
 from sat_slime.plugin.launch.ray_jobs import JobError, JobState, NoAnswer
 
-COMMAND = [sys.executable, "-c", "from sat_slime.cli import main; main()"]
-FAST = (
-    "from sat_slime.cli.slime_run import restarts; restarts.FIRST_PAUSE_S = 0.0; from sat_slime.cli import main; main()"
+LONG_PAUSE, FAST = (
+    f"from sat_slime.cli.slime_run import restarts; restarts.FIRST_PAUSE_S = {pause}; "
+    "from sat_slime.cli import main; main()"
+    for pause in (600.0, 0.0)
 )
 CRASH, KILLED, UNTOLD, BAD_ARGUMENTS = 1, -9, None, 2
 """Exit codes."""
@@ -127,7 +128,8 @@ def test_who_ends_a_run_gets_no_restart(file, tmp_path, how):
     run = tmp_path / "runs" / "run"
     in_the_pause = "pause" in how
     waits = 'cluster.env.FAIL_AT="3"' if in_the_pause else 'cluster.env.WAIT_BEFORE="3"'
-    command = [*COMMAND, "launch", str(file), "--skip-checks", *settings(waits, "cluster.restarts=9")]
+    command = [sys.executable, "-c", LONG_PAUSE, "launch", str(file), "--skip-checks"]
+    command += settings(waits, "cluster.restarts=9")
     sign = "restart 1 of 9" if in_the_pause else "step 3/8"
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as launching:
         assert any(sign in line for line in launching.stdout)
