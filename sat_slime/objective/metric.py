@@ -1,14 +1,56 @@
-"""Metric: what a number of a run is called, its unit, how it reduces, and what it says."""
+"""Metric: a number of a run: its name and unit, how it reduces, and where a reader meets it."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 Reduction = Literal["mean", "sum", "min", "max", "step"]
 Runtime = Literal["embedded", "slime"]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel of a run's report: metrics by optimizer step on one axis, averaged over whole lag cycles."""
+
+    title: str
+    figure: str = "method"
+    """The figure that the panel is in: one of report.run's, or any other word, which makes a figure of its own."""
+    y_label: str = ""
+    """What stands at the axis. Unset: the unit of the first metric."""
+    raw: bool = False
+    """Whether the first metric is also drawn step by step, in a lighter tone."""
+    zero: bool = True
+    """Whether the axis begins at 0 unless values lie below."""
+    log: bool = False
+    """Whether the axis is logarithmic."""
+
+
+DROPPED = Panel("dropped tokens")
+WEIGHTS = Panel("mean weight", zero=False)
+"""Panels that several stabilizers share."""
+
+
+class Line(NamedTuple):
+    """How a metric is drawn in its panel."""
+
+    label: str
+    """What the key calls it."""
+    colour: str
+    """A colour of report.looks by its name, such as `blue`, or any of CSS."""
+    dash: Any = "-"
+    """`-`, `--`, `:`, `-.`, or (0, lengths on and off in widths of the line); `area`: an area, stacked on those
+    before."""
+
+
+class Shown(NamedTuple):
+    """How a metric stands among others in a table or in a line of text."""
+
+    label: str
+    form: str
+    """Its format, such as `.3f`."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +70,23 @@ class Metric:
     """The only runtime that writes it. Unset: both do."""
     slime: tuple[str, ...] = ()
     """What slime itself calls it. What the plugin adds has our name after `train/`."""
+    panel: Panel | None = None
+    """The panel of a run's report that it is drawn in. Unset: none."""
+    lines: tuple[Line, ...] = ()
+    """How each of its names is drawn there, in their order. Unset: with its name, in a colour and dash that is free."""
+    table: Shown | None = None
+    """How it stands in the table at the head of a run's report. Unset: not at all."""
+    live: Shown | None = None
+    """How a terminal shows its newest value while the run goes on. Unset: not at all."""
 
     @property
     def names(self) -> list[str]:
-        """All names that the pattern stands for."""
+        """Return all names that the pattern stands for."""
         parts = re.split(r"\{([^}]*)\}", self.pattern)
         return ["".join(words) for words in itertools.product(*(part.split(",") for part in parts))]
 
     def covers(self, name: str) -> bool:
-        """Whether `name` is one of its names, whatever stands in the place of its words in capitals."""
+        """Return whether `name` is one of its names, whatever stands in the place of its words in capitals."""
         return any(re.fullmatch(_any_word(own), name) for own in self.names)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import torch
 
-from .metric import Metric, Reduction
+from .metric import DROPPED, WEIGHTS, Line, Metric, Panel, Reduction, Shown
 from .ranks import gather
 from .stabilizer import Gate, Score, Stabilizer, Weight
 from .stabilizers import known
@@ -34,6 +34,10 @@ _RUN = (
         "Mean reward of the batch, earned by the weights that generated it.",
         "step",
         slime=("rollout/raw_reward",),
+        panel=Panel("training reward", "reward", y_label="mean reward", raw=True, zero=False),
+        lines=(Line("reward of the batch", "blue"),),
+        table=Shown("reward", ".3f"),
+        live=Shown("reward", ".3f"),
     ),
     Metric(
         "reward/flat_groups",
@@ -48,25 +52,13 @@ _RUN = (
         "Mean length of the responses.",
         "step",
         slime=("rollout/response_len/mean", "rollout/response_lengths"),
+        table=Shown("response length, tokens", ".1f"),
     ),
     Metric("response/length_max", "tokens", "Length of the longest response.", "step", runtime="embedded"),
     Metric("response/truncated", "share", "Responses cut at the longest length.", "step", runtime="embedded"),
-    Metric(
-        "lag/mean",
-        "updates",
-        "Optimizer updates between the generating weights and the trained ones, mean over tokens.",
-    ),
-    Metric("lag/min", "updates", "The least lag of a token.", "min"),
-    Metric("lag/max", "updates", "The largest lag of a token.", "max"),
-    Metric("lag/generation_mean", "updates", "The part of the lag while the rest of the response was generated."),
-    Metric("lag/queue_mean", "updates", "The part of the lag [since then](asynchrony.md)."),
-    Metric(
-        "queue/{length,in_generation}",
-        "prompts",
-        "Mode streaming: prompts complete and waiting, and in generation, when the batch was taken.",
-        "step",
-    ),
 )
+_SIZE = Panel("mean |log π − log μ| per token", "mismatch", raw=True)
+_QUANTILES = Panel("quantiles of |log π − log μ|", "mismatch", log=True)
 _MISMATCH = (
     Metric(
         "mismatch/d_pi",
@@ -74,15 +66,47 @@ _MISMATCH = (
         "Mean of abs(log π − log μ) over tokens.",
         "step",
         slime=("train/train_rollout_logprob_abs_diff",),
+        panel=_SIZE,
+        lines=(Line("d_pi", "blue"),),
+        table=Shown("d_pi, nats", ".4f"),
+        live=Shown("d_pi", ".4f"),
     ),
-    Metric("mismatch/{q50,q90,q99,max}", "nats", "Quantiles of the same, and the largest.", "step"),
+    Metric(
+        "mismatch/{q50,q90}",
+        "nats",
+        "Quantiles of the same.",
+        "step",
+        panel=_QUANTILES,
+        lines=(Line("median", "sky", ":"), Line("90 %", "black")),
+    ),
+    Metric(
+        "mismatch/q99",
+        "nats",
+        "Its 99 % quantile.",
+        "step",
+        panel=_QUANTILES,
+        lines=(Line("99 %", "orange", "--"),),
+        table=Shown("99 % quantile of |d|, nats", ".3f"),
+    ),
+    Metric(
+        "mismatch/max",
+        "nats",
+        "The largest.",
+        "step",
+        panel=_QUANTILES,
+        lines=(Line("largest", "vermilion", (0, (6, 1))),),
+    ),
     Metric("mismatch/k3_kl", "nats", "K3 estimate of the KL.", "step"),
-    Metric("mismatch/ess", "share", "Effective sample size.", "step"),
+    Metric(
+        "mismatch/ess", "share", "Effective sample size.", "step", table=Shown("effective sample size, share", ".3f")
+    ),
     Metric(
         "mismatch/{policy,implementation}",
         "nats",
         "The split by the trainer's log-probs under the generating weights, where measured.",
         "step",
+        panel=_SIZE,
+        lines=(Line("policy part", "green", "--"), Line("implementation part", "vermilion", "-.")),
     ),
     Metric(
         "mismatch/policy_of_{mean,q90,q99}",
@@ -92,25 +116,52 @@ _MISMATCH = (
         "step",
     ),
 )
-_LOSS = (
-    Metric("clip/fraction", "share", "Tokens clipped.", slime=("train/pg_clipfrac",)),
-    Metric("clip/{upper,lower}", "share", "Tokens clipped with advantage above and below 0."),
-    Metric("clip/dual", "share", "Tokens that the dual clip holds, where it is on."),
-)
-_STEP = (
-    Metric("loss/total", "loss", "The loss that is minimized.", "sum", slime=("train/loss",)),
-    Metric("loss/policy", "loss", "The surrogate's term of it.", "sum", slime=("train/pg_loss",)),
-    Metric("loss/kl", "nats", "KL to the reference, without its coefficient.", "sum", slime=("train/kl_loss",)),
-    Metric("loss/entropy", "nats", "Entropy, without its coefficient.", "sum", slime=("train/entropy_loss",)),
-    Metric("grad_norm", "norm", "Gradient norm before clipping.", "step"),
+_LAGS = Panel("of the trained responses", "lag")
+_LAG = (
     Metric(
-        "collapse/{mismatch_rise,score_loss,met}",
-        "ratio, share, 0 or 1",
-        "d_pi's level over its lowest; share of the best score lost; 1 while the "
-        "[collapse rule](report.md#the-collapse-rule) holds. Missing until known.",
-        "step",
-        runtime="embedded",
+        "lag/mean",
+        "updates",
+        "Optimizer updates between the generating weights and the trained ones, mean over tokens.",
+        panel=_LAGS,
+        lines=(Line("mean", "blue"),),
+        table=Shown("lag, updates", ".2f"),
+        live=Shown("lag", "g"),
     ),
+    Metric("lag/min", "updates", "The least lag of a token.", "min", panel=_LAGS, lines=(Line("least", "green", ":"),)),
+    Metric(
+        "lag/max", "updates", "The largest lag of a token.", "max", panel=_LAGS, lines=(Line("most", "orange", "--"),)
+    ),
+    Metric("lag/generation_mean", "updates", "The part of the lag while the rest of the response was generated."),
+    Metric("lag/queue_mean", "updates", "The part of the lag [since then](asynchrony.md)."),
+    Metric(
+        "queue/{length,in_generation}",
+        "prompts",
+        "Mode streaming: prompts complete and waiting, and in generation, when the batch was taken.",
+        "step",
+    ),
+)
+_CLIPPED = Panel("clipped tokens", "optimization")
+_LOSS_TERMS = Panel("loss terms", "optimization", zero=False)
+_TIMES = Panel("seconds per iteration, parts stacked", "time", y_label="s")
+_STEP = (
+    Metric(
+        "clip/fraction",
+        "share",
+        "Tokens clipped.",
+        slime=("train/pg_clipfrac",),
+        panel=_CLIPPED,
+        lines=(Line("all", "black"),),
+        table=Shown("clipped, share of tokens", ".2%"),
+        live=Shown("clip", ".1%"),
+    ),
+    Metric(
+        "clip/{upper,lower}",
+        "share",
+        "Tokens clipped with advantage above and below 0.",
+        panel=_CLIPPED,
+        lines=(Line("upper (advantage > 0)", "blue", "--"), Line("lower (advantage < 0)", "orange", "-.")),
+    ),
+    Metric("clip/dual", "share", "Tokens that the dual clip holds, where it is on."),
     Metric(
         "routing/flip_rate",
         "share",
@@ -118,6 +169,7 @@ _STEP = (
         "includes lag; R3 off.",
         "step",
         runtime="embedded",
+        table=Shown("expert set differs, share of tokens", ".2%"),
     ),
     Metric(
         "routing/agreement",
@@ -125,6 +177,59 @@ _STEP = (
         "Replayed experts that the trainer's routers would have chosen; R3 on.",
         "step",
         runtime="slime",
+    ),
+    Metric(
+        "grad_norm",
+        "norm",
+        "Gradient norm before clipping.",
+        "step",
+        panel=Panel("norm of the gradient before clipping", "optimization", raw=True),
+        lines=(Line("norm", "blue"),),
+        table=Shown("gradient norm", ".3f"),
+    ),
+    Metric(
+        "loss/total",
+        "loss",
+        "The loss that is minimized.",
+        "sum",
+        slime=("train/loss",),
+        panel=_LOSS_TERMS,
+        lines=(Line("total", "purple"),),
+    ),
+    Metric(
+        "loss/policy",
+        "loss",
+        "The surrogate's term of it.",
+        "sum",
+        slime=("train/pg_loss",),
+        panel=_LOSS_TERMS,
+        lines=(Line("policy part", "green", "--"),),
+    ),
+    Metric(
+        "loss/kl",
+        "nats",
+        "KL to the reference, without its coefficient.",
+        "sum",
+        slime=("train/kl_loss",),
+        panel=Panel("KL to the reference model, unweighted", "optimization"),
+        lines=(Line("KL", "vermilion"),),
+    ),
+    Metric(
+        "loss/entropy",
+        "nats",
+        "Entropy, without its coefficient.",
+        "sum",
+        slime=("train/entropy_loss",),
+        panel=Panel("entropy of the policy", "optimization"),
+        lines=(Line("entropy", "green"),),
+    ),
+    Metric(
+        "collapse/{mismatch_rise,score_loss,met}",
+        "ratio, share, 0 or 1",
+        "d_pi's level over its lowest; share of the best score lost; 1 while the "
+        "[collapse rule](report.md#the-collapse-rule) holds. Missing until known.",
+        "step",
+        runtime="embedded",
     ),
     Metric(
         "rollout/{rejected,lost,resent}",
@@ -174,11 +279,22 @@ _STEP = (
     ),
     Metric("verifier/seconds_mean", "seconds", "A verdict in its worker.", "step", runtime="embedded"),
     Metric(
-        "time/rollout",
+        "time/train",
         "seconds",
-        "From the batch's first request to its last response; beside the trainer when lag > 0. Mode streaming: of the "
-        "group that took longest, embedded runs alone.",
+        "Training.",
         "step",
+        slime=("perf/train_time",),
+        panel=_TIMES,
+        lines=(Line("train", "blue", "area"),),
+    ),
+    Metric(
+        "time/sync",
+        "seconds",
+        "The weight broadcast; on slime that before this batch, if there was one.",
+        "step",
+        slime=("perf/update_weights_time",),
+        panel=_TIMES,
+        lines=(Line("send weights", "orange", "area"),),
     ),
     Metric(
         "time/wait",
@@ -186,14 +302,8 @@ _STEP = (
         "Spent waiting for a rollout, the wait before a broadcast included.",
         "step",
         slime=("perf/train_wait_time",),
-    ),
-    Metric("time/train", "seconds", "Training.", "step", slime=("perf/train_time",)),
-    Metric(
-        "time/sync",
-        "seconds",
-        "The weight broadcast; on slime that before this batch, if there was one.",
-        "step",
-        slime=("perf/update_weights_time",),
+        panel=_TIMES,
+        lines=(Line("wait for responses", "#999999", "area"),),
     ),
     Metric(
         "time/step",
@@ -201,6 +311,18 @@ _STEP = (
         "The iteration, evaluation and checkpoints left out.",
         "step",
         slime=("perf/step_time",),
+        panel=_TIMES,
+        lines=(Line("whole iteration", "black"),),
+        table=Shown("iteration, s", ".2f"),
+    ),
+    Metric(
+        "time/rollout",
+        "seconds",
+        "From the batch's first request to its last response; beside the trainer when lag > 0. Mode streaming: of the "
+        "group that took longest, embedded runs alone.",
+        "step",
+        panel=_TIMES,
+        lines=(Line("generation (in parallel)", "vermilion", "--"),),
     ),
     Metric("tokens/response_total", "tokens", "Response tokens of the batch.", "step"),
 )
@@ -268,38 +390,39 @@ EVALUATION = (
 
 
 def metrics_of(kind: type[Stabilizer]) -> tuple[Metric, ...]:
-    """What a stabilizer measures."""
+    """Return the metrics that a stabilizer measures, those of its kind first."""
+    prefix, title = kind.prefix(), kind.row.title
     own = list(kind.metrics)
     if issubclass(kind, Gate):
-        own.insert(0, Metric(f"{kind.prefix()}/masked", "share", f"Tokens that the gate of {kind.row.title} drops."))
+        own.insert(0, Metric(f"{prefix}/masked", "share", f"Tokens that the gate of {title} drops.", panel=DROPPED))
     if issubclass(kind, Weight) and kind.sums is Weight.sums:
-        own.insert(0, Metric(f"{kind.prefix()}/weight", "ratio", f"Mean weight of {kind.row.title}."))
+        own.insert(0, Metric(f"{prefix}/weight", "ratio", f"Mean weight of {title}.", panel=WEIGHTS))
     if issubclass(kind, Score):
-        own.insert(0, Metric(f"{kind.prefix()}/weight", "ratio", f"Mean weight w of {kind.row.title}."))
-        own.insert(1, Metric(f"{kind.prefix()}/masked", "share", f"Tokens to which {kind.row.title} gives no weight."))
+        own.insert(0, Metric(f"{prefix}/weight", "ratio", f"Mean weight w of {title}.", panel=WEIGHTS))
+        own.insert(1, Metric(f"{prefix}/masked", "share", f"Tokens to which {title} gives no weight.", panel=DROPPED))
     return tuple(own)
 
 
 def run_metrics() -> tuple[Metric, ...]:
-    """The columns of metrics.jsonl."""
+    """Return the columns of metrics.jsonl, in the order in which tables and panels show them."""
     by_stabilizers = [metric for kind in known() for metric in metrics_of(kind)]
-    return (*_RUN, *_MISMATCH, *_LOSS, *by_stabilizers, *_STEP)
+    return (*_RUN, *_MISMATCH, *_LAG, *by_stabilizers, *_STEP)
 
 
 def metric_named(name: str) -> Metric | None:
-    """The entry of a column of metrics.jsonl; None where the table has none."""
+    """Return the entry of a column of metrics.jsonl; None where the table has none."""
     return next((metric for metric in run_metrics() if metric.covers(name)), None)
 
 
 def axis_of(name: str) -> tuple[str, float]:
-    """How a figure shows a metric: the unit, and the factor of its values. Shares are percent of the tokens."""
+    """Return how a figure shows a metric: the unit, and the factor of its values. Shares are percent of the tokens."""
     metric = metric_named(name)
     assert metric is not None, f"{name} is in the table"
     return ("% of tokens", 100.0) if metric.unit == "share" else (metric.unit, 1.0)
 
 
 def slime_names(prefix: str = "") -> dict[str, str]:
-    """slime's own names that begin with `prefix`, and ours."""
+    """Return slime's own names that begin with `prefix`, and ours."""
     return {own: metric.pattern for metric in run_metrics() for own in metric.slime if own.startswith(prefix)}
 
 
@@ -311,17 +434,17 @@ class MetricAccumulator:
         self._rows: list[tuple[dict[str, torch.Tensor | float], torch.Tensor | float]] = []
 
     def add(self, metrics: Mapping[str, torch.Tensor | float], weight: torch.Tensor | float) -> None:
-        """One micro-batch: 0-dim metrics, and its active tokens. Nothing is read back before reduce."""
+        """Take a micro-batch: its 0-dim metrics and its active tokens. Nothing is read back before reduce."""
         self._rows.append((dict(metrics), weight))
 
     def reduce(self, group: torch.distributed.ProcessGroup | None = None) -> dict[str, float]:
-        """The step's metrics, the same on all ranks. A rank that added nothing takes part all the same.
+        """Return the step's metrics, the same on all ranks. A rank that added nothing takes part all the same.
 
         Raises:
             ValueError: two micro-batches, on whatever ranks, differ in their names; all ranks raise.
         """
         rows = [({name: float(value) for name, value in metrics.items()}, float(w)) for metrics, w in self._rows]
-        rows = [row for part in gather(rows, group) for row in part]
+        rows = [row for rank in gather(rows, group) for row in rank]
         names = list(rows[0][0]) if rows else []
         for metrics, _ in rows:
             if odd := set(names) ^ set(metrics):
@@ -335,12 +458,12 @@ class MetricAccumulator:
 
 @functools.cache
 def _by_name(kinds: tuple[type[Stabilizer], ...]) -> dict[str, Reduction]:
-    """The reduction of every metric, while these stabilizers are known."""
+    """Return the reduction of every metric, while these stabilizers are known."""
     return {name: metric.reduction for metric in run_metrics() for name in metric.names}
 
 
 def _reduced(reduction: Reduction, values: list[tuple[float, float]]) -> float:
-    """One number from those of the micro-batches, each with its active tokens."""
+    """Return one number from those of the micro-batches, each with its active tokens."""
     if reduction == "sum":
         return math.fsum(value for value, _ in values)
     # A micro-batch without an active token has nothing to say about tokens.

@@ -11,8 +11,8 @@ from sat_slime.report.checkup.page import Findings, write_findings
 from sat_slime.report.comparison.comparison_report import write_comparison
 from sat_slime.report.comparison.studies import is_study
 from sat_slime.report.page import check_out
-from sat_slime.report.run.figures import figures
-from sat_slime.report.run.page import write_report, write_tracked_report
+from sat_slime.report.run.run_figures import figures
+from sat_slime.report.run.run_report import write_report, write_tracked_report
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.trackers.tracked_run import is_tracker
 

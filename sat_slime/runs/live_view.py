@@ -19,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sat_slime.objective.metrics import run_metrics
 from sat_slime.runs.rows import largest_k, number
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -34,6 +35,8 @@ CURVES_EVERY_S = 2.0
 """Seconds for which curves stay as they are: to draw them takes 30 ms of a core that trains."""
 CURVES = {"reward/mean": "reward", "mismatch/d_pi": "d_pi", "accuracy": "eval"}
 """Metrics whose whole course is drawn, and their headings."""
+ARRANGED = ("reward/mean", "mismatch/d_pi", "lag/mean", "sat/gate_rate", "sat/newly_clipped", "clip/fraction")
+"""Metrics that have their place in the panel; others that their entries show stand after them."""
 SHOWN_MESSAGES = 4
 CALM_ENGINE_STATES = {"starting", "ready", "generating", "stopped"}
 """States of an engine that are normal; any other, such as a restart, is shown as a warning."""
@@ -204,16 +207,9 @@ def step_line(progress: Progress) -> str:
     metrics = progress.metrics
     width = len(str(progress.total_steps))
     parts = [f"step {progress.steps:>{width}}/{progress.total_steps}"]
-    for label, key, form in (
-        ("reward", "reward/mean", "{:.3f}"),
-        ("d_pi", "mismatch/d_pi", "{:.4f}"),
-        ("lag", "lag/mean", "{:g}"),
-        ("gate", "sat/gate_rate", "{:.1%}"),
-        ("newly", "sat/newly_clipped", "{:.2%}"),
-        ("clip", "clip/fraction", "{:.1%}"),
-    ):
-        if (value := number(metrics, key)) == value:
-            parts.append(f"{label} {form.format(value)}")
+    for metric in run_metrics():
+        if metric.live is not None and (value := number(metrics, metric.pattern)) == value:
+            parts.append(f"{metric.live.label} {format(value, metric.live.form)}")
     if progress.seconds_per_step == progress.seconds_per_step:
         parts.append(f"{progress.tokens_per_second:.0f} tok/s")
         parts.append(f"{progress.seconds_per_step:.2f} s/step")
@@ -339,6 +335,11 @@ def render(progress: Progress, width: int = WIDE, curves: RenderableType | None 
         "lag": f"{shown(metrics, 'lag/mean', '.3g')}  [dim]{least} to {most}[/]",
         "gate open": f"{gate}  [dim]newly clipped[/] {newly}",
         "clipped": shown(metrics, "clip/fraction", ".1%"),
+        **{
+            escape(metric.live.label): shown(metrics, metric.pattern, metric.live.form)
+            for metric in run_metrics()
+            if metric.live and metric.pattern in metrics and metric.pattern not in ARRANGED
+        },
         "speed": rate.replace("nan", "–"),
         "phase": escape(str(progress.fields.get("phase", "–"))),
     }

@@ -7,7 +7,7 @@ from synthetic import write_run
 from sat_slime.report.comparison.studies import load_study
 from sat_slime.report.comparison.study_report import figures as study_figures
 from sat_slime.report.figure_files import spec_of
-from sat_slime.report.run.figures import figures
+from sat_slime.report.run.run_figures import figures
 from sat_slime.runs.reading import load_run
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 from synthetic import write_run
 
-from sat_slime.report.run.page import write_report
+from sat_slime.report.run.run_report import write_report
 from sat_slime.report.serve.page_server import Server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

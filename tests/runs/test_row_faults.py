@@ -11,7 +11,7 @@ from sat_slime.config import EmbeddedConfig, dump_config
 from sat_slime.report.comparison.compared_runs import collect, load_compared_run
 from sat_slime.report.comparison.contrasts import Comparison
 from sat_slime.report.comparison.grid_report import limits
-from sat_slime.report.run.page import findings
+from sat_slime.report.run.run_report import findings
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.log import RunLog
 from sat_slime.runs.reading import load_run

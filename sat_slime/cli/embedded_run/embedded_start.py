@@ -185,7 +185,7 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
     try:
         folder.ended(status, error and error.splitlines()[0])
         console.print("writing the report ...", highlight=False)
-        from sat_slime.report.run.page import write_report
+        from sat_slime.report.run.run_report import write_report
 
         lines.append(f"report: {write_report(folder.path)}")
     except KeyboardInterrupt:

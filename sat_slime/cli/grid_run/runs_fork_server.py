@@ -26,7 +26,7 @@ IMPORTED = (
     "sat_slime.embedded.grading",
     "sat_slime.embedded.engine.rollout_engine",
     "sat_slime.embedded.trainer.rank",
-    "sat_slime.report.run.page",
+    "sat_slime.report.run.run_report",
 )
 """What a cell's processes import, but for Ray, whose library reads the environment as it is imported: each process has
 its own."""

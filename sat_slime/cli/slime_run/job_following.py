@@ -216,7 +216,7 @@ def _failure(folder: RunFolder, record: JobRecord, state: JobState) -> str:
 
 
 def _report(folder: RunFolder) -> str:
-    from sat_slime.report.run.page import write_report
+    from sat_slime.report.run.run_report import write_report
 
     try:
         return f"report: {short(write_report(folder.path))}"

@@ -10,7 +10,7 @@ import torch
 from annotated_types import Gt, Lt
 
 from ...batch_view import BatchView
-from ...metric import Metric
+from ...metric import Metric, Panel
 from ...stabilizer import PolicyTerms, Replacement, Row, Style
 
 
@@ -38,7 +38,14 @@ class CPGD(Replacement):
         source="arXiv 2505.12504, as LightRFT has it",
         excludes="SAT (undefined on an interval of this kind)",
     )
-    metrics = (Metric("cpgd/held", "share", "Tokens that CPGD holds at the end of its interval."),)
+    metrics = (
+        Metric(
+            "cpgd/held",
+            "share",
+            "Tokens that CPGD holds at the end of its interval.",
+            panel=Panel("tokens held at the end of their interval"),
+        ),
+    )
     style = Style("black", "-", "h")
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:

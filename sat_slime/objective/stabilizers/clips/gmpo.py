@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ...batch_view import BatchView
-from ...metric import Metric
+from ...metric import Metric, Panel
 from ...ratio import bounded_ratio
 from ...stabilizer import PolicyTerms, PositiveFloat, Replacement, Row, Style
 
@@ -39,7 +39,14 @@ class GMPO(Replacement):
         source="arXiv 2507.20673; ε is that of verl's recipe",
         excludes="SAT (undefined on an interval of this kind)",
     )
-    metrics = (Metric("gmpo/held", "share", "Tokens that GMPO holds at the end of its interval."),)
+    metrics = (
+        Metric(
+            "gmpo/held",
+            "share",
+            "Tokens that GMPO holds at the end of its interval.",
+            panel=Panel("tokens held at the end of their interval"),
+        ),
+    )
     style = Style("black", "-", "p")
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:

@@ -15,11 +15,13 @@ from annotated_types import Gt, Le
 
 from ...batch import TokenBatch
 from ...batch_view import BatchView
-from ...metric import Metric
+from ...metric import Line, Metric, Panel, Shown
 from ...quantile import quantile_rank, tail_quantile
 from ...ratio import Ratio, response_lengths
 from ...stabilizer import Judge, PositiveFloat, Row, Scope, Style, TrustRegion
 from .ppo import Clip
+
+SHARES = Panel("share of the tokens", "trust_region", y_label="%")
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,48 @@ class SAT(TrustRegion, Judge):
     )
     style = Style("blue", "--")
     metrics = (
-        Metric("sat/q", "nats", "The quantile that opens the gate; under score tv it is of a probability."),
+        Metric(
+            "sat/q",
+            "nats",
+            "The quantile that opens the gate; under score tv it is of a probability.",
+            table=Shown("q, nats", ".4f"),
+        ),
         Metric("sat/q_min", "nats", "The least quantile of the step's micro-batches.", "min", runtime="slime"),
         Metric("sat/q_max", "nats", "The largest quantile of the step's micro-batches.", "max", runtime="slime"),
-        Metric("sat/gate_rate", "share", "Tokens beyond the gate."),
+        Metric(
+            "sat/{eps_high_mean,eps_low_mean}",
+            "radius",
+            "Mean effective radii.",
+            panel=Panel("effective radii", "trust_region", zero=False),
+            lines=(Line("upper radius, mean", "blue"), Line("lower radius, mean", "orange", "--")),
+        ),
+        Metric(
+            "sat/c_min",
+            "factor",
+            "Smallest contraction factor.",
+            "min",
+            panel=Panel("strongest contraction of a token", "trust_region"),
+            lines=(Line("smallest factor", "green"),),
+        ),
+        Metric(
+            "sat/gate_rate",
+            "share",
+            "Tokens beyond the gate.",
+            panel=SHARES,
+            lines=(Line("gate open", "sky"),),
+            table=Shown("gate open, share of tokens", ".2%"),
+            live=Shown("gate", ".1%"),
+        ),
         Metric(
             "sat/newly_clipped",
             "share",
             "Tokens whose gradient SAT removed and the base, its gates included, would have kept; 0 throughout: SAT "
             "was a no-op.",
+            panel=SHARES,
+            lines=(Line("newly clipped (gradient changed by SAT)", "vermilion", "--"),),
+            table=Shown("newly clipped, share of tokens", ".3%"),
+            live=Shown("newly", ".2%"),
         ),
-        Metric("sat/{eps_low_mean,eps_high_mean}", "radius", "Mean effective radii."),
-        Metric("sat/c_min", "factor", "Smallest contraction factor.", "min"),
         Metric("sat/scope_too_small", "share", "Scopes in which the gate cannot open."),
     )
 

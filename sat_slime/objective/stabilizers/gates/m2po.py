@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ...batch_view import BatchView
-from ...metric import Metric
+from ...metric import Metric, Panel
 from ...quantile import longest_prefix_end
 from ...stabilizer import Gate, Judge, PositiveFloat, Row, Scope, Style
 
@@ -39,7 +39,15 @@ class M2PO(Gate, Judge):
     )
     denominators = ("rollout",)
     style = Style("sky", (0, (6, 1)), "*")
-    metrics = (Metric("m2po/largest", "nats²", "The largest d² of an outward token that is kept.", "max"),)
+    metrics = (
+        Metric(
+            "m2po/largest",
+            "nats²",
+            "The largest d² of an outward token that is kept.",
+            "max",
+            panel=Panel("largest d² of an outward token that is kept"),
+        ),
+    )
 
     def scores(self, batch: BatchView) -> torch.Tensor:
         """Return the (n,) d^2 of the outward tokens, and whatever is NaN, so that the threshold tells it."""

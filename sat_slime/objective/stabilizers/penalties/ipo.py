@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ...batch_view import BatchView
-from ...metric import Metric
+from ...metric import DROPPED, Metric
 from ...stabilizer import NonNegativeFloat, PolicyTerms, PositiveFloat, Replacement, Row, Style
 
 
@@ -35,7 +35,7 @@ class IPO(Replacement):
     )
     no_interval = "gate and penalty replace the clip"
     denominators = ("rollout",)
-    metrics = (Metric("ipo/masked", "share", "Tokens whose r A IPO drops."),)
+    metrics = (Metric("ipo/masked", "share", "Tokens whose r A IPO drops.", panel=DROPPED),)
     style = Style("vermilion", (0, (1, 1, 4, 1)), "s")
 
     def values(self, policy: PolicyTerms, batch: BatchView) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Gt, Lt
 
-from ...metric import Metric
+from ...metric import Metric, Panel
 from ...stabilizer import Row, StepConstraint, Style
 
 
@@ -55,6 +55,7 @@ class TRPO(StepConstraint):
             "before it.",
             "step",
             runtime="embedded",
+            panel=Panel("total variation of μ and π", log=True),
         ),
         Metric(
             "trpo/step_scale",
@@ -62,8 +63,16 @@ class TRPO(StepConstraint):
             "The part of the optimizer's step that was made.",
             "step",
             runtime="embedded",
+            panel=Panel("part of the optimizer's step that was made", y_label="%"),
         ),
-        Metric("trpo/backtracks", "count", "Halvings until TRPO's constraint stood.", "step", runtime="embedded"),
+        Metric(
+            "trpo/backtracks",
+            "count",
+            "Halvings until TRPO's constraint stood.",
+            "step",
+            runtime="embedded",
+            panel=Panel("halvings of the optimizer's step"),
+        ),
     )
 
     def stands(

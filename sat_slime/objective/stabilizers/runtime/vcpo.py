@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from ...metric import Metric
+from ...metric import Metric, Panel
 from ...stabilizer import PositiveFloat, Row, StepScale, Style
 
 
@@ -40,8 +40,22 @@ class VCPO(StepScale):
     )
     style = Style("green", (0, (5, 5)))
     metrics = (
-        Metric("vcpo/scale", "factor", "Factor on the learning rate.", "step", runtime="embedded"),
-        Metric("vcpo/ess", "share", "Effective responses over responses.", "step", runtime="embedded"),
+        Metric(
+            "vcpo/scale",
+            "factor",
+            "Factor on the learning rate.",
+            "step",
+            runtime="embedded",
+            panel=Panel("factor on the learning rate"),
+        ),
+        Metric(
+            "vcpo/ess",
+            "share",
+            "Effective responses over responses.",
+            "step",
+            runtime="embedded",
+            panel=Panel("effective responses", y_label="%"),
+        ),
     )
 
     def scale(self, log_weights: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ...batch_view import BatchView
-from ...metric import Metric
+from ...metric import WEIGHTS, Metric, Panel
 from ...stabilizer import PositiveFloat, Row, Style, Weight
 
 
@@ -36,8 +36,8 @@ class TIS(Weight):
     )
     style = Style("orange", ":")
     metrics = (
-        Metric("tis/weight", "ratio", "Mean weight."),
-        Metric("tis/capped", "share", "Tokens at the cap."),
+        Metric("tis/weight", "ratio", "Mean weight.", panel=WEIGHTS),
+        Metric("tis/capped", "share", "Tokens at the cap.", panel=Panel("tokens whose weight is at its cap")),
     )
 
     @property

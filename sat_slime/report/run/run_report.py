@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from sat_slime.objective.metrics import run_metrics
 from sat_slime.report.css import STYLE
 from sat_slime.report.page import Page, check_out, headline, warning_box
-from sat_slime.report.run.figures import figures
+from sat_slime.report.run.run_figures import figures
 from sat_slime.report.smoothing import smooth, window_of
 from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import RunFolder, writable
@@ -28,27 +29,12 @@ from sat_slime.runs.slime_rows import adopt
 from sat_slime.runs.symptoms import symptoms
 from sat_slime.runs.trackers.tracked_run import read_tracked
 
-KEY_METRICS = (
-    ("reward/mean", "reward", "{:.3f}"),
-    ("response/length_mean", "response length, tokens", "{:.1f}"),
-    ("mismatch/d_pi", "d_pi, nats", "{:.4f}"),
-    ("mismatch/q99", "99 % quantile of |d|, nats", "{:.3f}"),
-    ("mismatch/ess", "effective sample size, share", "{:.3f}"),
-    ("lag/mean", "lag, updates", "{:.2f}"),
-    ("sat/q", "q, nats", "{:.4f}"),
-    ("sat/gate_rate", "gate open, share of tokens", "{:.2%}"),
-    ("sat/newly_clipped", "newly clipped, share of tokens", "{:.3%}"),
-    ("clip/fraction", "clipped, share of tokens", "{:.2%}"),
-    ("routing/flip_rate", "expert set differs, share of tokens", "{:.2%}"),
-    ("grad_norm", "gradient norm", "{:.3f}"),
-    ("time/step", "iteration, s", "{:.2f}"),
-)
-
 
 def write_report(path: str | Path) -> Path:
     """Write report.html and figures/ of the run folder at `path`; returns the page's path. Works on a run that is
     going on, failed or was killed. Raises RunFolderError when `path` is no run folder."""
     run = load_run(path)
+    subtitle = headline(run)  # reads the method: a stabilizer outside this package brings its metrics
     page = Page(run.folder.path)
     page.add(_table(run))
     drawn = [page.figure(figure) for figure in figures(run.data, run.config)]
@@ -59,7 +45,7 @@ def write_report(path: str | Path) -> Path:
     return page.write(
         run.folder.report.name,
         title=run.name,
-        subtitle=headline(run),
+        subtitle=subtitle,
         status=str(run.state.get("status", "unknown")),
         summary=summary(run),
         warnings=warning_box(findings(run)),
@@ -231,15 +217,15 @@ def _mean_of(values: np.ndarray) -> float:
 
 def _table(run: Run) -> str:
     rows = []
-    for key, label, form in KEY_METRICS:
-        if key not in run.data.metrics:
+    for metric in run_metrics():
+        if metric.table is None or metric.pattern not in run.data.metrics:
             continue
-        values = run.data.metrics[key]
+        values = run.data.metrics[metric.pattern]
         first, last, _ = ends(values, run.data.period)
         known = values[np.isfinite(values)]
         cells = [first, last, float(known.min()), float(known.max())] if len(known) else [math.nan] * 4
-        text = "".join(f"<td>{form.format(cell) if math.isfinite(cell) else '–'}</td>" for cell in cells)
-        rows.append(f'<tr><th scope="row">{html.escape(label)}</th>{text}</tr>')
+        text = "".join(f"<td>{format(cell, metric.table.form) if math.isfinite(cell) else '–'}</td>" for cell in cells)
+        rows.append(f'<tr><th scope="row">{html.escape(metric.table.label)}</th>{text}</tr>')
     if not rows:
         return ""
     head = "<tr><th></th><th>begin</th><th>end</th><th>least</th><th>most</th></tr>"

@@ -4,7 +4,7 @@ import re
 import pytest
 from synthetic import step_metrics, write_run
 
-from sat_slime.report.run.page import ends, findings, summary, write_report
+from sat_slime.report.run.run_report import ends, findings, summary, write_report
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import load_run
 from sat_slime.runs.rows import to_json

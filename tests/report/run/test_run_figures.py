@@ -8,7 +8,7 @@ from synthetic import histogram_row, step_metrics, write_run
 
 from sat_slime.objective import mismatch_histogram
 from sat_slime.report.figure_files import save, spec_of
-from sat_slime.report.run.figures import draw_histogram, draw_learning, draw_mismatch, draw_trust_region, figures
+from sat_slime.report.run.run_figures import draw_histogram, draw_learning, draw_metrics, draw_trust_region, figures
 from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import columns, read_metrics, read_rows
 
@@ -53,7 +53,7 @@ def test_missing_values_do_not_matter(name):
 
 def test_saved_figure_has_its_numbers_beside_it(tmp_path):
     data = run_data(tmp_path, 12)
-    _, svg = save(draw_mismatch(data), tmp_path / "figures", "mismatch")
+    _, svg = save(draw_metrics(data, "mismatch"), tmp_path / "figures", "mismatch")
     assert svg.startswith(b"<svg")
     assert (tmp_path / "figures" / "mismatch.png").read_bytes().startswith(b"\x89PNG")
     rows = list(csv.DictReader((tmp_path / "figures" / "mismatch.csv").open()))
