@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -53,6 +54,45 @@ class Shown(NamedTuple):
     """Its format, such as `.3f`."""
 
 
+Yardstick = Literal["", "beginning", "lowest", "tail", "lag", "responses"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where the level of a metric stops being healthy. The level is taken of the newest 16 steps, or more for whole
+    cycles of the lag."""
+
+    limit: float
+    above: bool = True
+    """Whether the level is unhealthy above the limit; else below it."""
+    of: Yardstick = ""
+    """What the limit is a multiple of; empty: it is the limit itself. `beginning`: the first level. `lowest`: the
+    lowest mean over at least 32 steps. Of the run's settings: `tail`, the 1 − alpha of SAT; `lag`, the updates that a
+    token may be old; `responses` of a batch. Without such a setting nothing is unhealthy."""
+    over: Literal["mean", "max", "sum"] = "mean"
+    """How the level follows from the values of the steps."""
+    ceiling: float = math.inf
+    """With `lowest`: a level that is unhealthy whatever the lowest one was."""
+    least: float = 0.0
+    """With `lowest`: a level below this is healthy."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What looks unhealthy about a metric, what is then said, and what to try. It is advice and no verdict.
+
+    The texts may name `{level}`; `{usual}`, what the limit is a multiple of; `{share}`, level over usual; `{limit}`;
+    `{steps}` of the level; `{crossed}`, which limit of a level against its lowest was crossed, in words.
+    """
+
+    name: str
+    """In a word."""
+    bound: Bound
+    seen: str
+    advice: str = ""
+    """What to try. `{or_sat}`: ", or SAT", where that is off."""
+
+
 @dataclass(frozen=True)
 class Metric:
     """One entry of the table of metrics, for one name or for several that differ in a word."""
@@ -78,6 +118,8 @@ class Metric:
     """How it stands in the table at the head of a run's report. Unset: not at all."""
     live: Shown | None = None
     """How a terminal shows its newest value while the run goes on. Unset: not at all."""
+    health: Rule | None = None
+    """When it looks unhealthy. Of an entry for one name."""
 
     @property
     def names(self) -> list[str]:

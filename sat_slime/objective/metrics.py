@@ -12,10 +12,19 @@ from collections.abc import Mapping
 
 import torch
 
-from .metric import DROPPED, WEIGHTS, Line, Metric, Panel, Reduction, Shown
+from .metric import DROPPED, WEIGHTS, Bound, Line, Metric, Panel, Reduction, Rule, Shown
 from .ranks import gather
 from .stabilizer import Gate, Score, Stabilizer, Weight
 from .stabilizers import known
+
+MISMATCH_BAND = Bound(3.0, of="lowest", ceiling=0.15)
+"""d_pi in nats over its lowest level: the paper's run at lag 8 leaves its band of 0.01 above 0.03. Baselines that learn
+on were seen to reach this factor too: the mismatch alone tells no collapse. No level from the ceiling on counts as low:
+it is ten times what the paper shows of runs that do not collapse."""
+LEAST_ESS = 0.5
+"""Effective sample size of pi / mu over the tokens, as a share: below, half of a batch counts for nothing."""
+ENTROPY_LOSS = Bound(0.1, above=False, of="beginning")
+"""Entropy as a share of that at the beginning. Runs that learned well went to 0.2."""
 
 _RUN = (
     Metric("step", "count", "Optimizer updates made, from 1.", "step"),
@@ -70,6 +79,12 @@ _MISMATCH = (
         lines=(Line("d_pi", "blue"),),
         table=Shown("d_pi, nats", ".4f"),
         live=Shown("d_pi", ".4f"),
+        health=Rule(
+            "mismatch",
+            MISMATCH_BAND,
+            "d_pi is {level:.3g} nats, {crossed}",
+            "Try a smaller radius, lag or learning rate{or_sat}",
+        ),
     ),
     Metric(
         "mismatch/{q50,q90}",
@@ -98,7 +113,18 @@ _MISMATCH = (
     ),
     Metric("mismatch/k3_kl", "nats", "K3 estimate of the KL.", "step"),
     Metric(
-        "mismatch/ess", "share", "Effective sample size.", "step", table=Shown("effective sample size, share", ".3f")
+        "mismatch/ess",
+        "share",
+        "Effective sample size.",
+        "step",
+        table=Shown("effective sample size, share", ".3f"),
+        health=Rule(
+            "ess",
+            Bound(LEAST_ESS, above=False),
+            "the effective sample size is {level:.0%} of the tokens, below {limit:.0%}: a few stale ones carry the "
+            "gradient",
+            "Try a smaller lag or clip radius, or cap the weights (tis)",
+        ),
     ),
     Metric(
         "mismatch/{policy,implementation}",
@@ -129,7 +155,18 @@ _LAG = (
     ),
     Metric("lag/min", "updates", "The least lag of a token.", "min", panel=_LAGS, lines=(Line("least", "green", ":"),)),
     Metric(
-        "lag/max", "updates", "The largest lag of a token.", "max", panel=_LAGS, lines=(Line("most", "orange", "--"),)
+        "lag/max",
+        "updates",
+        "The largest lag of a token.",
+        "max",
+        panel=_LAGS,
+        lines=(Line("most", "orange", "--"),),
+        health=Rule(
+            "lag",
+            Bound(1, of="lag", over="max"),
+            "tokens are up to {level:g} updates old, {usual:g} by the plan: weights reach the engines late",
+            "Look for errors of the broadcast in the log",
+        ),
     ),
     Metric("lag/generation_mean", "updates", "The part of the lag while the rest of the response was generated."),
     Metric("lag/queue_mean", "updates", "The part of the lag [since then](asynchrony.md)."),
@@ -222,6 +259,12 @@ _STEP = (
         slime=("train/entropy_loss",),
         panel=Panel("entropy of the policy", "optimization"),
         lines=(Line("entropy", "green"),),
+        health=Rule(
+            "entropy",
+            ENTROPY_LOSS,
+            "entropy is {level:.3g} nats, below a tenth of the {usual:.3g} it began with: nothing new is tried",
+            "Try loss.entropy_coef, a larger loss.kl_coef, or a smaller learning rate",
+        ),
     ),
     Metric(
         "collapse/{mismatch_rise,score_loss,met}",
@@ -232,9 +275,22 @@ _STEP = (
         runtime="embedded",
     ),
     Metric(
-        "rollout/{rejected,lost,resent}",
+        "rollout/rejected",
         "count",
-        "Responses that failed validation; requests without an answer; requests sent again.",
+        "Responses that failed validation.",
+        "step",
+        runtime="embedded",
+        health=Rule(
+            "rejected",
+            Bound(0.01, of="responses"),
+            "{share:.1%} of the responses failed a check, above {limit:.0%}: rollout/rejected/REASON in metrics.jsonl "
+            "says which",
+        ),
+    ),
+    Metric(
+        "rollout/{lost,resent}",
+        "count",
+        "Requests without an answer; requests sent again.",
         "step",
         runtime="embedded",
     ),
@@ -256,6 +312,12 @@ _STEP = (
         "several steps its first.",
         "step",
         runtime="embedded",
+        health=Rule(
+            "restarts",
+            Bound(0, over="sum"),
+            "engines were restarted {level:g} times in {steps} steps: the log names what died, and memory is the usual "
+            "cause",
+        ),
     ),
     Metric(
         "rollout/{dropped,dropped_length_mean}",

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from sat_slime.objective.metrics import MISMATCH_BAND
 from sat_slime.runs.rows import number
 
 SCORES = 3
@@ -31,11 +32,8 @@ SCORE_LOSS = 1 / 3
 """Share of the best score that is lost."""
 SCORE_ERRORS = 3.0
 """The loss is at least so many standard errors, where the number of samples is known."""
-MISMATCH_RISE = 3.0
-"""d_pi over its lowest level: the paper's run at lag 8 leaves its band of 0.01 nats above 0.03. Baselines that learn on
-were seen to reach this factor too: the mismatch alone tells no collapse."""
-MISMATCH_CEILING = 0.15
-"""Nats: no level of d_pi from here on counts as low. Ten times what the paper shows of runs that do not collapse."""
+MISMATCH_RISE, MISMATCH_CEILING = MISMATCH_BAND.limit, MISMATCH_BAND.ceiling
+"""d_pi over its lowest level, and the nats from which on no level counts as low."""
 KL_RISE = MISMATCH_RISE**2
 """The KL grows as the square of d."""
 LEVEL_STEPS, FLOOR_STEPS = 16, 32

@@ -1,7 +1,8 @@
-"""Advisories: what looks unhealthy in a run, while it goes on and after it, each with its threshold and what to try.
+"""Rules about the level of a metric, over the rows of a run: while it goes on and after it.
 
-They are about the newest 16 steps, or more for whole lag cycles, and tell nothing of what is not logged. An advisory is
-no verdict: a run with one may learn on. What counts as a collapse is `runs/collapse`.
+A rule stands in its metric's entry: a threshold, what is then said and what to try. It says nothing of what is not
+logged, and is no verdict: a run that it holds for may learn on. What counts as a collapse is `runs/collapse`, and rules
+for runs of slime's own loss are in `runs/symptoms`.
 """
 
 from __future__ import annotations
@@ -12,18 +13,82 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sat_slime.runs.collapse import LEVEL_STEPS, MISMATCH_CEILING, MISMATCH_RISE, Band, whole_cycles
+from sat_slime.objective.metric import Rule, Yardstick
+from sat_slime.objective.metrics import run_metrics
+from sat_slime.runs.collapse import LEVEL_STEPS, Band, whole_cycles
 from sat_slime.runs.reading import section
 from sat_slime.runs.rows import number
 
-LEAST_ESS = 0.5
-"""Effective sample size of pi / mu over the tokens, as a share: below, half of a batch counts for nothing."""
-LEAST_GATE = 0.1
-"""Share of the tail (1 - alpha) for which SAT's gate opens: below, SAT is all but its base."""
-MOST_REJECTED = 0.01
-"""Responses that failed a check, as a share of all."""
-LEAST_ENTROPY = 0.1
-"""Entropy as a share of that at the beginning. Runs that learned well went to 0.2."""
+Planned = Mapping[Yardstick, float]
+"""What rules measure by of the settings of a run, as far as they tell: tail, lag and responses."""
+
+
+class RuleWatch:
+    """A rule over the values of its metric, which it takes in the order of the steps."""
+
+    def __init__(self, rule: Rule, period: int = 1, planned: Planned | None = None):
+        """period: steps of a lag cycle."""
+        self.rule, self.steps = rule, whole_cycles(LEVEL_STEPS, period)
+        self._planned = planned or {}
+        self._newest: deque[float] = deque(maxlen=self.steps)
+        self._first: list[float] = []
+        self._band = Band(period, rule.bound.limit, rule.bound.ceiling) if rule.bound.of == "lowest" else None
+        self.level = math.nan
+        """The newest level; NaN until there is one."""
+        self.outside = False
+        """Whether it is out of its bound."""
+        self.since: int | None = None
+        """Step from which on it was out of it at some time; None: it never was."""
+        self.farthest = math.nan
+        """The farthest level from then on."""
+
+    def add(self, step: int, value: float) -> None:
+        """Take a step; NaN where the metric was not measured."""
+        self._newest.append(value)
+        if math.isfinite(value) and len(self._first) < self.steps:
+            self._first.append(value)
+        if self._band is not None:
+            self._band.add(step, value)
+        known = [newest for newest in self._newest if math.isfinite(newest)]
+        if len(self._newest) < self.steps or not known:
+            self.outside = False
+            return
+        over = self.rule.bound.over
+        self.level = max(known) if over == "max" else sum(known) if over == "sum" else sum(known) / len(known)
+        self.outside = self._is_outside()
+        if self.outside and self.since is None:
+            self.since, self.farthest = step, self.level
+        if self.since is not None:
+            self.farthest = (max if self.rule.bound.above else min)(self.farthest, self.level)
+
+    def _is_outside(self) -> bool:
+        bound = self.rule.bound
+        if self._band is not None:
+            return (self._band.outside or self.level >= bound.ceiling) and self.level >= bound.least
+        limit = bound.limit * (self.usual if bound.of else 1.0)
+        return self.level > limit if bound.above else self.level < limit
+
+    @property
+    def usual(self) -> float:
+        """What the bound is a multiple of; NaN where it is of nothing, or of what is not known."""
+        of = self.rule.bound.of
+        if self._band is not None and math.isfinite(self._band.floor):
+            return self._band.floor
+        if of in ("lowest", "beginning") and self._first:
+            return sum(self._first) / len(self._first)
+        return self._planned.get(of, math.nan)
+
+    def seen(self, level: float) -> str:
+        """What is said of a level that is out of its bound."""
+        bound = self.rule.bound
+        crossed = (
+            f"above {bound.ceiling:g}"
+            if level >= bound.ceiling
+            else f"more than {bound.limit:g} times its lowest level of {self.usual:.3g}"
+        )
+        share = level / self.usual if self.usual else math.nan
+        values = {"level": level, "usual": self.usual, "share": share, "limit": bound.limit, "steps": self.steps}
+        return self.rule.seen.format(**values, crossed=crossed)
 
 
 @dataclass(frozen=True)
@@ -31,129 +96,60 @@ class Advisory:
     """One thing that looks unhealthy."""
 
     name: str
-    """Which of the rules holds: ess, mismatch, gate, lag, rejected, entropy or restarts."""
+    """The name of the rule that holds."""
     text: str
     """What is seen, its threshold, and what to try."""
 
 
 @dataclass
 class HealthWatch:
-    """The rules over a history that grows. Feed it the rows of metrics.jsonl in the order written."""
+    """The rules of all metrics over a history that grows. Feed it the rows of metrics.jsonl in the order written."""
 
     period: int = 1
     """Steps of a lag cycle."""
-    tail: float | None = None
-    """1 - alpha where SAT is on."""
-    most_lag: int | None = None
-    """Updates that a token may be old by the run's plan."""
-    responses: int = 0
-    """Responses of a batch, where it is known."""
+    planned: Planned = field(default_factory=dict)
     holding: dict[str, Advisory] = field(init=False, default_factory=dict)
     """What holds now, by name."""
-    _rows: deque[Mapping[str, Any]] = field(init=False)
-    _band: Band = field(init=False)
-    _first_entropies: list[float] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self._rows = deque(maxlen=whole_cycles(LEVEL_STEPS, self.period))
-        self._band = Band(self.period, MISMATCH_RISE, MISMATCH_CEILING)
+        self._watches = {
+            metric.pattern: RuleWatch(metric.health, self.period, self.planned)
+            for metric in run_metrics()
+            if metric.health is not None
+        }
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> HealthWatch:
-        """The watch of a run with these settings, as config.yaml has them."""
-        pipeline, sat, rollout = (
-            section(config, "pipeline"),
-            section(section(config, "method"), "sat"),
-            section(config, "rollout"),
-        )
+        """Return the watch of a run with these settings, as config.yaml has them."""
+        pipeline, rollout = section(config, "pipeline"), section(config, "rollout")
+        sat = section(section(config, "method"), "sat")
         lag, steps = pipeline.get("lag"), pipeline.get("optimizer_steps_per_rollout") or 1
         streams = pipeline.get("mode") == "streaming"
-        planned = pipeline.get("max_staleness") if streams else None if lag is None else (max(lag, 1)) * steps
-        return cls(
-            period=max(1, (lag or 1) * steps),
-            tail=1 - sat["alpha"] if sat.get("enabled") and "alpha" in sat else None,
-            most_lag=planned,
-            responses=(rollout.get("prompts_per_iteration") or 0) * (rollout.get("samples_per_prompt") or 0),
-        )
+        oldest = pipeline.get("max_staleness") if streams else None if lag is None else max(lag, 1) * steps
+        responses = (rollout.get("prompts_per_iteration") or 0) * (rollout.get("samples_per_prompt") or 0)
+        tail = 1 - sat["alpha"] if sat.get("enabled") and "alpha" in sat else None
+        settings: dict[Yardstick, float | None] = {"tail": tail, "lag": oldest, "responses": responses or None}
+        planned: dict[Yardstick, float] = {name: value for name, value in settings.items() if value is not None}
+        return cls(max(1, (lag or 1) * steps), planned)
 
     def step(self, row: Mapping[str, Any]) -> list[Advisory]:
-        """Take an optimizer step; what begins to hold with it."""
-        self._rows.append(row)
-        self._band.add(int(number(row, "step", 0.0)), number(row, "mismatch/d_pi"))
-        entropy = number(row, "loss/entropy")
-        if len(self._first_entropies) < self._rows.maxlen and entropy == entropy:  # type: ignore[operator]
-            self._first_entropies.append(entropy)
-        found = {one.name: one for one in self._found()} if len(self._rows) == self._rows.maxlen else {}
-        new = [one for name, one in found.items() if name not in self.holding]
-        self.holding = found
+        """Take an optimizer step; return what begins to hold with it."""
+        for metric, watch in self._watches.items():
+            watch.add(int(number(row, "step", 0.0)), number(row, metric))
+        advisories = [self._advisory(watch) for watch in self._watches.values() if watch.outside]
+        new = [advisory for advisory in advisories if advisory.name not in self.holding]
+        self.holding = {advisory.name: advisory for advisory in advisories}
         return new
 
+    def _advisory(self, watch: RuleWatch) -> Advisory:
+        advice = watch.rule.advice.format(or_sat="" if "tail" in self.planned else ", or SAT")
+        return Advisory(watch.rule.name, ". ".join(filter(None, (watch.seen(watch.level), advice))))
+
     def anew(self) -> HealthWatch:
-        """The same rules over no history."""
-        return HealthWatch(self.period, self.tail, self.most_lag, self.responses)
+        """Return the same rules over no history."""
+        return HealthWatch(self.period, self.planned)
 
     def replay(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take the rows of an earlier part of the run, without a word."""
         for row in rows:
             self.step(row)
-
-    def _found(self) -> Iterable[Advisory]:
-        ess = self._mean("mismatch/ess")
-        if ess < LEAST_ESS:
-            yield Advisory(
-                "ess",
-                f"the effective sample size is {ess:.0%} of the tokens, below {LEAST_ESS:.0%}: a few stale ones carry "
-                "the gradient. Try a smaller lag or clip radius, or cap the weights (tis)",
-            )
-        if self._band.outside:
-            level, floor = self._mean("mismatch/d_pi"), self._band.floor
-            bound = (
-                f"above {MISMATCH_CEILING:g}"
-                if level >= MISMATCH_CEILING
-                else f"more than {MISMATCH_RISE:g} times its lowest level of {floor:.3g}"
-            )
-            advice = "Try a smaller radius, lag or learning rate" + ("" if self.tail else ", or SAT")
-            yield Advisory("mismatch", f"d_pi is {level:.3g} nats, {bound}. {advice}")
-        gate = self._mean("sat/gate_rate")
-        if self.tail is not None and gate < LEAST_GATE * self.tail:
-            yield Advisory(
-                "gate",
-                f"SAT's gate is open for {gate:.2%} of the tokens, less than a tenth of the tail's {self.tail:.0%}: "
-                "its quantile is over too few responses. Set method.sat.scope to step, or make micro-batches larger",
-            )
-        oldest = max((number(row, "lag/max") for row in self._rows), default=math.nan)
-        if self.most_lag is not None and oldest > self.most_lag:
-            yield Advisory(
-                "lag",
-                f"tokens are up to {oldest:g} updates old, {self.most_lag} by the plan: weights reach the engines "
-                "late. Look for errors of the broadcast in the log",
-            )
-        rejected = self._sum("rollout/rejected")
-        if self.responses and rejected > MOST_REJECTED * self.responses * len(self._rows):
-            yield Advisory(
-                "rejected",
-                f"{rejected / (self.responses * len(self._rows)):.1%} of the responses failed a check, above "
-                f"{MOST_REJECTED:.0%}: rollout/rejected/REASON in metrics.jsonl says which",
-            )
-        entropy = self._mean("loss/entropy")
-        first = sum(self._first_entropies) / max(1, len(self._first_entropies))
-        if entropy < LEAST_ENTROPY * first:
-            yield Advisory(
-                "entropy",
-                f"entropy is {entropy:.3g} nats, below a tenth of the {first:.3g} it began with: nothing new is tried. "
-                "Try loss.entropy_coef, a larger loss.kl_coef, or a smaller learning rate",
-            )
-        restarts = self._sum("rollout/restarts")
-        if restarts > 0:
-            yield Advisory(
-                "restarts",
-                f"engines were restarted {restarts:g} times in {len(self._rows)} steps: the log names what died, and "
-                "memory is the usual cause",
-            )
-
-    def _mean(self, key: str) -> float:
-        known = [value for row in self._rows if (value := number(row, key)) == value]
-        return sum(known) / len(known) if known else math.nan
-
-    def _sum(self, key: str) -> float:
-        return sum(value for row in self._rows if (value := number(row, key)) == value)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from sat_slime.objective.metric import Metric
+from sat_slime.objective.metric import Bound, Metric
 from sat_slime.objective.metrics import EVALUATION, run_metrics
 
 from .markdown import code, linked, page, table
@@ -19,15 +20,39 @@ rollout batch. Words in braces stand for a column each.
 The third column of the tables says how the number of a step follows from its micro-batches and ranks; where it is
 empty, the number is of the whole step or batch at once. slime's own name of a number stands behind its meaning."""
 
+HEALTH = """\
+What looks [unhealthy](../report.md#health): the level of a metric, over the newest 16 steps or more for whole cycles of
+the lag, is out of its bound."""
+OVER = {"mean": "mean", "max": "largest", "sum": "sum"}
+OF = {
+    "beginning": "its first level",
+    "lowest": "its lowest mean over 32 steps",
+    "tail": "SAT's tail, 1 − alpha",
+    "lag": "the lag of the plan",
+    "responses": "the responses of a batch",
+}
+
 
 def metrics() -> str:
     """The page."""
     tables = ["## Of a step", _metrics(run_metrics()), "## Of an evaluation", _metrics(EVALUATION)]
-    return page("Metrics", INTRODUCTION, *tables)
+    return page("Metrics", INTRODUCTION, *tables, "## Health", HEALTH, _rules(run_metrics()))
 
 
 def _metrics(entries: Iterable[Metric]) -> str:
     return table(["key", "unit", "over micro-batches", "meaning"], map(_row, entries))
+
+
+def _rules(entries: Iterable[Metric]) -> str:
+    rules = [(metric.pattern, metric.health) for metric in entries if metric.health is not None]
+    rows = [[code(rule.name), code(metric), OVER[rule.bound.over], _holds(rule.bound)] for metric, rule in rules]
+    return table(["advisory", "metric", "level", "holds"], rows)
+
+
+def _holds(bound: Bound) -> str:
+    limit = f"{bound.limit:g} times {OF[bound.of]}" if bound.of else f"{bound.limit:g}"
+    ceiling = f", or above {bound.ceiling:g}" if math.isfinite(bound.ceiling) else ""
+    return f"{'above' if bound.above else 'below'} {limit}{ceiling}"
 
 
 def _row(metric: Metric) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import io
 import re
 import sys
 from dataclasses import replace
@@ -11,14 +14,21 @@ import pytest
 import torch
 import yaml
 from command_line import TINY, sat_slime_command
+from rich.console import Console
 
 from sat_slime.config import build_method, dump_config, load_config
 from sat_slime.config.loader import vary
 from sat_slime.config.source import ConfigError
-from sat_slime.objective import TokenBatch, check_method, named_method, policy_surrogate, stabilizers
+from sat_slime.objective import MetricAccumulator, TokenBatch, check_method, named_method, policy_surrogate, stabilizers
 from sat_slime.objective.metrics import metric_named
 from sat_slime.report.comparison.method_names import key_to, label_of, looks_of
 from sat_slime.report.replay.selection import choose
+from sat_slime.report.run.run_report import write_report
+from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.health import HealthWatch
+from sat_slime.runs.live_view import make_view
+from sat_slime.runs.log import RunLog
+from sat_slime.runs.rows import read_metrics
 
 ROOT = Path(__file__).parents[2]
 PATH = "my_package.halfway"
@@ -95,6 +105,35 @@ def test_it_gates_and_its_metric_is_in_the_table(package):
     assert (surrogate.values != 0).tolist() == [True, True, False, False]
     assert surrogate.metrics["halfway/masked"] == 0.5
     assert metric_named("halfway/masked").reduction == "mean"
+
+
+def test_its_metric_is_written_drawn_and_judged_by_its_entry_alone(package, tmp_path):
+    """From the loss through the reduction and the log of a run to its page: nothing but its file names the metric."""
+    config = load_config(settings(tmp_path, base=PATH))
+    method = build_method(config.method)
+    folder = RunFolder.create(tmp_path / "run", dump_config(config))
+    said = io.StringIO()
+    view = make_view("run", 20, Console(file=said, width=300))
+    with contextlib.closing(RunLog(folder, view, health=HealthWatch.of(config.model_dump(mode="json")))) as log:
+        for step in range(1, 21):
+            accumulator = MetricAccumulator()
+            for farthest in (3.0, 3.0 + step / 10):
+                mu = torch.full((4,), -5.0)
+                log_probs = mu + torch.log(torch.tensor([1.0, 1.05, 1.15, farthest]))
+                batch = TokenBatch(log_probs, mu, torch.ones(4), torch.ones(4, dtype=torch.bool), [4])
+                accumulator.add(policy_surrogate(method, batch).metrics, 4)
+            log.step({"step": step, **accumulator.reduce()})
+    folder.unlock()
+    written = read_metrics(folder.metrics)["halfway/farthest"]
+    assert written == pytest.approx([2.0 + step / 10 for step in range(1, 21)], rel=1e-4)  # the largest of the two
+    assert said.getvalue().count("warning: health: the ratio of a token is 2.85 away from 1, above 2. Try a") == 1
+    stabilizers.forget_those_outside()  # as in another process, which learns of it from the run's settings
+    page = write_report(folder.path).read_text()
+    assert "Health, from step 16, still at the end: the ratio of a token is 2.85 away from 1, above 2. Try a" in page
+    assert '<figure id="method">' in page and "largest distance of the ratio from 1" in page
+    drawn = list(csv.DictReader((folder.figures / "method.csv").open()))
+    assert [float(row["halfway/farthest"]) for row in drawn] == pytest.approx(written)
+    assert [float(row["halfway/masked"]) for row in drawn] == [0.5] * 20
 
 
 def test_a_comparison_draws_it_in_its_own_style(package):

@@ -73,7 +73,7 @@ def test_each_illness_is_told_once_as_it_begins(name):
 
 @pytest.mark.parametrize("tail, advised", [(None, True), (0.1, False)])
 def test_a_run_without_sat_is_advised_to_try_it_and_one_with_it_is_not(tail, advised):
-    ill = HealthWatch(tail=tail)
+    ill = HealthWatch(planned={"tail": tail} if tail else {})
     told = [one.text for row in rows(mismatch__d_pi=3.0) for one in ill.step(row) if one.name == "mismatch"]
     assert told and ("SAT" in told[0]) == advised and "nats, above 0.15" in told[0]
 
@@ -94,7 +94,7 @@ def test_without_sat_no_gate_is_missed():
     plain = CONFIG.model_copy(
         update={"method": EmbeddedConfig.model_validate({"method": method_switches("gspo")}).method}
     )
-    assert HealthWatch.of(plain.model_dump(mode="json")).tail is None
+    assert "tail" not in HealthWatch.of(plain.model_dump(mode="json")).planned
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_without_sat_no_gate_is_missed():
 )
 def test_the_lag_of_the_plan(pipeline, most):
     config = EmbeddedConfig.model_validate({"pipeline": pipeline}).model_dump(mode="json")
-    assert HealthWatch.of(config).most_lag == most
+    assert HealthWatch.of(config).planned["lag"] == most
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_each_illness_has_its_symptom_from_its_step_on(name):
 
 
 def test_every_rule_is_tested():
-    assert {rule.name for rule in RULES} - {"start"} <= set(ILLNESSES)
+    assert {rule.name for rules in RULES.values() for rule in rules} - {"start"} <= set(ILLNESSES)
 
 
 def test_a_mismatch_at_the_first_step_is_no_staleness():
@@ -133,6 +133,7 @@ def test_too_few_steps_have_no_levels():
 
 
 def test_every_flag_that_is_named_is_slimes():
-    texts = [rule.advice for rule in RULES] + [one.advice for one in symptoms(run(ppo_kl=1), {})]
+    texts = [rule.advice for rules in RULES.values() for rule in rules]
+    texts += [symptom.advice for symptom in symptoms(run(ppo_kl=1), {})]
     named = {flag for text in texts for flag in re.findall(r"--[a-z][a-z-]+[a-z]", text)}
     assert named and named <= set(FLAGS)

@@ -15,7 +15,7 @@ from annotated_types import Gt, Le
 
 from ...batch import TokenBatch
 from ...batch_view import BatchView
-from ...metric import Line, Metric, Panel, Shown
+from ...metric import Bound, Line, Metric, Panel, Rule, Shown
 from ...quantile import quantile_rank, tail_quantile
 from ...ratio import Ratio, response_lengths
 from ...stabilizer import Judge, PositiveFloat, Row, Scope, Style, TrustRegion
@@ -94,6 +94,13 @@ class SAT(TrustRegion, Judge):
             lines=(Line("gate open", "sky"),),
             table=Shown("gate open, share of tokens", ".2%"),
             live=Shown("gate", ".1%"),
+            health=Rule(
+                "gate",
+                Bound(0.1, above=False, of="tail"),  # below, SAT is all but its base
+                "SAT's gate is open for {level:.2%} of the tokens, less than a tenth of the tail's {usual:.0%}: its "
+                "quantile is over too few responses",
+                "Set method.sat.scope to step, or make micro-batches larger",
+            ),
         ),
         Metric(
             "sat/newly_clipped",
