@@ -13,7 +13,7 @@ from sat_slime.config.schema import EmbeddedConfig
 
 if TYPE_CHECKING:
     from sat_slime.embedded.checkpoint import Checkpoint
-    from sat_slime.embedded.loop.pipeline import RunLog
+    from sat_slime.embedded.loop.pipeline import Pipeline, RunLog
 
 
 def run(
@@ -23,7 +23,36 @@ def run(
     resume: Checkpoint | None = None,
     lost: Callable[[RuntimeError], None] | None = None,
 ) -> None:
-    """Runs the pipeline to its end; see `entry.run`."""
-    from sat_slime.embedded import entry
+    """Brings up Ray, and runs the whole pipeline to its end, in the order that `pipeline.mode` asks for.
 
-    entry.run(config, folder, log, resume, lost)
+    Args:
+        folder: the run folder.
+        log: is told everything that is to be recorded or shown.
+        resume: the checkpoint of the folder to go on from; newer ones are set aside. None: from the beginning.
+        lost: ends this process; told when a process of Ray's own died, see cluster.local_ray.
+
+    Raises:
+        RayNotStarted: before anything was done.
+        ActorFailure: a trainer rank or an engine failed beyond recovery; the run can be resumed.
+        KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is saved.
+        OSError: a checkpoint or weights could not be written; the previous checkpoint is whole.
+        ValueError: the initial model is not the one that the run began with.
+    """
+    from sat_slime.embedded.cluster.own_ray import local_ray
+    from sat_slime.embedded.loop.interruption import interruptible
+
+    with interruptible() as interruption, local_ray(folder.resolve() / "logs", lost) as scratch:
+        pipeline = _pipeline_class(config)(config, folder.resolve(), scratch, log, interruption)
+        try:
+            pipeline.run(resume)
+        finally:
+            interruption.over = True
+    if interruption.asked and pipeline.iteration < config.pipeline.iterations:
+        raise KeyboardInterrupt
+
+
+def _pipeline_class(config: EmbeddedConfig) -> type[Pipeline]:
+    from sat_slime.embedded.loop.batch_order import BatchPipeline
+    from sat_slime.embedded.loop.stream_order import StreamingPipeline
+
+    return BatchPipeline if config.pipeline.mode == "batch" else StreamingPipeline

@@ -19,17 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from sat_slime.config.checksums import NAME as CHECKSUMS
-from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, sha256, written_whole
+from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, written_whole
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.rollout_batch import Group, RolloutBatch, training_group, training_requests
 from sat_slime.rollout.types import GenerationRequest, Response
 
 SCHEMA = "sat_slime.checkpoint/1"
-"""The format's name in state.json. A checkpoint without it is of an earlier version, which wrote no checksums."""
+"""The format's name in state.json."""
 _NAME = re.compile(r"iteration-(\d{6,})")
 
 
@@ -54,7 +52,7 @@ class LoopState:
     layout: list[int]
     """Tensor-, expert- and data-parallel sizes, by which the rank files are cut."""
     initial: dict[str, str] = field(default_factory=dict)
-    """Checksums of the initial model's files, by name; it is the reference of the KL. Earlier versions wrote none."""
+    """Checksums of the initial model's files, by name; it is the reference of the KL."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,6 @@ class Checkpoint:
 
     path: Path
     state: LoopState
-    has_checksums: bool
-    """False for a checkpoint of an earlier version: all that is known of it is that its files can be read."""
 
 
 @dataclass(frozen=True)
@@ -136,85 +132,35 @@ def set_aside(checkpoints: Path, after: int) -> list[Path]:
 
 
 def verified(path: Path) -> Checkpoint:
-    """The checkpoint, once every file of it was held against its checksum.
+    """Return the checkpoint, once every file of it was held against its checksum.
 
     Raises:
         DamagedCheckpoint: names the files that are not what was saved.
     """
-    has_checksums = check_files(path)
-    return Checkpoint(path, _read_state(path), has_checksums)
+    check_files(path)
+    try:
+        values = json.loads((path / "state.json").read_text())
+        if (schema := values.pop("schema")) != SCHEMA:
+            raise ValueError(f"its schema is {schema}, not {SCHEMA}")
+        state = LoopState(**values)
+        if not state.weight_versions or len(state.layout) != 3:
+            raise ValueError("no weights or no sizes")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(path, {"state.json": f"cannot be read ({error})"}) from error
+    return Checkpoint(path, state)
 
 
-def check_files(path: Path, below: str = "") -> bool:
-    """Holds files of a checkpoint against their checksums. An earlier version's have none, and are only read.
+def check_files(path: Path, below: str = "") -> None:
+    """Holds files of a checkpoint against their checksums.
 
     Args:
         below: look only at files whose names in the checkpoint begin so.
 
-    Returns:
-        Whether it has checksums.
-
     Raises:
         DamagedCheckpoint: names the files that are not what was saved.
     """
-    faults = checksum_faults(path, below)
-    has_checksums = not (CHECKSUMS in faults and _is_of_earlier_version(path))
-    if not has_checksums:
-        faults = _form_faults(path, below)
-    if faults:
+    if faults := checksum_faults(path, below):
         raise DamagedCheckpoint(path, faults)
-    return has_checksums
-
-
-def _is_of_earlier_version(path: Path) -> bool:
-    if (path / CHECKSUMS).exists():
-        return False
-    try:
-        return "schema" not in json.loads((path / "state.json").read_text())
-    except (OSError, ValueError, TypeError):
-        return True  # `_form_faults` will name it
-
-
-def _form_faults(path: Path, below: str) -> dict[str, str]:
-    """Files that a checkpoint without checksums lacks, or that cannot be read."""
-    try:
-        state = _read_state(path)
-    except DamagedCheckpoint:
-        return {"state.json": "is missing" if not (path / "state.json").exists() else "cannot be read"}
-    tensor, _, data = state.layout
-    wanted = {f"rank-{rank}.safetensors" for rank in range(tensor * data)}
-    for version in state.weight_versions:
-        wanted |= {f"weights/v{version:06d}/{name}" for name in ("config.json", "model.safetensors")}
-    wanted |= {"batch.safetensors"} if (path / "batch.json").exists() else set()
-    there = {str(file.relative_to(path)) for file in path.rglob("*") if file.suffix in (".json", ".safetensors")}
-    names = sorted(name for name in wanted | there if name.startswith(below))
-    return {name: fault for name in names if (fault := _form_fault(path / name))}
-
-
-def _form_fault(path: Path) -> str | None:
-    if not path.is_file():
-        return "is missing"
-    try:
-        if path.suffix == ".json":
-            json.loads(path.read_text(encoding="utf-8"))
-        else:
-            with safe_open(path, framework="np"):  # reads the header, which tells how long the file is
-                pass
-    except Exception as error:  # safetensors has an error type of its own
-        return f"cannot be read ({error})"
-    return None
-
-
-def _read_state(path: Path) -> LoopState:
-    try:
-        values = json.loads((path / "state.json").read_text())
-        values.pop("schema", None)
-        state = LoopState(**values)
-        if not state.weight_versions or len(state.layout) != 3:
-            raise ValueError("no weights or no sizes")
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DamagedCheckpoint(path, {"state.json": f"cannot be read ({error})"}) from error
-    return state
 
 
 def check_layout(saved: Checkpoint, config: EmbeddedConfig) -> None:
@@ -224,37 +170,6 @@ def check_layout(saved: Checkpoint, config: EmbeddedConfig) -> None:
             f"{saved.path} was written with tensor, expert, data parallel {saved.state.layout}, the config has "
             f"{parallel_layout(config)}: resume with the sizes that it was written with"
         )
-
-
-def model_checksums(initial: Path) -> dict[str, str]:
-    """Checksums of the initial model's files, for `LoopState.initial`."""
-    return {name: sha256(initial / name) for name in ("config.json", "model.safetensors")}
-
-
-def initial_faults(saved: Checkpoint, model: Path) -> dict[str, str]:
-    """Finds what tells a model from the one that the run began with, by file; empty: no difference is known."""
-    faults = {}
-    for name, checksum in saved.state.initial.items():
-        try:
-            if sha256(model / name) != checksum:
-                faults[name] = "is not what the run began with"
-        except OSError as error:
-            faults[name] = f"cannot be read ({error.strerror or error})"
-    return faults
-
-
-def check_initial(saved: Checkpoint, initial: Path) -> None:
-    """Raises DamagedCheckpoint where the run's initial model is not the one that it began with."""
-    if faults := initial_faults(saved, initial):
-        raise DamagedCheckpoint(initial, faults)
-
-
-def lost_initial(initial: Path, cached: Path) -> str:
-    """The error, with its remedy, of a run that has lost its initial model while the cache has another one."""
-    return (
-        f"the reference model that this run began with is lost: {cached} holds another one; put the old one back into "
-        f"{initial}, or start another run (--name X)"
-    )
 
 
 def parallel_layout(config: EmbeddedConfig) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.engine.rollout_engine import RolloutEngine
-from sat_slime.embedded.initial_model import is_model
+from sat_slime.embedded.initial_model import check_initial, is_model
 from sat_slime.embedded.rollout_batch import evaluation_requests
 from sat_slime.evaluation.questions import Answer, Question, Wanted
 
@@ -23,8 +23,6 @@ class Weights:
 
     folder: Path
     step: int
-    has_checksums: bool = True
-    """False where they are of an earlier version's checkpoint, which has no checksums to hold them against."""
 
 
 def newest_weights(run: Path) -> Weights | None:
@@ -42,9 +40,9 @@ def weights_of(saved: Path) -> Weights | None:
     """
     if not saved.is_dir():
         return None
-    has_checksums = checkpoint.check_files(saved, below="weights/")
+    checkpoint.check_files(saved, below="weights/")
     named = ((_VERSION.fullmatch(folder.name), folder) for folder in (saved / "weights").glob("v*"))
-    known = [Weights(folder, int(match[1]), has_checksums) for match, folder in named if match and is_model(folder)]
+    known = [Weights(folder, int(match[1])) for match, folder in named if match and is_model(folder)]
     return max(known, key=lambda weights: weights.step, default=None)
 
 
@@ -58,8 +56,8 @@ def initial_weights(run: Path) -> Weights | None:
         return None
     saved = checkpoint.newest_whole(run / "checkpoints")
     if saved:
-        checkpoint.check_initial(saved, run / "initial")
-    return Weights(run / "initial", 0, has_checksums=saved is None or saved.has_checksums)
+        check_initial(saved, run / "initial")
+    return Weights(run / "initial", 0)
 
 
 def questions(config: EmbeddedConfig) -> list[Question]:

@@ -1,4 +1,5 @@
-"""The initial model of a run: warmed up once, then taken from the cache."""
+"""The initial model of a run, the reference of its KL: warmed up once, then taken from the cache, and never another one
+than the run began with."""
 
 from __future__ import annotations
 
@@ -8,12 +9,16 @@ import json
 from pathlib import Path
 
 import sat_slime
+from sat_slime.config.checksums import sha256
 from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded.checkpoint import Checkpoint, DamagedCheckpoint
 from sat_slime.tasks import TASKS
+
+FILES = ("config.json", "model.safetensors")
 
 
 def cached_model(config: EmbeddedConfig) -> Path:
-    """Folder of the warmed-up model of this configuration, whether or not it is there yet."""
+    """Return the folder of the warmed-up model of this configuration, whether or not it is there yet."""
     defaults = {"family": None, "tied_embeddings": False}
     model = config.model.model_dump()
     recipe = {
@@ -30,5 +35,36 @@ def cached_model(config: EmbeddedConfig) -> Path:
 
 
 def is_model(folder: Path) -> bool:
-    """Whether a folder holds a whole model."""
-    return all((folder / name).is_file() for name in ("config.json", "model.safetensors"))
+    """Return whether a folder holds a whole model."""
+    return all((folder / name).is_file() for name in FILES)
+
+
+def model_checksums(initial: Path) -> dict[str, str]:
+    """Return the checksums of the initial model's files by name, for `LoopState.initial`. Raises OSError."""
+    return {name: sha256(initial / name) for name in FILES}
+
+
+def initial_faults(saved: Checkpoint, model: Path) -> dict[str, str]:
+    """Return what tells a model from the one that the run began with, by file; empty: it is that one."""
+    faults = {}
+    for name, checksum in saved.state.initial.items():
+        try:
+            if sha256(model / name) != checksum:
+                faults[name] = "is not what the run began with"
+        except OSError as error:
+            faults[name] = f"cannot be read ({error.strerror or error})"
+    return faults
+
+
+def check_initial(saved: Checkpoint, initial: Path) -> None:
+    """Raises DamagedCheckpoint where the run's initial model is not the one that it began with."""
+    if faults := initial_faults(saved, initial):
+        raise DamagedCheckpoint(initial, faults)
+
+
+def lost_initial(initial: Path, cached: Path) -> str:
+    """Return the error of a run that has lost its initial model while the cache has another one, with its remedy."""
+    return (
+        f"the reference model that this run began with is lost: {cached} holds another one; put the old one back into "
+        f"{initial}, or start another run (--name X)"
+    )

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 import sat_slime.embedded
 from sat_slime.cli.embedded_run import embedded_start, engine_packages
 from sat_slime.embedded import checkpoint
+from sat_slime.embedded.initial_model import model_checksums
 
 SAVED_EVERY = 2
 """Iterations between checkpoints."""
@@ -54,7 +55,7 @@ def save(folder, step):
     (folder / "initial").mkdir(exist_ok=True)
     for name in ("config.json", "model.safetensors"):
         (folder / "initial" / name).write_text("{}")
-    initial = checkpoint.model_checksums(folder / "initial")
+    initial = model_checksums(folder / "initial")
     state = checkpoint.LoopState(step, step, weight_versions=[step], layout=[1, 1, 1], initial=initial)
     with checkpoint.writing(folder / "checkpoints", state) as part:
         names = ("weight", "step", "exp_avg", "exp_avg_sq")

@@ -16,6 +16,7 @@ from sat_slime.config.checksums import write_checksums
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.checkpoint import DamagedCheckpoint, LoopState
+from sat_slime.embedded.initial_model import check_initial, model_checksums
 
 STATE = LoopState(iteration=3, updates=3, weight_versions=[0, 2], layout=[1, 1, 1])
 
@@ -129,7 +130,7 @@ def test_many_faults_are_still_one_line(tmp_path):
 def test_a_garbage_state_with_a_right_checksum_is_still_an_error(tmp_path):
     folder = tmp_path / "iteration-000003"
     folder.mkdir()
-    for text in ("[]", "{}", '{"iteration": 1}', "x"):
+    for text in ("[]", "{}", '{"iteration": 1}', '{"schema": "sat_slime.checkpoint/1", "iteration": 1}', "x"):
         (folder / "state.json").write_text(text)
         write_checksums(folder)
         with pytest.raises(DamagedCheckpoint, match=r"state.json cannot be read"):
@@ -148,7 +149,7 @@ def test_a_failed_write_leaves_the_previous_one(tmp_path):
 def test_state_comes_back_and_other_parallel_sizes_are_refused(tmp_path):
     write(tmp_path, 3)
     saved = checkpoint.verified(checkpoint.newest(tmp_path))
-    assert saved.state == STATE and saved.has_checksums
+    assert saved.state == STATE
     checkpoint.check_layout(saved, EmbeddedConfig())
     with pytest.raises(ValueError, match=r"\[1, 1, 1\], the config has \[2, 1, 1\]"):
         checkpoint.check_layout(saved, EmbeddedConfig(train={"tensor_parallel": 2}))
@@ -159,18 +160,18 @@ def test_another_initial_model_than_that_of_the_state_is_told(tmp_path):
     initial.mkdir()
     for name in ("config.json", "model.safetensors"):
         (initial / name).write_text(name)
-    with checkpoint.writing(tmp_path, dataclasses.replace(STATE, initial=checkpoint.model_checksums(initial))):
+    with checkpoint.writing(tmp_path, dataclasses.replace(STATE, initial=model_checksums(initial))):
         pass
     saved = checkpoint.verified(checkpoint.newest(tmp_path))
-    checkpoint.check_initial(saved, initial)
+    check_initial(saved, initial)
     (initial / "model.safetensors").write_text("other")
     with pytest.raises(
         DamagedCheckpoint, match=r"initial is damaged: model.safetensors is not what the run began with"
     ):
-        checkpoint.check_initial(saved, initial)
+        check_initial(saved, initial)
     (initial / "model.safetensors").unlink()
     with pytest.raises(DamagedCheckpoint, match=r"model.safetensors cannot be read \(No such file"):
-        checkpoint.check_initial(saved, initial)
+        check_initial(saved, initial)
 
 
 @pytest.mark.parametrize("routed", [True, False], ids=["moe", "dense, with distributions"])

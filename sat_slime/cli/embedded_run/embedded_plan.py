@@ -20,7 +20,7 @@ from sat_slime.config import (
 from sat_slime.config.embedded_checks import responses_per_iteration
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.checkpoint import Checkpoint
-from sat_slime.embedded.initial_model import cached_model, is_model
+from sat_slime.embedded.initial_model import cached_model, initial_faults, is_model, lost_initial
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.going_back import GoingBack, instead_of, no_such_checkpoint, settings_before
 from sat_slime.runs.log import tracker_error
@@ -144,11 +144,11 @@ def _check_initial(folder: Path, config: EmbeddedConfig, saved: Checkpoint) -> N
     either, a resume warms it up again and compares it then."""
 
     initial, cached = folder / "initial", cached_model(config)
-    faults = checkpoint.initial_faults(saved, initial) if is_model(initial) else None
+    faults = initial_faults(saved, initial) if is_model(initial) else None
     if faults == {}:
         return
-    if is_model(cached) and checkpoint.initial_faults(saved, cached):
-        raise ConfigError([checkpoint.lost_initial(initial, cached)])
+    if is_model(cached) and initial_faults(saved, cached):
+        raise ConfigError([lost_initial(initial, cached)])
     if faults:
         again = f"copies it again from the cache ({cached})" if is_model(cached) else "warms it up again"
         damage = checkpoint.DamagedCheckpoint(initial, faults)

@@ -141,12 +141,6 @@ def _run(
                 health=HealthWatch.of(config.model_dump(mode="json")) if config.logging.health else None,
             )
             log.message(f"{heading}, in {folder.path}")
-            if saved and not saved.has_checksums:
-                log.message(
-                    f"{saved.path.name} has no checksums, since an earlier version wrote it: its files can be read, "
-                    "but a number in them that changed would not be noticed",
-                    "warning",
-                )
             runtime.run(config, folder.path.resolve(), log, resume=saved, lost=lose)
         return Outcome("finished")
     except KeyboardInterrupt:

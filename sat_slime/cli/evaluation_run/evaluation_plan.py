@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.embedded_run.engine_packages import INSTALL_ENGINES, installed_version
 from sat_slime.config import ConfigError, EmbeddedConfig, load_config
@@ -303,9 +301,6 @@ def _weights(run: Path, part: Path | None) -> Weights:
         raise ConfigError([f"{damage}; {_whole_instead(run)}"]) from None
     if found is None:
         raise ConfigError([f"{part or run} holds no weights: it has neither a checkpoint nor an initial model"])
-    if not found.has_checksums:
-        warning = f"warning: {found.folder} has no checksums, since an earlier version wrote it"
-        Console(stderr=True, soft_wrap=True).print(warning, style="yellow", markup=False)
     return found
 
 

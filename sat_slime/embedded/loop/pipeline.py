@@ -23,7 +23,14 @@ from sat_slime.embedded.cluster.engine_group import EngineGroup
 from sat_slime.embedded.cluster.results import ActorFailure
 from sat_slime.embedded.cluster.trainer_group import TrainerGroup, warm_up_model
 from sat_slime.embedded.grading import Grader
-from sat_slime.embedded.initial_model import cached_model, is_model
+from sat_slime.embedded.initial_model import (
+    cached_model,
+    check_initial,
+    initial_faults,
+    is_model,
+    lost_initial,
+    model_checksums,
+)
 from sat_slime.embedded.loop.interruption import Interruption
 from sat_slime.embedded.loop.recording import evaluation_row, histogram_row, sample_rows, step_row, token_dump
 from sat_slime.embedded.quantization import quantize_folder
@@ -84,13 +91,13 @@ class Pipeline(ABC):
         Args:
             saved: the checkpoint to go on from; None: the run begins.
 
-        Raises: as `entry.run`.
+        Raises: as `embedded.run`.
         """
         self._provide_initial_model(saved)
         if saved:
             checkpoint.check_layout(saved, self.config)
-            checkpoint.check_initial(saved, self.initial)
-        self.initial_checksums = checkpoint.model_checksums(self.initial)
+            check_initial(saved, self.initial)
+        self.initial_checksums = model_checksums(self.initial)
         self.log.status(phase="starting", engine="starting")
         self.trainer = TrainerGroup(self.config, self.scratch, self.log_dir)
         self.engines = EngineGroup(self.config, self.initial, self.log_dir)
@@ -127,8 +134,8 @@ class Pipeline(ABC):
         try:
             if not is_model(cached):
                 self._warm_up(cached)
-            if saved and checkpoint.initial_faults(saved, cached):
-                raise ValueError(checkpoint.lost_initial(self.initial, cached))
+            if saved and initial_faults(saved, cached):
+                raise ValueError(lost_initial(self.initial, cached))
             shutil.rmtree(self.initial, ignore_errors=True)
             with naming(self.initial):
                 shutil.copytree(cached, self.initial)

@@ -8,7 +8,7 @@ pytest.importorskip("ray", reason="the embedded runtime needs the engines: scrip
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded import checkpoint
-from sat_slime.embedded.initial_model import cached_model, is_model
+from sat_slime.embedded.initial_model import cached_model, initial_faults, is_model, model_checksums
 from sat_slime.embedded.loop.batch_order import BatchPipeline
 
 
@@ -27,15 +27,15 @@ def pipeline(tmp_path):
 def saved(tmp_path):
     """A checkpoint of a run that began with the weights `first`."""
     write(tmp_path / "first", "first")
-    initial = checkpoint.model_checksums(tmp_path / "first")
+    initial = model_checksums(tmp_path / "first")
     state = checkpoint.LoopState(2, 2, weight_versions=[2], layout=[1, 1, 1], initial=initial)
-    return checkpoint.Checkpoint(tmp_path, state, has_checksums=True)
+    return checkpoint.Checkpoint(tmp_path, state)
 
 
 def test_a_resumed_run_that_lost_its_model_takes_the_same_one_out_of_the_cache(pipeline, saved):
     write(cached_model(pipeline.config), "first")
     pipeline._provide_initial_model(saved)
-    assert checkpoint.initial_faults(saved, pipeline.initial) == {}
+    assert initial_faults(saved, pipeline.initial) == {}
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -63,4 +63,4 @@ def test_a_resumed_run_keeps_its_own_whatever_the_cache_has(pipeline, saved):
     write(cached_model(pipeline.config), "other")
     write(pipeline.initial, "first")
     pipeline._provide_initial_model(saved)
-    assert checkpoint.initial_faults(saved, pipeline.initial) == {}
+    assert initial_faults(saved, pipeline.initial) == {}

@@ -11,7 +11,7 @@ pytest.importorskip("httpx")
 
 import ray
 
-from sat_slime.embedded import entry
+from sat_slime import embedded
 from sat_slime.embedded.cluster import own_ray
 from sat_slime.embedded.loop.interruption import ONE_ACT_S, Interruption
 
@@ -68,10 +68,10 @@ def test_a_signal_while_ray_starts_interrupts_and_one_while_it_ends_does_not(mon
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "shutdown", lambda: os.kill(os.getpid(), number) if "ran" in steps else None)
     monkeypatch.setattr(own_ray, "_end_rays_processes", lambda: None)
-    monkeypatch.setattr(entry, "_pipeline_class", lambda config: Run)
+    monkeypatch.setattr(embedded, "_pipeline_class", lambda config: Run)
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt):
-        entry.run(None, tmp_path, None)
-    entry.run(None, tmp_path, None)
+        embedded.run(None, tmp_path, None)
+    embedded.run(None, tmp_path, None)
     assert steps == ["started", "ran"]
     assert signal.getsignal(number) is before
