@@ -27,7 +27,7 @@ from torch import Tensor
 
 from sat_slime.objective import SAT, TokenBatch, named_method, policy_surrogate, tail_quantile
 from sat_slime.objective.ratio import bounded_ratio
-from sat_slime.objective.stabilizers.clips.ppo import clipped_surrogate
+from sat_slime.objective.stabilizers.clips.ppo import base_radii, clipped_surrogate
 from sat_slime.objective.stabilizers.clips.sat import contraction_factors, radii
 
 
@@ -152,7 +152,7 @@ def surrogate_candidates(n: int, masked: bool) -> dict[str, Callable[[], object]
         """SAT alone (quantile, factors, radii, clip), without mask and metrics."""
         d = log_probs - rollout
         factors = contraction_factors(d.detach(), tail_quantile(d, 0.9))
-        step(batch, clipped_surrogate(bounded_ratio(d), advantages, *radii(clip, *factors)))
+        step(batch, clipped_surrogate(bounded_ratio(d), advantages, *radii(base_radii(clip), *factors)))
 
     return {
         "PPO clip under autograd (elementwise part alone)": ppo_autograd,

@@ -194,8 +194,9 @@ def _batch(config: EmbeddedConfig) -> Iterator[str]:
     yield from too_many_responses("rollout.prompts_per_iteration x rollout.samples_per_prompt", responses)
     if config.eval.every_n_iterations:
         evaluation = config.eval
-        asked = evaluation.problems * evaluation.samples_per_problem * evaluation.repeats
-        yield from too_many_responses("eval.problems x eval.samples_per_problem x eval.repeats", asked)
+        key = "final_repeats" if evaluation.final.repeats > evaluation.repeats else "repeats"
+        asked = evaluation.problems * evaluation.samples_per_problem * max(evaluation.repeats, evaluation.final.repeats)
+        yield from too_many_responses(f"eval.problems x eval.samples_per_problem x eval.{key}", asked)
     steps, ranks = config.pipeline.optimizer_steps_per_rollout, config.train.data_parallel
     yield from uneven_batch(responses, steps, ranks, f"train.data_parallel {ranks}")
 

@@ -300,11 +300,22 @@ class EvalConfig(ScoresConfig):
     """Samples per problem and repeat."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature; 0 is greedy."""
+    final_repeats: PositiveInt | None = None
+    """Repeats of the evaluation after the last iteration, which measures the final weights. Unset: `repeats`."""
 
     @model_validator(mode="after")
     def _enough_samples(self) -> EvalConfig:
         self.check(self.samples_per_problem)
+        if self.final_repeats is not None:
+            self.final.check(self.samples_per_problem)
         return self
+
+    @property
+    def final(self) -> EvalConfig:
+        """The evaluation after the last iteration."""
+        if self.final_repeats is None:
+            return self
+        return self.model_copy(update={"repeats": self.final_repeats, "final_repeats": None})
 
 
 class VerifierLimits(Section):

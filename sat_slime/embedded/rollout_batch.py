@@ -181,12 +181,14 @@ def training_group(config: EmbeddedConfig, number: int) -> tuple[Problem, list[G
     return problems[place], [replace(request, distribution_size=size) for request in mine]
 
 
-def evaluation_requests(config: EmbeddedConfig, step: int) -> tuple[list[Problem], list[GenerationRequest]]:
-    """The same held-out problems at every evaluation, with fresh sampling."""
+def evaluation_requests(
+    config: EmbeddedConfig, step: int, repeats: int | None = None
+) -> tuple[list[Problem], list[GenerationRequest]]:
+    """The same held-out problems at every evaluation, with fresh sampling. repeats: unset, `eval.repeats`."""
     problems_rng = np.random.default_rng([config.seed, _EVALUATION_PROBLEMS])
     problems = config.task.evaluation_problems(config.eval.problems, problems_rng)
     rng = np.random.default_rng([config.seed, _EVALUATION, step])
-    samples = config.eval.samples_per_problem * config.eval.repeats
+    samples = config.eval.samples_per_problem * (repeats or config.eval.repeats)
     return problems, _requests(config, f"eval-{step}", problems, samples, config.eval.temperature, rng)
 
 

@@ -25,6 +25,7 @@ from .stabilizer import (
     Penalty,
     PolicyTerms,
     ProximalPolicy,
+    RadiusPolicy,
     Replacement,
     Row,
     Score,
@@ -46,7 +47,7 @@ from .stabilizers.penalties.spo import SPO
 from .stabilizers.runtime.topp import log_probs_on_support, on_support
 from .stabilizers.runtime.trpo import TRPO, backtrack, divergence_metrics, total_variation
 from .stabilizers.weights.tis import TIS
-from .surrogate import Surrogate, policy_surrogate, supply_proximal, threshold_scores
+from .surrogate import Surrogate, interval_radii, policy_surrogate, supply_proximal, threshold_scores
 
 __all__ = [
     "DENOMINATORS",
@@ -71,6 +72,7 @@ __all__ = [
     "PolicyLoss",
     "PolicyTerms",
     "ProximalPolicy",
+    "RadiusPolicy",
     "Replacement",
     "Row",
     "Score",
@@ -91,6 +93,7 @@ __all__ = [
     "contraction_factors",
     "divergence_metrics",
     "group_advantages",
+    "interval_radii",
     "log_probs_on_support",
     "low_variance_kl",
     "method_names",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .method import Method
-from .stabilizer import Judge
+from .stabilizer import Judge, RadiusPolicy
 
 
 def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
@@ -30,6 +30,15 @@ def _check_trust_region(method: Method) -> None:
         )
     if method.sat and clip is None:
         raise ValueError(f"{method.name}: SAT has no interval to contract: set trust_region to a Clip, or turn sat off")
+    policies = [one.row.title for one in method.stabilizers if isinstance(one, RadiusPolicy)]
+    if len(policies) > 1:
+        raise ValueError(f"{method.name}: {' and '.join(policies)} both set the radii of the clip: leave one out")
+    if policies and clip is None:
+        what = method.no_interval or "trust_region is None"
+        raise ValueError(
+            f"{method.name}: {what}, so {policies[0]} has no radii to set: choose a clipping base such as grpo, or "
+            f"turn {policies[0]} off"
+        )
     if clip is not None and clip.dual is not None and clip.dual <= 1:
         raise ValueError(
             f"{method.name}: dual is {clip.dual}, and a bound dual * A at or above A would cut tokens "

@@ -16,6 +16,7 @@ from .stabilizer import (
     Judge,
     Place,
     ProximalPolicy,
+    RadiusPolicy,
     Replacement,
     Row,
     Stabilizer,
@@ -66,6 +67,11 @@ class Method:
     def sat(self) -> SAT | None:
         """What contracts the clip interval."""
         return self._first(SAT)
+
+    @cached_property
+    def radius_policy(self) -> RadiusPolicy | None:
+        """What scales the radii of the clip interval."""
+        return self._first(RadiusPolicy)
 
     @cached_property
     def gates(self) -> tuple[Gate, ...]:

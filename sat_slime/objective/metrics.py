@@ -198,6 +198,13 @@ _STEP = (
         panel=_CLIPPED,
         lines=(Line("upper (advantage > 0)", "blue", "--"), Line("lower (advantage < 0)", "orange", "-.")),
     ),
+    Metric(
+        "radius/{low,high}",
+        "radius",
+        "Mean radii of the clip interval below and above 1 that a radius policy sets, before SAT contracts them.",
+        panel=Panel("radii of the clip interval", "trust_region"),
+        lines=(Line("lower", "orange", "--"), Line("upper", "blue")),
+    ),
     Metric("clip/dual", "share", "Tokens that the dual clip holds, where it is on."),
     Metric(
         "routing/flip_rate",

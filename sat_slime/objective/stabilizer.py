@@ -339,6 +339,18 @@ class ProximalPolicy(Stabilizer):
         raise NotImplementedError
 
 
+class RadiusPolicy(Stabilizer):
+    """Scales the radii of the clip interval; SAT contracts what it leaves. Its metrics are radius/{low,high}."""
+
+    family = "trust region"
+    place = "suffix"
+
+    def scale(self, batch: BatchView) -> torch.Tensor:
+        """Return the factor on both radii, (N,), 1 on inactive tokens; under the sequence ratio one for each response.
+        Runs without gradient."""
+        raise NotImplementedError
+
+
 class StepScale(Stabilizer):
     """Scales the learning rate of one optimizer step by what its responses are worth."""
 

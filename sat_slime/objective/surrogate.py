@@ -11,7 +11,7 @@ from .batch_view import BatchView
 from .method import Method
 from .ratio import MAX_LOG, bounded_ratio, log_ratio
 from .stabilizer import PolicyTerms, Replacement
-from .stabilizers.clips.ppo import Clip, base_radii, clipped_surrogate, cut_counts, dual_clip, is_cut
+from .stabilizers.clips.ppo import Radii, base_radii, clipped_surrogate, cut_counts, dual_clip, is_cut
 from .stabilizers.clips.sat import radii, sat_metrics, scope_is_too_small
 
 
@@ -53,9 +53,10 @@ def policy_surrogate(
             meets a NaN.
     """
     instead = method.replacement
-    if method.no_interval and (method.trust_region is not None or method.sat):
+    if method.no_interval and (method.trust_region is not None or method.sat or method.radius_policy):
         raise ValueError(
-            f"{method.name}: {method.no_interval}, so it has no interval: set trust_region to None, and leave SAT out"
+            f"{method.name}: {method.no_interval}, so it has no interval: set trust_region to None, and leave SAT and "
+            "radius policies out"
         )
     batch = supply_proximal(method, batch.promoted())
     d = log_ratio(method.ratio, method.denominator, batch, group) if d is None else batch.active_or_zero(d)
@@ -69,17 +70,21 @@ def policy_surrogate(
         values, metrics = batch.active_or_zero(values), _own_metrics(instead, batch, view)
     else:
         clip, r, A = method.trust_region, bounded_ratio(d), view.advantages
+        base = _radii(method, view)
         if method.sat and clip:
             c_low, c_high = method.sat.contraction(view)
-            values = clipped_surrogate(r, A, *radii(clip, c_low, c_high))
+            values = clipped_surrogate(r, A, *radii(base, c_low, c_high))
         else:
-            values = clipped_surrogate(r, A, *base_radii(clip))
+            values = clipped_surrogate(r, A, *base)
         clipped = is_cut(values, r, A)
         metrics = batch.active_means(cut_counts(clipped, A))
+        if method.radius_policy and clip:
+            means = zip(("radius/low", "radius/high"), base, strict=True)
+            metrics |= batch.active_means({name: (radius * batch.mask).sum() for name, radius in means})
         if method.sat and clip:
-            newly = clipped & _inside(r, clip)
+            newly = clipped & _inside(r, base)
             newly = newly if factor is None else newly & (factor > 0)
-            metrics |= sat_metrics(clip, view, batch, c_low, c_high, newly)
+            metrics |= sat_metrics(base, view, batch, c_low, c_high, newly)
             if quantile is None:
                 metrics["sat/scope_too_small"] = scope_is_too_small(method.sat, method.ratio, batch, group)
         if clip and clip.dual is not None:
@@ -128,6 +133,19 @@ def threshold_scores(
         return method.judge.scores(_view(method, batch, d, group))
 
 
+def interval_radii(method: Method, batch: TokenBatch, *, d: torch.Tensor | None = None) -> Radii:
+    """Return the radii of the clip interval that SAT contracts: those of the clip, as numbers, or as (N,) tensors where
+    a radius policy scales them.
+
+    Args:
+        method, batch, d: as in policy_surrogate.
+    """
+    with torch.no_grad():
+        batch = supply_proximal(method, batch.promoted())
+        d = log_ratio(method.ratio, method.denominator, batch) if d is None else batch.active_or_zero(d)
+        return _radii(method, _view(method, batch, d, None))
+
+
 def _view(
     method: Method, batch: TokenBatch, d: torch.Tensor, group: torch.distributed.ProcessGroup | None
 ) -> BatchView:
@@ -143,9 +161,20 @@ def _policy_terms(batch: TokenBatch, d: torch.Tensor) -> PolicyTerms:
     return PolicyTerms(bounded, log_pi, None if head is None else batch.active_or_zero(head))
 
 
-def _inside(r: torch.Tensor, clip: Clip) -> torch.Tensor:
-    """Return the (N,) bool: the ratios in PPO's own interval, to whose tokens the base leaves their gradient."""
-    return (r >= 1 - clip.eps_low) & (r <= 1 + clip.eps_high)
+def _radii(method: Method, view: BatchView) -> Radii:
+    """Return PPO's radii (Eq. ppo-objective), scaled where the method has a radius policy."""
+    low, high = base_radii(method.trust_region)
+    if method.radius_policy is None:
+        return low, high
+    with torch.no_grad():
+        scale = method.radius_policy.scale(view)
+        view.check_unwritten(method.radius_policy.name)
+        return low * scale, high * scale
+
+
+def _inside(r: torch.Tensor, base: Radii) -> torch.Tensor:
+    """Return the (N,) bool: the ratios in the interval of the base, to whose tokens it leaves their gradient."""
+    return (r >= 1 - base[0]) & (r <= 1 + base[1])
 
 
 def _threshold(method: Method, view: BatchView, known: torch.Tensor | float | None) -> torch.Tensor | None:

@@ -47,6 +47,10 @@ def test_shipped_files_pass(name):
         (["rollout.prompts_per_iteration=1000000000"], ["rollout.prompts_per_iteration x", "16,000,000,000 responses"]),
         (["rollout.samples_per_prompt=65537"], ["rollout.samples_per_prompt is 1,048,592 responses", "1,048,576"]),
         (["eval.repeats=100000"], ["eval.problems x eval.samples_per_problem x eval.repeats is 25,600,000 responses"]),
+        (
+            ["eval.final_repeats=100000"],
+            ["eval.problems x eval.samples_per_problem x eval.final_repeats is 25,600,000 responses"],
+        ),
         (["train.data_parallel=3"], ["256 responses", "train.data_parallel 3"]),
         (["pipeline.optimizer_steps_per_rollout=5"], ["pipeline.optimizer_steps_per_rollout 5"]),
         (["method=sat-gspo", "method.denominator=trainer"], ["denominator trainer", "identically 1"]),

@@ -83,3 +83,11 @@ def test_repeats_ask_so_often():
     config = CONFIG.model_copy(update={"eval": EvalConfig(problems=5, samples_per_problem=2, repeats=3)})
     _, requests = evaluation_requests(config, 0)
     assert len(requests) == 5 * 6 and len({request.seed for request in requests}) == 30
+
+
+def test_the_final_weights_are_asked_as_often_as_is_said():
+    scores = EvalConfig(problems=5, samples_per_problem=2, final_repeats=3)
+    _, requests = evaluation_requests(CONFIG.model_copy(update={"eval": scores}), 8, scores.final.repeats)
+    assert len(requests) == 5 * 6 and len({request.seed for request in requests}) == 30
+    assert scores.repeats == 1 and scores.final.final_repeats is None
+    assert EvalConfig(repeats=4).final.repeats == 4, "unset: as on the way"

@@ -36,6 +36,7 @@ def beside(name: str, **settings: object) -> Stabilizer:
 GRPO = "grpo"
 ACTING = [  # each with settings at which it treats some tokens of a spread of 0.5 otherwise than others
     at("m2po", threshold=0.01, scope="microbatch", called="m2po-microbatch"),
+    at("m2po-lag", threshold=0.01, power=1.5, scope="microbatch", called="m2po-lag-microbatch"),
     at("cispo", eps_low=0.3, eps_high=0.4, called="cispo-narrow"),
     at("topr", good_by="advantage", cap=1.1, called="topr-advantage"),
     at("aspo", eps_low=0.5, eps_high=0.5, cap=1.2, called="aspo-low-cap"),
@@ -71,6 +72,8 @@ METHODS = [
     replace(compose_method("grpo"), called="grpo-dual", trust_region=Clip(dual=1.3)),
     replace(compose_method("gspo", sat=True), called="gspo-dual", trust_region=Clip(dual=1.1)),
     replace(compose_method("grpo"), called="unclipped", trust_region=None),
+    compose(GSPO, [beside("lag-power", power=2.0)], trust_region=Clip(0.01, 0.02)).called_by("gspo-lag-squared"),
+    compose(GSPO, [SAT(), beside("lag-power")], trust_region=Clip(0.4, 0.6, dual=1.2)).called_by("gspo-lag-dual"),
     at(GRPO, SAT(score="tv"), called="grpo-tv"),
     at("gspo", SAT(score="tv"), called="gspo-tv"),
     at(GRPO, SAT(score="tv"), beside("tis"), called="grpo-tv"),
@@ -80,6 +83,11 @@ METHODS = [
         named_method,
         (
             "sat-grpo-decoupled",
+            "gspo-lag-power",
+            "sat-grpo-lag-power",
+            "sat-gspo-lag-power",
+            "grpo-lag-power-decoupled-a3po",
+            "dppo-lag-power",
             "sat-gspo-mis-geo",
             "cispo-mis-geo-veto",
             "cispo-tis",

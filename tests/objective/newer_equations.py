@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from paper_tokens import Tokens
 
+from sat_slime.objective import Method
 from sat_slime.objective.stabilizer import Stabilizer
 
 
@@ -62,17 +63,39 @@ def outward(numbers: Numbers, t: int) -> bool:
     return numbers.tokens.advantages[t] * numbers.d[t] > 0
 
 
-def m2po_dropped(numbers: Numbers, budget: float) -> set[int]:
+def m2po_square(one: Stabilizer, numbers: Numbers, t: int) -> float:
+    """d^2, by lag over max(1, lag)^p."""
+    growth = max(1.0, numbers.tokens.lags[t]) ** one.power if one.name == "m2po-lag" else 1.0
+    return numbers.d[t] ** 2 / growth
+
+
+def m2po_dropped(one: Stabilizer, numbers: Numbers) -> set[int]:
     """The outward tokens behind the longest prefix, by ascending d^2, whose mean d^2 is within the budget. Tokens of
     equal d^2 are on one side."""
-    ranked = sorted((t for t in numbers.d if outward(numbers, t)), key=lambda t: numbers.d[t] ** 2)
-    squares = [numbers.d[t] ** 2 for t in ranked]
+    budget = one.threshold
+    ranked = sorted((t for t in numbers.d if outward(numbers, t)), key=lambda t: m2po_square(one, numbers, t))
+    squares = [m2po_square(one, numbers, t) for t in ranked]
     ends = [
         n
         for n in range(len(ranked) + 1)
         if math.fsum(squares[:n]) <= budget * n and (n in (0, len(ranked)) or squares[n - 1] < squares[n])
     ]
     return set(ranked[max(ends) :])
+
+
+# ------------------------------------------------------------------------------------------------ radius policies
+
+
+def radius_scale(method: Method, numbers: Numbers, t: int) -> float:
+    """What a radius policy multiplies the clip radii by."""
+    one = method.radius_policy
+    if one is None:
+        return 1.0
+    match one.name:
+        case "lag-power":
+            lags = [numbers.tokens.lags[u] for u in (numbers.response[t] if method.ratio == "sequence" else [t])]
+            return max(1.0, math.fsum(lags) / len(lags)) ** one.power
+    raise AssertionError(f"no equation of {one.name}")
 
 
 # ------------------------------------------------------------------------------------------------ gates and weights
@@ -96,10 +119,10 @@ def factor(one: Stabilizer, numbers: Numbers, t: int, threshold: float | None) -
         case "veto":
             ratios = [math.exp(e[u]) for u in response]
             return float(min(ratios) >= one.low and (one.high is None or max(ratios) <= one.high))
-        case "m2po":
+        case "m2po" | "m2po-lag":
             if threshold is None:
-                return float(t not in m2po_dropped(numbers, one.threshold))
-            return float(not outward(numbers, t) or numbers.d[t] ** 2 <= threshold)
+                return float(t not in m2po_dropped(one, numbers))
+            return float(not outward(numbers, t) or m2po_square(one, numbers, t) <= threshold)
         case "tis":
             return min(k, one.cap)
         case "decoupled":

@@ -46,6 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "flash": {"delta": 0.03},
     "gmpo": {"eps_low": 0.1, "eps_high": 0.1},
     "m2po": {"threshold": 0.01},
+    "m2po-lag": {"threshold": 0.004},
 }
 """Bounds that some of the random responses keep and some do not."""
 SPLIT_METHODS = [
@@ -56,6 +57,9 @@ SPLIT_METHODS = [
     "gspo-tis",
     "dppo",
     *(f"grpo-{name}" for name in ("mis-geo", "opsm", "trm-max", "trm-mean", "veto", "seq-tis", "seq-mask-tis")),
+    "grpo-lag-power",
+    "sat-gspo-lag-power",
+    "m2po-lag",
     "grpo-decoupled-a3po",
     "gspo-decoupled-a3po",
     "sat-gspo-mis-geo",
@@ -67,7 +71,7 @@ SPLIT_METHODS = [
     "score-centering",
     "tv",
 ]
-STEP_METHODS = ["sat-grpo", "sat-gspo", "m2po", "tv"]
+STEP_METHODS = ["sat-grpo", "sat-gspo", "sat-grpo-lag-power", "m2po", "m2po-lag", "tv"]
 MEANS = (0.0, 1e-40, 0.011, 0.03, 0.3)
 SHARES = ("mis_geo", "opsm", "trm_max", "trm_mean", "veto", "flash", "m2po")
 """Prefixes of those whose metric `masked` has to be between 0 and 1, or the test would see nothing."""

@@ -117,6 +117,8 @@ def test_what_the_newer_methods_need() -> None:
     assert needs == {
         "topr": ("rewards",),
         "score-centering": ("heads",),
+        "m2po-lag": ("lags",),
+        "grpo-lag-power": ("lags",),
         "grpo-a3po": ("lags",),
         "grpo-decoupled-a3po": ("lags",),
     }

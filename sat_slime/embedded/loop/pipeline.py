@@ -324,12 +324,14 @@ class Pipeline(ABC):
         if not self.config.eval.every_n_iterations:
             return
         self.log.status(phase="evaluating")
-        problems, requests = evaluation_requests(self.config, self.updates)
+        ends = self.iteration == self.config.pipeline.iterations
+        scores = self.config.eval.final if ends else self.config.eval
+        problems, requests = evaluation_requests(self.config, self.updates, scores.repeats)
         futures = self.engines.generate(requests, len(requests) // len(problems))
         batch = self.grader.grade(self.engines.collect(futures, self.iteration, problems))
         during = f"evaluation after iteration {self.iteration}"
         self._tell_faults(batch, during)
-        row = evaluation_row(batch, self.config.eval, self.updates, self.iteration)
+        row = evaluation_row(batch, scores, self.updates, self.iteration)
         self.log.eval(row | self._restarts(during))
 
     def _save(self) -> None:

@@ -30,6 +30,7 @@ MODULES = (
     "clips.gmpo",
     "clips.cpgd",
     "gates.m2po",
+    "gates.m2po_lag",
     "scores.cispo",
     "scores.rollout_is",
     "scores.topr",
@@ -42,6 +43,7 @@ MODULES = (
     "penalties.dro",
     # Beside them, in the order in which a method's name has them: a name that ends another stands before it.
     "clips.sat",
+    "clips.lag_power",
     "weights.tis",
     "weights.seq_tis",
     "weights.seq_mask_tis",

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sat_slime.objective import Clip, Method, TokenBatch, method_names, named_method, policy_surrogate
-from sat_slime.objective.stabilizers.clips.ppo import clipped_surrogate
+from sat_slime.objective.stabilizers.clips.ppo import base_radii, clipped_surrogate
 from sat_slime.objective.stabilizers.clips.sat import radii
 from sat_slime.report.drawing import (
     Drawing,
@@ -57,7 +57,7 @@ def with_fixed_factor() -> np.ndarray:
     r, a = _plane()
     d = r.log().requires_grad_()
     factor = torch.full_like(r, FIXED_FACTOR)  # on both sides, of which the one that d names alone can bind
-    return _slopes(clipped_surrogate(d.exp(), a, *radii(Clip(), factor, factor)), d)
+    return _slopes(clipped_surrogate(d.exp(), a, *radii(base_radii(Clip()), factor, factor)), d)
 
 
 def _plane() -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sat_slime.objective import SAT, Clip, threshold_scores
+from sat_slime.objective import SAT, interval_radii, threshold_scores
 from sat_slime.objective.ratio import bounded_ratio
+from sat_slime.objective.stabilizers.clips.ppo import Radii
 from sat_slime.objective.stabilizers.clips.sat import kernel
 from sat_slime.report.replay.gradient import StepView
 from sat_slime.report.replay.selection import Candidate
@@ -59,18 +60,18 @@ def sweep_step(candidates: Sequence[Candidate], view: StepView, seed: int) -> di
     for index, candidate in enumerate(candidates):
         sat, clip = candidate.method.sat, candidate.method.trust_region
         if sat and clip:
-            d = view.log_ratio(candidate.method)
-            stale = threshold_scores(candidate.method, view.tokens(candidate.method), d=d)
-            reach = outward_reach(clip, d[mask], step.advantages[mask])
+            d, tokens = view.log_ratio(candidate.method), view.tokens(candidate.method)
+            stale = threshold_scores(candidate.method, tokens, d=d)
+            reach = outward_reach(interval_radii(candidate.method, tokens, d=d), d, step.advantages)[mask]
             found[index] = _sweep(sat, stale.numpy(), reach.numpy(), owner, orders)
     return found
 
 
-def outward_reach(clip: Clip, d: Tensor, advantages: Tensor) -> Tensor:
-    """(n,) |r - 1| as a share of the base radius on that side, for tokens that the base does not clip and whose update
+def outward_reach(base: Radii, d: Tensor, advantages: Tensor) -> Tensor:
+    """(N,) |r - 1| as a share of the base radius on that side, for tokens that the base does not clip and whose update
     leads outward; 0 for the others. SAT clips a token newly where its factor is below this (Eqs. gate, bands)."""
     away = bounded_ratio(d) - 1.0
-    reach = torch.where(away > 0, away / clip.eps_high, -away / clip.eps_low)
+    reach = torch.where(away > 0, away / base[1], -away / base[0])
     return torch.where((d * advantages > 0) & (reach <= 1.0), reach, 0.0)
 
 

@@ -84,6 +84,21 @@ def m2po(tokens: Tokens) -> dict[str, float]:
     return {"m2po/largest": kept[-1], "m2po/masked": dropped.mean()}
 
 
+def m2po_by_lag(tokens: Tokens) -> dict[str, float]:
+    growth = np.maximum(tokens.lags, 1) ** 0.9
+    outward = tokens.advantages * tokens.d > 0
+    squares = np.sort((tokens.d**2 / growth)[outward])
+    kept = squares[np.cumsum(squares) <= 0.04 * np.arange(1, len(squares) + 1)]
+    return {"m2po_lag/largest": kept[-1], "m2po_lag/threshold": 0.04 * growth.mean()}
+
+
+def lag_power(tokens: Tokens) -> dict[str, float]:
+    radius, ratio = 0.2 * np.sqrt(np.maximum(tokens.lags, 1)), np.exp(tokens.d)
+    up, down = tokens.advantages > 0, tokens.advantages < 0
+    clipped = (up & (ratio > 1 + radius)) | (down & (ratio < 1 - radius))
+    return {"radius/high": radius.mean(), "radius/low": radius.mean(), "clip/fraction": clipped.mean()}
+
+
 def topr(tokens: Tokens) -> dict[str, float]:
     return {"topr/weight": np.where(tokens.rewards > 0, 1, np.minimum(np.exp(tokens.d), 1)).mean()}
 
@@ -115,6 +130,8 @@ def vcpo_of(tokens: Tokens, e: np.ndarray) -> dict[str, float]:
 
 BY_HAND = {
     "m2po": ("m2po", None, m2po),
+    "m2po by lag": ("m2po-lag", {"m2po_lag": {"threshold": 0.04}}, m2po_by_lag),
+    "lag-power": ("grpo-lag-power", None, lag_power),
     "topr": ("topr", None, topr),
     "vcpo over decoupled-a3po": ("grpo-decoupled-a3po-vcpo", None, decoupled_a3po),
     "sat by tv": ("sat-grpo", {"sat": {"score": "tv", "scope": "step", "alpha": 0.9}}, sat_of_tv),

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from views import make_batch, view_of
 
-from sat_slime.objective import TokenBatch
+from sat_slime.objective import TokenBatch, compose, policy_surrogate
 from sat_slime.objective.stabilizers.gates.m2po import M2PO
+from sat_slime.objective.stabilizers.gates.m2po_lag import M2POByLag
 
 
 def kept(d: list[float], advantages: list[float], threshold: float) -> list[float]:
@@ -85,3 +86,30 @@ def test_a_nan_among_the_active_tokens_is_told() -> None:
     scores = M2PO().scores(view_of(M2PO(), batch))
     with pytest.raises(ValueError, match="1 of 2 values are NaN"):
         M2PO().threshold_of(scores)
+
+
+def by_lag(d: list[float], lags: list[float], threshold: float, power: float) -> list[float]:
+    """What M2PO by lag multiplies tokens by whose updates all lead outward."""
+    one = M2POByLag(threshold=threshold, power=power)
+    batch = make_batch([0.1 * math.exp(x) for x in d], [0.1] * len(d), [1.0] * len(d), [len(d)], lags=lags)
+    view = view_of(one, batch)
+    view.threshold = one.threshold_of(one.scores(view))
+    return one.factor(view).tolist()
+
+
+def test_by_lag_a_batch_of_one_lag_has_the_threshold_of_that_lag() -> None:
+    d = [0.1, 0.2, 0.3, 0.5, 0.9]
+    for lag, power, threshold in ((0, 0.9, 0.03), (1, 0.9, 0.03), (4, 0.5, 0.06), (16, 0.5, 0.12), (4, 0.0, 0.03)):
+        assert by_lag(d, [lag] * 5, 0.03, power) == kept(d, [1.0] * 5, threshold)
+
+
+def test_by_lag_each_token_is_judged_by_its_own() -> None:
+    assert by_lag([0.1, 0.6, 0.6], [1, 36, 1], 0.05, 1.0) == [1, 1, 0]  # 0.01, 0.01 and 0.36
+
+
+def test_by_lag_the_bound_is_a_metric() -> None:
+    one = M2POByLag(threshold=0.01, power=0.5, scope="microbatch")
+    batch = make_batch([0.5] * 3, [0.5] * 3, [1.0] * 3, [3], lags=[0, 4, 9])
+    metrics = policy_surrogate(compose(one), batch).metrics
+    assert float(metrics["m2po_lag/threshold"]) == pytest.approx(0.01 * (1 + 2 + 3) / 3)
+    assert float(metrics["m2po_lag/largest"]) == 0 == float(metrics["m2po_lag/masked"])

@@ -57,7 +57,7 @@ def test_interval_is_contained_in_ppos_and_is_ppos_where_the_gate_is_shut(
 ) -> None:
     d = torch.randn(50, generator=torch.Generator().manual_seed(seed), dtype=dtype)
     c_low, c_high = contraction_factors(d, tail_quantile(d, 0.9))
-    below, above = radii(Clip(eps, 2 * eps), c_low, c_high)
+    below, above = radii((eps, 2 * eps), c_low, c_high)
     base_below, base_above = (torch.tensor(radius, dtype=dtype) for radius in (eps, 2 * eps))
     assert ((below >= 0) & (below <= base_below) & (above >= 0) & (above <= base_above)).all()
     assert torch.equal(below == base_below, c_low == 1) and torch.equal(above == base_above, c_high == 1)

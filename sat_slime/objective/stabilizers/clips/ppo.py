@@ -1,6 +1,7 @@
 """PPO: the clip interval and the surrogate min(r A, clip(r) A), on which all bases without one of their own stand.
 
-`surrogate.policy_surrogate` computes it with PPO's radii (`base_radii`) or those that SAT contracts (`sat.radii`).
+`surrogate.policy_surrogate` computes it with PPO's radii (`base_radii`), those of a radius policy, or those that SAT
+contracts (`sat.radii`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class PPO(Clipping):
         source="Eqs. ppo-objective, app-ppo-mask",
     )
     style = Style("black", "-", "v")
+
+
+Radii = tuple[float | torch.Tensor, float | torch.Tensor]
+"""Radii of an interval below and above 1: two numbers, or two (N,) tensors."""
 
 
 def base_radii(clip: Clip | None) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from ...metric import Bound, Line, Metric, Panel, Rule, Shown
 from ...quantile import quantile_rank, tail_quantile
 from ...ratio import Ratio, response_lengths
 from ...stabilizer import Judge, PositiveFloat, Row, Scope, Style, TrustRegion
-from .ppo import Clip
+from .ppo import Radii
 
 SHARES = Panel("share of the tokens", "trust_region", y_label="%")
 
@@ -169,17 +169,18 @@ def contraction_factors(
     )
 
 
-def radii(clip: Clip, c_low: torch.Tensor, c_high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Radii below and above 1, each (N,): eps_low c_low and eps_high c_high (Eq. adaptive-eps)."""
-    return clip.eps_low * c_low, clip.eps_high * c_high
+def radii(base: Radii, c_low: torch.Tensor, c_high: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the radii below and above 1, each (N,): eps_low c_low and eps_high c_high (Eq. adaptive-eps)."""
+    return base[0] * c_low, base[1] * c_high
 
 
 def sat_metrics(
-    clip: Clip, view: BatchView, batch: TokenBatch, c_low: torch.Tensor, c_high: torch.Tensor, newly: torch.Tensor
+    base: Radii, view: BatchView, batch: TokenBatch, c_low: torch.Tensor, c_high: torch.Tensor, newly: torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Return the 0-dim metrics sat/* of a micro-batch (Table monitor).
 
     Args:
+        base: the radii that SAT contracts.
         newly: (N,) bool: tokens whose gradient SAT removed and its base would have kept.
     """
     c, q = torch.minimum(c_low, c_high), view.known_threshold
@@ -187,12 +188,10 @@ def sat_metrics(
         {
             "sat/gate_rate": (c < 1).sum(),
             "sat/newly_clipped": newly.sum(),
-            "sat/eps_low_mean": (c_low - 1).sum(),
-            "sat/eps_high_mean": (c_high - 1).sum(),
+            "sat/eps_low_mean": (base[0] * c_low * batch.mask).sum(),
+            "sat/eps_high_mean": (base[1] * c_high * batch.mask).sum(),
         }
     )
-    for name, radius in (("sat/eps_low_mean", clip.eps_low), ("sat/eps_high_mean", clip.eps_high)):
-        means[name] = radius * (1 + means[name])  # c is 1 on inactive tokens
     return {"sat/q": q, "sat/c_min": c.amin() if len(c) else torch.ones_like(q)} | means
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -39,7 +40,7 @@ class M2PO(Gate, Judge):
     )
     denominators = ("rollout",)
     style = Style("sky", (0, (6, 1)), "*")
-    metrics = (
+    metrics: ClassVar[tuple[Metric, ...]] = (
         Metric(
             "m2po/largest",
             "nats²",
@@ -51,7 +52,11 @@ class M2PO(Gate, Judge):
 
     def scores(self, batch: BatchView) -> torch.Tensor:
         """Return the (n,) d^2 of the outward tokens, and whatever is NaN, so that the threshold tells it."""
-        return batch.d[_outward(batch) | batch.d.isnan()].square()
+        return self.squares(batch)[_outward(batch) | batch.d.isnan()]
+
+    def squares(self, batch: BatchView) -> torch.Tensor:
+        """Return the (N,) d^2 by which tokens are ranked."""
+        return batch.d.square()
 
     def threshold_of(self, scores: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> torch.Tensor:
         """Return the largest d^2 up to which, in ascending order, the mean is at most the setting `threshold`."""
@@ -59,10 +64,10 @@ class M2PO(Gate, Judge):
 
     def factor(self, batch: BatchView) -> torch.Tensor:
         """0 on outward tokens whose d^2 is above the threshold, else 1."""
-        return 1.0 - (_outward(batch) & (batch.d.square() > batch.known_threshold)).to(batch.d.dtype)
+        return 1.0 - (_outward(batch) & (self.squares(batch) > batch.known_threshold)).to(batch.d.dtype)
 
     def measured(self, batch: BatchView) -> dict[str, torch.Tensor]:
-        return {"m2po/largest": batch.known_threshold}
+        return {f"{self.prefix()}/largest": batch.known_threshold}
 
 
 def _outward(batch: BatchView) -> torch.Tensor:
