@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The study of docs/results/one-setting/plan.md, in its order; its grids lie where it is called. Ended at any time, it
+# goes on when it is given again. SAT_SLIME is the command, if another than that of this checkout.
+#   scripts/one_setting.sh calibrate
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+failed=0
+grid() {
+    local code=0
+    "${SAT_SLIME:-$root/.venv/bin/sat-slime}" grid "$root/configs/grid/one-setting/$1.yaml" --no-live --retry-failed "${@:2}" || code=$?
+    ((code <= 1)) || exit "$code"  # bad input, or Ctrl-C
+    ((code == 0)) || failed=1
+}
+
+# Calibration: the first comparisons of all lags on three seeds, then the second ones, then all on the other two seeds.
+first() {
+    grid eps-0.8 --only grpo --seeds "$1"
+    for name in eps-0.2 power-0.6 power-0.75; do grid "$name" --seeds "$1"; done
+    grid eps-0.8 --seeds "$1"
+    for name in eps-1.6 unclipped; do grid "$name" --seeds "$1"; done
+}
+second() {
+    for name in repeat eps-0.4 m2po sequence-0.75 power-0.5; do grid "$name" --seeds "$1"; done
+}
+
+case "${1:-}" in
+    calibrate)
+        for seed in 0 1 2; do first "$seed"; done
+        for seed in 0 1 2; do second "$seed"; done
+        for seed in 3 4; do first "$seed" && second "$seed"; done
+        ;;
+    *)
+        echo "usage: scripts/one_setting.sh calibrate" >&2
+        exit 2
+        ;;
+esac
+exit "$failed"
