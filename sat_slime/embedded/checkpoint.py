@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, written_whole
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.rollout_batch import Group, RolloutBatch, training_group, training_requests
+from sat_slime.embedded.rollout_batch import RolloutBatch, training_group, training_requests
 from sat_slime.rollout.types import GenerationRequest, Response
 
 SCHEMA = "sat_slime.checkpoint/1"
@@ -203,7 +203,7 @@ def read_batch(folder: Path, config: EmbeddedConfig) -> RolloutBatch | None:
 
 
 def write_queue(
-    folder: Path, groups: Sequence[Group], unfinished: Sequence[int], next_number: int, untold: Untold
+    folder: Path, groups: Sequence[RolloutBatch], unfinished: Sequence[int], next_number: int, untold: Untold
 ) -> None:
     """Saves a stream.
 
@@ -217,7 +217,7 @@ def write_queue(
     if responses:
         save_file(_arrays(responses), folder / "queue.safetensors")
     meta = {
-        "numbers": [group.number for group in groups],
+        "numbers": [group.iteration for group in groups],
         "seconds": [group.seconds for group in groups],
         "finish_reasons": [r.finish_reason for r in responses],
         "unfinished": list(unfinished),
@@ -227,17 +227,17 @@ def write_queue(
     (folder / "queue.json").write_text(json.dumps(meta))
 
 
-def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[list[Group], list[int], int, Untold]:
+def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[list[RolloutBatch], list[int], int, Untold]:
     """Reads what `write_queue` saved; prompts follow from the run's seed."""
     meta = json.loads((folder / "queue.json").read_text())
-    asked = [training_group(config, number) for number in meta["numbers"]]
-    requests = [request for _, requests in asked for request in requests]
+    prompts = [training_group(config, number) for number in meta["numbers"]]
+    requests = [request for _, requests in prompts for request in requests]
     arrays = load_file(folder / "queue.safetensors") if requests else {}
     responses = _responses(arrays, requests, meta["finish_reasons"])
     size = config.rollout.samples_per_prompt
     groups = [
-        Group(number, problem, responses[i * size : (i + 1) * size], seconds)
-        for i, (number, (problem, _), seconds) in enumerate(zip(meta["numbers"], asked, meta["seconds"], strict=True))
+        RolloutBatch(config.task, number, [problem], responses[i * size : (i + 1) * size], seconds)
+        for i, (number, (problem, _), seconds) in enumerate(zip(meta["numbers"], prompts, meta["seconds"], strict=True))
     ]
     return groups, meta["unfinished"], meta["next"], Untold(**meta.get("untold", {}))
 

@@ -34,33 +34,13 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class Group:
-    """All responses to one prompt, as a stream delivers them."""
-
-    number: int
-    """The number of its problem, counted through the run."""
-    problem: Problem
-    responses: list[Response]
-    seconds: float
-    """Seconds from the first request sent to the last response received."""
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of its responses."""
-        return [len(response.output_ids) for response in self.responses]
-
-    @property
-    def oldest(self) -> int:
-        """Version of the oldest weights that generated a token of it."""
-        return min(int(response.versions[0]) for response in self.responses)
-
-
-@dataclass(frozen=True)
 class RolloutBatch:
-    """Responses of one iteration, grouped by problem: samples_per_prompt responses in a row for each."""
+    """Responses of one iteration, grouped by problem: samples_per_prompt responses in a row for each. Also those to one
+    problem alone, as a stream delivers them."""
 
     task: Task
     iteration: int
+    """Counted from 0; of a stream's group the number of its problem, counted through the run."""
     problems: list[Problem]
     responses: list[Response]
     seconds: float = 0.0
@@ -81,6 +61,11 @@ class RolloutBatch:
     def lengths(self) -> np.ndarray:
         """(problems, samples) response tokens."""
         return np.array([len(r.output_ids) for r in self.responses]).reshape(len(self.problems), -1)
+
+    @property
+    def oldest(self) -> int:
+        """Version of the oldest weights that generated a token."""
+        return min(int(response.versions[0]) for response in self.responses)
 
     @property
     def truncated(self) -> np.ndarray:

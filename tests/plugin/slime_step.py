@@ -160,11 +160,10 @@ def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
     """One step on a rank; with `take_step_threshold` in the plugin's section its hook is called before."""
     before = None
     if isinstance(args.sat_slime, dict) and args.sat_slime.pop("take_step_threshold", False):
-        from sat_slime.plugin.inside import step_threshold
-        from sat_slime.plugin.inside.trainer_state import current
+        from sat_slime.plugin.inside.trainer_state import current, step_threshold
 
         def before(args: Namespace, data: dict[str, Any]) -> None:
-            current().threshold = step_threshold.of_batch(args, data, current().responses)
+            current().threshold = step_threshold(args, data, current().responses)
 
     return run_step(args, problem, layout, before)
 
@@ -186,8 +185,8 @@ def run_step(
     from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
     from slime.backends.megatron_utils.loss import get_log_probs_and_entropy, loss_function
 
-    from sat_slime.plugin.inside.response_facts import ResponseFacts
     from sat_slime.plugin.inside.trainer_state import current
+    from sat_slime.plugin.inside.versions import ResponseFacts
 
     args.allgather_cp = layout.allgather_cp
     columns = VOCAB // layout.tp

@@ -16,7 +16,7 @@ import torch
 from slime_host import REFERENCE, facts_of_rank, import_slime, make_args, run
 
 from sat_slime.plugin import train_hooks
-from sat_slime.plugin.inside import routing_check, step_threshold, trainer_state, versions
+from sat_slime.plugin.inside import routing_check, trainer_state, versions
 from sat_slime.plugin.inside.trainer_state import TrainerState
 
 HOOKS = (
@@ -230,7 +230,7 @@ def replaying(monkeypatch, *, before_training: bool, during: bool):
             super().train_actor(rollout_id, rollout_data, external_data)
 
     monkeypatch.setattr(stand_in, "Trainer", R3Trainer)
-    monkeypatch.setattr(step_threshold, "of_batch", lambda *_: None)
+    monkeypatch.setattr(trainer_state, "step_threshold", lambda *_: None)
     args = make_args(2, 3, 0, reference=False, hooks={}, use_rollout_routing_replay=True)
     args.sat_slime = {"method": {"denominator": "checkpoint", "r3": True}}
     return run(monkeypatch, args, 0, False)
@@ -284,7 +284,9 @@ def test_installing_twice_wraps_once(monkeypatch):
 
 def test_the_threshold_of_the_step_and_the_metrics_get_what_they_need(monkeypatch):
     seen = []
-    monkeypatch.setattr(step_threshold, "of_batch", lambda args, data, responses, actor: seen.append((data, actor)))
+    monkeypatch.setattr(
+        trainer_state, "step_threshold", lambda args, data, responses, actor: seen.append((data, actor))
+    )
     actor = object()
     facts = {"lag/mean": 3.0}
     monkeypatch.setattr(train_hooks, "_state", train_hooks._State(actor=actor))

@@ -9,7 +9,6 @@ group whose oldest token would be trained with more lag than the bound is droppe
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,9 @@ from sat_slime.embedded import checkpoint
 from sat_slime.embedded.cluster.engine_group import faults_of, groups_in_flight
 from sat_slime.embedded.cluster.results import result_among, result_of, wait_any
 from sat_slime.embedded.loop.pipeline import Pipeline
-from sat_slime.embedded.rollout_batch import Group, RolloutBatch, StepResult, training_group
+from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, training_group
 from sat_slime.rollout.staleness import StalenessBound, drop_metrics
 from sat_slime.tasks import Problem
-
-
-@dataclass(frozen=True)
-class Stream:
-    """A group in generation."""
-
-    number: int
-    problem: Problem
 
 
 class StreamingPipeline(Pipeline):
@@ -39,10 +30,10 @@ class StreamingPipeline(Pipeline):
         self.bound = StalenessBound(
             pipeline.max_staleness, pipeline.optimizer_steps_per_rollout, rollout.prompts_per_iteration
         )
-        self.queue: deque[Group] = deque()
-        """Complete groups, the first complete first."""
-        self.streams: dict[Any, Stream] = {}
-        """Groups in generation, by their futures."""
+        self.queue: deque[RolloutBatch] = deque()
+        """Complete groups, a batch each, the first complete first."""
+        self.streams: dict[Any, tuple[int, Problem]] = {}
+        """Number and problem of each group in generation, by its future."""
         self.unfinished: deque[int] = deque()
         """Numbers of groups that were in generation at the checkpoint: the first to be begun again."""
         self.next_number = 0
@@ -70,23 +61,24 @@ class StreamingPipeline(Pipeline):
             else:
                 number, self.next_number = self.next_number, self.next_number + 1
             problem, requests = training_group(self.config, number)
-            self.streams[self.engines.stream(number, requests)] = Stream(number, problem)
+            self.streams[self.engines.stream(number, requests)] = number, problem
         self.log.status(engine="generating" if self.streams else "ready")
 
     def _take(self, done: list[Any]) -> None:
         """Moves complete groups into the queue."""
         for future in done:
-            stream = self.streams.pop(future)
-            result = result_of(future, f"rollout engine {stream.number % self.config.rollout.engines}")
-            group = Group(stream.number, stream.problem, result.responses, result.stats["seconds"])
+            number, problem = self.streams.pop(future)
+            result = result_of(future, f"rollout engine {number % self.config.rollout.engines}")
+            group = RolloutBatch(self.config.task, number, [problem], result.responses, result.stats["seconds"])
             self.queue.append(group)
-            self.finished += group.lengths
+            self.finished += group.lengths.ravel().tolist()
             self.faults.update(faults_of([result]))
 
     def _drop_stale(self) -> None:
         """Drops the groups that would exceed the bound at the last optimizer step of the next batch."""
         oldest = self.bound.oldest(self.iteration)
-        self.dropped += [length for group in self.queue if group.oldest < oldest for length in group.lengths]
+        for group in self.queue:
+            self.dropped += group.lengths.ravel().tolist() if group.oldest < oldest else []
         self.queue = deque(group for group in self.queue if group.oldest >= oldest)
 
     # ------------------------------------------------------------------------------------- what an order decides
@@ -111,7 +103,7 @@ class StreamingPipeline(Pipeline):
         batch = RolloutBatch(
             self.config.task,
             self.iteration,
-            [group.problem for group in groups],
+            [problem for group in groups for problem in group.problems],
             [response for group in groups for response in group.responses],
             seconds=max(group.seconds for group in groups),
             faults=dict(self.faults),
@@ -152,7 +144,7 @@ class StreamingPipeline(Pipeline):
     def _write_ahead(self, part: Path) -> None:
         """Writes the queue, the numbers of the groups in generation, which a resume generates anew, and what no row has
         told yet."""
-        unfinished = sorted([*self.unfinished, *(stream.number for stream in self.streams.values())])
+        unfinished = sorted([*self.unfinished, *(number for number, _ in self.streams.values())])
         untold = checkpoint.Untold(self.finished, self.dropped, dict(self.faults))
         checkpoint.write_queue(part, list(self.queue), unfinished, self.next_number, untold)
 

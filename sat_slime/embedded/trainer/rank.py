@@ -21,8 +21,7 @@ from sat_slime.embedded.trainer.log_probs import Wanted
 from sat_slime.embedded.trainer.optimizer import MasterOptimizer
 from sat_slime.embedded.trainer.packing import MicroBatch, forwarded_tokens, pack, padded_tokens, plan_microbatches
 from sat_slime.embedded.trainer.policy import PolicyState
-from sat_slime.embedded.trainer.rescoring import Rescorer
-from sat_slime.embedded.trainer.scoring import Scorer, Scores
+from sat_slime.embedded.trainer.scoring import Rescorer, Scorer, Scores
 from sat_slime.embedded.trainer.step import Passes, gather_columns, known_proximal, response_log_weights
 from sat_slime.objective import (
     PolicyLoss,

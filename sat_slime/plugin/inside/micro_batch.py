@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sat_slime.objective import Method, TokenBatch, supply_proximal
 from sat_slime.objective.ratio import denominator_log_probs
-from sat_slime.plugin.inside.response_facts import ResponseFacts
+from sat_slime.plugin.inside.versions import ResponseFacts
 
 Batch = dict[str, Any]
 """slime's micro-batch, or its batch: lists with a tensor or a number for each response. The log-probs are of the tokens

@@ -7,6 +7,7 @@ find this state by `current`. A process has one trainer.
 from __future__ import annotations
 
 import logging
+import os
 from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
@@ -15,19 +16,78 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sat_slime.objective import Method
-from sat_slime.plugin.inside import routing_check, step_threshold, versions
-from sat_slime.plugin.inside.response_facts import ResponseFacts
+from sat_slime.objective import Method, MetricAccumulator, Surrogate, TokenBatch, mismatch_metrics, threshold_scores
+from sat_slime.plugin.inside import routing_check, versions
 from sat_slime.plugin.inside.routing_check import Agreement
 from sat_slime.plugin.inside.settings import plugin_config, plugin_method
 from sat_slime.plugin.inside.slime_access import locate, wrap_once
 from sat_slime.plugin.inside.step_files import record_metrics
-from sat_slime.plugin.inside.step_metrics import StepMetrics
+from sat_slime.plugin.inside.versions import ResponseFacts
 
 logger = logging.getLogger(__name__)
 
 _GROWING = ("lag/mean", "lag/min", "lag/max", "lag/queue_mean")
 """Metrics of a batch that are one more at each further optimizer step on it."""
+_RECORDED = "sat_slime_recorded"
+"""Mark of a micro-batch that is recorded already: with --recompute-loss-function its loss runs twice."""
+
+
+class StepMetrics:
+    """Metrics and token columns of the micro-batches of a step, on the host, exact over micro-batches and ranks.
+
+    slime sums what a loss returns and divides by the batch, which makes a mean of everything. So the loss returns what
+    slime's own loss returns, and all other metrics are kept here until slime reduces the step. Then each is reduced as
+    its kind demands (a minimum stays one; the tail of |d| is that of all tokens) and joins slime's metrics as
+    `train/NAME`.
+    """
+
+    def __init__(self) -> None:
+        self._metrics = MetricAccumulator()
+        self._tokens: list[dict[str, Tensor]] = []
+
+    def record(
+        self, batch: dict[str, Any], method: Method, tokens: TokenBatch, surrogate: Surrogate, has_rollout: bool
+    ) -> None:
+        """Keeps the metrics of a micro-batch for the step, only once, however often its loss is computed."""
+        if batch.get(_RECORDED):
+            return
+        batch[_RECORDED] = True
+        metrics = dict(surrogate.metrics)
+        if "sat/q" in metrics:  # the mean over micro-batches would hide how far they are apart
+            metrics |= {"sat/q_min": metrics["sat/q"], "sat/q_max": metrics["sat/q"]}
+        self._metrics.add(metrics, tokens.n_active)
+        if has_rollout:
+            columns = {"log_probs": tokens.log_probs, "rollout": tokens.rollout_log_probs}
+            if method.denominator == "checkpoint" and tokens.proximal_log_probs is not None:
+                columns["checkpoint"] = tokens.proximal_log_probs
+            self._tokens.append({name: column.detach()[tokens.mask].cpu() for name, column in columns.items()})
+
+    def reduce(self, group: dist.ProcessGroup | None) -> dict[str, float]:
+        """Return the step's metrics, the same on all ranks of `group`, all of which must call; None: this process
+        alone."""
+        metrics = self._metrics.reduce(group)
+        names = _all_names(set().union(*self._tokens), group)
+        if {"log_probs", "rollout"} <= names:
+            columns = {
+                name: torch.cat([columns[name] for columns in self._tokens] or [torch.zeros(0)]) for name in names
+            }
+            metrics |= mismatch_metrics(
+                columns["log_probs"],
+                columns["rollout"],
+                torch.ones(len(columns["log_probs"]), dtype=torch.bool),
+                checkpoint_log_probs=columns.get("checkpoint"),
+                group=group,
+            )
+        return metrics
+
+
+def _all_names(names: set[str], group: dist.ProcessGroup | None) -> set[str]:
+    """Return the names that any rank has: a rank without a response knows none."""
+    if group is None:
+        return names
+    of_ranks: list[set[str]] = [set()] * dist.get_world_size(group)
+    dist.all_gather_object(of_ranks, names, group=group)
+    return set().union(*of_ranks)
 
 
 class TrainerState:
@@ -104,7 +164,7 @@ class TrainerState:
             self.batch_metrics |= self._routing
         self.set_step_facts(self.batch_metrics)
         self.responses = self._facts_of_responses(plugin_method(args), rollout_data)
-        self.threshold = step_threshold.of_batch(args, rollout_data, self.responses, actor)
+        self.threshold = step_threshold(args, rollout_data, self.responses, actor)
 
     def set_step_facts(self, facts: dict[str, float]) -> None:
         """Takes metrics of the batch (lag, reward), the same on all ranks, which each of its steps reports."""
@@ -197,6 +257,74 @@ def _reduced(lengths: list[int], lags: list[Tensor] | None) -> dict[str, float]:
         metrics |= {"lag/mean": lag / tokens, "lag/min": low, "lag/max": -minus_high}
         metrics |= {"lag/generation_mean": (lag - queue) / tokens, "lag/queue_mean": queue / tokens}
     return metrics
+
+
+@torch.no_grad()
+def step_threshold(
+    args: Namespace, rollout_data: dict[str, Any], responses: ResponseFacts, actor: Any = None
+) -> Tensor | None:
+    """Return the threshold of a method's judge over the whole step that a batch is for (scope `step`), such as SAT's
+    quantile, 0-dim: over all micro-batches, all data- and context-parallel ranks. None where each micro-batch takes its
+    own, and on all pipeline stages but the last. Called when all forward passes of slime are done and the model holds
+    the weights in training.
+
+    It needs log pi of every token before the first micro-batch is trained. With denominator `rollout` slime makes that
+    forward pass anyway, to recompute `log_probs` under the current weights, unless --use-rollout-logprobs spares it. So
+    that flag is left out, and scope `step` costs this one forward pass. With denominator `checkpoint` slime's pass is
+    under the generating weights, and one more is made here. The threshold is exact as far as a forward pass is
+    repeatable.
+
+    Args:
+        rollout_data: responses of this data-parallel rank, with the log-probs of its context-parallel rank.
+        responses: what the method reads of them.
+        actor: slime's MegatronTrainRayActor, for a forward pass of our own where slime made none.
+
+    Raises:
+        RuntimeError: such a pass is needed, and no actor is there.
+    """
+    method = plugin_method(args)
+    if not method.threshold_is_of_the_step:
+        return None
+    assert method.judge, "it has a threshold"
+    log_probs = rollout_data.get("log_probs") if method.denominator in ("rollout", "a3po") else None
+    if log_probs is None:
+        log_probs = _scored_again(args, method, rollout_data, actor)
+
+    from megatron.core import mpu
+
+    if not mpu.is_pipeline_last_stage():
+        return None
+
+    from sat_slime.plugin.inside.micro_batch import context_group, token_batch  # imports slime
+
+    tokens, d = token_batch(method, rollout_data, log_probs, responses)
+    scores = threshold_scores(method, tokens, group=context_group(), d=d)
+    return method.judge.threshold_of(scores, mpu.get_data_parallel_group(with_context_parallel=True))
+
+
+def _scored_again(args: Namespace, method: Method, rollout_data: dict[str, Any], actor: Any) -> list[Tensor]:
+    """Return log pi of every response under the weights in training, by a forward pass of our own; [] on all pipeline
+    stages but the last."""
+    if actor is None:
+        assert method.judge, "it has a threshold"
+        raise RuntimeError(
+            f"{method.judge.name}.scope is step, but slime made no forward pass under the weights in training: leave "
+            "out --use-rollout-logprobs, or add --custom-megatron-init-path sat_slime.plugin.train_hooks.install, so "
+            "that one can be made"
+        )
+    from slime.backends.megatron_utils.data import get_data_iterator
+
+    replays = getattr(args, "use_rollout_routing_replay", False)
+    if replays:
+        os.environ["ROUTING_REPLAY_STAGE"] = "replay_forward"
+    scored = actor.compute_log_prob(
+        get_data_iterator(rollout_data), rollout_data["num_microbatches"], store_prefix="training_"
+    )
+    if replays:
+        from slime.utils.routing_replay import RoutingReplay
+
+        RoutingReplay.clear_all_forward()
+    return scored.get("training_log_probs", [])
 
 
 # ----------------------------------------------------------------------------------------------------- the process

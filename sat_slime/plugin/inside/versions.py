@@ -9,6 +9,8 @@ the trainer takes it out before slime would log it as turns.
 
 A response that a push cut off goes on under the new weights when slime asks for its rest. Its length at the cut is kept
 with it, so that the version of each token is known too.
+
+In the trainer lags and rewards have no place in slime's micro-batch either: `ResponseFacts` finds them for the loss.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from torch import Tensor
 
 from sat_slime.config.plugin_schema import HooksConfig
 
@@ -127,3 +131,54 @@ def take_origins(rollout_data: dict[str, Any]) -> list[Origin] | None:
         return None
     origins: list[Origin] = rollout_data.pop(CARRIER)
     return origins
+
+
+class ResponseFacts:
+    """Lags and rewards of the responses of a batch in training, found by the tensor that holds a response's tokens.
+
+    slime passes a fixed list of keys to the loss. The tensor with a response's tokens is among them, and is the same
+    object in the batch and in each of its micro-batches.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[Tensor] = (),
+        lags: Sequence[Tensor] | None = None,
+        rewards: Sequence[float] | None = None,
+    ) -> None:
+        """
+        Args:
+            tokens: slime's tokens of each response, prompt included.
+            lags: for each response, (response tokens,) optimizer steps from the generating weights to those at the
+                first step on its batch; None where they are unknown.
+            rewards: reward of each response; None where they are unknown.
+        """
+        self._tokens = list(tokens)  # as long as they are kept, no other tensor has their ids
+        self._index = {id(response): index for index, response in enumerate(tokens)}
+        self._lags, self._rewards = lags, rewards
+        self._steps = 0
+
+    def count_step(self) -> None:
+        """Counts an optimizer step: whatever follows it in the batch has a lag of one more."""
+        self._steps += 1
+
+    def lags_of(self, tokens: Sequence[Tensor]) -> list[Tensor]:
+        """Return for each response its (response tokens,) lags at the optimizer step in progress. Raises RuntimeError
+        where they were not told."""
+        lags = self._lags
+        return [lags[index] + self._steps for index in self._indices(tokens, "lags", lags) if lags is not None]
+
+    def rewards_of(self, tokens: Sequence[Tensor]) -> list[float]:
+        """Return the reward of each response. Raises RuntimeError where they were not told."""
+        rewards = self._rewards
+        return [rewards[index] for index in self._indices(tokens, "rewards", rewards) if rewards is not None]
+
+    def _indices(self, tokens: Sequence[Tensor], name: str, values: Sequence[object] | None) -> list[int]:
+        indices = [self._index.get(id(response)) for response in tokens]
+        known = [index for index in indices if index is not None]
+        if values is None or len(known) < len(indices):
+            raise RuntimeError(
+                f"the {name} of these responses were not told to the trainer: add --rollout-data-postprocess-path "
+                "sat_slime.plugin.train_hooks.postprocess, or start sat_slime.plugin.driver"
+            )
+        return known

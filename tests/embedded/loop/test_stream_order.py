@@ -190,20 +190,20 @@ def test_a_checkpoint_holds_the_queue_and_asks_again_for_what_was_in_generation(
         train(world, pipeline, config)
         pipeline._take(world.wait_any(list(pipeline.streams), timeout_s=0))
     assert pipeline.queue and pipeline.streams
-    queued, unfinished = list(pipeline.queue), sorted(stream.number for stream in pipeline.streams.values())
+    queued, unfinished = list(pipeline.queue), sorted(number for number, _ in pipeline.streams.values())
     pipeline._write_ahead(tmp_path)
 
     resumed = make_pipeline(world, config, tmp_path)
     resumed.iteration, resumed.updates = pipeline.iteration, pipeline.updates
     resumed._read_ahead(tmp_path)
-    assert [group.number for group in resumed.queue] == [group.number for group in queued]
+    assert [group.iteration for group in resumed.queue] == [group.iteration for group in queued]
     for ours, theirs in zip(resumed.queue, queued, strict=True):
-        assert ours.problem == theirs.problem and ours.oldest == theirs.oldest
+        assert ours.problems == theirs.problems and ours.oldest == theirs.oldest
         for a, b in zip(ours.responses, theirs.responses, strict=True):
             assert (a.request_id, a.output_ids) == (b.request_id, b.output_ids)
             np.testing.assert_array_equal(a.versions, b.versions)
     resumed._begin_groups()
-    begun = [stream.number for stream in resumed.streams.values()]
+    begun = [number for number, _ in resumed.streams.values()]
     assert begun[: len(unfinished)] == unfinished
     assert begun[len(unfinished) :] == list(range(pipeline.next_number, resumed.next_number))
     seen = set()

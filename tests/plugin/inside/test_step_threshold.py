@@ -8,10 +8,9 @@ import torch
 from slime_step import Layout, make_args, make_problem, on_ranks
 
 from sat_slime.objective import tail_quantile
-from sat_slime.plugin.inside import step_threshold
-from sat_slime.plugin.inside.response_facts import ResponseFacts
 from sat_slime.plugin.inside.settings import plugin_method
-from sat_slime.plugin.inside.trainer_state import TrainerState
+from sat_slime.plugin.inside.trainer_state import TrainerState, step_threshold
+from sat_slime.plugin.inside.versions import ResponseFacts
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,7 +34,7 @@ class Actor:
 
 def take(layout, args, data, actor):
     state = TrainerState()
-    state.threshold = step_threshold.of_batch(args, data, ResponseFacts(), actor)
+    state.threshold = step_threshold(args, data, ResponseFacts(), actor)
     return state.threshold_for(plugin_method(args))
 
 
@@ -70,7 +69,7 @@ def test_a_pass_of_our_own_where_slime_makes_none(denominator: str) -> None:
 
 def test_no_threshold_is_taken_for_micro_batches() -> None:
     args = make_args("sat-grpo")
-    assert step_threshold.of_batch(args, {}, ResponseFacts()) is None
+    assert step_threshold(args, {}, ResponseFacts()) is None
     assert TrainerState().threshold_for(plugin_method(args)) is None
 
 
