@@ -340,14 +340,17 @@ class ProximalPolicy(Stabilizer):
 
 
 class RadiusPolicy(Stabilizer):
-    """Scales the radii of the clip interval; SAT contracts what it leaves. Its metrics are radius/{low,high}."""
+    """Sets the radii of the clip interval; SAT contracts what it leaves. Its metrics are radius/{low,high}."""
 
     family = "trust region"
     place = "suffix"
 
-    def scale(self, batch: BatchView) -> torch.Tensor:
-        """Return the factor on both radii, (N,), 1 on inactive tokens; under the sequence ratio one for each response.
-        Runs without gradient."""
+    def radii(self, low: float, high: float, batch: BatchView) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the radii below and above 1, each (N,) or 0-dim. Runs without gradient.
+
+        Args:
+            low, high: those of the section `clip`.
+        """
         raise NotImplementedError
 
 

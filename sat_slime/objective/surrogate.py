@@ -162,14 +162,14 @@ def _policy_terms(batch: TokenBatch, d: torch.Tensor) -> PolicyTerms:
 
 
 def _radii(method: Method, view: BatchView) -> Radii:
-    """Return PPO's radii (Eq. ppo-objective), scaled where the method has a radius policy."""
+    """Return PPO's radii (Eq. ppo-objective), or those of the method's radius policy."""
     low, high = base_radii(method.trust_region)
     if method.radius_policy is None:
         return low, high
     with torch.no_grad():
-        scale = method.radius_policy.scale(view)
+        radii_set = method.radius_policy.radii(low, high, view)
         view.check_unwritten(method.radius_policy.name)
-        return low * scale, high * scale
+        return radii_set
 
 
 def _inside(r: torch.Tensor, base: Radii) -> torch.Tensor:

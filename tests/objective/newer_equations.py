@@ -86,16 +86,39 @@ def m2po_dropped(one: Stabilizer, numbers: Numbers) -> set[int]:
 # ------------------------------------------------------------------------------------------------ radius policies
 
 
-def radius_scale(method: Method, numbers: Numbers, t: int) -> float:
-    """What a radius policy multiplies the clip radii by."""
-    one = method.radius_policy
-    if one is None:
-        return 1.0
+def radii(method: Method, numbers: Numbers, t: int, threshold: float | None) -> tuple[float, float]:
+    """The radii of the clip interval, where the method has one. threshold: BAPO's, where it was taken elsewhere."""
+    one, clip = method.radius_policy, method.trust_region
+    if clip is None or one is None:
+        return (math.nan, math.nan) if clip is None else (clip.eps_low, clip.eps_high)
     match one.name:
         case "lag-power":
             lags = [numbers.tokens.lags[u] for u in (numbers.response[t] if method.ratio == "sequence" else [t])]
-            return max(1.0, math.fsum(lags) / len(lags)) ** one.power
+            growth = max(1.0, math.fsum(lags) / len(lags)) ** one.power
+            return clip.eps_low * growth, clip.eps_high * growth
+        case "bapo":
+            low, high = bapo_ends(one, numbers, threshold)
+            return 1 - low, high - 1
     raise AssertionError(f"no equation of {one.name}")
+
+
+def bapo_ends(one: Stabilizer, numbers: Numbers, steps: float | None) -> tuple[float, float]:
+    """The lower end is raised, then the upper one, until the share is reached; or so many steps."""
+
+    def goes_on() -> bool:
+        if steps is not None:
+            return taken < steps
+        terms = [(math.exp(numbers.d[t]), a) for t, a in numbers.advantages.items()]
+        good = math.fsum(min(r, high) * a for r, a in terms if a > 0)
+        bad = math.fsum(max(r, low) * -a for r, a in terms if a < 0)
+        return good < one.share * (good + bad)
+
+    low, high, taken = one.lower_start, one.upper_start, 0
+    while goes_on() and low < one.lower_max - 1e-9:
+        low, taken = min(low + one.step, one.lower_max), taken + 1
+    while goes_on() and high < one.upper_max - 1e-9:
+        high, taken = min(high + one.step, one.upper_max), taken + 1
+    return low, high
 
 
 # ------------------------------------------------------------------------------------------------ gates and weights

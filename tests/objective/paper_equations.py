@@ -88,7 +88,7 @@ def decide(method: Method, tokens: Tokens, q: float | None = None) -> dict[int, 
     tail = quantile(list(stale.values()), method.sat.alpha) if method.sat is not None and q is None else q
     decisions = {}
     for t in tokens.active:
-        low, high, gated = interval(method, numbers.d[t], stale[t], tail, newer.radius_scale(method, numbers, t))
+        low, high, gated = interval(method, numbers.d[t], stale[t], tail, newer.radii(method, numbers, t, q))
         factor = math.prod(one_factor(one, method, numbers, t, q) for one in (*method.gates, *method.weights))
         decision = decisions[t] = Decision(low, high, factor, gated, log_denominator[t])
         if method.replacement is not None:
@@ -99,9 +99,11 @@ def decide(method: Method, tokens: Tokens, q: float | None = None) -> dict[int, 
     return decisions
 
 
-def interval(method: Method, d: float, stale: float, q: float | None, scale: float) -> tuple[float, float, bool]:
-    """Ends of the clip interval (Eqs. kernel, gate, adaptive-eps), and whether SAT's gate is open. scale: a radius
-    policy's factor on the radii."""
+def interval(
+    method: Method, d: float, stale: float, q: float | None, base: tuple[float, float]
+) -> tuple[float, float, bool]:
+    """Ends of the clip interval (Eqs. kernel, gate, adaptive-eps), and whether SAT's gate is open. base: the radii that
+    SAT contracts."""
     region, sat = method.trust_region, method.sat
     if region is None:
         return -math.inf, math.inf, False
@@ -113,7 +115,7 @@ def interval(method: Method, d: float, stale: float, q: float | None, scale: flo
         if gated:
             c_low = 1 / (1 + ((stale if d < 0 else 0.0) / q) ** sat.exponent)
             c_high = 1 / (1 + ((stale if d > 0 else 0.0) / q) ** sat.exponent)
-    return 1 - region.eps_low * scale * c_low, 1 + region.eps_high * scale * c_high, gated
+    return 1 - base[0] * c_low, 1 + base[1] * c_high, gated
 
 
 def one_factor(one: object, method: Method, numbers: Numbers, t: int, q: float | None) -> float:

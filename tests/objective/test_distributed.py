@@ -47,6 +47,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gmpo": {"eps_low": 0.1, "eps_high": 0.1},
     "m2po": {"threshold": 0.01},
     "m2po-lag": {"threshold": 0.004},
+    "bapo": {"share": 0.53},
 }
 """Bounds that some of the random responses keep and some do not."""
 SPLIT_METHODS = [
@@ -71,7 +72,7 @@ SPLIT_METHODS = [
     "score-centering",
     "tv",
 ]
-STEP_METHODS = ["sat-grpo", "sat-gspo", "sat-grpo-lag-power", "m2po", "m2po-lag", "tv"]
+STEP_METHODS = ["sat-grpo", "sat-gspo", "sat-grpo-lag-power", "m2po", "m2po-lag", "grpo-bapo", "tv"]
 MEANS = (0.0, 1e-40, 0.011, 0.03, 0.3)
 SHARES = ("mis_geo", "opsm", "trm_max", "trm_mean", "veto", "flash", "m2po")
 """Prefixes of those whose metric `masked` has to be between 0 and 1, or the test would see nothing."""

@@ -44,6 +44,7 @@ MODULES = (
     # Beside them, in the order in which a method's name has them: a name that ends another stands before it.
     "clips.sat",
     "clips.lag_power",
+    "clips.bapo",
     "weights.tis",
     "weights.seq_tis",
     "weights.seq_mask_tis",

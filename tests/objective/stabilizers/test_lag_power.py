@@ -124,5 +124,5 @@ def test_without_a_clip_there_is_nothing_to_scale() -> None:
 def test_the_view_is_not_written_to() -> None:
     batch = make_batch([0.5] * 2, [0.4] * 2, [1.0] * 2, [2], lags=[3, 0])
     lags = batch.lags.clone()
-    LagPower().scale(view_of(LagPower(), batch))
+    LagPower().radii(0.2, 0.2, view_of(LagPower(), batch))
     assert torch.equal(batch.lags, lags)

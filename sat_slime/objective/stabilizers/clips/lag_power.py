@@ -45,8 +45,9 @@ class LagPower(RadiusPolicy):
     def needs(self) -> tuple[Need, ...]:
         return ("lags",)
 
-    def scale(self, batch: BatchView) -> torch.Tensor:
-        """max(1, lag)^power: of each token, so that each has the radius of its own age where lags differ within a
-        batch; a response has one ratio, so there the lag is its mean."""
+    def radii(self, low: float, high: float, batch: BatchView) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both times max(1, lag)^power: of each token, so that each has the radius of its own age where lags differ
+        within a batch; a response has one ratio, so there the lag is its mean."""
         lags = batch.sequence_mean(batch.lags) if batch.unit == "sequence" else batch.lags
-        return lags.clamp(min=1.0) ** self.power
+        growth = lags.clamp(min=1.0) ** self.power
+        return low * growth, high * growth
