@@ -1,5 +1,8 @@
-"""The command `sat-slime`: its list of commands, each of which has its options, its help and its work in a module of
-its own. That module is imported when the command is called, so that `sat-slime --help` answers at once."""
+"""The command `sat-slime`: its list of commands, each of which has its options and its help in a module of its own.
+
+That module is imported when the command is called, and what the command works with once its options are read, so that
+every `--help` answers at once.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +62,14 @@ COMMANDS = {
         "diagnose_command.diagnose",
         "Say what the mismatch of a run is made of; or what makes a run of slime collapse.",
     ),
-    "version": ("version_command.version", "Print the versions of this package and of the engines."),
+    "version": ("app.version", "Print the versions of this package and of the engines."),
 }
 """Each command in the order of the help: where its function or its group of commands is, and the first sentence of its
 help."""
 
 
 def import_command(name: str) -> Any:
-    """The command of this name, with its options."""
+    """Return the command of this name, with its options."""
     module, _, attribute = COMMANDS[name][0].partition(".")
     command = getattr(importlib.import_module(f"sat_slime.cli.{module}"), attribute)
     if not isinstance(command, typer.Typer):
@@ -116,16 +119,22 @@ app = typer.Typer(
 
 
 def whole_app() -> Any:
-    """The command with all of its commands imported, for what describes it."""
+    """Return the command with all of its commands imported, for pages that describe them."""
     group: Any = typer.main.get_command(app)
     group.commands = {name: import_command(name) for name in COMMANDS}
     return group
 
 
-def _print_versions(asked: bool) -> None:
-    if asked:
-        from sat_slime.cli.version_command import version
+def version() -> None:
+    """Print the versions of this package and of the engines."""
+    from sat_slime.cli.embedded_run.engine_packages import ENGINES, installed_version
 
+    for package in ("sat-slime", "torch", *(engine.package for engine in ENGINES)):
+        typer.echo(f"{package:16} {installed_version(package) or 'not installed'}")
+
+
+def _version_option(given: bool) -> None:
+    if given:
         version()
         raise typer.Exit
 
@@ -136,7 +145,7 @@ def _options(
         bool,
         typer.Option(
             "--version",
-            callback=_print_versions,
+            callback=_version_option,
             is_eager=True,
             help="Print the versions of this package and of the engines.",
         ),

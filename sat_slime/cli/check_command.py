@@ -1,21 +1,19 @@
-"""`sat-slime check`: whether a run's settings and this machine, or the cluster, are fit for it."""
+"""`sat-slime check` looks whether a run's settings and this machine, or the cluster, are fit for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sat_slime.cli.embedded_run.embedded_findings import embedded_findings
-from sat_slime.cli.run_plan import load_run
 from sat_slime.cli.terminal import BAD_INPUT, FAILED, OK, SLIME, OverridesAsInLaunch
-from sat_slime.config import ConfigError, EmbeddedConfig
-from sat_slime.config.finding import Finding, settings_findings
-from sat_slime.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from sat_slime.config.finding import Finding
 
 COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
@@ -46,7 +44,13 @@ def check(
 
 
 def findings_of(file: Path, overrides: Sequence[str], address: str | None = None) -> Iterator[Finding]:
-    """Every check of a run, one after another. address: that of a slime run's cluster."""
+    """Yield the finding of every check of a run. address: that of a slime run's cluster."""
+    from sat_slime.cli.embedded_run.embedded_findings import embedded_findings
+    from sat_slime.cli.run_plan import load_run
+    from sat_slime.config import ConfigError, EmbeddedConfig
+    from sat_slime.config.finding import settings_findings
+    from sat_slime.runs.folder import RunFolder
+
     folder = file if file.is_dir() and RunFolder(file).is_run() else None
     file = RunFolder(folder).config if folder else file
     try:

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli import prompt_sets
 from sat_slime.cli.terminal import FAILED, OK
 
 data = typer.Typer(no_args_is_help=True, help="Prompts with labels: prepare the paper's, check any.")
@@ -56,6 +55,8 @@ def data_prepare(
 
         sat-slime data prepare --out data/dapo --dapo zhuzilin/dapo-math-17k --dolci none
     """
+    from sat_slime.cli import prompt_sets
+
     given = {"dapo": dapo, "dolci": dolci, "aime24": aime24}
     written = prompt_sets.prepare(
         prompt_sets.Preparation(
@@ -100,7 +101,9 @@ def data_check(
 
         sat-slime data check mine.jsonl --tokenizer /data/Qwen3-4B-Base --max-tokens 2048
     """
-    asked = prompt_sets.Inspection(
+    from sat_slime.cli import prompt_sets
+
+    inspection = prompt_sets.Inspection(
         file=file,
         evaluation=evaluation,
         tokenizer=tokenizer,
@@ -110,6 +113,6 @@ def data_check(
         verifier=verifier,
         workers=workers,
     )
-    found = prompt_sets.check(asked)
+    found = prompt_sets.check(inspection)
     prompt_sets.show(found, show_all, as_json, Console(highlight=False, markup=False))
     raise typer.Exit(FAILED if found.faults else OK)

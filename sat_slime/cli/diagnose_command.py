@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sat_slime.config import ConfigError
-from sat_slime.runs.folder import RunFolder
+from sat_slime.cli.terminal import bad_input
 
 if TYPE_CHECKING:
     from sat_slime.report.diagnosis.page import Diagnosis
@@ -54,13 +53,15 @@ def diagnose(
 
         sat-slime diagnose job.log
     """
+    from sat_slime.runs.folder import RunFolder
+
     if len(paths) == 1 and RunFolder(paths[0]).is_run():
         from sat_slime.report.diagnosis.page import write_diagnosis
 
         if out is not None or reward_key is not None:
             option = "--out" if out is not None else "--reward-key"
             page = paths[0] / "diagnosis"
-            raise ConfigError([f"{option} is for trackers, logs and dumps; of a run folder the page is in {page}"])
+            bad_input([f"{option} is for trackers, logs and dumps; of a run folder the page is in {page}"])
         _show(write_diagnosis(paths[0]), Console())
     else:
         _check_up(paths, out or Path("diagnosis"), reward_key, Console())
@@ -70,48 +71,48 @@ def _check_up(paths: list[Path], out: Path, reward_key: str | None, console: Con
     from sat_slime.report.write import write_checkup
 
     with console.status("reading") as status:
-        told = write_checkup(paths, out, reward_key, lambda name: status.update(f"reading {name}"))
+        checkup = write_checkup(paths, out, reward_key, lambda name: status.update(f"reading {name}"))
 
     def say(text: str = "", style: str | None = None) -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    for line in told.skipped:
+    for line in checkup.skipped:
         say(f"warning: skipped {line}", "yellow")
-    for sentence in told.summary:
+    for sentence in checkup.summary:
         say(sentence)
     say()
-    say("What we see, and what to try" if told.symptoms else "None of the rules found anything unhealthy.", "bold")
-    for one in told.symptoms:
-        say(f"- {one.heading}: {one.seen}.")
-        say(f"  {one.advice}.", "dim")
-    for sheet in told.sheets:
+    say("What we see, and what to try" if checkup.symptoms else "None of the rules found anything unhealthy.", "bold")
+    for symptom in checkup.symptoms:
+        say(f"- {symptom.heading}: {symptom.seen}.")
+        say(f"  {symptom.advice}.", "dim")
+    for sheet in checkup.sheets:
         say()
         console.print(as_table(sheet))
     say()
     say("What this cannot tell, and what would", "bold")
-    for sentence in told.unknown:
+    for sentence in checkup.unknown:
         say(f"- {sentence}")
     say()
-    for line in told.next:
+    for line in checkup.next:
         say(f"next: {line}")
-    say(f"page: {told.page}")
+    say(f"page: {checkup.page}")
 
 
-def _show(found: Diagnosis, console: Console) -> None:
+def _show(diagnosis: Diagnosis, console: Console) -> None:
     """Print what the page says."""
-    for sentence in found.warnings:
+    for sentence in diagnosis.warnings:
         console.print(f"warning: {sentence}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-    for sentence in found.findings:
+    for sentence in diagnosis.findings:
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-    for sheet in found.sheets:
+    for sheet in diagnosis.sheets:
         console.print()
         console.print(as_table(sheet))
     console.print()
-    console.print(f"page: {found.page}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"page: {diagnosis.page}", markup=False, highlight=False, soft_wrap=True)
 
 
 def as_table(sheet: Sheet) -> Table:
-    """A sheet as a table for the terminal."""
+    """Return a sheet as a table for the terminal."""
     from sat_slime.report.page import Heading, Strong
 
     table = Table(title=sheet.heading, title_justify="left", title_style="bold", box=None, pad_edge=False)

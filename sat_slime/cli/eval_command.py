@@ -9,10 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sat_slime.cli.evaluation_run.evaluation_asking import EvaluationFailed, run_evaluation, show_result
-from sat_slime.cli.evaluation_run.evaluation_plan import Wish, plan_evaluation
 from sat_slime.cli.terminal import FAILED, bad_input, complain
-from sat_slime.prompts import PromptError
 
 
 def evaluate(
@@ -82,8 +79,12 @@ def evaluate(
 
         sat-slime eval /data/Qwen3-4B --data aime24.jsonl --samples 4 --tensor-parallel 2 --out eval/qwen3-4b
     """
+    from sat_slime.cli.evaluation_run.evaluation_asking import EvaluationFailed, run_evaluation, show_result
+    from sat_slime.cli.evaluation_run.evaluation_plan import EvaluationOptions, plan_evaluation
+    from sat_slime.prompts import PromptError
+
     console = Console()
-    wish = Wish(
+    options = EvaluationOptions(
         what=what,
         engine=engine,
         data=data,
@@ -106,15 +107,15 @@ def evaluate(
         server_args=tuple(server_arg or ()),
     )
     try:
-        task = plan_evaluation(wish)
-        result = run_evaluation(task, overwrite, console)
+        plan = plan_evaluation(options)
+        result = run_evaluation(plan, overwrite, console)
     except PromptError as error:
         bad_input([str(error)])
     except EvaluationFailed as error:
         complain(str(error).splitlines())
         raise typer.Exit(FAILED) from None
     show_result(result, console)
-    console.print(f"in {task.out}: eval.json, samples.jsonl", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"in {plan.out}: eval.json, samples.jsonl", markup=False, highlight=False, soft_wrap=True)
 
 
 def _numbers_of(text: str | None, option: str) -> list[int] | None:

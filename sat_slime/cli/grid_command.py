@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli.grid_run.grid_plan import describe, plan_grid
-from sat_slime.cli.grid_run.grid_start import run_grid
 from sat_slime.cli.terminal import SLIME, bad_input, finish, warn
 
 
@@ -59,6 +57,9 @@ def grid(
 
         sat-slime status grids/embedded --follow
     """
+    from sat_slime.cli.grid_run.grid_plan import describe, plan_grid
+    from sat_slime.cli.grid_run.grid_start import run_grid
+
     console = Console()
     plan = plan_grid(file, name, only or [], _seeds_of(seeds), overrides or [])
     for warning in plan.warnings:

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from sat_slime.config.starters import STARTERS, write_starter
-
 
 def init(
     name: Annotated[
@@ -29,9 +27,11 @@ def init(
     [bold]slurm[/] and [bold]kuberay[/] are for a file that is there: they start
     Ray on the nodes, launch the run, and resume it.
     """
+    from sat_slime.config.starters import STARTERS, write_starter
+
     if name is None:
-        for each, starter in STARTERS.items():
-            typer.echo(f"{each:11} {starter.meaning}")
+        for starter_name, starter in STARTERS.items():
+            typer.echo(f"{starter_name:11} {starter.meaning}")
         return
     first, *others = write_starter(name, out)
     typer.echo(f"{first}: {STARTERS[name].meaning}")

@@ -8,8 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, describe
-from sat_slime.cli.run_plan import plan_run
 from sat_slime.cli.terminal import SLIME, bad_input, finish, warn
 
 
@@ -110,6 +108,9 @@ def launch(
 
         sat-slime launch configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8 --detach
     """
+    from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, describe
+    from sat_slime.cli.run_plan import plan_run
+
     options = {
         "method": method,
         "method.base": base,

@@ -6,11 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sat_slime.cli.embedded_run.other_terminal import log_of
 from sat_slime.cli.terminal import INTERRUPTED, RunArgument
-from sat_slime.config import ConfigError, EmbeddedConfig, load_config
-from sat_slime.grid.state import GridFolder
-from sat_slime.runs.folder import RunFolder
 
 
 def logs(
@@ -24,6 +20,11 @@ def logs(
 
     sat-slime logs runs/my-run -f
     """
+    from sat_slime.cli.embedded_run.other_terminal import log_of
+    from sat_slime.config import ConfigError, EmbeddedConfig, load_config
+    from sat_slime.grid.state import GridFolder
+    from sat_slime.runs.folder import RunFolder
+
     if GridFolder(run).is_grid():
         cells = f"{run}/logs/CELL.txt, or sat-slime logs {run}/runs/CELL"
         raise ConfigError([f"{run} is a grid: the output of a cell is in {cells}"])

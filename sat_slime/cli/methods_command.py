@@ -7,8 +7,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli.method_tables import show_method, show_table
-
 
 def methods(
     name: Annotated[
@@ -23,6 +21,8 @@ def methods(
 
         sat-slime methods dppo-kl
     """
+    from sat_slime.cli.method_tables import show_method, show_table
+
     console = Console()
     if name is None:
         show_table(console)

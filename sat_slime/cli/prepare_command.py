@@ -1,4 +1,4 @@
-"""`sat-slime prepare`: what is made before a run."""
+"""`sat-slime prepare` makes what a run starts from: engines, weights, slime, its model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sat_slime.cli.embedded_run.engine_install import install_engines
-from sat_slime.cli.slime_run.checkouts import MEGATRON_URL, SLIME_URL, checkouts, prepare_checkouts
-from sat_slime.cli.slime_run.laptop import LAPTOP, make_laptop
-from sat_slime.cli.slime_run.slime_plan import by_flag
 from sat_slime.cli.terminal import FAILED, OK, OverridesAsInLaunch, complain, refuse_failures
-from sat_slime.config import ConfigError, SlimeConfig, load_config
-from sat_slime.plugin.launch.conversion import conversion_findings, convert, plan_conversion
 
 prepare = typer.Typer(no_args_is_help=True, help="Make what a run starts from: engines, weights, slime, its model.")
 
@@ -35,6 +29,8 @@ def prepare_engines(
     torch stays as it is. SGLang goes in without its own list of dependencies,
     which asks for a CUDA build of torch.
     """
+    from sat_slime.cli.embedded_run.engine_packages import install_engines
+
     code = install_engines(dry_run, typer.echo)
     raise typer.Exit(FAILED if code else OK)
 
@@ -71,6 +67,10 @@ def prepare_model(
 
 def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[str], gpus: int, dry_run: bool) -> int:
     """Convert a model's weights, and return the exit code of slime's tool. Raises ConfigError."""
+    from sat_slime.cli.slime_run.slime_plan import by_flag
+    from sat_slime.config import ConfigError, SlimeConfig, load_config
+    from sat_slime.plugin.launch.conversion import conversion_findings, convert, plan_conversion
+
     config = load_config(file, overrides, settings)
     if not isinstance(config, SlimeConfig):
         raise ConfigError([f"{file}: runtime is {config.runtime}: only models of slime runs are converted"])
@@ -108,6 +108,8 @@ def prepare_laptop(
 
         sat-slime prepare laptop --out data/laptop
     """
+    from sat_slime.cli.slime_run.laptop import LAPTOP, make_laptop
+
     folder = out or LAPTOP
     make_laptop(folder.absolute(), overwrite)
     typer.echo(f"{folder} is ready")
@@ -131,12 +133,14 @@ def prepare_slime(
 
         sat-slime prepare slime --out checkouts
     """
+    from sat_slime.cli.slime_run.checkouts import MEGATRON_URL, SLIME_URL, checkouts, prepare_checkouts
+
     slime, megatron = checkouts(out.absolute(), slime_url or SLIME_URL, megatron_url or MEGATRON_URL)
     code = prepare_checkouts((slime, megatron), dry_run, typer.echo)
     if code:
         complain(["the last command failed, see above: the same sat-slime prepare slime goes on from there"])
     elif not dry_run:
-        places = {"slime_dir": slime.folder, "megatron_dir": megatron.folder}
-        sets = " ".join(f"--set {shlex.quote(f'cluster.{key}={folder}')}" for key, folder in places.items())
+        folders = {"slime_dir": slime.folder, "megatron_dir": megatron.folder}
+        sets = " ".join(f"--set {shlex.quote(f'cluster.{key}={folder}')}" for key, folder in folders.items())
         typer.echo(f"slime is ready: sat-slime launch configs/slime/laptop.yaml {sets}")
     raise typer.Exit(FAILED if code else OK)

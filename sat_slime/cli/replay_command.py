@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sat_slime.cli.terminal import FAILED, OK
-from sat_slime.config import ConfigError
+from sat_slime.cli.terminal import FAILED, OK, bad_input
 
 if TYPE_CHECKING:
     from sat_slime.report.dumps.step_batch import Layout
@@ -82,19 +81,15 @@ def replay(
     from sat_slime.report.replay.page import check_out, write_page
     from sat_slime.report.replay.selection import choose, names_several
 
+    if microbatch_tokens is not None and microbatch_responses is not None:
+        bad_input(["--microbatch-tokens and --microbatch-responses both say what a micro-batch is: give one"])
     layout, console = Layout(microbatch_tokens, microbatch_responses), Console(soft_wrap=True)
-    _check_layout(layout)
     candidates = choose(methods, overrides or [])
     check_out(out)
     result = _replayed(paths, candidates, layout, token_mean, threads, console, names_several(methods))
     page = write_page(result, out, ["sat-slime", *sys.argv[1:]])
     _show(result, page, console)
     raise typer.Exit(FAILED if result.skipped else OK)
-
-
-def _check_layout(layout: Layout) -> None:
-    if layout.tokens is not None and layout.responses is not None:
-        raise ConfigError(["--microbatch-tokens and --microbatch-responses both say what a micro-batch is: give one"])
 
 
 def _replayed(
@@ -106,7 +101,7 @@ def _replayed(
     console: Console,
     every_dump: bool,
 ) -> Replay:
-    """What each method does to the dumps. Raises ConfigError or RunFolderError where nothing can be read."""
+    """Replay every method on the dumps. Raises ConfigError or RunFolderError where nothing can be read."""
     from sat_slime.report.replay.replay import replay
 
     with console.status("reading dumps") as status:
@@ -157,6 +152,6 @@ def _lines(result: Replay) -> list[str]:
         f"{len(result.candidates)} formulas in {result.seconds:.1f} s ({rate:,.0f} tokens/s)"
     ]
     lines += [passed_over(result)] if result.passed_over else []
-    lines += [f"not replayed: {one.label}: {one.reason}" for one in result.left_out]
-    lines += [f"skipped: {one.path}: {one.reason}" for one in result.skipped]
+    lines += [f"not replayed: {left_out.label}: {left_out.reason}" for left_out in result.left_out]
+    lines += [f"skipped: {dump.path}: {dump.reason}" for dump in result.skipped]
     return lines

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from sat_slime.cli.terminal import warn
-from sat_slime.runs.row_faults import faults_of
 
 
 def report(
@@ -41,6 +40,7 @@ def report(
         sat-slime report runs/gspo-lag8-seed* runs/sat-gspo-lag8-seed* --out comparison
     """
     from sat_slime.report.write import write_reports
+    from sat_slime.runs.row_faults import faults_of
 
     for written in write_reports(paths, out, figure or []):
         typer.echo(written)

@@ -24,7 +24,7 @@ def serve(
     from sat_slime.report.serve.page_server import Server
 
     if not folder.is_dir():
-        bad_input([f"{folder} is no folder"])
+        bad_input([f"{folder} is not a folder"])
     try:
         server = Server(folder, port)
     except OSError as error:

@@ -8,11 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli.embedded_run.other_terminal import stop_run
 from sat_slime.cli.terminal import finish
-from sat_slime.config import EmbeddedConfig, load_config
-from sat_slime.grid.state import GridFolder
-from sat_slime.runs.folder import RunFolder
 
 
 def stop(
@@ -32,6 +28,11 @@ def stop(
     once: what came after the newest checkpoint is lost. Nothing else is
     touched, and [bold]launch RUN --resume[/] or [bold]grid[/] goes on.
     """
+    from sat_slime.cli.embedded_run.other_terminal import stop_run
+    from sat_slime.config import EmbeddedConfig, load_config
+    from sat_slime.grid.state import GridFolder
+    from sat_slime.runs.folder import RunFolder
+
     console = Console()
     if GridFolder(run).is_grid():
         ending = stop_run(run, GridFolder(run).holder(), now, console)

@@ -47,19 +47,17 @@ class Ending:
 def without_traceback() -> Iterator[None]:
     """Faults of the input end the command with a line each, Ctrl-C with one."""
     try:
+        yield
+    except typer.Exit:
+        raise
+    except (ValueError, RuntimeError) as error:
         from sat_slime.config import ConfigError
+        from sat_slime.plugin.launch.ray_jobs import JobError
         from sat_slime.runs.folder import RunFolderError
 
-        try:
-            yield
-        except (ConfigError, RunFolderError) as error:
-            bad_input(str(error).splitlines())
-        except RuntimeError as error:
-            from sat_slime.plugin.launch.ray_jobs import JobError
-
-            if not isinstance(error, JobError):
-                raise
-            bad_input([str(error)])
+        if not isinstance(error, (ConfigError, RunFolderError, JobError)):
+            raise
+        bad_input([str(error)] if isinstance(error, JobError) else str(error).splitlines())
     except KeyboardInterrupt:
         complain(["interrupted"])
         raise typer.Exit(INTERRUPTED) from None

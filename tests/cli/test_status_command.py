@@ -4,6 +4,7 @@ import signal
 from command_line import TINY, sat_slime_command
 
 from sat_slime.cli import status_command
+from sat_slime.cli.embedded_run import other_terminal
 
 
 def test_status_tells_how_a_run_is(runtime, tmp_path):
@@ -40,7 +41,7 @@ def test_a_view_that_is_killed_gives_the_terminal_back(runtime, tmp_path, monkey
         yield from _until_any_end(shown)
 
     monkeypatch.setattr(status_command, "keys_unseen", unseen)
-    monkeypatch.setattr(status_command, "watch", lambda *_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(other_terminal, "watch", lambda *_: signal.raise_signal(signal.SIGTERM))
     before = signal.signal(signal.SIGTERM, lambda *_: shown.append("would have died"))
     try:
         assert sat_slime_command("status", "runs/tiny", "--follow").exit_code == 130

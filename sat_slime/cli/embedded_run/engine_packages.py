@@ -1,12 +1,25 @@
-"""The packages that the embedded runtime stands on: whether they are installed, and how to install them."""
+"""The packages that the embedded runtime stands on: whether they are installed, and `sat-slime prepare engines`, which
+installs them beside this package as scripts/setup.sh does in a checkout."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sat_slime.config import EmbeddedConfig
+if TYPE_CHECKING:
+    from sat_slime.config import EmbeddedConfig
+
+REQUIREMENTS = Path(__file__).parents[2] / "requirements"
+"""The folder of what SGLang needs on a CPU, and of the versions that were tested; they come with the package."""
+EXTRA = "embedded"
 
 INSTALL_ENGINES = "run sat-slime prepare engines, or in a checkout scripts/setup.sh"
 
@@ -36,17 +49,17 @@ ENGINES = (
 
 
 def missing_engines() -> list[str]:
-    """Packages of the embedded runtime that are not installed."""
+    """Return the packages of the embedded runtime that are not installed."""
     return [engine.package for engine in ENGINES if not is_installed(engine)]
 
 
 def is_installed(engine: Engine) -> bool:
-    """Whether the package is there; its import may fail all the same."""
+    """Return whether the package is there; its import may fail all the same."""
     return importlib.util.find_spec(engine.module.partition(".")[0]) is not None
 
 
 def installed_version(package: str) -> str | None:
-    """The version of an installed distribution."""
+    """Return the version of an installed distribution; None where it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -54,10 +67,77 @@ def installed_version(package: str) -> str | None:
 
 
 def verifier_error(config: EmbeddedConfig) -> str | None:
-    """Why the configured verifier cannot be used, or None."""
+    """Return why the configured verifier cannot be used, or None."""
     if config.verifier.mode == "exact" or importlib.util.find_spec("math_verify") is not None:
         return None
     return (
         f"verifier.mode is {config.verifier.mode}, but math-verify is not installed: pip install 'sat-slime[reward]', "
         "or set verifier.mode to exact"
     )
+
+
+# ------------------------------------------------------------------------------------------------------ installation
+
+
+def pip_install(*arguments: str) -> list[str]:
+    """Return a call of this Python's pip."""
+    return [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+
+
+def refuse_without_pip() -> None:
+    """Raise ConfigError where this Python has no pip."""
+    from sat_slime.config import ConfigError
+
+    if importlib.util.find_spec("pip") is None:
+        raise ConfigError(
+            [
+                f"{sys.executable} has no pip: install it (python -m ensurepip, or uv pip install pip), or run what "
+                "--dry-run prints with your own installer"
+            ]
+        )
+
+
+def install_commands(constraints: Path) -> Iterator[list[str]]:
+    """Yield the calls of pip, in their order.
+
+    SGLang goes in without its own list of dependencies, which asks for a CUDA build of torch.
+    """
+    pip = pip_install("--constraint", str(constraints))
+    yield [*pip, "--requirement", str(REQUIREMENTS / "embedded.txt")]
+    yield [*pip, "--no-deps", "sglang"]
+    yield [*pip, *_of_the_extra()]
+
+
+def _of_the_extra() -> list[str]:
+    """Return the package's own requirements for the embedded runtime."""
+    marker = f'extra == "{EXTRA}"'
+    requirements = [line.partition(";") for line in importlib.metadata.requires("sat-slime") or []]
+    return [package.strip() for package, _, condition in requirements if marker in condition.replace("'", '"')]
+
+
+def tested_versions(torch: str) -> str:
+    """Return the tested versions, with the installed one of torch, which may be a build for this machine."""
+    lines = (REQUIREMENTS / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    kept = [f"torch=={torch}" if line.startswith("torch==") else line for line in lines]
+    return "\n".join(kept) + "\n"
+
+
+def install_engines(dry_run: bool, tell: Callable[[str], None]) -> int:
+    """Install the engines, or tell the commands; returns the exit code of pip.
+
+    Raises:
+        ConfigError: this Python has no pip.
+    """
+    torch = importlib.metadata.version("torch").partition("+")[0]
+    with tempfile.TemporaryDirectory() as folder:
+        constraints = REQUIREMENTS / "constraints.txt" if dry_run else Path(folder) / "constraints.txt"
+        if not dry_run:
+            refuse_without_pip()
+            constraints.write_text(tested_versions(torch), encoding="utf-8")
+        for command in install_commands(constraints):
+            tell(shlex.join(command))
+            if not dry_run and (code := subprocess.run(command).returncode):
+                return code
+    if not dry_run:
+        tell("the engines are installed; sat-slime check FILE looks at a run's settings and this machine")
+    return 0

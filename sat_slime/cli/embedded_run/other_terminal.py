@@ -1,4 +1,4 @@
-"""An embedded run from another terminal than its own: its log, its view, its end."""
+"""An embedded run from another terminal than its own: its status, its log, its view, its end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from typing import Any
 
 from rich.console import Console
 
-from sat_slime.cli.run_words import optimizer_steps, title
+from sat_slime.cli.run_words import optimizer_steps, status_lines, title
 from sat_slime.cli.terminal import Ending, short
 from sat_slime.config import EmbeddedConfig
+from sat_slime.embedded.checkpoint import newest
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.live_view import make_view
+from sat_slime.runs.rows import read_rows
 
 LOOK_S = 0.2
 """Seconds between looks at a run that goes on."""
@@ -37,7 +39,7 @@ class Tail:
         self._path, self._read = path, 0
 
     def new_lines(self) -> Iterator[str]:
-        """Lines since the last call; all of them again where the file was replaced by a shorter one."""
+        """Yield the lines since the last call; all of them again where the file was replaced by a shorter one."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -51,7 +53,7 @@ class Tail:
                 yield line.decode(errors="replace").rstrip("\n")
 
     def new_rows(self) -> Iterator[dict[str, Any]]:
-        """The same as objects; what is none is left out."""
+        """Yield the same as objects; a line that is none is left out."""
         for line in self.new_lines():
             with contextlib.suppress(ValueError):
                 row = json.loads(line)
@@ -60,7 +62,7 @@ class Tail:
 
 
 def log_of(folder: RunFolder, follow: bool, count: int | None) -> Iterator[str]:
-    """Lines of a run's log: the last `count` or all, and with `follow` those that come until it ends."""
+    """Yield lines of a run's log: the last `count` or all, and with `follow` those that come until it ends."""
     tail = Tail(folder.log)
     there = tail.new_lines()
     yield from there if count is None else deque(there, count)
@@ -70,7 +72,7 @@ def log_of(folder: RunFolder, follow: bool, count: int | None) -> Iterator[str]:
 
 
 def watch(folder: RunFolder, config: EmbeddedConfig, console: Console) -> None:
-    """The view of a run, until it ends or Ctrl-C: live on a terminal, else a line per step."""
+    """Show the view of a run until it ends or Ctrl-C: live on a terminal, else a line per step."""
     seconds = 0.0
     steps, evals, log = Tail(folder.metrics), Tail(folder.eval), Tail(folder.log)
     with make_view(title(folder.path.name, config), optimizer_steps(config), console, clock=lambda: seconds) as view:
@@ -82,11 +84,24 @@ def watch(folder: RunFolder, config: EmbeddedConfig, console: Console) -> None:
                 seconds += row.get("time/step") or 0.0
                 view.step(row)
             for line in log.new_lines():
-                if (told := _LINE.fullmatch(line)) and told["level"] != "DEBUG":
-                    view.message(told["text"], told["level"].lower())
+                if (match := _LINE.fullmatch(line)) and match["level"] != "DEBUG":
+                    view.message(match["text"], match["level"].lower())
             if not goes_on:
                 return
             time.sleep(LOOK_S)
+
+
+def embedded_status(folder: RunFolder, config: EmbeddedConfig) -> list[str]:
+    """Return what the folder of an embedded run tells, a line each."""
+    noted, saved, rows = folder.state(), newest(folder.checkpoints), read_rows(folder.metrics)
+    status = noted.get("status")
+    state = f"running (process {noted.get('pid')})" if status == "running" else status or "not started"
+    lines = status_lines(config, state, noted, rows[-1] if rows else {}, saved.name if saved else None)
+    if noted.get("error"):
+        lines.append(f"error       {noted['error']}")
+    if status not in ("running", "finished"):
+        lines.append(f"go on with  sat-slime launch {short(folder.path)} --resume")
+    return lines
 
 
 def stop_run(path: Path, holder: int | None, at_once: bool, console: Console) -> Ending:

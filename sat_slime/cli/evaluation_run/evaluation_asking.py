@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from sat_slime.cli.evaluation_run.evaluation_plan import Task
+from sat_slime.cli.evaluation_run.evaluation_plan import EvaluationPlan
 from sat_slime.cli.terminal import sigterm_as_ctrl_c
 from sat_slime.config import ConfigError
 from sat_slime.config.disk import disk_is_full
@@ -38,18 +38,18 @@ class EvaluationFailed(RuntimeError):
     """The evaluation began and could not go on. The answers that are there are kept."""
 
 
-def run_evaluation(task: Task, overwrite: bool, console: Console) -> dict[str, Any]:
+def run_evaluation(plan: EvaluationPlan, overwrite: bool, console: Console) -> dict[str, Any]:
     """Ask for the samples that are missing, and return what eval.json holds. Raises EvaluationFailed or ConfigError."""
-    with writable(task.out):
-        task.out.mkdir(parents=True, exist_ok=True)
+    with writable(plan.out):
+        plan.out.mkdir(parents=True, exist_ok=True)
     if overwrite:
         for name in ("samples.jsonl", "settings.json", "eval.json"):
-            (task.out / name).unlink(missing_ok=True)
+            (plan.out / name).unlink(missing_ok=True)
     try:
         with sigterm_as_ctrl_c():
-            asyncio.run(_collect(task, console))
-            result = _result(task)
-            write_atomically(task.out / "eval.json", json.dumps(result, indent=1) + "\n")
+            asyncio.run(_collect(plan, console))
+            result = _result(plan)
+            write_atomically(plan.out / "eval.json", json.dumps(result, indent=1) + "\n")
     except OSError as error:
         if not disk_is_full(error):
             raise
@@ -57,50 +57,50 @@ def run_evaluation(task: Task, overwrite: bool, console: Console) -> dict[str, A
     return result
 
 
-async def _collect(task: Task, console: Console) -> None:
+async def _collect(plan: EvaluationPlan, console: Console) -> None:
     async with AsyncExitStack() as stack:
-        wanted = by_problem(task.questions, task.samples * task.scores.repeats)
-        kept = {(row["problem"], row["sample"]) for row in read_rows(task.out / "samples.jsonl")}
+        wanted = by_problem(plan.questions, plan.samples * plan.scores.repeats)
+        kept = {(row["problem"], row["sample"]) for row in read_rows(plan.out / "samples.jsonl")}
         missing = [(question, sample) for question, sample in wanted if (question.id, sample) not in kept]
         if kept:
-            _check_settings(task)
+            _check_settings(plan)
         if not missing:
             console.print(
                 f"all {len(wanted)} samples are there already: nothing is asked", highlight=False, soft_wrap=True
             )
-            task.settings.update(_saved_settings(task))
+            plan.settings.update(_saved_settings(plan))
             return
         try:
-            engine = await task.open_engine(stack, task)
+            engine = await plan.open_engine(stack, plan)
             if kept:
-                _check_settings(task)
-            write_atomically(task.out / "settings.json", json.dumps(task.settings, indent=1) + "\n")
-            grade = task.open_grade(stack)
+                _check_settings(plan)
+            write_atomically(plan.out / "settings.json", json.dumps(plan.settings, indent=1) + "\n")
+            grade = plan.open_grade(stack)
             with _progress(console, len(wanted), len(wanted) - len(missing)) as advance:
                 async for sampled in ask(engine, missing, grade):
-                    append_row(task.out / "samples.jsonl", _row(sampled))
+                    append_row(plan.out / "samples.jsonl", _row(sampled))
                     advance(sampled)
         except (ServerLost, ServerRefused) as error:
             raise EvaluationFailed(
-                f"{error}; finished samples are kept in {task.out}: give the command again"
+                f"{error}; finished samples are kept in {plan.out}: give the command again"
             ) from error
         except RuntimeError as error:
             raise EvaluationFailed(str(error)) from error
 
 
-def _saved_settings(task: Task) -> dict[str, Any]:
-    path = task.out / "settings.json"
+def _saved_settings(plan: EvaluationPlan) -> dict[str, Any]:
+    path = plan.out / "settings.json"
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def _check_settings(task: Task) -> None:
-    """All samples in a folder are drawn alike, from one model. Raises ConfigError where these would not be."""
-    saved = _saved_settings(task)
-    compared = {key: value for key, value in task.settings.items() if key not in _NOT_COMPARED}
+def _check_settings(plan: EvaluationPlan) -> None:
+    """Raise ConfigError unless the samples that are missing are drawn as those in the folder are, from one model."""
+    saved = _saved_settings(plan)
+    compared = {key: value for key, value in plan.settings.items() if key not in _NOT_COMPARED}
     changed = [f"{key} ({saved.get(key)!r} -> {value!r})" for key, value in compared.items() if saved.get(key) != value]
     if changed:
-        told = f"{task.out} holds samples of another evaluation: {', '.join(changed)}"
-        raise ConfigError([f"{told}; choose another --out, or delete them with --overwrite"])
+        difference = f"{plan.out} holds samples of another evaluation: {', '.join(changed)}"
+        raise ConfigError([f"{difference}; choose another --out, or delete them with --overwrite"])
 
 
 def _row(sampled: Sampled) -> dict[str, Any]:
@@ -127,13 +127,13 @@ def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[Sam
         console.print(f"{done} of {total} samples are there already", highlight=False, soft_wrap=True)
     if console.is_terminal:
         columns = (TextColumn("samples"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        with Progress(*columns, TextColumn("{task.fields[told]}"), console=console) as bar:
-            line = bar.add_task("", total=total, completed=done, told="")
+        with Progress(*columns, TextColumn("{task.fields[right]}"), console=console) as bar:
+            line = bar.add_task("", total=total, completed=done, right="")
 
             def advance(sampled: Sampled) -> None:
                 nonlocal right, answered
                 right, answered = right + int(sampled.verdict.reward > 0), answered + 1
-                bar.update(line, advance=1, told=f"{right / answered:.1%} right")
+                bar.update(line, advance=1, right=f"{right / answered:.1%} right")
 
             yield advance
         return
@@ -153,13 +153,13 @@ def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[Sam
 # ---------------------------------------------------------------------------------------------------- the result
 
 
-def _result(task: Task) -> dict[str, Any]:
-    count = task.samples * task.scores.repeats
-    rows = {(row["problem"], row["sample"]): row for row in read_rows(task.out / "samples.jsonl")}
-    chosen = [rows[question.id, sample] for question in task.questions for sample in range(count)]
+def _result(plan: EvaluationPlan) -> dict[str, Any]:
+    count = plan.samples * plan.scores.repeats
+    rows = {(row["problem"], row["sample"]): row for row in read_rows(plan.out / "samples.jsonl")}
+    chosen = [rows[question.id, sample] for question in plan.questions for sample in range(count)]
 
     def column(key: str) -> np.ndarray:
-        return np.array([row[key] for row in chosen]).reshape(len(task.questions), count)
+        return np.array([row[key] for row in chosen]).reshape(len(plan.questions), count)
 
     graded = Graded(
         column("reward").astype(float), column("tokens"), column("truncated"), [r["reason"] for r in chosen]
@@ -167,21 +167,23 @@ def _result(task: Task) -> dict[str, Any]:
     versions = {row["weights"] for row in chosen}
     numbers = [int(row["weights"]) if str(row["weights"]).isdigit() else None for row in chosen]
     table = [
-        {"problem": question.id, "label": question.label, **row, "wrong": _commonest_wrong(task, question, rows, count)}
-        for question, row in zip(task.questions, problem_table(graded), strict=True)
+        {"problem": question.id, "label": question.label, **row, "wrong": _commonest_wrong(plan, question, rows, count)}
+        for question, row in zip(plan.questions, problem_table(graded), strict=True)
     ]
     return {
-        "settings": task.settings,
-        "step": task.step,
+        "settings": plan.settings,
+        "step": plan.step,
         "weights_step": measured_weights(numbers),
         "weight_versions": sorted(str(version) for version in versions if version is not None),
-        **summary(graded, task.scores.sizes(task.samples), task.scores.repeats),
+        **summary(graded, plan.scores.sizes(plan.samples), plan.scores.repeats),
         "problems": table,
     }
 
 
-def _commonest_wrong(task: Task, question: Question, rows: dict[tuple[str, int], Any], count: int) -> str | None:
-    """The wrong answer that was given most often."""
+def _commonest_wrong(
+    plan: EvaluationPlan, question: Question, rows: dict[tuple[str, int], Any], count: int
+) -> str | None:
+    """Return the wrong answer that was given most often; None where no answer is wrong."""
     wrong = [row["extracted"] for row in (rows[question.id, i] for i in range(count)) if not row["reward"]]
     given = [answer for answer in wrong if answer]
     return max(given, key=given.count) if given else None
@@ -217,31 +219,31 @@ def show_result(result: dict[str, Any], console: Console) -> None:
 
 
 def _shown(text: str) -> str:
-    """A text of others without what a terminal or the table would take for commands, cut to its column."""
+    """Return a text of others without what a terminal or the table would take for commands, cut to its column."""
     cut = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
     return escape("".join(character if character.isprintable() else "·" for character in cut))
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The numbers in words."""
-    told = [
+    """Return the numbers in words, a line each."""
+    words = [
         f"accuracy {result['accuracy']:.4f}: {result['n_problems']} problems, {result['n_samples']} samples",
         f"  95 % for these problems       {_interval(result, 'accuracy', '_samples')}",
         f"  95 % for all of their kind    {_interval(result, 'accuracy')}",
     ]
     if runs := result.get("accuracy_by_run"):
-        told.append("  each repeat                   " + ", ".join(f"{value:.4f}" for value in runs))
+        words.append("  each repeat                   " + ", ".join(f"{value:.4f}" for value in runs))
     sizes = sorted({int(key[5:]) for key in result if key.startswith("pass@") and key[5:].isdigit()})
     for k in sizes:
         spread = f" ± {result[f'avg@{k}/se']:.4f} (one evaluation of {k})" if f"avg@{k}/se" in result else ""
-        told.append(f"avg@{k} {result[f'avg@{k}']:.4f}{spread}, pass@{k} {result[f'pass@{k}']:.4f}")
-    told.append(f"{result['length_mean']:.0f} tokens a response, {result['truncated']:.1%} cut at the longest")
+        words.append(f"avg@{k} {result[f'avg@{k}']:.4f}{spread}, pass@{k} {result[f'pass@{k}']:.4f}")
+    words.append(f"{result['length_mean']:.0f} tokens a response, {result['truncated']:.1%} cut at the longest")
     weights = result["weights_step"]
-    versions = ", ".join(result["weight_versions"]) or "not told"
-    told.append(f"weights: version {versions}" if weights is None else f"weights of optimizer step {weights}")
+    versions = ", ".join(result["weight_versions"]) or "unknown"
+    words.append(f"weights: version {versions}" if weights is None else f"weights of optimizer step {weights}")
     if len(result["weight_versions"]) > 1:
-        told.append("warning: the weights changed while they were evaluated, so these numbers are of no one model")
-    return told
+        words.append("warning: the weights changed while they were evaluated, so these numbers are of no one model")
+    return words
 
 
 def _interval(result: dict[str, Any], name: str, suffix: str = "") -> str:

@@ -33,8 +33,8 @@ from sat_slime.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the command line asks for."""
+class EvaluationOptions:
+    """The options of `sat-slime eval`."""
 
     what: Path | None = None
     """A run, one of its checkpoints, or a model's folder."""
@@ -62,7 +62,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Task:
+class EvaluationPlan:
     """An evaluation that can start."""
 
     questions: list[Question]
@@ -72,40 +72,41 @@ class Task:
     settings: dict[str, Any]
     """eval.json tells them, and they are compared with those of samples that are there already."""
     out: Path
-    open_engine: Callable[[AsyncExitStack, Task], Any]
+    open_engine: Callable[[AsyncExitStack, EvaluationPlan], Any]
     """A coroutine that starts the engine; the engine ends with the stack."""
     open_grade: Callable[[AsyncExitStack], Grade]
     step: int | None = None
-    """Optimizer updates after which a run would have made this evaluation."""
+    """Optimizer updates after which a run would have made this evaluation; None where it is of no run."""
 
 
-def plan_evaluation(wish: Wish) -> Task:
-    """The evaluation that is asked for, checked. Raises ConfigError, RunFolderError or PromptError, with a line for
-    what is missing or does not fit."""
-    if (wish.what is None) == (wish.engine is None):
+def plan_evaluation(options: EvaluationOptions) -> EvaluationPlan:
+    """Return the evaluation that the options ask for, checked. Raises ConfigError, RunFolderError or PromptError, with
+    a line for what is missing or does not fit."""
+    if (options.what is None) == (options.engine is None):
         raise ConfigError(["give a run, a model's folder, or --engine URL: one of them"])
-    if wish.what is not None and _run_of(wish.what) is not None:
-        return _plan_run(wish, *_run_of(wish.what))  # type: ignore[misc]
-    if wish.what is not None and not (wish.what / "config.json").is_file():
-        if not wish.what.exists():
-            raise ConfigError([f"there is no {wish.what}: name a run, one of its checkpoints, or a model's folder"])
+    if options.what is not None and _run_of(options.what) is not None:
+        return _plan_run(options, *_run_of(options.what))  # type: ignore[misc]
+    if options.what is not None and not (options.what / "config.json").is_file():
+        if not options.what.exists():
+            raise ConfigError([f"there is no {options.what}: name a run, one of its checkpoints, or a model's folder"])
         raise ConfigError(
-            [f"{wish.what} is neither a run, which has a config.yaml, nor a model's folder, which has a config.json"]
+            [f"{options.what} is neither a run, which has a config.yaml, nor a model's folder, which has a config.json"]
         )
-    if wish.data is None:
+    if options.data is None:
         raise ConfigError(["--data is not given: name a .jsonl file of problems, such as aime24.jsonl"])
     for package, extra in (("math-verify", "reward"), ("httpx", "slime")):
         if installed_version(package) is None:
             raise ConfigError(
                 [f"{package} is not installed, which an evaluation needs: pip install 'sat-slime[{extra}]'"]
             )
-    if wish.what is not None:
+    if options.what is not None:
         _check_sglang()
-    return _plan_data(wish)
+    return _plan_data(options)
 
 
 def _run_of(what: Path) -> tuple[Path, Path | None] | None:
-    """The run folder, and which of its checkpoints, or initial, where one is named."""
+    """Return the run folder that a path means, and its checkpoint, or `initial`, where the path names one; else
+    None."""
     if RunFolder(what).config.is_file() and not (what / "config.json").is_file():
         return what, None
     parents = list(what.resolve().parents)
@@ -124,45 +125,45 @@ def _check_sglang() -> None:
 # ---------------------------------------------------------------------------------------------- problems of a file
 
 
-def _plan_data(wish: Wish) -> Task:
-    assert wish.data is not None
-    if wish.mode not in MODES:
-        raise ConfigError([f"--verifier is {wish.mode}: it is one of {', '.join(MODES)}"])
-    questions = read_questions(wish.data, wish.template, wish.raw)
-    samples = wish.samples or 1
-    scores = _scores(wish, samples)
+def _plan_data(options: EvaluationOptions) -> EvaluationPlan:
+    assert options.data is not None
+    if options.mode not in MODES:
+        raise ConfigError([f"--verifier is {options.mode}: it is one of {', '.join(MODES)}"])
+    questions = read_questions(options.data, options.template, options.raw)
+    samples = options.samples or 1
+    scores = _scores(options, samples)
     sampling = Sampling(
-        max_tokens=wish.max_tokens or 8192,
-        temperature=1.0 if wish.temperature is None else wish.temperature,
-        top_p=wish.top_p,
-        seed=wish.seed,
-        chat_args=wish.chat_args,
+        max_tokens=options.max_tokens or 8192,
+        temperature=1.0 if options.temperature is None else options.temperature,
+        top_p=options.top_p,
+        seed=options.seed,
+        chat_args=options.chat_args,
     )
     settings = {
-        "data": str(wish.data),
-        "data_sha256": hashlib.sha256(wish.data.read_bytes()).hexdigest(),
-        "engine": wish.engine or str(wish.what),
+        "data": str(options.data),
+        "data_sha256": hashlib.sha256(options.data.read_bytes()).hexdigest(),
+        "engine": options.engine or str(options.what),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
         "seed": sampling.seed,
-        "verifier": wish.mode,
-        "template": "none: raw text" if wish.raw else wish.template,
-        "chat_args": wish.chat_args,
+        "verifier": options.mode,
+        "template": "none: raw text" if options.raw else options.template,
+        "chat_args": options.chat_args,
         "samples_per_problem": samples,
         "repeats": scores.repeats,
         "k": scores.sizes(samples),
     }
 
-    async def open_engine(stack: AsyncExitStack, task: Task) -> Engine:
-        if wish.engine:
-            asked = CompletionsEngine(wish.engine, sampling, wish.concurrency, wish.timeout_s)
+    async def open_engine(stack: AsyncExitStack, plan: EvaluationPlan) -> Engine:
+        if options.engine:
+            completions = CompletionsEngine(options.engine, sampling, options.concurrency, options.timeout_s)
         else:
-            server = await _serve(stack, wish, task.out)
+            server = await _serve(stack, options, plan.out)
             where, remark = server.client.socket, partial(_end_of, server)
-            asked = CompletionsEngine(LOCAL_URL, sampling, wish.concurrency, wish.timeout_s, where, remark)
-        engine = await stack.enter_async_context(asked)
-        task.settings.update(await engine.about())
+            completions = CompletionsEngine(LOCAL_URL, sampling, options.concurrency, options.timeout_s, where, remark)
+        engine = await stack.enter_async_context(completions)
+        plan.settings.update(await engine.about())
         return engine
 
     def open_grade(stack: AsyncExitStack) -> Grade:
@@ -170,16 +171,16 @@ def _plan_data(wish: Wish) -> Task:
         stack.callback(pool.close)
 
         async def grade(question: Question, answer: Answer) -> Any:
-            return await pool.verify_async(answer.text, question.label, wish.mode)  # type: ignore[arg-type]
+            return await pool.verify_async(answer.text, question.label, options.mode)  # type: ignore[arg-type]
 
         return grade
 
-    out = wish.out or Path("eval") / wish.data.stem
-    return Task(questions, scores, samples, settings, out, open_engine, open_grade)
+    out = options.out or Path("eval") / options.data.stem
+    return EvaluationPlan(questions, scores, samples, settings, out, open_engine, open_grade)
 
 
 def read_questions(path: Path, template: str, raw: bool = False) -> list[Question]:
-    """The problems of a .jsonl file: messages as they are; text without an instruction inside the template's.
+    """Return the problems of a .jsonl file: messages as they are; text without an instruction inside the template's.
 
     raw: text as it is, for a model without chat template. Raises PromptError.
     """
@@ -194,27 +195,27 @@ def read_questions(path: Path, template: str, raw: bool = False) -> list[Questio
         as_messages = isinstance(prompt, list) and bool(prompt) and not raw
         if label is None or (text is None and not as_messages):
             raise PromptError(f"{path}: line {number} has no {'label' if label is None else 'problem'} that is text")
-        asked: str | list[dict[str, str]]
+        messages: str | list[dict[str, str]]
         if text is None or as_messages:
-            asked = prompt
+            messages = prompt
         elif raw:
-            asked = text
+            messages = text
         else:
             worded = text if strip_instruction(text)[1] else fill(instruction, text)
-            asked = [{"role": "user", "content": worded}]
-        questions.append(Question(str(row.get("id", number)), asked, label))
+            messages = [{"role": "user", "content": worded}]
+        questions.append(Question(str(row.get("id", number)), messages, label))
     if not questions:
         raise PromptError(f"{path} holds no problem")
     if len({question.id for question in questions}) < len(questions):
-        questions = [Question(str(place), one.prompt, one.label) for place, one in enumerate(questions, 1)]
+        questions = [Question(str(i), question.prompt, question.label) for i, question in enumerate(questions, 1)]
     return questions
 
 
-async def _serve(stack: AsyncExitStack, wish: Wish, out: Path) -> ModelServer:
+async def _serve(stack: AsyncExitStack, options: EvaluationOptions, out: Path) -> ModelServer:
     """Start a server of the model's folder; it ends with the stack."""
-    server = ModelServer(str(out), wish.startup_timeout_s, wish.tensor_parallel, wish.server_args)
+    server = ModelServer(str(out), options.startup_timeout_s, options.tensor_parallel, options.server_args)
     stack.callback(server.stop)
-    await server.start(str(wish.what), 0)
+    await server.start(str(options.what), 0)
     return server
 
 
@@ -223,7 +224,7 @@ ENDING_S = 1.0
 
 
 def _end_of(server: ModelServer) -> str:
-    """How a server ended, if it did, and its log, as the end of a sentence."""
+    """Return how a server ended, if it did, and its log, as the end of a sentence."""
     ended = f"; {server.how_it_ended()}" if server.ended_within(ENDING_S) else ""
     return f"{ended}; its log is {server.log_path}"
 
@@ -231,7 +232,7 @@ def _end_of(server: ModelServer) -> str:
 # -------------------------------------------------------------------------------------------- an embedded run
 
 
-def _plan_run(wish: Wish, run: Path, part: Path | None) -> Task:
+def _plan_run(options: EvaluationOptions, run: Path, part: Path | None) -> EvaluationPlan:
     config = load_config(RunFolder(run).config)
     if not isinstance(config, EmbeddedConfig):
         raise ConfigError(
@@ -240,19 +241,24 @@ def _plan_run(wish: Wish, run: Path, part: Path | None) -> Task:
                 "tools/convert_torch_dist_to_hf.py and give that folder, or give --engine of the run's engines"
             ]
         )
-    refused = {"--data": wish.data, "--max-tokens": wish.max_tokens, "--seed": wish.seed, "--raw": wish.raw or None}
+    refused = {
+        "--data": options.data,
+        "--max-tokens": options.max_tokens,
+        "--seed": options.seed,
+        "--raw": options.raw or None,
+    }
     if given := [option for option, value in refused.items() if value is not None]:
         raise ConfigError(
             [f"{given[0]} does not go with the embedded run {run}, whose model knows its task alone: leave it out"]
         )
     _check_engines()
     weights = _weights(run, part)
-    samples = wish.samples or config.eval.samples_per_problem
-    scores = _scores(wish, samples, config.eval)
-    asked: dict[str, object] = {"samples_per_problem": samples, "repeats": scores.repeats, "k": scores.k}
-    if wish.temperature is not None:
-        asked["temperature"] = wish.temperature
-    config = held_out.asked(config, asked)
+    samples = options.samples or config.eval.samples_per_problem
+    scores = _scores(options, samples, config.eval)
+    changes: dict[str, object] = {"samples_per_problem": samples, "repeats": scores.repeats, "k": scores.k}
+    if options.temperature is not None:
+        changes["temperature"] = options.temperature
+    config = held_out.asked(config, changes)
     settings = {
         "run": str(run),
         "engine": "embedded",
@@ -266,8 +272,8 @@ def _plan_run(wish: Wish, run: Path, part: Path | None) -> Task:
         "k": scores.sizes(samples),
     }
 
-    async def open_engine(stack: AsyncExitStack, task: Task) -> Engine:
-        return await stack.enter_async_context(held_out.HeldOutEngine(config, weights, task.out))
+    async def open_engine(stack: AsyncExitStack, plan: EvaluationPlan) -> Engine:
+        return await stack.enter_async_context(held_out.HeldOutEngine(config, weights, plan.out))
 
     def open_grade(stack: AsyncExitStack) -> Grade:
         grader = Grader(config.verifier, config.task)
@@ -278,9 +284,11 @@ def _plan_run(wish: Wish, run: Path, part: Path | None) -> Task:
 
         return grade
 
-    name = f"step-{weights.step:06d}" + ("" if wish.temperature is None else f"-temperature-{wish.temperature:g}")
-    out = wish.out or run / "eval" / name
-    return Task(held_out.questions(config), scores, samples, settings, out, open_engine, open_grade, weights.step)
+    name = f"step-{weights.step:06d}" + ("" if options.temperature is None else f"-temperature-{options.temperature:g}")
+    out = options.out or run / "eval" / name
+    return EvaluationPlan(
+        held_out.questions(config), scores, samples, settings, out, open_engine, open_grade, weights.step
+    )
 
 
 def _check_engines() -> None:
@@ -289,7 +297,8 @@ def _check_engines() -> None:
 
 
 def _weights(run: Path, part: Path | None) -> Weights:
-    """The weights that were named. Raises ConfigError where they are damaged or missing."""
+    """Return the weights of a run that were named, the newest where none were. Raises ConfigError where they are
+    damaged or missing."""
     try:
         if part is None:
             found = held_out.newest_weights(run)
@@ -305,20 +314,20 @@ def _weights(run: Path, part: Path | None) -> Weights:
 
 
 def _whole_instead(run: Path) -> str:
-    """What else of the run can be evaluated."""
+    """Return what else of the run can be evaluated, in words."""
     whole = newest_whole(run / "checkpoints")
     if whole is None:
         return "no checkpoint of the run is whole"
     return f"{whole.path.name} is the newest that is whole: sat-slime eval {whole.path}"
 
 
-def _scores(wish: Wish, samples: int, default: ScoresConfig | None = None) -> ScoresConfig:
+def _scores(options: EvaluationOptions, samples: int, default: ScoresConfig | None = None) -> ScoresConfig:
     scores = ScoresConfig(
-        repeats=wish.repeats or (default.repeats if default else 1), k=wish.k or (default.k if default else None)
+        repeats=options.repeats or (default.repeats if default else 1), k=options.k or (default.k if default else None)
     )
     try:
         scores.check(samples)
     except ValueError as error:
-        told = str(error).replace("samples_per_problem", "--samples").replace("repeats", "--repeats")
-        raise ConfigError([f"--{told}"]) from None
+        message = str(error).replace("samples_per_problem", "--samples").replace("repeats", "--repeats")
+        raise ConfigError([f"--{message}"]) from None
     return scores

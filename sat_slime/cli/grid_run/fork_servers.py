@@ -1,8 +1,14 @@
-"""The fork servers of a grid of embedded runs: what its cells import is imported once."""
+"""The fork servers of a grid of embedded runs: what its cells import is imported once.
+
+`python -m sat_slime.cli.grid_run.fork_servers SOCKET`, with the descriptor of its socket, is the one that forks the
+launchers of cells, and Ray's workers.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import os
 import subprocess
 import sys
@@ -10,17 +16,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sat_slime.embedded.engine.server import SGLANG_COMMAND, gpu_available, server_environment
-from sat_slime.embedded.forking.fork_server import listen
+from sat_slime.embedded.forking.fork_server import listen, serve
 from sat_slime.embedded.forking.forked_process import FOLDER, RUNS, SGLANG
 from sat_slime.rollout.scratch import new_scratch
 
 SAT_SLIME = "sat-slime"
 """The first argument of a cell's launcher; other processes of that fork server are Ray's workers."""
 
+IMPORTED = (
+    "sat_slime.cli.app",
+    "sat_slime.cli.run_plan",
+    "sat_slime.cli.embedded_run.embedded_plan",
+    "sat_slime.cli.embedded_run.embedded_start",
+    "sat_slime.embedded.checkpoint",
+    "sat_slime.embedded.grading",
+    "sat_slime.embedded.engine.rollout_engine",
+    "sat_slime.embedded.trainer.rank",
+    "sat_slime.report.run.run_report",
+)
+"""The modules that a cell's processes import, but for Ray, whose library reads the environment as it is imported: each
+process has its own."""
+
 
 @contextlib.contextmanager
 def fork_servers(log: Path) -> Iterator[dict[str, str]]:
-    """Starts the fork servers; they end once the grid has, and all that they forked.
+    """Start the fork servers; they end once the grid has, and all that they forked.
 
     Args:
         log: their output.
@@ -37,7 +57,7 @@ def fork_servers(log: Path) -> Iterator[dict[str, str]]:
         undo.callback(scratch.remove)
         output = undo.enter_context(log.open("ab"))
         commands = {
-            RUNS: [sys.executable, "-m", "sat_slime.cli.grid_run.runs_fork_server"],
+            RUNS: [sys.executable, "-m", "sat_slime.cli.grid_run.fork_servers"],
             SGLANG: [*SGLANG_COMMAND, "--fork-server"],
         }
         for name, command in commands.items():
@@ -54,3 +74,28 @@ def fork_servers(log: Path) -> Iterator[dict[str, str]]:
                 )
             undo.callback(server.communicate)  # closes its standard input, and waits
         yield {FOLDER: str(scratch.path)}
+
+
+def main() -> None:
+    """Be the fork server of runs, and, in a process that it forks, what was asked for."""
+    import setproctitle
+
+    from sat_slime.cli import main as sat_slime
+    from sat_slime.embedded.forking.ray_worker import be_ray_worker
+
+    for module in IMPORTED:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection in a forked process would write to, and so copy, what was imported
+    if not serve(int(sys.argv[1])):
+        return
+    if sys.argv[0] != SAT_SLIME:
+        be_ray_worker()
+        return
+    with contextlib.suppress(ImportError):
+        setproctitle.setproctitle(" ".join(sys.argv))  # `ps` tells cells apart
+    sat_slime()
+
+
+if __name__ == "__main__":
+    main()

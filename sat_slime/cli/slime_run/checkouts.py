@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sat_slime.cli.embedded_run.engine_install import REQUIREMENTS, pip_install, refuse_without_pip
+from sat_slime.cli.embedded_run.engine_packages import REQUIREMENTS, pip_install, refuse_without_pip
 from sat_slime.config import ConfigError
 
 SLIME_URL = "https://github.com/THUDM/slime"

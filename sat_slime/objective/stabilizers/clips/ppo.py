@@ -7,6 +7,7 @@ contracts (`sat.radii`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -43,7 +44,7 @@ class PPO(Clipping):
     style = Style("black", "-", "v")
 
 
-Radii = tuple[float | torch.Tensor, float | torch.Tensor]
+Radii: TypeAlias = "tuple[float | torch.Tensor, float | torch.Tensor]"
 """Radii of an interval below and above 1: two numbers, or two (N,) tensors."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import ROOT, sat_slime_command
 
-from sat_slime.cli.embedded_run import engine_install
+from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.embedded_run.engine_packages import ENGINES
 
 
@@ -32,7 +32,7 @@ def test_the_torch_that_is_there_stays(monkeypatch):
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(engine_install.importlib.metadata, "version", lambda package: "2.99.1+cu130")
+    monkeypatch.setattr(engine_packages.importlib.metadata, "version", lambda package: "2.99.1+cu130")
     assert sat_slime_command("prepare", "engines").exit_code == 0
     assert calls == [["torch==2.99.1"]] * 3
 
