@@ -48,7 +48,7 @@ r = π / denominator, ρ its geometric mean over the response, d = log r
 
 
 def show_table(console: Console) -> None:
-    """The stabilizers by family, then the names of methods and how others are written."""
+    """Print the stabilizers by family, then the names of methods and how others are written."""
     sections = _by_family()
     widths = _widths(console.width, [cells for rows in sections.values() for cells in rows])
     for place, (family, cells) in enumerate(sections.items()):
@@ -71,7 +71,7 @@ def show_table(console: Console) -> None:
 
 
 def _by_family() -> dict[str, list[tuple[str, ...]]]:
-    """(name, unit, what it is judged by, weight) of each stabilizer, by family."""
+    """Return (name, unit, what it is judged by, weight) of each stabilizer, by family."""
     table = rows()
     named: dict[tuple[str, str], list[str]] = {}
     for base in map(compose_method, base_names()):
@@ -114,7 +114,7 @@ def _place(kind: type[Stabilizer]) -> str:
 
 
 def show_method(name: str, console: Console) -> None:
-    """A method, or what is switched on beside one. Raises ConfigError where there is none of that name."""
+    """Print a method, or what is switched on beside one. Raises ConfigError where there is none of that name."""
     beside = {kind.name: kind for kind in switches()}
     if name in beside:
         kind = beside[name]
@@ -159,7 +159,7 @@ def _row(row: Row) -> RenderableType:
 
 
 def _whole(method: Method) -> list[tuple[str, str]]:
-    """What is true of the method as a whole."""
+    """Return what is true of the method as a whole."""
     return [
         ("denominator", f"{method.denominator}: {DENOMINATORS[method.denominator]}"),
         ("runs on", "embedded" if not_on_slime(method) else "embedded, slime"),
@@ -176,7 +176,7 @@ def _pairs(pairs: list[tuple[str, str]]) -> Padding:
 
 
 def _parameters(method: Method) -> Iterator[tuple[str, str, str]]:
-    """(key, default, meaning) of what a configuration can set."""
+    """Yield (key, default, meaning) of what a configuration can set."""
     if method.trust_region:
         yield from _fields("method.clip", Clip, method.trust_region)
     # SAT first: it is the clip's

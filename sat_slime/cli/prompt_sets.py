@@ -162,7 +162,7 @@ def _account_table(gathered: list[Gathered]) -> Table:
 
 
 def _summary(gathered: list[Gathered], train: list[Problem], repeated: Choice, bad_labels: Choice) -> list[str]:
-    """How many prompts there are, and where the rest of the paper's went."""
+    """Return how many prompts there are, and where the rest of the paper's went."""
     parts = []
     if repeated == "drop":
         for one in gathered:

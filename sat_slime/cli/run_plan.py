@@ -27,7 +27,7 @@ def plan_run(
     resume_from: int | None = None,
     look_for_slime: bool = False,
 ) -> EmbeddedPlan | SlimePlan:
-    """The run that the command line asks for, checked. Raises ConfigError or RunFolderError.
+    """Return the run that the command line asks for, checked. Raises ConfigError or RunFolderError.
 
     Args:
         file: a YAML file, or the folder of a run.
@@ -58,7 +58,7 @@ def plan_run(
 
 
 def contradiction(settings: Mapping[str, Any]) -> str | None:
-    """Which option takes back what --method says, or None."""
+    """Return which option takes back what --method says, in words, or None."""
     name = settings.get("method")
     try:
         named = method_switches(name) if name is not None else {}
@@ -73,7 +73,8 @@ def contradiction(settings: Mapping[str, Any]) -> str | None:
 
 
 def load_run(file: Path, overrides: Sequence[str], settings: Mapping[str, Any] | None = None) -> RunConfig:
-    """A run's settings, as load_config reads them. A ConfigError also tells what the sections do not agree on."""
+    """Return a run's settings, as load_config reads them. A ConfigError also tells what the sections do not agree
+    on."""
     try:
         return load_config(file, overrides, settings)
     except ConfigError as error:

@@ -11,30 +11,30 @@ from sat_slime.runs.rows import number
 
 
 def optimizer_steps(config: RunConfig) -> int:
-    """How many optimizer steps the whole run takes."""
+    """Return how many optimizer steps the whole run takes."""
     return config.pipeline.iterations * config.pipeline.optimizer_steps_per_rollout
 
 
 def title(name: str, config: RunConfig) -> str:
-    """The heading of a run's view."""
+    """Return the heading of a run's view."""
     return f"{name} · {method_label(config.method.model_dump())} · lag {config.pipeline.lag}"
 
 
 def method_line(config: RunConfig) -> str:
-    """The line of a plan that names the method and the order of the loop."""
+    """Return the line of a plan that names the method and the order of the loop."""
     order = f"lag {config.pipeline.lag}" if config.pipeline.lag else "synchronous"
     return f"method      {method_label(config.method.model_dump())}, {order}"
 
 
 def length_line(config: RunConfig) -> str:
-    """The line of a plan that says how long the run is."""
+    """Return the line of a plan that says how long the run is."""
     return f"length      {config.pipeline.iterations} iterations, {optimizer_steps(config)} optimizer steps"
 
 
 def status_lines(
     config: RunConfig, state: str, noted: Mapping[str, Any], newest: Mapping[str, Any], checkpoint: str | None
 ) -> list[str]:
-    """The first lines of a run's status.
+    """Return the first lines of a run's status.
 
     Args:
         state: the run's state, in words.
@@ -53,7 +53,7 @@ def status_lines(
 
 
 def progress(newest: Mapping[str, Any], steps: int) -> str:
-    """How far a run is. newest: metrics of its newest optimizer step; steps: how many there will be."""
+    """Return how far a run is. newest: metrics of its newest optimizer step; steps: how many there will be."""
     if not newest:
         return f"no optimizer step of {steps} yet"
     words = [f"step {newest.get('step')} of {steps}"]

@@ -122,8 +122,9 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 @contextlib.contextmanager
 def keys_unseen() -> Iterator[None]:
-    """What is typed does not disturb a live view. On a frame as wide as the terminal an echoed `^C` wraps, so that the
-    frame is painted anew a line too low; and with Ctrl-C the terminal drops what it has not shown yet of a frame."""
+    """Keep what is typed from disturbing a live view. On a frame as wide as the terminal an echoed `^C` wraps, so
+    that the frame is painted anew a line too low; and with Ctrl-C the terminal drops what it has not shown yet of a
+    frame."""
     try:
         before = termios.tcgetattr(sys.stdin)
         in_front = os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()

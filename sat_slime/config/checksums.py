@@ -62,8 +62,8 @@ def in_words(faults: Mapping[str, str]) -> str:
 
 @contextlib.contextmanager
 def written_whole(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `folder` when the block ends: with SHA256SUMS, flushed to the disk and
-    renamed. If the block fails, it goes away, and what `folder` was before stays. Raises OSError."""
+    """Yield a folder to write into, which becomes `folder` when the block ends: with SHA256SUMS, flushed to the disk
+    and renamed. If the block fails, it goes away, and what `folder` was before stays. Raises OSError."""
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)

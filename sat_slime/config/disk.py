@@ -41,9 +41,9 @@ def _names_a_file(error: BaseException, number: int) -> bool:
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """An OSError inside that names no file, such as one of writing, flushing and closing, names `path` afterwards. So
-    does a full disk that the copy of a folder, safetensors or a rank reports: its error becomes an OSError. Only writes
-    below `path` belong inside, since anything else that fails would name it too."""
+    """Have an OSError inside that names no file, such as one of writing, flushing and closing, name `path` afterwards.
+    So does a full disk that the copy of a folder, safetensors or a rank reports: its error becomes an OSError. Only
+    writes below `path` belong inside, since anything else that fails would name it too."""
     try:
         yield
     except Exception as error:

@@ -13,7 +13,7 @@ from sat_slime.config.disk import naming
 
 
 def to_json(row: Mapping[str, Any]) -> str:
-    """One line of valid JSON: NaN and infinities, which JSON lacks, become null."""
+    """Return one line of valid JSON: NaN and infinities, which JSON lacks, become null."""
     return json.dumps({key: _plain(value) for key, value in row.items()}, ensure_ascii=False, allow_nan=False)
 
 

@@ -137,7 +137,8 @@ def dump_config(config: Section) -> str:
 
 
 def key_paths(model: type[BaseModel], values: Mapping[str, Any] | None = None) -> Iterator[KeyPath]:
-    """Every setting of `model` that holds a value, sections left out. values: of a run, whose task they may name."""
+    """Yield every setting of `model` that holds a value, sections left out. values: of a run, whose task they may
+    name."""
     for name, inner in model.model_fields.items():
         section = section_class(inner, (values or {}).get(name))
         if section is None:

@@ -44,7 +44,7 @@ BaseName = Annotated[  # type: ignore[valid-type]
 
 
 def key_of(kind: type[Stabilizer]) -> str:
-    """Its key in the section `method`."""
+    """Return its key in the section `method`."""
     return kind.key or kind.name
 
 
@@ -99,7 +99,7 @@ class _Settings(Section):
 
     @model_validator(mode="after")
     def _sound(self) -> Any:
-        """What the stabilizer itself has against its settings."""
+        """Raise what the stabilizer itself has against its settings."""
         kind = next((one for one in STABILIZERS.values() if isinstance(self, section_of(one))), None)
         if kind is not None:
             settings_of(kind, self)

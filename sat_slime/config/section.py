@@ -67,7 +67,7 @@ def among(key: str, keys: Collection[str]) -> bool:
 
 
 def differences(old: BaseModel, new: BaseModel) -> list[tuple[str, Any, Any]]:
-    """(dotted key, old value, new value) of every setting that differs."""
+    """Return (dotted key, old value, new value) of every setting that differs."""
     before, after = _flat(old.model_dump()), _flat(new.model_dump())
     return [(key, before.get(key), after.get(key)) for key in {**before, **after} if before.get(key) != after.get(key)]
 

@@ -33,7 +33,7 @@ class Source:
     """Place of each key path, such as `configs/x.yaml:12`; the empty path is the file itself."""
 
     def origin(self, path: KeyPath) -> str:
-        """Where `path` was written, or its nearest parent that was written anywhere."""
+        """Return where `path` was written, or its nearest parent that was written anywhere."""
         while path and path not in self.origins:
             path = path[:-1]
         return self.origins.get(path, "config")

@@ -69,7 +69,7 @@ class Engine(Protocol):
 
 
 def by_problem(questions: Sequence[Question], samples: int) -> list[tuple[Question, int]]:
-    """Every sample of an evaluation, a problem's in a row."""
+    """Return every sample of an evaluation, a problem's in a row."""
     return [(question, sample) for question in questions for sample in range(samples)]
 
 
@@ -130,7 +130,7 @@ class CompletionsEngine:
         await self._http.aclose()
 
     async def about(self) -> dict[str, str | None]:
-        """What the server holds: model (its name), model_path and weight_version, None where it does not say.
+        """Return what the server holds: model (its name), model_path and weight_version, None where it does not say.
 
         Raises ServerLost, ServerRefused.
         """
@@ -218,7 +218,7 @@ class CompletionsEngine:
 
 
 def _read(raw: Any, where: str) -> Answer:
-    """The answer in a server's JSON. Raises ServerLost where it is not a whole response."""
+    """Return the answer in a server's JSON. Raises ServerLost where it is not a whole response."""
     try:
         (choice,) = raw["choices"]
         text = choice["message"]["content"] if "message" in choice else choice["text"]

@@ -38,7 +38,7 @@ class Graded:
 
 
 def summary(graded: Graded, k: Sequence[int] = (), repeats: int = 1) -> dict[str, Any]:
-    """The numbers of an evaluation, by their names in eval.jsonl (docs/run-folder.md).
+    """Return the numbers of an evaluation, by their names in eval.jsonl (docs/run-folder.md).
 
     Args:
         k: the row has avg@k and pass@k for each of them.
@@ -77,13 +77,14 @@ def summary(graded: Graded, k: Sequence[int] = (), repeats: int = 1) -> dict[str
 
 
 def measured_weights(versions: Iterable[int | None]) -> int | None:
-    """The one version of the weights that made all responses; None where they are several, or unknown."""
+    """Return the one version of the weights that made all responses; None where they are several, or unknown."""
     found = set(versions)
     return found.pop() if len(found) == 1 else None
 
 
 def pass_at_k(correct: np.ndarray, samples: int, k: int) -> np.ndarray:
-    """The probability that one of k responses is right, unbiased: 1 - C(n - c, k) / C(n, k) of c right ones among n.
+    """Return the probability that one of k responses is right, unbiased: 1 - C(n - c, k) / C(n, k) of c right ones
+    among n.
 
     Args:
         correct: (P,) right responses to each problem.
@@ -155,8 +156,8 @@ def interval_over_samples(rewards: np.ndarray, binary: bool = True) -> tuple[flo
 
 
 def problem_table(graded: Graded) -> list[dict[str, Any]]:
-    """A row for each problem: accuracy, samples, correct (of binary rewards), and truncated, length_mean and reasons
-    where they are known."""
+    """Return a row for each problem: accuracy, samples, correct (of binary rewards), and truncated, length_mean and
+    reasons where they are known."""
     rewards = graded.rewards
     rows = []
     for i, values in enumerate(rewards):

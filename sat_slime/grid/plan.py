@@ -26,13 +26,13 @@ class Cell:
 
 
 def plan_cells(grid: GridConfig) -> list[Cell]:
-    """Every cell, in the order in which they run, seed by seed: so a grid that is ended early has whole seeds, in which
-    all methods and lags can be compared."""
+    """Return every cell, in the order in which they run, seed by seed: so a grid that is ended early has whole seeds,
+    in which all methods and lags can be compared."""
     return [Cell(method, lag, seed) for seed in grid.seeds for method in grid.methods for lag in grid.lags]
 
 
 def select_cells(grid: GridConfig, only: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
-    """The cells that METHOD, METHOD@LAG or @LAG and the seeds choose; default: all.
+    """Return the cells that METHOD, METHOD@LAG or @LAG and the seeds choose; default: all.
 
     Raises:
         ConfigError: a selector or a seed chooses nothing.
@@ -65,7 +65,7 @@ def _listed(values: Iterable[object]) -> str:
 
 
 def cell_config(grid: GridConfig, place: Path, run: RunConfig, cell: Cell, runs: Path) -> RunConfig:
-    """The run of a cell. Raises ConfigError.
+    """Return the run of a cell. Raises ConfigError.
 
     place: the grid's file, for messages. run: the run that all cells are variants of. runs: the folder in which the
     cells' run folders will stand.

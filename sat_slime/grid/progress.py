@@ -71,7 +71,7 @@ class ProgressReader:
 
 
 def last_row(path: Path) -> dict[str, Any]:
-    """The last whole line of a JSON-lines file; empty where there is none."""
+    """Return the last whole line of a JSON-lines file; empty where there is none."""
     if not path.exists():
         return {}
     with open(path, "rb") as file:
@@ -100,8 +100,8 @@ class Expectation:
 def expect(
     cell: Cell, states: Sequence[CellState], size: CellSize, running_s: Sequence[float], cost: CostConfig
 ) -> Expectation:
-    """What a cell takes: as finished cells of the grid took, those of the same lag where there are any; else from the
-    steps of running ones; else from the grid's file.
+    """Return what a cell takes: as finished cells of the grid took, those of the same lag where there are any; else
+    from the steps of running ones; else from the grid's own `cost`.
 
     running_s: seconds per iteration of the cells that run.
     """

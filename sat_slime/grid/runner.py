@@ -39,7 +39,8 @@ class Cells(Protocol):
     """How a cell is run, which depends on the runtime."""
 
     def arguments(self, state: CellState) -> list[str]:
-        """The arguments of `sat-slime` that run a cell to its end, from its beginning or from where it stands."""
+        """Return the arguments of `sat-slime` that run a cell to its end, from its beginning or from where it
+        stands."""
 
     def start(self, arguments: Sequence[str], output: IO[bytes]) -> Process:
         """Start `sat-slime` in a process that leads a session of its own, reads nothing, and gets SIGTERM when this one
@@ -260,6 +261,6 @@ class GridRun:
 
 
 def collapse_note(run: RunFolder) -> str | None:
-    """What the collapse rule says of a finished run."""
+    """Return what the collapse rule says of a finished run."""
     data = load_run(run.path).data
     return judge(data.metrics, data.evals, data.period).sentence() or None

@@ -61,7 +61,7 @@ class CellState:
 
     @classmethod
     def of(cls, row: dict[str, Any]) -> CellState:
-        """The state that a row of state.json holds. Raises KeyError or ValueError where it is no such row."""
+        """Return the state that a row of state.json holds. Raises KeyError or ValueError where it is no such row."""
         return cls(
             Cell(row["method"], row["lag"], row["seed"]),
             row["state"],
@@ -118,14 +118,14 @@ class GridFolder:
         return self._lock.is_held()
 
     def holder(self) -> int | None:
-        """The number of the process that runs the grid; None where none does."""
+        """Return the number of the process that runs the grid; None where none does."""
         return self._lock.holder()
 
     def run_folder(self, cell: CellState) -> RunFolder:
         return RunFolder(self.path / cell.folder)
 
     def planned(self) -> list[Cell]:
-        """The cells that grid.yaml names. Raises ConfigError."""
+        """Return the cells that grid.yaml names. Raises ConfigError."""
         return plan_cells(load_grid(self.config))
 
     def begin(self, grid: GridConfig, run: RunConfig) -> list[CellState]:
@@ -148,7 +148,7 @@ class GridFolder:
         write_atomically(self.state_file, f'{{"cells": [\n{rows}\n]}}\n')
 
     def read(self) -> list[CellState]:
-        """The states as they were written last. Raises RunFolderError where they cannot be read."""
+        """Return the states as they were written last. Raises RunFolderError where they cannot be read."""
         try:
             return [CellState.of(row) for row in json.loads(self.state_file.read_text(encoding="utf-8"))["cells"]]
         except FileNotFoundError:
@@ -159,8 +159,8 @@ class GridFolder:
             ) from None
 
     def observed(self, cells: Sequence[Cell] | None = None) -> list[CellState]:
-        """The states as they are: what was written last, corrected by the run folders, since a grid that was killed had
-        no time to write, and a run may have been finished by hand. Raises RunFolderError as `read` does.
+        """Return the states as they are: what was written last, corrected by the run folders, since a grid that was
+        killed had no time to write, and a run may have been finished by hand. Raises RunFolderError as `read` does.
 
         cells: the cells to tell of, in this order. Default: those that were written last.
         """
@@ -190,6 +190,6 @@ class GridFolder:
 
 
 def last_sign(run: RunFolder, otherwise: float | None) -> float:
-    """When a run last wrote anything, in seconds since 1970."""
+    """Return when a run last wrote anything, in seconds since 1970."""
     files = [file.stat().st_mtime for file in (run.metrics, run.log, run.state_file) if file.exists()]
     return max([*files, *([otherwise] if otherwise else [])], default=time.time())

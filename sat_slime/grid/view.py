@@ -57,7 +57,7 @@ class GridSight:
         return line + (f"; {duration(60 * left)} left" if left > 0 else "")
 
     def table(self, rows: int | None = None) -> RenderableType:
-        """A table of the cells in the grid's order. rows: how many fit, the most urgent ones; default: all."""
+        """Return a table of the cells in the grid's order. rows: how many fit, the most urgent ones; default: all."""
         left = self.look_ahead().left
         shown = list(self.states)
         if rows is not None and len(shown) > rows:
@@ -95,7 +95,7 @@ class GridSight:
 
 
 def remark(state: CellState, progress: Progress) -> str:
-    """What a row cannot hold: the cell's error, its collapse, its attempts."""
+    """Return what a row cannot hold: the cell's error, its collapse, its attempts."""
     parts = [state.error] if state.error else []
     if state.note:
         parts.append(state.note)

@@ -36,7 +36,7 @@ FAMILY_VARIABLE = "SAT_SLIME_MODEL_FAMILY"
 
 
 def find_family(name: str) -> ModelFamily:
-    """The family of that name, or at that dotted path.
+    """Return the family of that name, or at that dotted path.
 
     Raises:
         ValueError: there is none; says what one file would have to hold.
@@ -78,5 +78,5 @@ def served_modules() -> set[str]:
 
 
 def family_by_flags(flags: Mapping[str, Any]) -> ModelFamily | None:
-    """The family of this package that Megatron's flags of an architecture describe; None where they fit none."""
+    """Return the family of this package that Megatron's flags of an architecture describe; None where they fit none."""
     return next((family for family in FAMILIES.values() if family.fits(flags)), None)

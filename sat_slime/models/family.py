@@ -80,7 +80,7 @@ class Weight:
         return sum(math.prod(shape) for shape in self.tensors.values())
 
     def shard(self, tensors: Sequence[torch.Tensor], rank: int, ranks: int) -> torch.Tensor:
-        """A rank's part of the parameter, of the whole tensors in the order of `tensors`."""
+        """Return a rank's part of the parameter, of the whole tensors in the order of `tensors`."""
         if self.cut is None:
             return tensors[0]
         if len(tensors) == 1:
@@ -89,7 +89,7 @@ class Weight:
         return torch.cat(rows, dim=1).chunk(ranks)[rank].flatten(0, 1)
 
     def whole(self, shards: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The whole tensors in the order of `tensors`, of the parts of all ranks."""
+        """Return the whole tensors in the order of `tensors`, of the parts of all ranks."""
         if self.cut is None:
             return [shards[0]]
         if len(self.tensors) == 1:
@@ -138,7 +138,7 @@ class ModelFamily(ABC):
     # ------------------------------------------------------------------------------------------------ the weights
 
     def weights(self, sizes: TinySizes, vocab_size: int) -> list[Weight]:
-        """Every weight of the model; those of layers stand once, for all layers."""
+        """Return every weight of the model; those of layers stand once, for all layers."""
         embedding = {"model.embed_tokens.weight": (vocab_size, sizes.hidden_size)}
         output = {"lm_head.weight": (vocab_size, sizes.hidden_size)}
         weights = [
@@ -150,8 +150,8 @@ class ModelFamily(ABC):
 
     @abstractmethod
     def layer_weights(self, sizes: ModelSizes, moe: bool) -> list[Weight]:
-        """Every weight of a layer. moe: whether the layer has experts, which not each one of a family with experts
-        has."""
+        """Return every weight of a layer. moe: whether the layer has experts, which not each one of a family with
+        experts has."""
 
     # -------------------------------------------------------------------------------------------------- its engine
 
@@ -198,7 +198,8 @@ class ModelFamily(ABC):
         return layers.decoder_layer(experts, self.qk_norm, slime_names)
 
     def __call__(self, args: Any, config: Any, vp_stage: int | None) -> Any:
-        """The layers of a pipeline stage, as Megatron's flag `--spec MODULE FAMILY` asks slime's trainer for them."""
+        """Return the layers of a pipeline stage, as Megatron's flag `--spec MODULE FAMILY` asks slime's trainer for
+        them."""
         from sat_slime.models import layers
 
         return layers.block(self.layer(args.num_experts, slime_names=True), config, vp_stage)
@@ -208,7 +209,7 @@ class ModelFamily(ABC):
 
 
 def norm_weights(sizes: ModelSizes) -> Iterator[Weight]:
-    """The norms before attention and before the feed-forward layer."""
+    """Yield the norms before attention and before the feed-forward layer."""
     layer, shape = "model.layers.{layer}", (sizes.hidden_size,)
     yield Weight("decoder.layers.*.input_layernorm.weight", {f"{layer}.input_layernorm.weight": shape}, "norm")
     after = {f"{layer}.post_attention_layernorm.weight": shape}
@@ -216,7 +217,7 @@ def norm_weights(sizes: ModelSizes) -> Iterator[Weight]:
 
 
 def attention_weights(sizes: ModelSizes) -> Iterator[Weight]:
-    """The projections to query, key and value, which Megatron has in one matrix by kv head, and the output's."""
+    """Yield the projections to query, key and value, which Megatron has in one matrix by kv head, and the output's."""
     heads = "model.layers.{layer}.self_attn"
     query, key = sizes.attention_heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     projections = {
@@ -230,7 +231,7 @@ def attention_weights(sizes: ModelSizes) -> Iterator[Weight]:
 
 
 def qkv_biases(sizes: ModelSizes) -> Iterator[Weight]:
-    """The biases of query, key and value."""
+    """Yield the biases of query, key and value."""
     query, key = sizes.attention_heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     biases = {
         f"model.layers.{{layer}}.self_attn.{name}_proj.bias": (rows,)
@@ -240,21 +241,21 @@ def qkv_biases(sizes: ModelSizes) -> Iterator[Weight]:
 
 
 def qk_norm_weights(sizes: ModelSizes) -> Iterator[Weight]:
-    """The norms of query and key, which all heads share."""
+    """Yield the norms of query and key, which all heads share."""
     for name in "qk":
         theirs = {f"model.layers.{{layer}}.self_attn.{name}_norm.weight": (sizes.head_dim,)}
         yield Weight(f"decoder.layers.*.self_attention.{name}_layernorm.weight", theirs, "norm")
 
 
 def feed_forward_weights(sizes: ModelSizes) -> Iterator[Weight]:
-    """A dense layer: gate and up, which are one matrix of Megatron's, and down."""
+    """Yield a dense layer: gate and up, which are one matrix of Megatron's, and down."""
     yield from _gated(
         "decoder.layers.*.mlp", "model.layers.{layer}.mlp", sizes.hidden_size, sizes.ffn_size, "feed-forward"
     )
 
 
 def expert_weights(sizes: ModelSizes) -> Iterator[Weight]:
-    """The router, and each expert, which is like a dense layer."""
+    """Yield the router, and each expert, which is like a dense layer."""
     router = {"model.layers.{layer}.mlp.gate.weight": (sizes.experts, sizes.hidden_size)}
     yield Weight("decoder.layers.*.mlp.router.weight", router, "router")
     expert = "model.layers.{layer}.mlp.experts.{expert}"

@@ -53,7 +53,7 @@ def decoder_layer(experts: int | None, qk_norm: bool, slime_names: bool) -> Modu
 
 
 def block(layer: ModuleSpec, config: Any, vp_stage: int | None = None) -> TransformerBlockSubmodules:
-    """The layers of a pipeline stage, and the norm after the last one. config: Megatron's TransformerConfig."""
+    """Return the layers of a pipeline stage, and the norm after the last one. config: Megatron's TransformerConfig."""
     count = get_num_layers_to_build(config, vp_stage=vp_stage)
     return TransformerBlockSubmodules(layer_specs=[layer] * count, layer_norm=RMSNorm)
 
@@ -113,7 +113,7 @@ class GroupedLinear(torch.nn.Module):
         return torch.cat([F.linear(part, getattr(self, f"weight{i}")) for i, part in enumerate(parts)]), None
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: tuple = (), metadata: Any = None) -> dict[str, Any]:
-        """The state for checkpoints, in TEGroupedLinear's form: the experts of all ranks side by side."""
+        """Return the state for checkpoints, in TEGroupedLinear's form: the experts of all ranks side by side."""
         ep, sharded = self.groups.ep, {}
         for index in range(self.count):
             expert = (len(sharded_offsets), ep.rank() * self.count + index, ep.size() * self.count)
@@ -150,7 +150,7 @@ class Grid:
 
     @classmethod
     def of(cls, edges: Tensor, ranks: int = 1, rank: int = 0) -> Grid:
-        """The grid of packed sequences.
+        """Return the grid of packed sequences.
 
         Args:
             edges: (sequences + 1,) cumulative lengths of whole sequences.

@@ -55,8 +55,8 @@ class Qwen3Moe(ModelFamily):
 
 
 def _weighs_all_experts(sizes: ModelSizes) -> bool:
-    """Whether the softmax that weighs an expert is over all of them, not over the chosen ones: a single one would have
-    weight 1 of itself, and the router no gradient, which Megatron refuses."""
+    """Return whether the softmax that weighs an expert is over all of them, not over the chosen ones: a single one
+    would have weight 1 of itself, and the router no gradient, which Megatron refuses."""
     return sizes.experts_per_token == 1
 
 

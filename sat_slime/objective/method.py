@@ -55,7 +55,7 @@ class Method:
 
     @property
     def base(self) -> Stabilizer:
-        """What it is built on."""
+        """The stabilizer that it is built on."""
         return self.stabilizers[0]
 
     @property
@@ -65,7 +65,7 @@ class Method:
 
     @cached_property
     def sat(self) -> SAT | None:
-        """What contracts the clip interval."""
+        """The stabilizer that contracts the clip interval."""
         return self._first(SAT)
 
     @cached_property
@@ -75,37 +75,37 @@ class Method:
 
     @cached_property
     def gates(self) -> tuple[Gate, ...]:
-        """What keeps or drops tokens."""
+        """The stabilizers that keep or drop tokens."""
         return self._all(Gate)
 
     @cached_property
     def weights(self) -> tuple[Weight, ...]:
-        """What weights tokens."""
+        """The stabilizers that weight tokens."""
         return self._all(Weight)
 
     @cached_property
     def replacement(self) -> Replacement | None:
-        """What stands in place of the clip."""
+        """The stabilizer that stands in place of the clip."""
         return self._first(Replacement)
 
     @cached_property
     def judge(self) -> Judge | None:
-        """What judges each token by a threshold over all tokens of its scope."""
+        """The stabilizer that judges each token by a threshold over all tokens of its scope."""
         return self._first(Judge)
 
     @cached_property
     def proximal_policy(self) -> ProximalPolicy | None:
-        """What makes up the denominator of the ratio."""
+        """The stabilizer that makes up the denominator of the ratio."""
         return self._first(ProximalPolicy)
 
     @cached_property
     def step_scale(self) -> StepScale | None:
-        """What scales the learning rate of each step."""
+        """The stabilizer that scales the learning rate of each step."""
         return self._first(StepScale)
 
     @property
     def no_interval(self) -> str:
-        """Why it has no clip interval, such as `SPO's penalty replaces the clip`; empty where it has one."""
+        """The reason why it has no clip interval, such as `SPO's penalty replaces the clip`; empty where it has one."""
         return f"{self.base.row.title}'s {self.base.no_interval}" if self.base.no_interval else ""
 
     @cached_property
@@ -115,7 +115,7 @@ class Method:
 
     @cached_property
     def step_constraint(self) -> StepConstraint | None:
-        """What the weights may move by in one optimizer step."""
+        """The stabilizer that bounds how far the weights move in one optimizer step."""
         return self._first(StepConstraint)
 
     @property
@@ -160,12 +160,13 @@ class Method:
 
     @property
     def base_is_ours(self) -> bool:
-        """Whether its base is one of this package."""
+        """True where its base is one of this package."""
         return STABILIZERS.get(self.base.name) is type(self.base)
 
     @property
     def base_path(self) -> str:
-        """What a configuration calls its base: the name, or the module's dotted path of one that is not ours."""
+        """The name by which a configuration calls its base: its own, or the module's dotted path of one that is not
+        ours."""
         return self.base.name if self.base_is_ours else type(self.base).__module__
 
     @property
@@ -196,7 +197,7 @@ class Method:
 
     @property
     def family(self) -> str:
-        """What kind of stabilizer its base is: clip, gate, weight, penalty or constraint."""
+        """The kind of stabilizer that its base is: clip, gate, weight, penalty or constraint."""
         return self.base.family
 
     @property
@@ -211,7 +212,7 @@ class Method:
 
     @property
     def line_givers(self) -> tuple[Stabilizer, ...]:
-        """Those of its stabilizers which give its lines colour, the first of them, and dash, the last."""
+        """Its stabilizers which give its lines colour, the first of them, and dash, the last."""
         beside = (*self._beside("prefix"), *self._beside("suffix"))
         return tuple(one for one in beside if one.style) or (self.base,)
 
@@ -222,13 +223,13 @@ class Method:
 
     @property
     def engine_weights(self) -> list[str]:
-        """What weights a token by pi_proximal / mu, in words."""
+        """Its stabilizers that weight a token by pi_proximal / mu, in words."""
         weighing = (*self.weights, *self.gates)
         return [one.engine_weight for one in weighing if one.engine_weight]
 
     @property
     def no_op_at_ratio_one(self) -> str:
-        """Why it is pointless where its ratio is identically 1, in words; empty where it means something."""
+        """The reason why it is pointless where its ratio is identically 1, in words; empty where it means something."""
         return next((one.no_op_at_ratio_one for one in self.stabilizers if one.no_op_at_ratio_one), "")
 
     def without(self, *names: str) -> Method:
@@ -368,7 +369,7 @@ def named_method(name: str) -> Method:
 
 
 def _split(name: str) -> tuple[str, list[Stabilizer]]:
-    """(base, what its suffixes switch on)."""
+    """Return (base, what its suffixes switch on)."""
     found: list[Stabilizer] = []
     for kind in reversed(_beside_a_base("suffix")):
         if name.endswith(f"-{kind.name}"):

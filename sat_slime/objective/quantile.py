@@ -123,7 +123,8 @@ def _largest(values: torch.Tensor, group: torch.distributed.ProcessGroup | None)
 
 
 def _pattern(values: torch.Tensor) -> tuple[torch.dtype, int]:
-    """(integers, bits that matter) of the values' bit pattern: non-negative floats order as the integers of it."""
+    """Return (integers, bits that matter) of the values' bit pattern: non-negative floats order as the integers of
+    it."""
     return (torch.int64, 63) if values.dtype == torch.float64 else (torch.int32, 31)
 
 

@@ -175,7 +175,7 @@ def _no_row(files: Files) -> str:
 def choose(
     gathered: Sequence[Gathered], repeated: Choice, bad_labels: Choice, mode: Mode, pool: VerifierPool
 ) -> list[Problem]:
-    """The problems of all sets, in their order, each with the label that most of its rows have.
+    """Return the problems of all sets, in their order, each with the label that most of its rows have.
 
     It adds to the accounts and the doubts of `gathered`.
 
@@ -247,14 +247,15 @@ def integer_labels(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def shuffled(problems: Iterable[Problem], seed: int) -> list[Problem]:
-    """The problems in an order that follows from the seed and the problems, whatever copy and order they came in."""
+    """Return the problems in an order that follows from the seed and the problems, whatever copy and order they came
+    in."""
     key = str(seed).encode()
     return sorted(problems, key=lambda problem: hashlib.blake2b(problem.key, digest_size=16, key=key).digest())
 
 
 def prompt_row(problem: Problem, template: str, tokenizer: ChatTokenizer | None) -> dict[str, Any]:
-    """A line of slime's --prompt-data. The prompt is a list of messages, or with a tokenizer the text of its chat
-    template. slime tells sources apart by metadata.source_name."""
+    """Return a line of slime's --prompt-data. The prompt is a list of messages, or with a tokenizer the text of its
+    chat template. slime tells sources apart by metadata.source_name."""
     messages = [{"role": "user", "content": fill(template, problem.problem)}]
     return {
         "prompt": messages if tokenizer is None else tokenizer.chat(messages),
@@ -277,7 +278,7 @@ def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> li
 
 
 def _labels(texts: Sequence[Text]) -> tuple[str, list[str]]:
-    """The label that most rows have, or the first of several such; and the others."""
+    """Return the label that most rows have, or the first of several such; and the others."""
     labels: Counter[str] = Counter()
     for text in texts:
         labels.update(text.labels)

@@ -139,7 +139,7 @@ def _prompts(path: Path, settings: Settings, found: Found) -> Iterator[_Prompt]:
 
 
 def _said(prompt: Any) -> str | None:
-    """A prompt's text, or what all its messages say; None where it is neither text nor messages."""
+    """Return a prompt's text, or what all its messages say; None where it is neither text nor messages."""
     if isinstance(prompt, str):
         return prompt.strip()
     if not isinstance(prompt, list):
@@ -186,5 +186,5 @@ def _too_long(batch: Iterable[_Prompt], settings: Settings) -> Iterator[Fault]:
 
 
 def as_dict(fault: Fault) -> dict[str, Any]:
-    """A fault as an object of JSON."""
+    """Return a fault as an object of JSON."""
     return dataclasses.asdict(fault)

@@ -30,7 +30,7 @@ def need_verifier() -> None:
 
 
 def own_answer(label: str, mode: Mode) -> str:
-    """A response whose answer is the label, in the form that the mode reads."""
+    """Return a response whose answer is the label, in the form that the mode reads."""
     return f"Answer: {label}" if mode == "math_dapo" else f"Answer: \\boxed{{{label}}}"
 
 
@@ -40,7 +40,7 @@ def default_workers() -> int:
 
 
 def label_faults(labels: Iterable[str], mode: Mode, pool: VerifierPool) -> dict[str, str]:
-    """What is wrong with labels, by label: not rewarded as their own answer, or not read by the verifier."""
+    """Return what is wrong with labels, by label: not rewarded as their own answer, or not read by the verifier."""
     faults: dict[str, str] = {}
     waiting: list[tuple[str, Future[Verdict], Future[Verdict]]] = []
     for label in dict.fromkeys(labels):
@@ -59,7 +59,7 @@ def label_faults(labels: Iterable[str], mode: Mode, pool: VerifierPool) -> dict[
 
 
 def same_answer(first: str, second: str, pool: VerifierPool) -> bool:
-    """Whether two labels are the same answer."""
+    """Return whether two labels are the same answer."""
     limit = pool.limits.label_chars
     return first == second or (
         max(len(first), len(second)) <= limit and bool(pool.verify(own_answer(first, "default"), second).reward)
@@ -67,6 +67,6 @@ def same_answer(first: str, second: str, pool: VerifierPool) -> bool:
 
 
 def new_pool(workers: int | None = None) -> VerifierPool:
-    """A pool of verifiers; default: `default_workers`. Raises PromptError where math-verify is not installed."""
+    """Return a pool of verifiers; default: `default_workers`. Raises PromptError where math-verify is not installed."""
     need_verifier()
     return VerifierPool(default_workers() if workers is None else workers, Limits())

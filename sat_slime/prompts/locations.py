@@ -39,12 +39,12 @@ class Files:
     paths: tuple[Path, ...]
 
     def name(self, path: Path) -> str:
-        """A file's name within the data set."""
+        """Return a file's name within the data set."""
         return path.relative_to(self.root).as_posix() if path != self.root else path.name
 
 
 def find_source(given: str) -> Source:
-    """The source at a path, or under an id of the hub: OWNER/NAME[/FOLDER][@REVISION]. Raises PromptError."""
+    """Return the source at a path, or under an id of the hub: OWNER/NAME[/FOLDER][@REVISION]. Raises PromptError."""
     path = Path(given).expanduser()
     if path.exists():
         if any(file.suffix == ".parquet" for file in _data_files(path)):
@@ -59,7 +59,7 @@ def find_source(given: str) -> Source:
 
 
 def fetch(source: Source) -> Files:
-    """A source's files; downloads those of the hub that its cache does not have. Raises PromptError."""
+    """Return a source's files; downloads those of the hub that its cache does not have. Raises PromptError."""
     if source.path is not None:
         return Files(source, None, source.path, _data_files(source.path))
     from huggingface_hub import snapshot_download
@@ -86,7 +86,7 @@ def fetch(source: Source) -> Files:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(2**20):

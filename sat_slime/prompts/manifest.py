@@ -19,7 +19,7 @@ PACKAGES = ("huggingface-hub", "pyarrow", "math-verify", "transformers")
 def manifest(
     gathered: Sequence[Gathered], settings: Mapping[str, Any], different: Sequence[str], written: Mapping[str, Written]
 ) -> dict[str, Any]:
-    """The manifest of a folder. It holds no time: the same input gives the same bytes.
+    """Return the manifest of a folder. It holds no time: the same input gives the same bytes.
 
     Args:
         different: in what the sets differ from the paper's.

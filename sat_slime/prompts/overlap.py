@@ -41,7 +41,7 @@ class Problems:
                 self._having[run].append(number)
 
     def overlap(self, problem: str) -> Overlap | None:
-        """The overlap with the problem of which this one holds most, if that is at least NEAR."""
+        """Return the overlap with the problem of which this one holds most, if that is at least NEAR."""
         if (of := self._same.get(digest(normalize(problem)))) is not None:
             return Overlap(of, 1.0, True)
         held = Counter(of for run in _runs(problem) for of in self._having.get(run, ()))

@@ -62,7 +62,7 @@ def read_parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[d
 
 @functools.lru_cache(maxsize=64)
 def find_columns(names: tuple[str, ...]) -> tuple[str | None, str | None]:
-    """The columns of the problem and of the label, in any letter case; None where there is none."""
+    """Return the columns of the problem and of the label, in any letter case; None where there is none."""
     by_name = {name.lower(): name for name in names}
 
     def first(wanted: Iterable[str]) -> str | None:
@@ -72,7 +72,7 @@ def find_columns(names: tuple[str, ...]) -> tuple[str | None, str | None]:
 
 
 def problem_text(value: Any) -> str | None:
-    """The problem in a value: a text, or the user's only message; None where it is neither."""
+    """Return the problem in a value: a text, or the user's only message; None where it is neither."""
     if isinstance(value, list):
         said = [
             message.get("content") for message in value if isinstance(message, dict) and message.get("role") == "user"
@@ -82,7 +82,8 @@ def problem_text(value: Any) -> str | None:
 
 
 def label_text(value: Any) -> str | None:
-    r"""The label in a value, as text, out of `reward_model`, a list of one, or \boxed; None where it is no label."""
+    r"""Return the label in a value, as text, out of `reward_model`, a list of one, or \boxed; None where it is no
+    label."""
     if isinstance(value, dict):
         value = value.get("ground_truth")
     if isinstance(value, list) and len(value) == 1:
@@ -111,7 +112,7 @@ def _parquet_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
 
 
 def missing_columns(names: Iterable[str]) -> str:
-    """The end of an error about a set that has no column for the problem or the label."""
+    """Return the end of an error about a set that has no column for the problem or the label."""
     return (
         f"its columns are {', '.join(map(repr, names))}; a problem is looked for in {', '.join(PROBLEM_COLUMNS)}, "
         f"a label in {', '.join(LABEL_COLUMNS)}: rename one"

@@ -50,7 +50,7 @@ _TOKEN = re.compile(r"\\?[^\W_]+|[^\w\s]|_")
 
 
 def strip_instruction(text: str) -> tuple[str, bool]:
-    """The problem alone, and whether an instruction stood around it."""
+    """Return the problem alone, and whether an instruction stood around it."""
     before = _BEFORE.match(text)
     problem = text[before.end() :] if before else text
     after = _AFTER.search(problem)
@@ -60,7 +60,7 @@ def strip_instruction(text: str) -> tuple[str, bool]:
 
 
 def normalize(problem: str) -> str:
-    """A text that is equal for two copies of the same problem.
+    """Return a text that is equal for two copies of the same problem.
 
     Unicode's compatible forms, letter case, kinds of minus signs and quotes, LaTeX that is only layout, white space,
     and punctuation outside numbers make no difference.
@@ -82,7 +82,7 @@ def tokens(problem: str) -> list[str]:
 
 
 def find_template(given: str) -> str:
-    """The template that is given by its name, by a file, or as text. Raises PromptError."""
+    """Return the template that is given by its name, by a file, or as text. Raises PromptError."""
     if given in TEMPLATES:
         return TEMPLATES[given]
     template = given
@@ -100,5 +100,5 @@ def find_template(given: str) -> str:
 
 
 def fill(template: str, problem: str) -> str:
-    """The template with the problem in its place. str.format would stumble over LaTeX's braces in both."""
+    """Return the template with the problem in its place. str.format would stumble over LaTeX's braces in both."""
     return template.replace(PLACE, problem)

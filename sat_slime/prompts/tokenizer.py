@@ -37,7 +37,7 @@ class ChatTokenizer:
         return str(self._tokenizer.chat_template or "")
 
     def chat(self, messages: list[dict[str, Any]]) -> str:
-        """The messages in the chat template, up to where the answer begins. Raises PromptError."""
+        """Return the messages in the chat template, up to where the answer begins. Raises PromptError."""
         if not self.chat_template:
             raise PromptError(f"{self.given}: the tokenizer has no chat template: name one that has")
         try:
@@ -46,5 +46,5 @@ class ChatTokenizer:
             raise PromptError(f"{self.given}: its chat template fails on a prompt ({error})") from error
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens each text has."""
+        """Return how many tokens each text has."""
         return [len(ids) for ids in self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]]

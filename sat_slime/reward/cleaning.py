@@ -57,12 +57,13 @@ _CHOSEN = re.compile(r"^(?:option|choice|answer|letter) (?=\(?[a-j]\)?$)")
 
 
 def clean(answer: str) -> str:
-    """The answer as one line of plain mathematics. Cleaning it again changes nothing that matters; it never fails."""
+    """Return the answer as one line of plain mathematics. Cleaning it again changes nothing that matters; it never
+    fails."""
     return split_unit(answer)[0]
 
 
 def split_unit(answer: str) -> tuple[str, str]:
-    """The cleaned answer, and the name of its unit: "" without one, or with one that has no name."""
+    """Return the cleaned answer, and the name of its unit: "" without one, or with one that has no name."""
     text, currency = without_currency(respelled(answer))
     text, degree = without_degrees(text)
     if not _MATRIX.search(text):
@@ -82,7 +83,8 @@ def split_unit(answer: str) -> tuple[str, str]:
 
 
 def _exactly(text: str) -> str:
-    r"""What is compared of an approximation: of `\sqrt{2} \approx 1.41` the root, of `x \approx 11` that x is 11."""
+    r"""Return what is compared of an approximation: of `\sqrt{2} \approx 1.41` the root, of `x \approx 11` that x is
+    11."""
     exact, approximately, near = _partition(_APPROXIMATELY, text)
     exact, near = exact.strip(), near.strip()
     if not approximately:
@@ -94,7 +96,7 @@ def _exactly(text: str) -> str:
 
 
 def words(text: str) -> str:
-    """An answer in words, the way it is compared: lower case, no fonts, no punctuation around it."""
+    """Return an answer in words, the way it is compared: lower case, no fonts, no punctuation around it."""
     text = _ONLY_TEXT.sub(r"\1", text).lower()
     text = _SPACES.sub(" ", text).strip(" .,;:!'\"`")
     if len(text) <= MAX_ANSWER:
@@ -105,7 +107,7 @@ def words(text: str) -> str:
 
 
 def _outer_braces(text: str) -> str:
-    """The text without braces around all of it: {x} is x."""
+    """Return the text without braces around all of it: {x} is x."""
     while len(text) > 2 and text[0] == "{" and text[-1] == "}" and "{" not in text[1:-1] and "}" not in text[1:-1]:
         text = text[1:-1].strip()
     return text

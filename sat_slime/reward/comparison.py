@@ -36,7 +36,7 @@ _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z
 
 
 def compare(answer: str, label: str) -> str:
-    """The reason of the verdict: one of CORRECT or WRONG."""
+    """Return the reason of the verdict: one of CORRECT or WRONG."""
     if answer.strip() == label.strip():
         return "text" if label.strip() else "no_answer"
     if len(answer) > MAX_ANSWER:
@@ -62,7 +62,8 @@ def _compare_choices(answer: str, label: str) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def undefined(text: str) -> bool:
-    r"""Whether a text is, or holds, something without a value, such as 1/0: it is never an answer or equal to one.
+    r"""Return whether a text is, or holds, something without a value, such as 1/0: it is never an answer or equal to
+    one.
 
     A function that has no value somewhere, such as 1/x, is defined.
     """
@@ -108,7 +109,7 @@ _POINT_COMMA = re.compile(r"(-?)([0-9]{1,3}(?:\.[0-9]{3})*|[0-9]+),([0-9]+)")
 
 
 def _comma_as_point(text: str, sure: bool = True) -> str:
-    """The text with a point in place of a decimal comma.
+    """Return the text with a point in place of a decimal comma.
 
     Args:
         sure: only where it can be neither a list nor thousands, as in 0,25 and 3,05 and 1.234,5.
@@ -149,7 +150,7 @@ def _compare_literals(given: Literal, given_percent: bool, wanted: Literal, want
 
 
 def _compare_parts(answer: str, label: str, depth: int) -> str | None:
-    """The reason where the structure of both decides; None where it does not."""
+    """Return the reason where the structure of both decides; None where it does not."""
     base = _BASE.fullmatch(label.replace(" ", ""))
     if base:
         same_base = _BASE.fullmatch(answer.replace(" ", ""))

@@ -44,7 +44,7 @@ _BOXES = re.compile(
 
 
 def extract(response: str) -> str | None:
-    """The answer, or None. docs/reward.md says where it differs from `prime_extract`."""
+    """Return the answer, or None. docs/reward.md says where it differs from `prime_extract`."""
     text = response.replace("**:", ":")  # **Answer**: 5
     thought_end = text.rfind(_CLOSED_THINKING)
     if thought_end >= 0:
@@ -63,12 +63,13 @@ def extract(response: str) -> str | None:
 
 
 def _says_answer(box: str | None) -> bool:
-    r"""Whether a box holds a marker itself, as \boxed{\text{The answer is } 5}: that announces nothing outside it."""
+    r"""Return whether a box holds a marker itself, as \boxed{\text{The answer is } 5}: that announces nothing outside
+    it."""
     return box is not None and any(marker in box.lower() for marker in ANSWER_MARKERS)
 
 
 def _last_boxes(text: str) -> str | None:
-    r"""The last box; with those before it between which only signs and `or` stand: \boxed{3} or \boxed{5}."""
+    r"""Return the last box; with those before it between which only signs and `or` stand: \boxed{3} or \boxed{5}."""
     found = last_box(text)
     for _ in range(_MAX_BOXES if found is not None else 0):
         text = text.rpartition("\\boxed")[0]
@@ -84,7 +85,7 @@ def _last_boxes(text: str) -> str | None:
 
 
 def last_box(text: str) -> str | None:
-    r"""What the last \boxed{...}, or without one the last \fbox{...}, holds; None when it does not close."""
+    r"""Return what the last \boxed{...}, or without one the last \fbox{...}, holds; None when it does not close."""
     start = text.rfind("\\boxed")
     length = len("\\boxed")
     if start < 0:
@@ -125,7 +126,7 @@ def prime_extract(response: str) -> str:
 
 
 def _after_markers(text: str) -> str | None:
-    """What follows the last "answer:", in that "answer is", and so on; None when there is none of them."""
+    """Return what follows the last "answer:", in that "answer is", and so on; None when there is none of them."""
     marked = None
     for marker in ANSWER_MARKERS:
         found = _rfind(text, marker)
@@ -152,7 +153,7 @@ def _rfind(text: str, marker: str) -> int:
 
 
 def _marked_answer(text: str) -> str | None:
-    """The answer in the first line, up to the end of its sentence; what comes after it explains."""
+    """Return the answer in the first line, up to the end of its sentence; what comes after it explains."""
     # A list that begins the answer follows a marker's colon.
     text = listed(f":\n{text}" if text[:1] in "-*•1(" else text).lstrip(" \t\r\n:*")
     for opening, closing in (("$$", "$$"), ("\\[", "\\]")):
@@ -165,7 +166,7 @@ def _marked_answer(text: str) -> str | None:
 
 
 def _last_answer(text: str) -> str | None:
-    """The answer of a response without box and marker: what its last sentence says that says anything."""
+    """Return the answer of a response without box and marker: what its last sentence says that says anything."""
     sentences = _sentences(text)
     if sentences[0].lower() in ("yes", "no") and not any(map(str.isdigit, sentences[-1])):
         return sentences[0]
@@ -174,7 +175,7 @@ def _last_answer(text: str) -> str | None:
 
 
 def _sentences(text: str) -> list[str]:
-    """The last sentences, at least one."""
+    """Return the last sentences, at least one."""
     paragraphs = _PARAGRAPH.split(text[-_TAIL:].strip())
     joined = [paragraphs[0]]
     for paragraph in paragraphs[1:]:

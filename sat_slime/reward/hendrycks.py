@@ -10,7 +10,7 @@ _INTEGERS = re.compile(r"(-?[1-9][0-9]*|-?0)/(-?[1-9][0-9]*|-?0)")
 
 
 def hendrycks(answer: str, drop_left_side: bool = True) -> str:
-    r"""The normalized answer. `drop_left_side`: `k = 5` becomes `5`, for a left side of up to two characters.
+    r"""Return the normalized answer. `drop_left_side`: `k = 5` becomes `5`, for a left side of up to two characters.
 
     What the original fails on, such as a \sqrt that nothing follows, comes back stripped only.
     """

@@ -36,14 +36,14 @@ class Literal:
     """Significant digits of a decimal."""
 
     def rounds(self, value: Fraction) -> bool:
-        """Whether this decimal is `value` rounded to its digits, and has enough of them."""
+        """Return whether this decimal is `value` rounded to its digits, and has enough of them."""
         if self.decimals is None or self.significant < MIN_ROUNDED_DIGITS:
             return False
         return abs(self.value - value) * 2 * Fraction(10) ** self.decimals <= 1
 
 
 def read_literal(text: str) -> Literal | None:
-    """The number that a cleaned answer without percent sign writes out, or None."""
+    """Return the number that a cleaned answer without percent sign writes out, or None."""
     if not text or len(text) > MAX_DIGITS or text[-1] not in "0123456789.}ns":
         return None
     sign, text = _sign(text.strip())

@@ -26,7 +26,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,2000}(?:\.[0-9]{0,2000})?")
 
 
 def extract(response: str) -> str | None:
-    """The text of the last line "Answer: ..." near the end, or None."""
+    """Return the text of the last line "Answer: ..." near the end, or None."""
     lines = _ANSWER.findall(response[-TAIL:])
     return lines[-1] if lines else None
 

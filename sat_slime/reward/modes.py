@@ -16,7 +16,7 @@ _boxed_label = re.compile(r"\s*\\boxed\s*\{(.*)\}\s*", re.DOTALL)
 
 
 def judge(response: str, label: str, mode: Mode) -> Verdict:
-    """The verdict on a response. Raises MemoryError, after which the process should not go on."""
+    """Return the verdict on a response. Raises MemoryError, after which the process should not go on."""
     label = _unboxed(label)
     answer = _EXTRACT[mode](response)
     if undefined(label):
@@ -56,7 +56,7 @@ _COMPARE: dict[Mode, Callable[[str, str], str]] = {
 
 
 def _unboxed(label: str) -> str:
-    r"""The label without the \boxed that some data sets keep around it."""
+    r"""Return the label without the \boxed that some data sets keep around it."""
     if "\\boxed" not in label:
         return label
     match = _boxed_label.fullmatch(label)

@@ -103,7 +103,7 @@ class VerifierPool:
         return [future.result() for future in futures]
 
     async def verify_async(self, response: str, label: str, mode: Mode = "default") -> Verdict:
-        """The verdict on one response; the event loop goes on meanwhile, also while the queue is full."""
+        """Return the verdict on one response; the event loop goes on meanwhile, also while the queue is full."""
         job = self._job(response, label, mode)
         try:
             self._queue.put_nowait(job)
@@ -168,7 +168,7 @@ class VerifierPool:
         return _Job(response[-self.limits.response_chars :], label, mode, Future())
 
     def _serve(self) -> None:
-        """What a worker's thread does: it takes jobs until the pool is closed."""
+        """Take jobs until the pool is closed: the work of a worker's thread."""
         worker: _Worker | None = None
         while (job := self._queue.get()) is not None:
             if not job.future.set_running_or_notify_cancel():
@@ -185,7 +185,8 @@ class VerifierPool:
             worker.end()
 
     def _verify(self, worker: _Worker | None, job: _Job) -> tuple[_Worker | None, Verdict]:
-        """The verdict, and the worker to go on with. A job whose worker somebody else killed gets a second try."""
+        """Return the verdict, and the worker to go on with. A job whose worker somebody else killed gets a second
+        try."""
         reason = "crash"
         for _ in range(2):
             worker = worker or self._parent.fork()
@@ -323,7 +324,7 @@ class _Worker:
         self._connection = connection
 
     def ask(self, job: _Job, wall_s: float) -> tuple[Verdict, bool]:
-        """The verdict, and whether the worker is to be replaced.
+        """Return the verdict, and whether the worker is to be replaced.
 
         Raises:
             OSError, EOFError, ValueError: the worker is to be ended; TimeoutError: because it took too long.
@@ -360,8 +361,8 @@ class _Worker:
 
 
 def _processor_time(pid: int) -> tuple[str, int]:
-    """The kernel's letter for the state of a process, R where it runs or waits for a processor, and its CPU time in
-    ticks. A process that is gone has no letter."""
+    """Return the kernel's letter for the state of a process, R where it runs or waits for a processor, and its CPU time
+    in ticks. A process that is gone has no letter."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
             fields = stat.read().rpartition(")")[2].split()
@@ -378,5 +379,5 @@ def _shared_pool() -> VerifierPool:
 
 
 def verify(response: str, label: str, mode: Mode = "default") -> Verdict:
-    """The verdict on one response, from a pool of one worker that all callers of this function share."""
+    """Return the verdict on one response, from a pool of one worker that all callers of this function share."""
     return _shared_pool().verify(response, label, mode)

@@ -29,7 +29,7 @@ extract = prime_extract
 
 
 def compare(answer: str, label: str) -> str:
-    """The reason of the verdict in this mode."""
+    """Return the reason of the verdict in this mode."""
     answer = answer[:_MAX_ANSWER]
     if hendrycks(answer) == hendrycks(label):
         return "text"

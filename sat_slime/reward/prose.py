@@ -86,7 +86,7 @@ _ARTICLE = re.compile(
 
 
 def answer_of(sentence: str, announced: bool = False) -> str:
-    """What the sentence says that something is; the sentence itself where it is mathematics alone.
+    """Return what the sentence says that something is; the sentence itself where it is mathematics alone.
 
     Args:
         announced: the sentence stands after "answer is", and begins with the answer.
@@ -122,24 +122,24 @@ def answer_of(sentence: str, announced: bool = False) -> str:
 
 
 def conclusion(sentence: str) -> str:
-    """The part of a sentence after its last "so" or "hence", where that holds something to compare."""
+    """Return the part of a sentence after its last "so" or "hence", where that holds something to compare."""
     cuts = list(_CONCLUSION.finditer(_hidden(sentence)))
     rest = sentence[cuts[-1].end() :].strip(" ,") if cuts else ""
     return rest if _has_quantity(rest) else sentence
 
 
 def is_called_unordered(before: str) -> bool:
-    """Whether a text announces things that have no order, as `the roots are` does."""
+    """Return whether a text announces things that have no order, as `the roots are` does."""
     return bool(_UNORDERED.search(before[-200:]))
 
 
 def listed(text: str) -> str:
-    """The text with items that stand below each other after a colon as one list with commas."""
+    """Return the text with items that stand below each other after a colon as one list with commas."""
     return _ITEMS.sub(lambda items: ": " + ", ".join(_ITEM.split(items[1])[1:]), text)
 
 
 def _letter(sentence: str, beginning: str) -> str:
-    """The letter of a choice, at the beginning of an announced answer, or after `option` and the like."""
+    """Return the letter of a choice, at the beginning of an announced answer, or after `option` and the like."""
     if _CORRECTED.search(sentence) or _FALSE.search(sentence):
         return ""
     if letter := _LETTER.fullmatch(beginning):
@@ -149,7 +149,7 @@ def _letter(sentence: str, beginning: str) -> str:
 
 
 def _verb_ends(clause: str) -> list[int]:
-    """The places where what the verbs lead to begins; `cannot be` and `is not equal to` lead to nothing."""
+    """Return the places where what the verbs lead to begins; `cannot be` and `is not equal to` lead to nothing."""
     return [] if _denies(clause) else [verb.end() for verb in _VERB.finditer(_hidden(clause))]
 
 
@@ -159,7 +159,7 @@ def _denies(sentence: str) -> bool:
 
 
 def says_something(sentence: str) -> bool:
-    """Whether a sentence may hold an answer."""
+    """Return whether a sentence may hold an answer."""
     return _has_quantity(sentence) or bool(_VERB.search(sentence))
 
 
@@ -172,7 +172,7 @@ def _clauses(sentence: str) -> list[str]:
 
 
 def _hidden(text: str) -> str:
-    """The text with its mathematics blotted out, of the same length."""
+    """Return the text with its mathematics blotted out, of the same length."""
     return _MATH.sub(lambda match: "#" * len(match[0]), text)
 
 
@@ -192,7 +192,8 @@ def _without_articles(text: str) -> str:
 
 
 def _quantity(text: str) -> str:
-    """The mathematics in a few words, or the words where it is only compared, denied or counted in another unit."""
+    """Return the mathematics in a few words, or the words where it is only compared, denied or counted in another
+    unit."""
     if not _is_prose(text):
         return text
     hidden = _hidden(text)

@@ -76,7 +76,8 @@ _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
 
 
 def respelled(text: str) -> str:
-    """The text with one spelling for each sign, and with radians in place of degrees in sine, cosine and so on."""
+    """Return the text with one spelling for each sign, and with radians in place of degrees in sine, cosine and so
+    on."""
     text = text.translate(_UNICODE)
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
@@ -91,13 +92,13 @@ def _root(match: re.Match[str]) -> str:
 
 
 def _based(match: re.Match[str]) -> str:
-    r"""A number whose base is written as a number: (1011)_{\text{two}} becomes 1011_2."""
+    r"""Return a number whose base is written as a number: (1011)_{\text{two}} becomes 1011_2."""
     base = _NUMBERS.index(match[2]) if match[2] in _NUMBERS else match[2]
     return f"{match[1].strip('()')}_{base}" if str(base).isdigit() else match[0]
 
 
 def _repeating(match: re.Match[str]) -> str:
-    r"""A repeating decimal as an exact fraction: 0.1\overline{6} is 1/10 + 6/90."""
+    r"""Return a repeating decimal as an exact fraction: 0.1\overline{6} is 1/10 + 6/90."""
     whole, fixed, period = match[1] or "0", match[2], match[3] or match[4]
     if len(fixed) > 30 or len(whole) > 30:
         return match[0]

@@ -54,7 +54,7 @@ OR = "\\lor"
 
 
 def spread(text: str) -> str:
-    r"""An answer of several solutions as one list, in which \lor stands between those whose order says nothing.
+    r"""Return an answer of several solutions as one list, in which \lor stands between those whose order says nothing.
 
     `x = 1, 2` and `x = 1, x = 2` become `1 \lor 2`; `a, b = 1, 2` becomes `a = 1, b = 2`; `x = \pm 2`, `2 \lor -2`;
     systems in braces become lists, points side by side too.
@@ -107,7 +107,7 @@ def _both_signs(value: str) -> str:
 
 
 def _are_points(text: str) -> bool:
-    """Whether a text is points side by side, `(1, 2) (3, 4)`, and no product."""
+    """Return whether a text is points side by side, `(1, 2) (3, 4)`, and no product."""
     pieces = re.split(r"(?<=\))\s*(?=\()", text)
     return len(pieces) > 1 and all("," in piece and _balanced(piece) and piece[0] == "(" for piece in pieces)
 
@@ -125,13 +125,13 @@ def split_list(text: str) -> tuple[str, list[str], str]:
 
 
 def split_relation(text: str) -> list[str]:
-    """The sides of a chain of equations: `x = y = 1` has three. A name comes first, also in `5 = x`."""
+    """Return the sides of a chain of equations: `x = y = 1` has three. A name comes first, also in `5 = x`."""
     sides = _split(text, ("=",)) if "=" in text else [text]
     return sides[::-1] if len(sides) == 2 and is_variable(sides[1]) and not is_name(sides[0]) else sides
 
 
 def is_name(side: str) -> bool:
-    """Whether a left side only names what the right side is: `x`, `f(x)`, `(x, y)`, `|AB|`, `P(A)`."""
+    """Return whether a left side only names what the right side is: `x`, `f(x)`, `(x, y)`, `|AB|`, `P(A)`."""
     return bool(_VARIABLE.fullmatch(side) or _TUPLE_OF_VARIABLES.fullmatch(side) or _QUANTITY.fullmatch(side.strip()))
 
 
@@ -140,22 +140,23 @@ def is_variable(side: str) -> bool:
 
 
 def is_polynomial(side: str) -> bool:
-    """Whether a side is a polynomial in one variable, and more than a name: so `2x = 10` is an unsolved equation."""
+    """Return whether a side is a polynomial in one variable, and more than a name: so `2x = 10` is an unsolved
+    equation."""
     side = side.replace(" ", "")
     letters = set(re.findall("[a-z]", side.replace("frac", "")))
     return len(letters) == 1 and bool(_POLYNOMIAL.fullmatch(side)) and not is_variable(side)
 
 
 def same_name(mine: str, theirs: str, alone: bool) -> bool:
-    """Whether two names may be of one quantity: spelled alike but for bars and spaces, or, where each stands `alone`
-    and in no list, one of them in words."""
+    """Return whether two names may be of one quantity: spelled alike but for bars and spaces, or, where each stands
+    `alone` and in no list, one of them in words."""
     plain = [re.sub(r"\\(?:overline|text|mathrm)|[\s|{}]", "", name) for name in (mine, theirs)]
     in_words = [bool(_WORDS.fullmatch(name.strip())) for name in (mine, theirs)]
     return plain[0] == plain[1] or (alone and in_words[0] != in_words[1])
 
 
 def split_ratio(text: str) -> list[str]:
-    """The terms of a ratio: `3:2:1` has three."""
+    """Return the terms of a ratio: `3:2:1` has three."""
     return [text] if CLOCK.search(text) or ":" not in text else _split(text, (":",))
 
 
@@ -184,7 +185,7 @@ def strip_membership(text: str) -> str:
 
 
 def nesting(text: str) -> int:
-    """How deep brackets stand in brackets."""
+    """Return how deep brackets stand in brackets."""
     depth = deepest = 0
     for _, _, step in _depth_steps(text):
         depth += step
@@ -193,7 +194,7 @@ def nesting(text: str) -> int:
 
 
 def _unwrap(text: str) -> tuple[str, str, str]:
-    """What a pair of brackets around the whole text holds."""
+    """Return what a pair of brackets around the whole text holds."""
     text = text.strip()
     for opening, closings in (("\\{", ("\\}",)), ("(", (")", "]")), ("[", ("]", ")"))):
         for closing in closings:

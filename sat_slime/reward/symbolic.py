@@ -65,14 +65,14 @@ def equivalent(answer: str, label: str, rounding: Literal | None) -> str:
 
 
 def has_no_value(text: str) -> bool | None:
-    """Whether a text is undefined mathematics; None where the grammar does not know it."""
+    """Return whether a text is undefined mathematics; None where the grammar does not know it."""
     read = _read(text)
     return None if read == "unparsed" else read == "undefined"
 
 
 @functools.lru_cache(maxsize=1024)
 def _read(text: str) -> sympy.Basic | str:
-    """The parsed text, or the reason why there is none: `unparsed`, or that of a Refused."""
+    """Return the parsed text, or the reason why there is none: `unparsed`, or that of a Refused."""
     try:
         return _parse(text)
     except MemoryError:
@@ -165,7 +165,7 @@ def _check_defined(expression: sympy.Basic) -> sympy.Basic:
 
 
 def _divides_by_zero(power: sympy.Basic) -> bool:
-    """Whether a power divides by a zero that sympy does not see, such as a difference of equal roots."""
+    """Return whether a power divides by a zero that sympy does not see, such as a difference of equal roots."""
     if not (isinstance(power, sympy.Pow) and isinstance(power.base, sympy.Add) and power.base.is_number):
         return False
     if not power.exp.is_extended_negative:
@@ -180,7 +180,7 @@ def _check_size(expression: sympy.Basic) -> None:
 
 
 def _bits(expression: sympy.Basic) -> float:
-    """An upper bound for the bits of an expression's value; a variable counts as one."""
+    """Return an upper bound for the bits of an expression's value; a variable counts as one."""
     if isinstance(expression, sympy.Rational):
         return float(max(abs(expression.p).bit_length(), expression.q.bit_length()))
     parts = [_bits(part) for part in expression.args if isinstance(part, sympy.Basic)]
@@ -199,7 +199,7 @@ def _bits(expression: sympy.Basic) -> float:
 
 
 def _exponential_bits(exponent: sympy.Basic) -> float:
-    """The bits of e to a number, which are about as many as the number itself."""
+    """Return the bits of e to a number, which are about as many as the number itself."""
     if isinstance(exponent, sympy.Rational):
         size = abs(float(exponent)) if abs(exponent) < MAX_BITS else math.inf
     else:
@@ -262,7 +262,7 @@ def _equal_complex(given: sympy.Basic, wanted: sympy.Basic) -> bool:
 
 
 def _is_multiple(given: sympy.Expr, wanted: sympy.Expr) -> bool:
-    """Whether one expression is the other times a number."""
+    """Return whether one expression is the other times a number."""
     if not (isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr)):
         return False
     if given.free_symbols != wanted.free_symbols:
@@ -275,7 +275,7 @@ def _is_multiple(given: sympy.Expr, wanted: sympy.Expr) -> bool:
 
 
 def _equal_numbers(given: sympy.Expr, wanted: sympy.Expr, rounding: Literal | None) -> bool:
-    """Whether two numbers are equal: numerically, and then exactly or to many more digits."""
+    """Return whether two numbers are equal: numerically, and then exactly or to many more digits."""
     mine, theirs = (sympy.N(number.doit(), _DIGITS) for number in (given, wanted))
     if not (mine.is_number and theirs.is_number) or any(number.has(sympy.nan, sympy.zoo) for number in (mine, theirs)):
         return False
@@ -305,7 +305,7 @@ def _close(mine: sympy.Expr, theirs: sympy.Expr, digits: int) -> bool:
 
 
 def _equal_at_points(given: sympy.Expr, wanted: sympy.Expr) -> bool | None:
-    """Whether two expressions have the same values at rational points; None where too few points give values."""
+    """Return whether two expressions have the same values at rational points; None where too few points give values."""
     if given.atoms(sympy.core.function.AppliedUndef) or wanted.atoms(sympy.core.function.AppliedUndef):
         return None
     symbols = sorted(given.free_symbols | wanted.free_symbols, key=str)
@@ -330,7 +330,7 @@ def _equal_at_points(given: sympy.Expr, wanted: sympy.Expr) -> bool | None:
 
 
 def equal_expressions(answer: str, label: str, tolerance: float | None) -> bool:
-    """Whether both are scalar expressions that are equal, or have values that are, to a relative tolerance."""
+    """Return whether both are scalar expressions that are equal, or have values that are, to a relative tolerance."""
     try:
         given, wanted = _read(answer), _read(label)
         if not (isinstance(given, sympy.Expr) and isinstance(wanted, sympy.Expr)):

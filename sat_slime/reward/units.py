@@ -50,13 +50,13 @@ _NO_UNIT = re.compile(
 
 
 def without_currency(text: str) -> tuple[str, str]:
-    r"""The text without `\$` and the like, and the name of the first."""
+    r"""Return the text without `\$` and the like, and the name of the first."""
     found = _CURRENCY.search(text)
     return (_CURRENCY.sub("", text), _CURRENCIES[found[1]]) if found else (text, "")
 
 
 def without_degrees(text: str) -> tuple[str, str]:
-    """The text without signs of degrees, and `degree` where it ends with one."""
+    """Return the text without signs of degrees, and `degree` where it ends with one."""
     ends = [match.end() for match in _DEGREE.finditer(text)]
     unit = "degree" if ends and not text[ends[-1] :].strip(" $.}") else ""
     return _DEGREE.sub("", text), unit
@@ -72,7 +72,7 @@ def compound(text: str) -> str | None:
 
 
 def without_unit(text: str) -> tuple[str, str]:
-    """The text without the unit at its end, and that unit's name: "" where it has no name here."""
+    """Return the text without the unit at its end, and that unit's name: "" where it has no name here."""
     if whole := _ALL_TEXT.fullmatch(text):
         text = whole[1].strip()
     unit = _FRACTION.search(text) or _TEXT.search(text)

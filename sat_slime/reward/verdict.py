@@ -34,5 +34,5 @@ class Verdict:
 
 
 def verdict(extracted: str | None, reason: str) -> Verdict:
-    """A verdict, whose reward follows from the reason."""
+    """Return a verdict, whose reward follows from the reason."""
     return Verdict(float(reason in CORRECT), extracted, reason)

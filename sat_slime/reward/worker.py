@@ -46,7 +46,7 @@ _WARM_UP = [
 
 
 def main(control_fd: int, cpu_limit_s: float, memory_limit_mb: int) -> None:
-    """The parent: serves the pool's commands until its socket closes."""
+    """Serve the pool's commands until its socket closes: the work of the parent."""
     from sat_slime.reward.modes import judge
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the pool, and that ends this
@@ -91,7 +91,7 @@ def _end(pid: int) -> int:
 
 
 def _serve(connection: socket.socket, cpu_limit_s: float, memory_limit_mb: int) -> None:
-    """What a fork does: it gives one verdict after another, and never returns."""
+    """Give one verdict after another, and never return: the work of a fork."""
     from sat_slime.reward.modes import judge
 
     code = 1

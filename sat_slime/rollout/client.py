@@ -20,7 +20,7 @@ class ServerRefused(RuntimeError):
 
 
 def in_words(error: Exception) -> str:
-    """Why an HTTP request came to nothing."""
+    """Return why an HTTP request came to nothing, in words."""
     if isinstance(error, httpx.ConnectError):
         return f"no server answers there ({error})"
     if isinstance(error, httpx.TimeoutException):
@@ -39,7 +39,7 @@ LOCAL_URL = "http://localhost"
 
 
 def through(socket: Path | None, connections: int | None = None) -> httpx.AsyncHTTPTransport:
-    """A transport that connects to a socket file, or without one to each request's address.
+    """Return a transport that connects to a socket file, or without one to each request's address.
 
     Args:
         connections: the most at a time; default: no limit.
@@ -89,11 +89,12 @@ class SGLangClient:
         await self._post("/abort_request", {"abort_all": True}, answers=False)
 
     async def healthy(self, timeout_s: float = 10.0) -> bool:
-        """Whether the HTTP server answers that it is up."""
+        """Return whether the HTTP server answers that it is up."""
         return await self._answers("/health", timeout_s)
 
     async def can_generate(self, timeout_s: float = 20.0) -> bool:
-        """Whether the server generates a token. This also finds a scheduler that died behind a live HTTP server."""
+        """Return whether the server generates a token. This also finds a scheduler that died behind a live HTTP
+        server."""
         return await self._answers("/health_generate", timeout_s)
 
     async def server_info(self) -> dict[str, Any]:
@@ -124,7 +125,8 @@ class SGLangClient:
 
 
 def generate_payload(requests: Sequence[GenerationRequest], wire_ids: Sequence[str]) -> dict[str, Any]:
-    """The body of /generate. Each request asks for one sample: after `n` > 1 a server does not end on SIGTERM."""
+    """Return the body of /generate. Each request asks for one sample: after `n` > 1 a server does not end on
+    SIGTERM."""
     return {
         "rid": list(wire_ids),
         "input_ids": [list(request.prompt_ids) for request in requests],

@@ -16,7 +16,7 @@ from sat_slime.rollout.types import GenerationRequest, Response
 
 
 def rest(request: GenerationRequest, parts: Sequence[Response]) -> GenerationRequest:
-    """The request for what is still missing of a response that has these parts."""
+    """Return the request for what is still missing of a response that has these parts."""
     so_far = tuple(token for part in parts for token in part.output_ids)
     return dataclasses.replace(
         request,
@@ -26,7 +26,7 @@ def rest(request: GenerationRequest, parts: Sequence[Response]) -> GenerationReq
 
 
 def joined(request: GenerationRequest, parts: Sequence[Response]) -> Response:
-    """One response from its parts, each answering what was the `rest` before it.
+    """Return one response from its parts, each answering what was the `rest` before it.
 
     Its finish reason is `abort` while something is missing. The routed experts of a row are those with which the row's
     next token was drawn: a row that a later part forwarded anew keeps the experts of the first time.

@@ -16,7 +16,7 @@ def storage_dtype(experts: int) -> np.dtype:
 
 
 def encode(routed_experts: np.ndarray) -> str:
-    """(rows, layers, top-k) integers -> base64 of little-endian int32, as SGLang sends them."""
+    """Return (rows, layers, top-k) integers as base64 of little-endian int32, as SGLang sends them."""
     return base64.b64encode(np.ascontiguousarray(routed_experts, dtype=WIRE_DTYPE).tobytes()).decode("ascii")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 
 def nucleus(log_probs: np.ndarray, top_p: float) -> np.ndarray:
-    """(T, V) bool: the tokens that top-p sampling keeps (`top_k_top_p_min_p_sampling_from_probs_torch`).
+    """Return (T, V) bool: the tokens that top-p sampling keeps (`top_k_top_p_min_p_sampling_from_probs_torch`).
 
     A token is kept if all more likely ones together have at most `top_p` of the mass, so the most likely always is.
 
@@ -26,7 +26,7 @@ def nucleus(log_probs: np.ndarray, top_p: float) -> np.ndarray:
 
 
 def truncate(log_probs: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """(T, V) float32 log-probs normalized over the kept tokens, -inf elsewhere."""
+    """Return (T, V) float32 log-probs normalized over the kept tokens, -inf elsewhere."""
     inside = np.where(kept, log_probs.astype(np.float64), -np.inf)
     mass = np.log(np.exp(inside).sum(axis=-1, keepdims=True))
     return (inside - mass).astype(np.float32)

@@ -29,7 +29,8 @@ class RayNotStarted(RuntimeError):
 
 
 def load_remark() -> str:
-    """The machine's load with a remedy, as the end of a sentence; empty where it is below the number of cores."""
+    """Return the machine's load with a remedy, as the end of a sentence; empty where it is below the number of
+    cores."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load <= cores:
         return ""
@@ -62,12 +63,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def ray_logs(folder: Path | str) -> list[Path]:
-    """The logs of the Ray whose temporary folder is `ray` in `folder`."""
+    """Return the logs of the Ray whose temporary folder is `ray` in `folder`."""
     return [log for log in sorted(Path(folder).glob("ray/session_*[0-9]/logs/*")) if log.is_file()]
 
 
 def newest_error(logs: Iterable[Path]) -> str:
-    """The newest error in logs of Ray's, quoted as the end of a sentence; empty where there is none."""
+    """Return the newest error in logs of Ray's, quoted as the end of a sentence; empty where there is none."""
     errors = [
         (error[1], f"; last in {log.name}: {error[0].strip()}")
         for log in logs

@@ -42,7 +42,7 @@ class Scratch:
 
 
 def temporary_folder() -> str:
-    """The folder in which scratch folders are made: the temporary folder, or /tmp where its name is too long."""
+    """Return the folder in which scratch folders are made: the temporary folder, or /tmp where its name is too long."""
     folder = tempfile.gettempdir()
     fits = len(os.fsencode(folder)) <= LONGEST_PARENT
     return folder if fits or not os.access(SHORT_PARENT, os.W_OK | os.X_OK) else SHORT_PARENT

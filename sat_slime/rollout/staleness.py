@@ -34,7 +34,8 @@ class StalenessBound:
         return (rollout + 1) * self.steps - 1 - self.max_staleness
 
     def room(self, rollout: int, version: int) -> int:
-        """How many groups may wait or be in generation, so that one more is begun only if it can still be trained.
+        """Return how many groups may wait or be in generation, so that one more is begun only if it can still be
+        trained.
 
         With n of them before it, and all trained in the order in which they began, a group is trained in rollout
         `rollout + n // prompts`. What is returned is the number of n for which `version` is not below `oldest` of that.

@@ -79,13 +79,13 @@ _FACTS = {"iteration": int, "step": int, "updates": int, "method": str, "tempera
 
 
 def dump_path(run: Path, iteration: int, part: int = 0) -> Path:
-    """The path of an iteration's dump. part: which of its optimizer steps, from 0."""
+    """Return the path of an iteration's dump. part: which of its optimizer steps, from 0."""
     name = f"{iteration:06d}" + (f"-{part + 1}" if part else "")
     return run / FOLDER / f"{name}.safetensors"
 
 
 def dump_paths(run: Path) -> list[Path]:
-    """The dumps of a run folder in the order of their steps; none where it has none."""
+    """Return the dumps of a run folder in the order of their steps; none where it has none."""
     return [path for _, path in sorted(_numbered(run))]
 
 
@@ -97,7 +97,7 @@ def forget_dumps(run: Path, after: int) -> None:
 
 
 def _numbered(run: Path) -> Iterator[tuple[tuple[int, int], Path]]:
-    """((iteration, part), path) of each dump."""
+    """Yield ((iteration, part), path) of each dump."""
     for path in (run / FOLDER).glob("*.safetensors"):
         if match := _NAME.fullmatch(path.name):
             yield (int(match[1]), int(match[2] or 1)), path
@@ -166,7 +166,7 @@ def _check_schema(path: Path, metadata: Mapping[str, str]) -> None:
 
 
 def _as_kind(path: Path, name: str, values: np.ndarray, kind: Any) -> np.ndarray:
-    """A column in its data type. Other integers and floats are converted, and 0 and 1 are taken for a mask."""
+    """Return a column in its data type. Other integers and floats are converted, and 0 and 1 are taken for a mask."""
     wanted = np.dtype(kind).kind
     if values.dtype.kind == wanted or (wanted == "i" and values.dtype.kind == "u"):
         return values.astype(kind, copy=False)
@@ -176,7 +176,7 @@ def _as_kind(path: Path, name: str, values: np.ndarray, kind: Any) -> np.ndarray
 
 
 def _wrong_shapes(arrays: Mapping[str, np.ndarray]) -> str | None:
-    """Which column contradicts `lengths`, in words; None where none does."""
+    """Return which column contradicts `lengths`, in words; None where none does."""
     lengths = arrays["lengths"]
     if lengths.ndim != 1 or (lengths < 0).any():
         return f"lengths of shape {lengths.shape} are not one number of tokens, 0 or more, for each response"

@@ -39,7 +39,7 @@ class Expectations:
 def validate(
     request: GenerationRequest, wire_id: str, raw: Any, expected: Expectations, *, interruptible: bool = False
 ) -> Response:
-    """The response to `request`, which was sent under the id `wire_id`. Raises RejectedResponse.
+    """Return the response to `request`, which was sent under the id `wire_id`. Raises RejectedResponse.
 
     Args:
         interruptible: whether an aborted response, which may have no tokens, is taken as far as it goes.
@@ -121,7 +121,7 @@ def _check_finish(reason: str, output_ids: list[int], request: GenerationRequest
 
 
 def _log_probs(meta: dict[str, Any], output_ids: list[int]) -> np.ndarray:
-    """(T,) float32 from SGLang's list of [log-prob, token id, text]. A NaN arrives as null or as NaN."""
+    """Return (T,) float32 from SGLang's list of [log-prob, token id, text]. A NaN arrives as null or as NaN."""
     entries = _get(meta, "output_token_logprobs", list)
     if len(entries) != len(output_ids):
         raise RejectedResponse("token_count", f"{len(entries)} log-probs of {len(output_ids)} tokens")
@@ -141,7 +141,8 @@ def _log_probs(meta: dict[str, Any], output_ids: list[int]) -> np.ndarray:
 
 
 def _distribution(meta: dict[str, Any], size: int, output_ids: list[int]) -> np.ndarray | None:
-    """(T, size) float32 from SGLang's lists of [log-prob, token id, text], the likeliest first; None when not asked."""
+    """Return (T, size) float32 from SGLang's lists of [log-prob, token id, text], the likeliest first; None when not
+    asked."""
     if not size:
         return None
     positions = _get(meta, "output_top_logprobs", list)

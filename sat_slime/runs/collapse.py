@@ -196,7 +196,7 @@ class CollapseWatch:
         return 1 - self.newest.mean / self.best.mean
 
     def sentence(self) -> str:
-        """What holds now, in words; empty while the rule does not."""
+        """Return what holds now, in words; empty while the rule does not."""
         if not self.met or self.best is None or self.newest is None:
             return ""
         what = "accuracy" if self.by_accuracy else "training reward"
@@ -208,7 +208,7 @@ class CollapseWatch:
 
 
 def judge(metrics: Mapping[str, np.ndarray], evals: Mapping[str, np.ndarray], period: int) -> CollapseWatch:
-    """The rule over a whole run, from the columns of its metrics.jsonl and eval.jsonl."""
+    """Return the rule over a whole run, from the columns of its metrics.jsonl and eval.jsonl."""
     watch = CollapseWatch(max(1, period), by_accuracy="accuracy" in evals)
     chosen = ("step", "mismatch/d_pi", "reward/mean", "accuracy", "n_samples")
     watch.replay(*(_rows(columns, chosen) for columns in (metrics, evals)))

@@ -89,19 +89,19 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """An existing run folder, not locked. Raises RunFolderError when there is none."""
+        """Return an existing run folder, not locked. Raises RunFolderError when there is none."""
         folder = cls(path)
         if not folder.is_run():
             raise RunFolderError(f"{path} is not a run folder: it has no config.yaml beside a state.json or metrics")
         return folder
 
     def is_run(self) -> bool:
-        """Whether this looks like a run: its resolved config beside its lock, its state or its metrics."""
+        """Return whether this looks like a run: its resolved config beside its lock, its state or its metrics."""
         marks = (self._lock.path, self.state_file, self.metrics)
         return self.config.is_file() and any(mark.exists() for mark in marks)
 
     def has_data(self) -> bool:
-        """Whether a run left anything here that cannot be had again by starting it."""
+        """Return whether a run left anything here that cannot be had again by starting it."""
         written = any(file.exists() and file.stat().st_size for file in (self.metrics, self.eval))
         return written or (self.checkpoints.is_dir() and any(self.checkpoints.iterdir()))
 
@@ -111,7 +111,7 @@ class RunFolder:
         return self.path.is_dir() and all(self._is_ours(entry) for entry in self.path.iterdir())
 
     def _is_ours(self, entry: Path) -> bool:
-        """Whether `entry` is the lock, or what a kill left of a file that was being written."""
+        """Return whether `entry` is the lock, or what a kill left of a file that was being written."""
         return entry == self._lock.path or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
 
     def _clear(self) -> None:
@@ -133,11 +133,11 @@ class RunFolder:
         self._lock.release()
 
     def is_locked(self) -> bool:
-        """Whether a living process, this one included, works on the folder."""
+        """Return whether a living process, this one included, works on the folder."""
         return self._lock.is_held()
 
     def holder(self) -> int | None:
-        """The number of the process that works on the folder; None where none does."""
+        """Return the number of the process that works on the folder; None where none does."""
         return self._lock.holder()
 
     def started(self, job: str | None = None) -> None:
@@ -157,16 +157,16 @@ class RunFolder:
         self._stop.touch()
 
     def is_to_stop(self) -> bool:
-        """Whether the run was asked to end since it was started."""
+        """Return whether the run was asked to end since it was started."""
         return self._stop.exists()
 
     def forget_stop(self) -> None:
         self._stop.unlink(missing_ok=True)
 
     def state(self) -> dict[str, Any]:
-        """What state.json says. A run that says that it is running in a process, while no process holds its lock, was
-        killed: its status is then `killed`, and its error the one that it could not write. One that waits for a restart
-        which no process will make has failed."""
+        """Return what state.json says. A run that says that it is running in a process, while no process holds its
+        lock, was killed: its status is then `killed`, and its error the one that it could not write. One that waits for
+        a restart which no process will make has failed."""
         state = self._read_state()
         if state.get("status") == "restarting" and not self.is_locked():
             state = {**state, "status": "failed"}

@@ -54,7 +54,7 @@ class GoingBack:
     """Whether the command line names the damaged one."""
 
     def explanation(self) -> str:
-        """What is damaged, what is whole, and what going back to it costs."""
+        """Return what is damaged, what is whole, and what going back to it costs."""
         return f"{self.damage}; the run can go on from {self._where()}, {self._cost()}"
 
     def _where(self) -> str:
@@ -74,7 +74,7 @@ class GoingBack:
         return f"which costs this: {again} trained again, and their rows, samples and dumps are dropped"
 
     def command(self) -> str:
-        """The command that goes back, with the settings that the command line changed."""
+        """Return the command that goes back, with the settings that the command line changed."""
         saved = load_config(RunFolder(self.folder).config)
         settings = [
             f"{key}={json.dumps(new)}"

@@ -79,7 +79,7 @@ class RuleWatch:
         return self._planned.get(of, math.nan)
 
     def seen(self, level: float) -> str:
-        """What is said of a level that is out of its bound."""
+        """Return what is said of a level that is out of its bound."""
         bound = self.rule.bound
         crossed = (
             f"above {bound.ceiling:g}"

@@ -62,7 +62,8 @@ def make_view(
     past: Sequence[Mapping[str, Any]] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> View:
-    """The view of a run. live: whether it repaints itself; default: on a terminal it does, elsewhere it prints lines.
+    """Return the view of a run. live: whether it repaints itself; default: on a terminal it does, elsewhere it prints
+    lines.
 
     total_steps: optimizer steps of the whole run. first_step: steps made before this start. past: rows of these steps
     and evaluations, for the curves. clock: tells seconds, from which the run's speed is computed.
@@ -203,7 +204,7 @@ class PlainView:
 
 
 def step_line(progress: Progress) -> str:
-    """The newest step in one line of fixed columns; what a step lacks is left out."""
+    """Return the newest step in one line of fixed columns; what a step lacks is left out."""
     metrics = progress.metrics
     width = len(str(progress.total_steps))
     parts = [f"step {progress.steps:>{width}}/{progress.total_steps}"]
@@ -218,7 +219,8 @@ def step_line(progress: Progress) -> str:
 
 
 def eval_line(metrics: Mapping[str, Any]) -> str:
-    """An evaluation in one line: the 95 % interval is that of the samples, the problems being the same each time."""
+    """Return an evaluation in one line: the 95 % interval is that of the samples, the problems being the same each
+    time."""
     accuracy, samples = number(metrics, "accuracy"), metrics.get("n_samples", "?")
     low, high = number(metrics, "accuracy/low_samples"), number(metrics, "accuracy/high_samples")
     interval = f" [{low:.3f}, {high:.3f}]" if low == low else ""
@@ -279,7 +281,7 @@ class CurvePanel:
         self._drawn: tuple[float, int, RenderableType] | None = None
 
     def shown(self, width: int) -> RenderableType | None:
-        """The curves for a terminal of so many columns; None before there are any."""
+        """Return the curves for a terminal of so many columns; None before there are any."""
         now = time.monotonic()
         if self._drawn is None or now - self._drawn[0] > CURVES_EVERY_S or self._drawn[1] != width:
             known = {name: self._progress.curves[key] for key, name in CURVES.items() if self._progress.curves[key][0]}
@@ -293,7 +295,7 @@ class CurvePanel:
 
 
 def curve(name: str, steps: Sequence[float], values: Sequence[float], width: int) -> str:
-    """A curve in braille, with as many points as fit."""
+    """Return a curve in braille, with as many points as fit."""
     import plotext
 
     every = max(1, len(steps) // (2 * width))
@@ -308,7 +310,7 @@ def curve(name: str, steps: Sequence[float], values: Sequence[float], width: int
 
 
 def render(progress: Progress, width: int = WIDE, curves: RenderableType | None = None) -> RenderableType:
-    """The live panel of a terminal of so many columns."""
+    """Return the live panel of a terminal of so many columns."""
     metrics = progress.metrics
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(no_wrap=True)
@@ -391,6 +393,6 @@ def duration(seconds: float) -> str:
 
 
 def shown(metrics: Mapping[str, Any], key: str, form: str) -> str:
-    """The number under `key`, formatted; a dash when there is none."""
+    """Return the number under `key`, formatted; a dash when there is none."""
     value = number(metrics, key)
     return format(value, form) if value == value else "–"

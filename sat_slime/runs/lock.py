@@ -53,14 +53,14 @@ class FolderLock:
         return self._file is not None
 
     def holder(self) -> int | None:
-        """The number of the process that holds the lock; None where none does."""
+        """Return the number of the process that holds the lock; None where none does."""
         if not self.is_held():
             return None
         text = self.path.read_text(encoding="utf-8").strip()
         return int(text) if text.isdigit() else None
 
     def is_held(self) -> bool:
-        """Whether a living process, this one included, holds the lock."""
+        """Return whether a living process, this one included, holds the lock."""
         if self.is_mine:
             return True
         try:

@@ -23,7 +23,7 @@ from sat_slime.runs.rows import keep_rows, read_rows, to_json
 
 
 def tracker_error(wandb_project: str | None) -> str | None:
-    """Why the configured tracker cannot be used, or None."""
+    """Return why the configured tracker cannot be used, or None."""
     if wandb_project is None or importlib.util.find_spec("wandb") is not None:
         return None
     return (
@@ -59,7 +59,7 @@ class RunLog:
         self._wandb = _wandb_run(wandb_project, folder, config or {}) if wandb_project else None
 
     def step(self, metrics: Mapping[str, Any]) -> None:
-        """One optimizer step: a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
+        """Record one optimizer step as a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
         metrics = _numbers(metrics)
         if self._watch is not None:
             metrics |= self._watch.step(metrics)
@@ -73,7 +73,7 @@ class RunLog:
             self._view.status({"health": ", ".join(self._health.holding) or None})
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
-        """One evaluation (step, weights_step, accuracy, n_samples): a line of eval.jsonl."""
+        """Record one evaluation (step, weights_step, accuracy, n_samples) as a line of eval.jsonl."""
         metrics = _numbers(metrics)
         self._record(self._folder.eval, metrics)
         self._track({"step": metrics.get("step", 0)} | {f"eval/{k}": v for k, v in metrics.items() if k != "step"})
@@ -83,7 +83,7 @@ class RunLog:
         self._tell_collapse()
 
     def stop_reason(self) -> str | None:
-        """Why the run is to end after this iteration, or None."""
+        """Return why the run is to end after this iteration, or None."""
         watch = self._watch
         return f"{watch.sentence()} (collapse.stop)" if watch and watch.met and self._stop_on_collapse else None
 
@@ -95,22 +95,23 @@ class RunLog:
         self._told = bool(watch and watch.met)
 
     def histogram(self, row: Mapping[str, Any]) -> None:
-        """A histogram of |d| (step, lag, q, and objective.mismatch_histogram's keys): a line of histograms.jsonl."""
+        """Record a histogram of |d| (step, lag, q, and objective.mismatch_histogram's keys) as a line of
+        histograms.jsonl."""
         self._record(self._folder.histograms, row)
 
     def samples(self, iteration: int, rows: list[dict[str, Any]]) -> None:
-        """The responses of one iteration: samples/ITERATION.jsonl, replaced when written again."""
+        """Write the responses of one iteration to samples/ITERATION.jsonl, in place of those written before."""
         path = self._folder.samples / f"{iteration}.jsonl"
         with self._lock, _writing(path):
             self._folder.samples.mkdir(exist_ok=True)
             path.write_text("".join(to_json(row) + "\n" for row in rows), encoding="utf-8")
 
     def status(self, **fields: Any) -> None:
-        """What happens between steps (`phase`, engine states): shown, not recorded."""
+        """Show what happens between steps (`phase`, engine states); it is not recorded."""
         self._view.status(fields)
 
     def message(self, text: str, level: str = "info") -> None:
-        """A line of log.txt and of the view. level: debug (log.txt alone), info, warning or error."""
+        """Add a line to log.txt and to the view. level: debug (log.txt alone), info, warning or error."""
         stamp = datetime.now().isoformat(sep=" ", timespec="seconds")
         self._append(self._folder.log, f"{stamp} {level.upper():7} {text}\n")
         if level != "debug":

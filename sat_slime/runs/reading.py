@@ -67,7 +67,7 @@ def load_run(path: str | Path) -> Run:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The plain values of a YAML file, unchecked; empty where it is missing, unreadable or no mapping."""
+    """Return the plain values of a YAML file, unchecked; empty where it is missing, unreadable or no mapping."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
@@ -76,6 +76,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A section of a plain config; empty where it is missing."""
+    """Return a section of a plain config; empty where it is missing."""
     value = config.get(name)
     return value if isinstance(value, dict) else {}

@@ -20,20 +20,22 @@ SHOWN = 5
 
 
 def faults_of(path: str | Path) -> list[str]:
-    """What is wrong with the rows of a run folder, a sentence each. Nothing is wrong with what is no run folder."""
+    """Return what is wrong with the rows of a run folder, a sentence each. Nothing is wrong with what is no run
+    folder."""
     folder = RunFolder(path)
     return list(row_faults(folder, read_yaml(folder.config))) if folder.is_run() else []
 
 
 def row_faults(folder: RunFolder, config: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the rows, a sentence for each fault. config: the settings of the run, as plain values."""
+    """Yield what is wrong with the rows, a sentence for each fault. config: the settings of the run, as plain
+    values."""
     last = last_step(config, str(folder.state().get("status")))
     yield from lost_rows(folder, last)
     yield from _evaluations(folder, config, ended=last is not None)
 
 
 def last_step(config: Mapping[str, Any], status: str) -> int | None:
-    """The optimizer step of the last row that the run must have. None where that is not certain: the run has not
+    """Return the optimizer step of the last row that the run must have. None where that is not certain: the run has not
     finished, a collapse may have ended it, or it is a run of slime."""
     sections = (config.get("pipeline"), config.get("collapse"))
     pipeline, collapse = (section if isinstance(section, Mapping) else {} for section in sections)
@@ -43,7 +45,7 @@ def last_step(config: Mapping[str, Any], status: str) -> int | None:
 
 
 def lost_rows(folder: RunFolder, last: int | None = None) -> Iterator[str]:
-    """A sentence for each file with damaged lines, and for missing or repeated rows of optimizer steps.
+    """Yield a sentence for each file with damaged lines, and for missing or repeated rows of optimizer steps.
 
     last: the number of steps. Default: that of the last row.
     """
@@ -63,7 +65,8 @@ def lost_rows(folder: RunFolder, last: int | None = None) -> Iterator[str]:
 
 
 def missing_steps(steps: Iterable[int], last: int | None = None) -> list[int]:
-    """The numbers that are missing between 1 and `last`. Unset: between the least and the greatest of `steps`."""
+    """Return the numbers that are missing between 1 and `last`. Unset: between the least and the greatest of
+    `steps`."""
     there = set(steps)
     if last is None and not there:
         return []

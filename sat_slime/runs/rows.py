@@ -33,7 +33,7 @@ Columns = Mapping[str, np.ndarray]
 
 
 def read_metrics(path: str | Path) -> dict[str, np.ndarray]:
-    """The numeric columns of a JSON-lines file."""
+    """Return the numeric columns of a JSON-lines file."""
     return columns(read_rows(path))
 
 
@@ -43,7 +43,7 @@ def read_histograms(path: str | Path) -> list[dict[str, Any]]:
 
 
 def is_histogram(row: Mapping[str, Any]) -> bool:
-    """Whether a row is a histogram of |d|: numbers of tokens below, between and above its edges."""
+    """Return whether a row is a histogram of |d|: numbers of tokens below, between and above its edges."""
     edges, counts = row.get("edges"), row.get("counts")
     if not (isinstance(edges, list) and isinstance(counts, list) and 0 < len(edges) == len(counts) - 1):
         return False
@@ -63,12 +63,12 @@ def of_first_dataset(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def has(columns: Columns, key: str) -> bool:
-    """Whether a column holds any number."""
+    """Return whether a column holds any number."""
     return key in columns and bool(np.isfinite(columns[key]).any())
 
 
 def once_per_iteration(metrics: Columns, key: str) -> np.ndarray:
-    """One value for each iteration of a column that all optimizer steps of an iteration share."""
+    """Return one value for each iteration of a column that all optimizer steps of an iteration share."""
     if "iteration" not in metrics:
         return metrics[key]
     _, first = np.unique(metrics["iteration"], return_index=True)
@@ -76,6 +76,6 @@ def once_per_iteration(metrics: Columns, key: str) -> np.ndarray:
 
 
 def largest_k(metrics: Iterable[str]) -> int:
-    """The largest k of the keys pass@k; 0 where there is none."""
+    """Return the largest k of the keys pass@k; 0 where there is none."""
     sizes = (key.partition("@")[2] for key in metrics if key.startswith("pass@"))
     return max((int(size) for size in sizes if size.isdigit()), default=0)

@@ -45,7 +45,7 @@ class LogLine:
 
 
 def read_line(line: str) -> LogLine:
-    """What a line of slime's log tells; nothing in it is evaluated."""
+    """Return what a line of slime's log tells; nothing in it is evaluated."""
     line = _ESCAPES.sub("", line).strip()
     time = _time(line)
     if match := _METRICS.search(line):

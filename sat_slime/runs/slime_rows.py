@@ -19,20 +19,20 @@ STEP_KEYS = ("train/step", "rollout/step", "eval/step")
 
 
 def is_slime_log(rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether rows have slime's step keys."""
+    """Return whether rows have slime's step keys."""
     return any(key in row for row in rows for key in STEP_KEYS)
 
 
 def adopt(row: Mapping[str, Any]) -> Row:
-    """A row of a run folder, completed: a metric that it lacks by our name is taken from slime's own name for it, which
-    stands there without its prefix."""
+    """Return a row of a run folder, completed: a metric that it lacks by our name is taken from slime's own name for
+    it, which stands there without its prefix."""
     named = {name.partition("/")[2]: ours for name, ours in NAMES.items()}
     return {ours: row[name] for name, ours in named.items() if name in row} | dict(row)
 
 
 def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
-    """(rows of metrics.jsonl, rows of eval.jsonl) from slime's log. Of several data sets only the first one that was
-    evaluated is kept."""
+    """Return (rows of metrics.jsonl, rows of eval.jsonl) from slime's log. Of several data sets only the first one that
+    was evaluated is kept."""
     rows = list(rows)
     n_train = 1 + max((int(row["train/step"]) for row in rows if _is_step(row, "train/step")), default=-1)
     n_rollouts = 1 + max((int(row["rollout/step"]) for row in rows if _is_step(row, "rollout/step")), default=-1)

@@ -176,7 +176,7 @@ def _by_rules(metrics: Columns) -> Iterator[Symptom]:
 
 
 def _start(metrics: Columns) -> Iterator[Symptom]:
-    """A mismatch when no update is between engine and trainer."""
+    """Yield the symptom of a mismatch where no update is between engine and trainer."""
     steps, values = known(metrics, "mismatch/d_pi")
     if len(values) and values[0] > START_MISMATCH and steps[0] <= 2:
         yield Symptom(
@@ -191,7 +191,7 @@ def _start(metrics: Columns) -> Iterator[Symptom]:
 
 
 def known(metrics: Columns, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, values) of a metric where it is a finite number."""
+    """Return (steps, values) of a metric where it is a finite number."""
     if key not in metrics:
         return np.zeros(0), np.zeros(0)
     there = np.isfinite(metrics[key])
@@ -220,9 +220,9 @@ def _falls(metrics: Columns, evals: Columns) -> Iterator[Symptom]:
 
 
 def _reward_fall(steps: np.ndarray, values: np.ndarray) -> tuple[int, float, float] | None:
-    """(step at which it began, level now, best level) where the reward fell by a third or more, from the best level to
-    that of the last 3 levels' steps, and beyond three standard errors of the two. Unlike the collapse rule it sees a
-    fall in the first 48 steps, and says when it began. A best level of 0 or below has no third."""
+    """Return (step at which it began, level now, best level) where the reward fell by a third or more, from the best
+    level to that of the last 3 levels' steps, and beyond three standard errors of the two. Unlike the collapse rule it
+    sees a fall in the first 48 steps, and says when it began. A best level of 0 or below has no third."""
     if len(values) < 2 * LEVEL_STEPS:
         return None
     levels = np.convolve(values, np.full(LEVEL_STEPS, 1 / LEVEL_STEPS), mode="valid")
@@ -238,13 +238,13 @@ def _reward_fall(steps: np.ndarray, values: np.ndarray) -> tuple[int, float, flo
 
 
 def _onset(steps: np.ndarray, levels: np.ndarray, limit: float) -> int:
-    """The step from which on the level stayed below `limit` to the end."""
+    """Return the step from which on the level stayed below `limit` to the end."""
     good = np.flatnonzero(levels >= limit)
     return int(steps[min(int(good[-1]) + 1 if len(good) else 0, len(steps) - 1)])
 
 
 def _not_finite(metrics: Columns) -> list[Symptom]:
-    """A gradient or a loss that was no number while other metrics of its step were."""
+    """Return the symptom of a gradient or a loss that was no number while other metrics of its step were."""
     found = []
     for key, what in (("grad_norm", "the gradient norm"), ("loss/total", "the loss")):
         if key not in metrics or "loss/policy" not in metrics:
@@ -266,7 +266,7 @@ def _not_finite(metrics: Columns) -> list[Symptom]:
 
 
 def _blind_clip(metrics: Columns) -> list[Symptom]:
-    """The clip of a run in which every ratio is 1, as slime's is with one optimizer step per rollout."""
+    """Return the symptom of a clip where every ratio is 1, as slime's is with one optimizer step per rollout."""
     sizes = [np.abs(known(metrics, key)[1]) for key in ("ppo_kl", "clip/fraction")]
     if any(len(size) < LEVEL_STEPS or size.max() > NO_RATIO for size in sizes):
         return []

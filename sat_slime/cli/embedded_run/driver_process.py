@@ -181,7 +181,7 @@ def _passing_signals_on() -> Iterator[_Relay]:
 
 @contextlib.contextmanager
 def _adopting_orphans() -> Iterator[None]:
-    """What the driver started and outlives it becomes a child of this process."""
+    """Make what the driver started and outlives it a child of this process."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield

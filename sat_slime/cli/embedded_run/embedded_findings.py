@@ -27,7 +27,7 @@ IMPORT_TIMEOUT_S = 180
 
 
 def embedded_findings(config: EmbeddedConfig, file: Path) -> Iterator[Finding]:
-    """Every check of a run, one after another: its settings, then this machine."""
+    """Yield every check of a run, one after another: its settings, then this machine."""
     errors = config_errors(config)
     yield from settings_findings(errors, config_warnings(config))
     if not errors:
@@ -96,7 +96,7 @@ def _cache(config: EmbeddedConfig) -> Finding:
 
 
 def _place_error(path: Path, key: str) -> str | None:
-    """Why nothing can be made at `path`, which the setting `key` names, or None."""
+    """Return why nothing can be made at `path`, which the setting `key` names, or None."""
     parent = _existing(path)
     if not parent.is_dir():
         return f"{parent} is not a folder: choose another {key}"
@@ -116,7 +116,7 @@ def _disk(config: EmbeddedConfig) -> Iterator[Finding]:
 
 
 def _existing(path: Path) -> Path:
-    """The nearest folder at or above `path` that exists."""
+    """Return the nearest folder at or above `path` that exists."""
     path = path.resolve()
     while not path.exists():
         path = path.parent

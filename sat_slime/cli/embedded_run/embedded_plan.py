@@ -41,7 +41,7 @@ class EmbeddedPlan:
 def plan_embedded_run(
     config: EmbeddedConfig, file: Path, folder: Path | None, resume: bool, resume_from: int | None = None
 ) -> EmbeddedPlan:
-    """The run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
+    """Return the run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
 
     folder: the folder of an existing run, wherever it was moved to; None: output_dir/name.
     resume_from: the iteration of the checkpoint to go on from, instead of the newest.
@@ -68,7 +68,7 @@ def _check_resume(config: EmbeddedConfig, path: Path) -> None:
 
 
 def describe(plan: EmbeddedPlan) -> str:
-    """The resolved settings and what would be started."""
+    """Return the resolved settings and what would be started."""
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
     responses = responses_per_iteration(config)
     longest = config.task.prompt_tokens + rollout.max_response_tokens
@@ -91,7 +91,7 @@ def describe(plan: EmbeddedPlan) -> str:
 
 
 def find_checkpoint(folder: Path, config: EmbeddedConfig, wanted: int | None, *, may_ask: bool) -> Checkpoint | None:
-    """The checkpoint that an embedded run goes on from, its files held against their checksums; None: from the
+    """Return the checkpoint that an embedded run goes on from, its files held against their checksums; None: from the
     beginning.
 
     Args:

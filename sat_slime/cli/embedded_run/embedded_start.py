@@ -194,12 +194,12 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of `message_of`."""
+    """Return the first line of `message_of`."""
     return message_of(error).splitlines()[0]
 
 
 def message_of(error: BaseException) -> str:
-    """What an error says: its message where that speaks for itself, else with its type before it."""
+    """Return what an error says: its message where that speaks for itself, else with its type before it."""
     cause = getattr(error, "cause", None)  # Ray wraps what an actor raised
     if isinstance(cause, BaseException):
         error = cause

@@ -55,7 +55,7 @@ class GridPlan:
 def plan_grid(
     file: Path, name: str | None, only: Sequence[str], seeds: Sequence[int], overrides: Sequence[str]
 ) -> GridPlan:
-    """The grid that the command line asks for, checked cell by cell. Raises ConfigError or RunFolderError."""
+    """Return the grid that the command line asks for, checked cell by cell. Raises ConfigError or RunFolderError."""
     folder = grid_at(file)
     if folder is not None and name is None:
         file = folder.config
@@ -76,7 +76,7 @@ def plan_grid(
 
 
 def grid_at(path: Path) -> GridFolder | None:
-    """The grid folder that `path`, or the grid.yaml in it, means; None where it is another file.
+    """Return the grid folder that `path`, or the grid.yaml in it, means; None where it is another file.
 
     Raises RunFolderError for a folder that is no grid's.
     """
@@ -94,7 +94,7 @@ def grid_at(path: Path) -> GridFolder | None:
 def _faults(
     grid: GridConfig, file: Path, configs: Mapping[Cell, RunConfig], folder: GridFolder
 ) -> tuple[list[str], list[str]]:
-    """(errors, warnings) of all cells, each once, with the cells that it is of."""
+    """Return (errors, warnings) of all cells, each once, with the cells that it is of."""
     errors: dict[str, list[str]] = {}
     warnings: dict[str, list[str]] = {}
     unread: set[str] = set()
@@ -123,7 +123,7 @@ def _of(cells: Sequence[str], total: int) -> str:
 
 
 def _changed(saved: RunConfig, config: RunConfig) -> str | None:
-    """Which settings of a cell have changed since it began, or None."""
+    """Return which settings of a cell have changed since it began, in words, or None."""
     if type(saved) is not type(config):
         return f"it has begun as a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"
     changed = kept_changes(saved, config, also_kept=["pipeline.iterations"])  # cells of a grid are equally long
@@ -136,7 +136,7 @@ def _changed(saved: RunConfig, config: RunConfig) -> str | None:
 
 
 def sizes(configs: Mapping[Cell, RunConfig]) -> dict[Cell, CellSize]:
-    """The iterations and optimizer steps of each cell."""
+    """Return the iterations and optimizer steps of each cell."""
     return {
         cell: CellSize(pipeline.iterations, pipeline.iterations * pipeline.optimizer_steps_per_rollout)
         for cell, pipeline in ((cell, config.pipeline) for cell, config in configs.items())
@@ -151,7 +151,7 @@ def grid_outlook(
 
 
 def describe(plan: GridPlan, retry_failed: bool) -> RenderableType:
-    """The plan and its cost."""
+    """Return the plan and its cost."""
     grid, pipeline = plan.grid, plan.run.pipeline
     states = plan.folder.observed(plan_cells(grid))
     reader = ProgressReader(plan.folder)

@@ -110,7 +110,7 @@ def run_grid(plan: GridPlan, retry_failed: bool, options: Sequence[str], live: b
 
 
 def _queue(plan: GridPlan, states: Sequence[CellState], retry_failed: bool) -> list[CellState]:
-    """The cells that are still to run, in their order."""
+    """Return the cells that are still to run, in their order."""
     chosen = set(plan.wanted)
     queue = []
     for state in states:
@@ -123,7 +123,8 @@ def _queue(plan: GridPlan, states: Sequence[CellState], retry_failed: bool) -> l
 
 
 def _forking(plan: GridPlan, cells: int) -> contextlib.AbstractContextManager[Mapping[str, str]]:
-    """What the environment of a cell needs so that its processes are forked, while this is open. cells: to run."""
+    """Return a context in which processes of cells can be forked: it yields what their environment needs for that.
+    cells: how many are to run."""
     if not isinstance(plan.run, EmbeddedConfig) or cells < 2:  # one cell alone would wait for the imports
         return contextlib.nullcontext({})
     plan.folder.logs.mkdir(parents=True, exist_ok=True)

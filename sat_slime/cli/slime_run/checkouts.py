@@ -38,7 +38,7 @@ class Checkout:
         return self.folder.with_name(f"{self.folder.name}.part")
 
     def commands(self) -> Iterator[list[str]]:
-        """What makes it, also out of a part that was broken off."""
+        """Yield the commands that make it, also out of a part that was broken off."""
         yield ["git", "init", "--quiet", str(self.part)]
         yield [*self._git(), "fetch", "--depth", "1", self.url, self.commit]
         yield [*self._git(), "checkout", "--quiet", "--force", "--detach", self.commit]
@@ -47,7 +47,7 @@ class Checkout:
         yield ["mv", str(self.part), str(self.folder)]
 
     def difference(self) -> str | None:
-        """What the folder that is there is instead, with the remedy; None where it is this checkout."""
+        """Return what the folder that is there is instead, with the remedy; None where it is this checkout."""
         git = ["git", "-C", str(self.folder)]
         answer = _answer([*git, "rev-parse", "--show-toplevel", "HEAD"])
         top, _, head = os.fsdecode(answer.stdout).strip().partition("\n")
@@ -76,7 +76,7 @@ def checkouts(out: Path, slime_url: str = SLIME_URL, megatron_url: str = MEGATRO
 
 
 def missing_packages() -> list[str]:
-    """The lines of requirements/slime-cpu.txt that this Python does not have as they are."""
+    """Return the lines of requirements/slime-cpu.txt that this Python does not have as they are."""
     lines = [line for line in PACKAGES.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     return [line for line in lines if line != _installed(line.partition("==")[0])]
 

@@ -37,7 +37,7 @@ LONGEST_LINE = 300
 
 
 def how_to_go_on(folder: Path) -> str:
-    """What can be done with a run whose job goes on."""
+    """Return what can be done with a run whose job goes on."""
     shown = short(folder)
     return "\n".join(
         [
@@ -172,7 +172,7 @@ def end(
 
 
 def with_report(ending: JobEnding, folder: RunFolder) -> JobEnding:
-    """The ending of a run, whose report is written if its job is over and there is anything to draw."""
+    """Return the ending of a run, whose report is written if its job is over and there is anything to draw."""
     if not (ending.ended and folder.metrics.exists()):
         return ending
     return replace(ending, text=f"{ending.text}\n{_report(folder)}")
@@ -192,7 +192,7 @@ def newest_step(folder: RunFolder, config: SlimeConfig, log: Iterable[str]) -> d
 def note_end(
     folder: RunFolder, record: JobRecord, state: JobState | None, remark: str | None = None
 ) -> tuple[str, str | None]:
-    """(status, error) of a job that has ended, written into the run's state.json."""
+    """Return (status, error) of a job that has ended, written into the run's state.json."""
     state = state or JobState("FAILED", None, f"the cluster at {record.address} does not know it any more")
     status = {"SUCCEEDED": "finished", "STOPPED": "interrupted"}.get(state.status, "failed")
     if status == "failed" and folder.is_to_stop():  # its Ray may be gone before its job is known to be stopped

@@ -123,7 +123,7 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
 
 
 def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer, LocalRay | None]:
-    """The cluster to send to, and the Ray that was started for it."""
+    """Return the cluster to send to, and the Ray that was started for it."""
     on_cpu = plan.config.cluster.device == "cpu"
     has_own_ray = where.start_ray or (on_cpu and not (where.address or plan.config.cluster.address))
     if not has_own_ray:

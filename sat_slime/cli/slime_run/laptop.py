@@ -34,8 +34,8 @@ def make_laptop(folder: Path, overwrite: bool) -> None:
 
 
 def missing_laptop(config: SlimeConfig) -> Path | None:
-    """The folder that the launch of a run has to make first, or None. It is that of a run of running sums whose model
-    is FOLDER/model and whose prompts are in FOLDER too, where there is no FOLDER yet."""
+    """Return the folder that the launch of a run has to make first, or None. It is that of a run of running sums whose
+    model is FOLDER/model and whose prompts are in FOLDER too, where there is no FOLDER yet."""
     if config.data.reward != RUNNING_SUMS or not (config.model.hf_checkpoint and config.data.prompts):
         return None
     folder = Path(config.model.hf_checkpoint).parent
@@ -51,7 +51,8 @@ def make_missing_laptop(config: SlimeConfig, console: Console) -> None:
 
 
 def without_laptop(config: SlimeConfig, folder: Path) -> SlimeConfig:
-    """The settings without the files that will be made in `folder`, for checks of what has to be there already."""
+    """Return the settings without the files that will be made in `folder`, for checks of what has to be there
+    already."""
     made = {str(folder / name) for name in (MODEL, PROMPTS, HELD_OUT)}
     model, data, evaluation = config.model, config.data, config.eval
     paths = {key: None for key in ("hf_checkpoint", "megatron_checkpoint") if getattr(model, key) in made}

@@ -61,7 +61,7 @@ class Death:
 
 
 def refusal(deaths: Sequence[Death], limit: int) -> str | None:
-    """Why a run is not restarted after these deaths, in words; None where it is."""
+    """Return why a run is not restarted after these deaths, in words; None where it is."""
     last = deaths[-1]
     if last.exit_code == BAD_INPUT:
         return "its settings were refused, as they would be again"
@@ -87,7 +87,7 @@ def growing_pause_s(number: int) -> float:
 
 
 def in_words(restart: Mapping[str, Any]) -> str:
-    """A row of restarts.jsonl, without the reason."""
+    """Return a row of restarts.jsonl, without the reason."""
     return f"after iteration {restart.get('died_at')}, from iteration {restart.get('from')}, {restart.get('time')}"
 
 
@@ -138,14 +138,14 @@ def _trained(sent: Sent, began: int) -> int:
 
 
 def _checkpoint(sent: Sent) -> int:
-    """The iteration of the newest whole checkpoint; 0 where there is none."""
+    """Return the iteration of the newest whole checkpoint; 0 where there is none."""
     return newest_whole(checkpoint_folder(sent.plan.config, sent.folder.path))
 
 
 def _note_restart(
     sent: Sent, ending: JobEnding, deaths: Sequence[Death], start: int, pause: float, tell: Callable[[str], object]
 ) -> None:
-    """A line on the terminal and in log.txt, a row of restarts.jsonl, and the state."""
+    """Write a line to the terminal and to log.txt, a row to restarts.jsonl, and the state."""
     folder, died = sent.folder, max(deaths[-1].iteration, start)
     reason = (ending.error or "").partition("\n")[0]
     number = len(read_rows(folder.restarts)) + 1
@@ -164,8 +164,9 @@ def _note_restart(
 def _resumed(
     sent: Sent, resume: Callable[[SlimePlan, int], Sent], start: int, pause: float, tell: Callable[[str], object]
 ) -> Sent:
-    """The run, resumed after a pause. A cluster that does not answer is asked again. Raises JobError when that does not
-    help, ConfigError or RunFolderError when the run cannot be resumed, and KeyboardInterrupt when it is to stop."""
+    """Return the run, resumed after a pause. A cluster that does not answer is asked again. Raises JobError when that
+    does not help, ConfigError or RunFolderError when the run cannot be resumed, and KeyboardInterrupt when it is to
+    stop."""
     _wait(pause, sent.folder)
     for look in range(1, LOOKS + 1):
         sent.folder.unlock()  # it is locked anew as the job is sent
@@ -182,7 +183,8 @@ def _resumed(
 
 
 def _seen_again(sent: Sent, ending: JobEnding, live: bool | None, console: Console) -> JobEnding:
-    """How a job ended whose cluster did not answer for a while; `ending` with the reason where it never does again."""
+    """Return how a job ended whose cluster did not answer for a while; `ending` with the reason where it never does
+    again."""
     record = sent.record
     for look in range(1, LOOKS + 1):
         _wait(growing_pause_s(look), sent.folder)
@@ -218,7 +220,7 @@ def _wait(seconds: float, folder: RunFolder) -> None:
 
 
 def detached_warning(restarts: int) -> str:
-    """What is wrong with --detach where restarts are asked for."""
+    """Return what is wrong with --detach where restarts are asked for."""
     return (
         f"cluster.restarts is {restarts}, but a run that nobody follows is not restarted: leave out --detach (in tmux, "
         "for instance), or set cluster.restarts to 0"

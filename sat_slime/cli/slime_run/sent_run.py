@@ -44,7 +44,7 @@ class SentRun:
 
 
 def find(path: Path) -> SentRun:
-    """The run in a folder. Raises RunFolderError, ConfigError or JobError."""
+    """Return the run in a folder. Raises RunFolderError, ConfigError or JobError."""
     folder = RunFolder.open(path)
     config = load_config(folder.config)
     if not isinstance(config, SlimeConfig):
@@ -60,7 +60,7 @@ def find(path: Path) -> SentRun:
 
 
 def status_lines(path: Path) -> list[str]:
-    """What is known of a run, a line each."""
+    """Return what is known of a run, a line each."""
     run = find(path)
     folder, config, record = run.folder, run.config, run.record
     noted, saved = _noted(run), saved_iterations(config, folder.path)
@@ -99,7 +99,7 @@ def _noted(run: SentRun) -> dict[str, Any]:
 
 
 def _left(run: SentRun) -> str | None:
-    """How long the rest of the run takes at the speeds that it has measured; None before it has."""
+    """Return how long the rest of the run takes at the speeds that it has measured; None before it has."""
     measured, done = measured_in(run.folder.path, run.config)
     if measured is None:
         return None
@@ -114,14 +114,14 @@ def log_lines(run: SentRun) -> Iterator[str]:
 
 
 def last_log_lines(path: Path, count: int | None) -> Iterator[str]:
-    """The last lines of a run's newest log, all of them where no number is given."""
+    """Yield the last lines of a run's newest log, all of them where no number is given."""
     lines = log_lines(find(path))
     yield from lines if count is None else deque(lines, count)
 
 
 def follow_log(path: Path, count: int | None = None) -> Iterator[str]:
-    """The log of a run's newest job as it grows, until the job ends. Of the lines that are there already, the last
-    `count` come, or all."""
+    """Yield the log of a run's newest job as it grows, until the job ends. Of the lines that are there already, the
+    last `count` come, or all."""
     run = find(path)
     if run.server is None or not run.goes_on:
         yield from last_log_lines(path, count)

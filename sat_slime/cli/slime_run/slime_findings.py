@@ -24,7 +24,8 @@ from sat_slime.plugin.launch.slimes_parser import ask_slime
 def slime_findings(
     config: SlimeConfig, file: Path, option: str | None, folder: Path | None = None
 ) -> Iterator[Finding]:
-    """Every check of a run of slime: its settings, its time, then the cluster where one is named, else this machine.
+    """Yield every check of a run of slime: its settings, its time, then the cluster where one is named, else this
+    machine.
 
     folder: that of a run which has begun.
     """

@@ -46,7 +46,7 @@ def plan_slime_run(
     look_for_slime: bool,
     resume_from: int | None = None,
 ) -> SlimePlan:
-    """The run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
+    """Return the run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
 
     folder: the folder of an existing run, wherever it was moved to; None: output_dir/name.
     resume_from: the iteration of the checkpoint to go on from, instead of the newest.
@@ -102,7 +102,8 @@ def saved_iterations(config: SlimeConfig, folder: Path) -> int:
 
 
 def time_lines(config: SlimeConfig, folder: Path | None) -> list[str]:
-    """How long the run takes and what it costs. folder: that of a run which has begun: what it has measured counts."""
+    """Return how long the run takes and what it costs. folder: that of a run which has begun: what it has measured
+    counts."""
     if folder is None:
         return duration_lines(config)
     saved = load_config(RunFolder(folder).config)  # the settings with which it was measured
@@ -111,14 +112,14 @@ def time_lines(config: SlimeConfig, folder: Path | None) -> list[str]:
 
 
 def measured_in(folder: Path, config: SlimeConfig) -> tuple[Measured | None, int]:
-    """What a run has measured so far, and the iterations that it has trained."""
+    """Return what a run has measured so far, and the iterations that it has trained."""
     rows = read_rows(RunFolder(folder).metrics)
     trained = int(number(rows[-1], "step", 0)) // config.pipeline.optimizer_steps_per_rollout if rows else 0
     return measured(config, rows, read_rows(RunFolder(folder).times)), trained
 
 
 def describe(plan: SlimePlan) -> str:
-    """What would be sent: the command and its environment as a shell takes them, and the files."""
+    """Return what would be sent: the command and its environment as a shell takes them, and the files."""
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
     summary = [
         method_line(config),
@@ -144,7 +145,7 @@ def describe(plan: SlimePlan) -> str:
 
 
 def by_flag(command: Sequence[str]) -> list[str]:
-    """The command in pieces of a flag with its values."""
+    """Return the command in pieces of a flag with its values."""
     pieces: list[list[str]] = [[]]
     for word in command:
         if word.startswith("--"):
@@ -154,5 +155,5 @@ def by_flag(command: Sequence[str]) -> list[str]:
 
 
 def describe_json(plan: SlimePlan) -> str:
-    """What would be sent, as JSON for programs."""
+    """Return what would be sent, as JSON for programs."""
     return json.dumps(as_json(plan.sent), indent=2)

@@ -135,8 +135,8 @@ def register_batched_attention() -> None:
             return out.transpose(1, 2)
 
         def _gathered(self, cache: torch.Tensor) -> torch.Tensor:
-            """(slots of the cache, heads, dim) -> (sequences, keys, heads, dim), a row at a time: indexing would go by
-            elements."""
+            """Gather (slots of the cache, heads, dim) -> (sequences, keys, heads, dim), a row at a time: indexing would
+            go by elements."""
             return cache.flatten(1).index_select(0, self.slots.flatten()).view(*self.slots.shape, *cache.shape[1:])
 
         def _run_sdpa_forward_decode(self, query, output, k_cache, v_cache, *rest, scaling, **options) -> Any:
@@ -155,7 +155,7 @@ def register_batched_attention() -> None:
 def experts(
     x: torch.Tensor, w13: torch.Tensor, w2: torch.Tensor, expert_weights: torch.Tensor, expert_ids: torch.Tensor
 ) -> torch.Tensor:
-    """A layer of SwiGLU experts: what SGLang's `moe_forward_native` computes, to the bit, in half as many calls.
+    """Return a layer of SwiGLU experts: what SGLang's `moe_forward_native` computes, to the bit, in half as many calls.
 
     x (tokens, hidden), w13 (experts, 2 x width, hidden), w2 (experts, hidden, width), expert_weights and expert_ids
     (tokens, top-k) -> (tokens, hidden)

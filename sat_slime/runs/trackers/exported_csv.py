@@ -23,7 +23,7 @@ _OWN_AXIS = "Step"
 
 
 def is_exported_csv(path: Path) -> bool:
-    """Whether a file's head is that of such a table."""
+    """Return whether a file's head is that of such a table."""
     if path.suffix != ".csv":
         return False
     head = _head(path)
@@ -31,8 +31,8 @@ def is_exported_csv(path: Path) -> bool:
 
 
 def csv_rows(path: Path) -> Iterator[Row]:
-    """The rows, without empty cells. Raises RunFolderError where the x axis is none of slime's, or the chart is of
-    several runs."""
+    """Yield the rows, without empty cells. Raises RunFolderError where the x axis is none of slime's, or the chart is
+    of several runs."""
     head = _head(path)
     if not any(key in head for key in STEP_KEYS):
         raise RunFolderError(

@@ -22,12 +22,12 @@ _STEP_KEYS = {
 
 
 def holds_metrics(path: Path) -> bool:
-    """Whether a file has a line of metrics. It is read up to the first one."""
+    """Return whether a file has a line of metrics. It is read up to the first one."""
     return next(_metric_lines(path), None) is not None
 
 
 def log_rows(path: Path) -> Iterator[Row]:
-    """The metrics, in the order of the lines."""
+    """Yield the metrics, in the order of the lines."""
     for line in _metric_lines(path):
         yield {**line.metrics, _STEP_KEYS[line.kind]: line.number}
 

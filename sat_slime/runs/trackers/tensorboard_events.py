@@ -18,18 +18,18 @@ Row = dict[str, Any]
 
 
 def is_event_file(path: Path) -> bool:
-    """Whether a file is named as TensorBoard's writers name theirs."""
+    """Return whether a file is named as TensorBoard's writers name theirs."""
     return "tfevents" in path.name
 
 
 def event_files(folder: Path) -> list[Path]:
-    """The event files in a folder and below it."""
+    """Return the event files in a folder and below it."""
     return sorted(file for file in folder.rglob("*tfevents*") if file.is_file())
 
 
 def event_rows(path: Path) -> Iterator[Row]:
-    """The scalars of a file, or of all files of a folder, in the order of their times. Raises RunFolderError where the
-    package tensorboard is missing."""
+    """Yield the scalars of a file, or of all files of a folder, in the order of their times. Raises RunFolderError
+    where the package tensorboard is missing."""
     try:
         from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
     except ImportError as error:

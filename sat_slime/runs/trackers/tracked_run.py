@@ -35,12 +35,13 @@ class TrackedRun:
 
 
 def is_tracker(path: Path) -> bool:
-    """Whether a path holds what a tracker or the job's log left, so that `read_tracked` would read it."""
+    """Return whether a path holds what a tracker or the job's log left, so that `read_tracked` would read it."""
     return _kind(path) is not None
 
 
 def read_tracked(paths: Sequence[Path]) -> TrackedRun:
-    """One run, from one or several files and folders of its trackers, whose rows are put together by their steps.
+    """Return one run, from one or several files and folders of its trackers, whose rows are put together by their
+    steps.
 
     Raises:
         RunFolderError: a path is not there or of another kind, or nothing in it is a metric of slime.
@@ -67,7 +68,7 @@ def tracker_rows(path: Path) -> list[Row]:
 
 
 def what_it_is(path: Path) -> str:
-    """What an unreadable path seems to be, in words."""
+    """Return what an unreadable path seems to be, in words."""
     if not path.exists():
         return "it is not there"
     if path.is_dir():
@@ -85,7 +86,8 @@ def what_it_is(path: Path) -> str:
 
 
 def _own_rows(path: Path) -> TrackedRun | None:
-    """The rows of a metrics.jsonl, with the eval.jsonl beside it; None where they have slime's names, or no step."""
+    """Return the rows of a metrics.jsonl, with the eval.jsonl beside it; None where they have slime's names, or no
+    step."""
     if path.suffix != ".jsonl" or not path.is_file():
         return None
     rows = read_rows(path)
@@ -94,7 +96,7 @@ def _own_rows(path: Path) -> TrackedRun | None:
 
 
 def _kind(path: Path) -> Callable[[Path], Iterable[Row]] | None:
-    """The function that reads the rows of `path`; None where nothing here does."""
+    """Return the function that reads the rows of `path`; None where nothing here does."""
     if path.is_dir():
         if event_files(path):
             return event_rows

@@ -59,7 +59,7 @@ class VCPO(StepScale):
     )
 
     def scale(self, log_weights: torch.Tensor, group: torch.distributed.ProcessGroup | None = None) -> dict[str, float]:
-        """(min(1, ESS / (n base)))^(1/2), or without the root; 1 where there are no responses.
+        """Return (min(1, ESS / (n base)))^(1/2), or without the root; 1 where there are no responses.
 
         The weights are divided by the largest one, which changes nothing and keeps long responses from overflow.
         """
