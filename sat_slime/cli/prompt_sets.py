@@ -34,11 +34,11 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Preparation:
-    """What `data prepare` is asked for."""
+    """The options of `data prepare`."""
 
     out: Path
     sources: dict[str, str]
-    """Where each set is: a path, an id of the hub, or `none`. A set that is not named is the paper's."""
+    """The place of each set: a path, an id of the hub, or `none`. A set that is not named is the paper's."""
     template: str
     chat_template: str | None
     repeated: str
@@ -195,7 +195,7 @@ def _say_written(out: Path, written: dict[str, Written], tokenizer: ChatTokenize
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `data check` is asked for."""
+    """The options of `data check`."""
 
     file: Path
     evaluation: Path | None

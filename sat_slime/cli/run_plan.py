@@ -1,4 +1,4 @@
-"""What the command line asks for, as a run that can start: the file is read, the options are laid on, and the plan is
+"""The command line becomes a run that can start: the file is read, the options are laid on, and the plan is
 that of its runtime."""
 
 from __future__ import annotations

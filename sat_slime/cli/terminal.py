@@ -1,5 +1,5 @@
-"""What every command tells in the same way: exit codes, errors without a traceback, how a run ended. It imports nothing
-of ours before a command runs, so that --help answers at once."""
+"""Commands tell these things in the same way: exit codes, errors without a traceback, how a run ended. It imports
+nothing of ours before a command runs, so that --help answers at once."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ OverridesAsInLaunch = Annotated[
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run or a grid ended."""
+    """The end of a run or a grid."""
 
     status: str
     """finished, interrupted or failed; of a run that goes on as a job, detached."""
     error: str | None
     """The failure: a line that speaks for itself, and what more there is, such as the end of a log."""
     text: str
-    """Where the report is and how to go on."""
+    """Lines that say where the report is and how to go on."""
 
 
 @contextlib.contextmanager

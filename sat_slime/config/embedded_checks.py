@@ -1,4 +1,4 @@
-"""What several sections must agree on. Each finding is one line: the key, its value, the remedy."""
+"""Checks of what several sections must agree on. Each finding is one line: the key, its value, the remedy."""
 
 from __future__ import annotations
 

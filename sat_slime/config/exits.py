@@ -1,4 +1,4 @@
-"""How a process ended, in words."""
+"""Says in words how a process ended."""
 
 from __future__ import annotations
 

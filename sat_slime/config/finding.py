@@ -1,4 +1,4 @@
-"""What one check found, as a line for a person: of settings, of a machine, of a cluster."""
+"""A finding of a check, as a line for a person: of settings, of a machine, of a cluster."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Finding:
     what: str
     """The subject in a word, such as `memory`."""
     detail: str
-    """What was found; of a failure also the remedy."""
+    """A text of what was found; of a failure also the remedy."""
     of_settings: bool = False
-    """Whether the settings alone are at fault, whatever the machine is."""
+    """True where the settings alone are at fault, whatever the machine is."""
 
 
 def ok(what: str, detail: str) -> Finding:

@@ -27,7 +27,7 @@ def matches(selector: str, method: str, lag: int) -> bool:
 
 
 class CostConfig(Section):
-    """What a cell is expected to take, until cells of the grid have been measured."""
+    """The time that a cell is expected to take, until cells of the grid have been measured."""
 
     start_s: NonNegativeFloat = 30.0
     """Seconds of a cell outside its iterations: start, evaluations, report."""

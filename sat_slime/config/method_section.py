@@ -123,7 +123,8 @@ def _docstrings(settings: type) -> dict[str, str]:
 
 
 class _Method(Section):
-    """What is optimized. `method: sat-gspo-r3` is short for the base and the switches of that named method."""
+    """The method: what is optimized. `method: sat-gspo-r3` is short for the base and the switches of that named
+    method."""
 
     model_config = _MADE
 

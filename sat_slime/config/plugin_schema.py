@@ -54,13 +54,13 @@ class PluginConfig(Section):
     """The value of `sat_slime` in slime's custom configuration."""
 
     method: MethodConfig = MethodConfig()
-    """What is optimized: a section as in every configuration here, or a name such as `sat-gspo-r3`."""
+    """The method that is optimized: a section as in every configuration here, or a name such as `sat-gspo-r3`."""
     hooks: HooksConfig = HooksConfig()
     """Hooks into slime."""
     driver: DriverConfig = DriverConfig()
     """The order of generation, training and pushes."""
     eval: ScoresConfig = ScoresConfig()
-    """What is reported of an evaluation."""
+    """The numbers that are reported of an evaluation."""
     run_dir: str | None = None
     """Run folder for metrics.jsonl and eval.jsonl; unset: slime's own trackers alone."""
 

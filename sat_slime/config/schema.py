@@ -206,8 +206,8 @@ class RolloutConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Arithmetic of the servers."""
     weights: Literal["bfloat16", "float8_e4m3", "int8"] | None = None
-    """What the projections are rounded to before they are broadcast, with a scale for each output channel, as FP8 and
-    INT8 rollouts do. Unset: not at all; the servers round to their own arithmetic."""
+    """The type that projections are rounded to before they are broadcast, with a scale for each output channel, as FP8
+    and INT8 rollouts do. Unset: not at all; the servers round to their own arithmetic."""
     prompts_per_iteration: PositiveInt = 16
     """Prompts of a batch. The paper's is 256."""
     samples_per_prompt: Annotated[int, Field(ge=2)] = 16
@@ -268,7 +268,7 @@ class TrainConfig(Section):
 
 
 class ScoresConfig(Section):
-    """What an evaluation reports of the responses to a problem (docs/evaluation.md)."""
+    """The numbers that an evaluation reports of the responses to a problem (docs/evaluation.md)."""
 
     repeats: PositiveInt = 1
     """Whole evaluations made of the same weights; accuracy is over all of them, accuracy_by_run has each."""
@@ -334,7 +334,8 @@ class VerifierLimits(Section):
 
 
 class VerifierConfig(VerifierLimits):
-    """What rewards a response: the task's own exact check, or the verifier of mathematics, in processes of its own."""
+    """The verifier that rewards a response: the task's own exact check, or the verifier of mathematics, in processes of
+    its own."""
 
     workers: Annotated[PositiveInt | None, MAY_CHANGE_ON_RESUME] = None
     """Worker processes; unset: half as many as cores, at most 8."""
@@ -385,7 +386,7 @@ class CollapseConfig(Section):
 
 
 class LoggingConfig(Section):
-    """Where metrics go besides metrics.jsonl."""
+    """Trackers and files that get metrics besides metrics.jsonl."""
 
     tensorboard: bool = True
     """Write TensorBoard events into the run folder, where the package is installed."""
@@ -411,7 +412,7 @@ class EmbeddedConfig(Section):
     seed: Annotated[NonNegativeInt, OWN_TO_A_CELL] = 0
     """Seed of prompts and sampling."""
     method: MethodConfig = MethodConfig()
-    """What is optimized."""
+    """The method that is optimized."""
     loss: LossConfig = LossConfig()
     """KL, entropy, averaging."""
     pipeline: EmbeddedPipelineConfig = EmbeddedPipelineConfig()
@@ -421,7 +422,7 @@ class EmbeddedConfig(Section):
     task: Annotated[SerializeAsAny[Task], BeforeValidator(_task_of)] = RunningSums()
     """The problems."""
     warmup: WarmupConfig = WarmupConfig()
-    """How the initial model is made."""
+    """The making of the initial model."""
     rollout: RolloutConfig = RolloutConfig()
     """Generation on SGLang."""
     train: TrainConfig = TrainConfig()
@@ -429,7 +430,7 @@ class EmbeddedConfig(Section):
     eval: EvalConfig = EvalConfig()
     """Evaluation."""
     verifier: VerifierConfig = VerifierConfig()
-    """What rewards a response."""
+    """The verifier of responses."""
     checkpoint: Annotated[CheckpointConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = CheckpointConfig()
     """Checkpoints."""
     diagnose: DiagnoseConfig = DiagnoseConfig()
@@ -437,6 +438,6 @@ class EmbeddedConfig(Section):
     dump: Annotated[DumpConfig, MAY_CHANGE_ON_RESUME] = DumpConfig()
     """Token dumps."""
     collapse: Annotated[CollapseConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = CollapseConfig()
-    """What a collapse leads to."""
+    """The consequence of a collapse."""
     logging: Annotated[LoggingConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = LoggingConfig()
     """Trackers and samples."""

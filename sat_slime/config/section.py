@@ -33,7 +33,7 @@ class Section(BaseModel):
 
 
 class Mark(enum.Enum):
-    """What a change of a setting means."""
+    """The meaning of a change of a setting."""
 
     MAY_CHANGE_ON_RESUME = enum.auto()
     """A run that is resumed may change it: its checkpoint fits all the same, and what was trained stays as it is."""

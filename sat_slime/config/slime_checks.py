@@ -1,4 +1,5 @@
-"""What the sections of a slime run must agree on. Each finding is one line: the key, its value, the remedy."""
+"""Checks of what the sections of a slime run must agree on. Each finding is one line: the key, its value, the
+remedy."""
 
 from __future__ import annotations
 

@@ -17,10 +17,11 @@ from sat_slime.config.slime_schema import SlimeConfig
 NUMBER_REWARDS = ("math", "deepscaler", "f1", "gpqa", "ifbench", "random")
 """slime's rules that reward with a number; `dapo` gives a mapping."""
 ITERATIONS_PLACE = "{rollout_id}"
-"""What slime replaces by the iteration in the name of a file."""
+"""The text that slime replaces by the iteration in the name of a file."""
 
 When = Callable[[SlimeConfig], str | None]
-"""What else is so, in words, where a rule holds; empty if nothing else has to be; None where the rule does not hold."""
+"""The circumstance under which a rule holds, in words; empty if nothing else has to be; None where the rule does not
+hold."""
 
 
 def _always(_: SlimeConfig) -> str:
@@ -90,9 +91,9 @@ class Rule:
     why: str
     when: When = _always
     value: Callable[[Any], bool] = bool
-    """Whether a value of the flag is one that goes wrong."""
+    """Tells whether a value of the flag is one that goes wrong."""
     remedy: str = "leave it out"
-    """What to do; `{value}` in it stands for the flag's value with a place for the iteration."""
+    """The thing to do; `{value}` in it stands for the flag's value with a place for the iteration."""
 
 
 ERRORS = (

@@ -1,4 +1,4 @@
-"""How a slime run is cut over GPUs: what does not fit, and the nearest sizes that do.
+"""Checks how a slime run is cut over GPUs: what does not fit, and the nearest sizes that do.
 
 A remedy is looked for among other sizes, with the same checks, so that no advice leads into another fault.
 """
@@ -33,7 +33,7 @@ class _Misfit:
     """A size that does not fit, or two that do not fit each other."""
 
     kind: str
-    """What does not fit, in a word or two: the same kind at other sizes is the same fault."""
+    """The fault in a word or two: the same kind at other sizes is the same fault."""
     key: str
     """The setting that is likeliest to be wrong."""
     reason: str

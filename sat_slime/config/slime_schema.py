@@ -327,7 +327,7 @@ class SlimeCheckpointConfig(Section):
 
 
 class SlimeLoggingConfig(Section):
-    """Where metrics go besides the run folder and slime's log."""
+    """Trackers that get metrics besides the run folder and slime's log."""
 
     tensorboard: bool = True
     """Write TensorBoard events into the run folder."""
@@ -338,7 +338,7 @@ class SlimeLoggingConfig(Section):
 
 
 class ClusterConfig(Section):
-    """Where the run is started, and what is installed there."""
+    """The machines on which the run is started, and what is installed there."""
 
     device: Literal["gpu", "cpu"] = "gpu"
     """cpu: the same run on this machine without a GPU (docs/slime-laptop.md), on a Ray that is started for it unless an
@@ -365,7 +365,7 @@ class ClusterConfig(Section):
     python_path: list[LocalPath] = Field(default_factory=list)
     """Further folders that Python looks into, for instance that of this package where it is not installed."""
     restarts: NonNegativeInt = 0
-    """How often `launch`, while it follows the run, resumes a job that died, from the newest whole checkpoint
+    """Times that `launch`, while it follows the run, resumes a job that died, from the newest whole checkpoint
     (docs/slime-launch.md#restarts)."""
     nvlink: bool = True
     """GPUs of a node are linked by NVLink (NCCL_NVLS_ENABLE)."""
@@ -420,7 +420,7 @@ class SlimeConfig(Section):
     seed: Annotated[PositiveInt, OWN_TO_A_CELL] = 1234
     """Seed of prompts, sampling and initialization."""
     method: MethodConfig = MethodConfig()
-    """What is optimized."""
+    """The method that is optimized."""
     loss: LossConfig = LossConfig()
     """KL, entropy, averaging."""
     pipeline: PipelineConfig = PipelineConfig()
@@ -444,8 +444,8 @@ class SlimeConfig(Section):
     hooks: Annotated[HooksConfig, COMPUTES_NOTHING] = HooksConfig()
     """Hooks into slime."""
     cluster: Annotated[ClusterConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = ClusterConfig()
-    """Where the run is started."""
+    """The machines on which the run is started."""
     estimate: Annotated[EstimateConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = EstimateConfig()
-    """What the estimate of a run's time assumes."""
+    """The speeds that the estimate of a run's time assumes."""
     extra_args: Flags = Field(default_factory=dict)
     """Any other flag of slime, Megatron or SGLang, such as `sglang-max-running-requests: 256`."""

@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"^(extends|run): *(?P<path>\S+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Starter:
-    """What a file is to start, and where it lies below CONFIGS."""
+    """A file to start from, with its place below CONFIGS."""
 
     path: str
     meaning: str

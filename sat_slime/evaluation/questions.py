@@ -38,7 +38,7 @@ class Answer:
     text: str
     tokens: int
     truncated: bool
-    """Whether it was cut at the longest length."""
+    """True where it was cut at the longest length."""
     weights: str | None
     """Version of the weights that made it, as the engine reports it; None from one that does not."""
     token_ids: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ Grade = Callable[[Question, Answer], Awaitable[Verdict]]
 
 
 class Engine(Protocol):
-    """What answers questions."""
+    """An engine answers questions."""
 
     def answers(self, wanted: Wanted) -> AsyncIterator[tuple[int, Answer]]:
         """Yields the place in `wanted` and the answer of each sample, as they come."""
@@ -82,7 +82,7 @@ async def ask(engine: Engine, wanted: Wanted, grade: Grade) -> AsyncIterator[Sam
 
 @dataclass(frozen=True)
 class Sampling:
-    """How responses are drawn."""
+    """Settings by which responses are drawn."""
 
     max_tokens: int
     temperature: float = 1.0

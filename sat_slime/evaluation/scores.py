@@ -1,4 +1,4 @@
-"""What an evaluation measured: graded responses in, numbers out. Every runtime and `sat-slime eval` call `summary`.
+"""Scores of an evaluation: graded responses in, numbers out. Every runtime and `sat-slime eval` call `summary`.
 
 An evaluation asks each of P problems `samples` times, and does so `repeats` times: N = samples x repeats responses a
 problem. docs/evaluation.md says what each number is an estimate of.
@@ -33,7 +33,7 @@ class Graded:
 
     @property
     def is_binary(self) -> bool:
-        """Whether every reward is 0 or 1; without that there is no pass@k."""
+        """True where every reward is 0 or 1; without that there is no pass@k."""
         return bool(np.isin(self.rewards, (0.0, 1.0)).all())
 
 

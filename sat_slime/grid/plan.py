@@ -1,4 +1,4 @@
-"""What a grid consists of: its cells, which of them are chosen, and the run of each."""
+"""A grid consists of these: its cells, which of them are chosen, and the run of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the cells of a grid are, and how long the rest will take."""
+"""The progress of a grid's cells, and an estimate of the time that is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAIL_BYTES = 32 * 2**10
 
 @dataclass(frozen=True)
 class CellSize:
-    """How much work a cell is."""
+    """The amount of work in a cell."""
 
     iterations: int
     steps: int
@@ -39,7 +39,7 @@ class Progress:
     accuracy: float = math.nan
     seconds_per_iteration: float = math.nan
     collapsed: bool = False
-    """Whether the run says that it meets the collapse rule."""
+    """True where the run says that it meets the collapse rule."""
 
 
 class ProgressReader:
@@ -90,7 +90,7 @@ def last_row(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a cell takes from beginning to end."""
+    """The time that a cell takes from beginning to end."""
 
     minutes: float
     """NaN where nothing is known."""
@@ -123,7 +123,7 @@ def expect(
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is left of a grid."""
+    """The work that is left of a grid."""
 
     cell_minutes: float
     """Mean over the cells that are not finished; NaN where unknown."""

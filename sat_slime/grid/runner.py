@@ -36,7 +36,7 @@ class View(Protocol):
 
 
 class Cells(Protocol):
-    """How a cell is run, which depends on the runtime."""
+    """The way in which a cell is run, which depends on the runtime."""
 
     def arguments(self, state: CellState) -> list[str]:
         """Return the arguments of `sat-slime` that run a cell to its end, from its beginning or from where it

@@ -31,7 +31,7 @@ class CellState:
     attempts: int = 0
     """Starts that ended, finished or failed; those that were interrupted do not count."""
     error: str | None = None
-    """What the newest failure was, in a line."""
+    """The newest failure, in a line."""
     minutes: float = 0.0
     """Minutes of all its starts together."""
     note: str | None = None

@@ -1,4 +1,4 @@
-"""What a person sees of a grid: a table that repaints itself, or one line per event where there is no terminal."""
+"""The view of a grid: a table that repaints itself, or one line per event where there is no terminal."""
 
 from __future__ import annotations
 

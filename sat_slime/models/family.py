@@ -65,7 +65,7 @@ class Weight:
     tensors: Mapping[str, tuple[int, ...]]
     """Shapes by Hugging Face's names, with `{layer}` and `{expert}`."""
     kind: str
-    """What it belongs to, for a table of memory, such as `attention`."""
+    """The group that it belongs to in a table of memory, such as `attention`."""
     cut: int | None = None
     """The dimension that tensor parallelism cuts; of several tensors the first. None: each rank has the whole."""
     groups: int | None = None
@@ -111,13 +111,13 @@ class ModelFamily(ABC):
     sglang_modules: ClassVar[tuple[str, ...]]
     """Modules of sglang.srt.models that serve it; on a CPU SGLang imports no others."""
     has_experts: ClassVar[bool] = False
-    """Whether feed-forward layers have experts, whose choice SGLang reports."""
+    """True where feed-forward layers have experts, whose choice SGLang reports."""
     qk_norm: ClassVar[bool] = False
-    """Whether each head of query and key is normalized."""
+    """True where each head of query and key is normalized."""
     qkv_bias: ClassVar[bool] = False
-    """Whether the projections to query, key and value have a bias."""
+    """True where the projections to query, key and value have a bias."""
     may_tie_embeddings: ClassVar[bool] = True
-    """Whether SGLang serves it with the embedding as output layer."""
+    """True where SGLang serves it with the embedding as output layer."""
 
     def fits(self, flags: Mapping[str, Any]) -> bool:
         """Tells whether Megatron's flags of an architecture describe a model of this family."""

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 Need = Literal["lags", "rewards", "heads"]
-"""What only some methods read of a batch: the lag of each token, its response's reward, the two heads."""
+"""Fields of a batch that only some methods read: the lag of each token, its response's reward, the two heads."""
 
 
 _COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "proximal_log_probs", "lags", "rewards")

@@ -1,4 +1,4 @@
-"""What does not go together in a method, or means nothing, and the remedy."""
+"""Refuses what does not go together in a method, or means nothing, and says the remedy."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _LOW_VARIANCE_KL_MAX = 10.0
 
 @dataclass(frozen=True, eq=False)
 class PolicyLoss:
-    """What policy_loss returns."""
+    """The loss of a micro-batch, as policy_loss returns it."""
 
     total: torch.Tensor
     """0-dim, to be minimized, with gradient: this micro-batch's share of the batch loss."""

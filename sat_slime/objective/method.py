@@ -34,7 +34,7 @@ Kind = TypeVar("Kind", bound=Stabilizer)
 
 @dataclass(frozen=True)
 class Method:
-    """What a run optimizes. Data only: two equal methods are the same objective.
+    """The objective that a run optimizes. Data only: two equal methods are the same objective.
 
     What happens outside the surrogate is the runtime's work, and no formula of it reads them: `step_constraint`,
     `routing_replay` and `top_p_replay`.
@@ -48,7 +48,7 @@ class Method:
     trust_region: Clip | None = Clip()
     """The clip interval. None: the unclipped surrogate r A, or what a penalty has in its place."""
     called: str = ""
-    """What its base is called. Unset: the name of that stabilizer."""
+    """The name of its base. Unset: the name of that stabilizer."""
 
     def __hash__(self) -> int:
         return hash((self.name, self.stabilizers, self.denominator, self.trust_region))
@@ -70,7 +70,7 @@ class Method:
 
     @cached_property
     def radius_policy(self) -> RadiusPolicy | None:
-        """What scales the radii of the clip interval."""
+        """The radius policy that scales the radii of the clip interval."""
         return self._first(RadiusPolicy)
 
     @cached_property
@@ -130,7 +130,7 @@ class Method:
 
     @cached_property
     def threshold_is_of_the_step(self) -> bool:
-        """Whether its judge's threshold is over all tokens of the optimizer step, so that it is taken beforehand."""
+        """True where its judge's threshold is over all tokens of the optimizer step, so that it is taken beforehand."""
         return self.judge is not None and self.judge.scope == "step"
 
     def has(self, name: str) -> bool:
@@ -202,7 +202,7 @@ class Method:
 
     @property
     def style(self) -> Style:
-        """How a figure draws it: colour and dash of what is switched on beside its base, where that has some, else of
+        """Its style in figures: colour and dash of what is switched on beside its base, where that has some, else of
         its base; the base's marker, or its variant's; filled with R3."""
         lines = [one.style for one in self.line_givers if one.style]
         variant = self.base.variant
@@ -386,7 +386,7 @@ ANY_NAME = (
     f"{'-'.join(kind.name for kind in _beside_a_base('prefix'))}-BASE-MORE, MORE of "
     f"{', '.join(kind.name for kind in _beside_a_base('suffix'))}, in this order"
 )
-"""How any composition is written."""
+"""The way in which any composition is written."""
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -20,13 +20,13 @@ class Panel:
     figure: str = "method"
     """The figure that the panel is in: one of report.run's, or any other word, which makes a figure of its own."""
     y_label: str = ""
-    """What stands at the axis. Unset: the unit of the first metric."""
+    """The text at the axis. Unset: the unit of the first metric."""
     raw: bool = False
-    """Whether the first metric is also drawn step by step, in a lighter tone."""
+    """True where the first metric is also drawn step by step, in a lighter tone."""
     zero: bool = True
-    """Whether the axis begins at 0 unless values lie below."""
+    """True where the axis begins at 0 unless values lie below."""
     log: bool = False
-    """Whether the axis is logarithmic."""
+    """True where the axis is logarithmic."""
 
 
 DROPPED = Panel("dropped tokens")
@@ -35,10 +35,10 @@ WEIGHTS = Panel("mean weight", zero=False)
 
 
 class Line(NamedTuple):
-    """How a metric is drawn in its panel."""
+    """The look of a metric in its panel."""
 
     label: str
-    """What the key calls it."""
+    """The name of it in the key."""
     colour: str
     """A colour of report.looks by its name, such as `blue`, or any of CSS."""
     dash: Any = "-"
@@ -47,7 +47,7 @@ class Line(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """How a metric stands among others in a table or in a line of text."""
+    """The form of a metric among others in a table or in a line of text."""
 
     label: str
     form: str
@@ -59,18 +59,18 @@ Yardstick = Literal["", "beginning", "lowest", "tail", "lag", "responses"]
 
 @dataclass(frozen=True)
 class Bound:
-    """Where the level of a metric stops being healthy. The level is taken of the newest 16 steps, or more for whole
-    cycles of the lag."""
+    """The bound at which the level of a metric stops being healthy. The level is taken of the newest 16 steps, or more
+    for whole cycles of the lag."""
 
     limit: float
     above: bool = True
-    """Whether the level is unhealthy above the limit; else below it."""
+    """True where the level is unhealthy above the limit; else it is below it."""
     of: Yardstick = ""
-    """What the limit is a multiple of; empty: it is the limit itself. `beginning`: the first level. `lowest`: the
-    lowest mean over at least 32 steps. Of the run's settings: `tail`, the 1 − alpha of SAT; `lag`, the updates that a
-    token may be old; `responses` of a batch. Without such a setting nothing is unhealthy."""
+    """The quantity of which the limit is a multiple; empty: it is the limit itself. `beginning`: the first level.
+    `lowest`: the lowest mean over at least 32 steps. Of the run's settings: `tail`, the 1 − alpha of SAT; `lag`, the
+    updates that a token may be old; `responses` of a batch. Without such a setting nothing is unhealthy."""
     over: Literal["mean", "max", "sum"] = "mean"
-    """How the level follows from the values of the steps."""
+    """The way in which the level follows from the values of the steps."""
     ceiling: float = math.inf
     """With `lowest`: a level that is unhealthy whatever the lowest one was."""
     least: float = 0.0
@@ -79,7 +79,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Rule:
-    """What looks unhealthy about a metric, what is then said, and what to try. It is advice and no verdict.
+    """A rule says what looks unhealthy about a metric, what is then said, and what to try. It is advice and no verdict.
 
     The texts may name `{level}`; `{usual}`, what the limit is a multiple of; `{share}`, level over usual; `{limit}`;
     `{steps}` of the level; `{crossed}`, which limit of a level against its lowest was crossed, in words.
@@ -90,7 +90,7 @@ class Rule:
     bound: Bound
     seen: str
     advice: str = ""
-    """What to try. `{or_sat}`: ", or SAT", where that is off."""
+    """A text on what to try. `{or_sat}`: ", or SAT", where that is off."""
 
 
 @dataclass(frozen=True)
@@ -109,17 +109,17 @@ class Metric:
     runtime: Runtime | None = None
     """The only runtime that writes it. Unset: both do."""
     slime: tuple[str, ...] = ()
-    """What slime itself calls it. What the plugin adds has our name after `train/`."""
+    """Its name in slime itself. A metric that the plugin adds has our name after `train/`."""
     panel: Panel | None = None
     """The panel of a run's report that it is drawn in. Unset: none."""
     lines: tuple[Line, ...] = ()
-    """How each of its names is drawn there, in their order. Unset: with its name, in a colour and dash that is free."""
+    """The look of each of its names there, in their order. Unset: with its name, in a colour and dash that is free."""
     table: Shown | None = None
-    """How it stands in the table at the head of a run's report. Unset: not at all."""
+    """Its form in the table at the head of a run's report. Unset: not at all."""
     live: Shown | None = None
-    """How a terminal shows its newest value while the run goes on. Unset: not at all."""
+    """The form in which a terminal shows its newest value while the run goes on. Unset: not at all."""
     health: Rule | None = None
-    """When it looks unhealthy. Of an entry for one name."""
+    """The rule by which it looks unhealthy. Of an entry for one name."""
 
     @property
     def names(self) -> list[str]:

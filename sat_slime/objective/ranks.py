@@ -1,4 +1,4 @@
-"""What ranks know of each other: small objects of all of them, and sums that carry gradients."""
+"""Ranks learn from each other here: small objects of all of them, and sums that carry gradients."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ DENOMINATORS: dict[Denominator, str] = {
     "trainer": "the trainer at the start of the step; identically 1 at one optimizer step per rollout",
     "a3po": "A-3PO's: between μ and π by the lag of the token, without a forward pass",
 }
-"""What each denominator of the ratio is."""
+"""The meaning of each denominator of the ratio."""
 MAX_LOG_RATIO = 40.0
 """Ratios saturate at e^40, with zero gradient beyond: the square still fits float32, so that a token with a broken
 log-prob gives a large finite value and no NaN. No sound batch comes near it."""

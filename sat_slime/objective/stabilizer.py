@@ -28,26 +28,26 @@ class Row:
     title: str
     """The name as the paper writes it."""
     unit: str
-    """What is judged together."""
+    """The tokens that are judged together."""
     discriminator: str
-    """What it is judged by."""
+    """The quantity that it is judged by."""
     constraint: str
     weight: str
     """Factor on the token's gradient."""
     direction: str
-    """Whether an update that leads back towards mu is spared."""
+    """Says whether an update that leads back towards mu is spared."""
     formula: str
     source: str
     """Labels of the equations in the paper, and where our defaults come from if not from there."""
     needs: str = "rollout log-probs"
-    """What the runtime has to give it."""
+    """The things that the runtime has to give it."""
     excludes: str = "nothing"
-    """What it cannot be combined with, and why."""
+    """The stabilizers with which it cannot be combined, and why."""
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a figure draws it."""
+    """The look of a method in figures."""
 
     colour: str
     """A colour of report.looks by its name, such as `blue`, or any of CSS."""
@@ -56,7 +56,7 @@ class Style:
     marker: str = ""
     """The marker of a base, one of report.looks; empty for what stands beside one, since the base's marker stays."""
     filled: bool = False
-    """Whether the marker is filled."""
+    """True where the marker is filled."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Variant:
     """Settings of a stabilizer that make it another row of the table."""
 
     name: str
-    """What it adds to the stabilizer's name: `kl` makes NAME-kl."""
+    """The suffix that it adds to the stabilizer's name: `kl` makes NAME-kl."""
     settings: Mapping[str, Any]
     row: Row
     marker: str = ""
@@ -88,7 +88,7 @@ class Stabilizer:
     variants: ClassVar[tuple[Variant, ...]] = ()
     """Its variants, if it has some."""
     style: ClassVar[Style | None] = None
-    """How a base is drawn; of what stands beside one, the colour and dash that it gives it, if it does."""
+    """The look of a base in figures; of what stands beside one, the colour and dash that it gives it, if it does."""
     family: ClassVar[str] = ""
     """The kind of stabilizer, in a word."""
     ratio: ClassVar[Ratio] = "token"
@@ -100,12 +100,12 @@ class Stabilizer:
     switch_help: ClassVar[str] = ""
     """The help of the setting `enabled` in its section, where it is not a base."""
     metrics: ClassVar[tuple[Metric, ...]] = ()
-    """What it measures."""
+    """The metrics that it measures."""
     no_op_at_ratio_one: ClassVar[str] = ""
-    """Why it is pointless where the ratio is identically 1, in words; empty where it is not."""
+    """The reason why it is pointless where the ratio is identically 1, in words; empty where it is not."""
     no_interval: ClassVar[str] = ""
-    """Why a method on this base has no clip interval for SAT to contract: what follows its title and "'s", such as
-    "penalty replaces the clip"; empty where it has one."""
+    """The reason why a method on this base has no clip interval for SAT to contract: what follows its title and "'s",
+    such as "penalty replaces the clip"; empty where it has one."""
     denominators: ClassVar[tuple[Denominator, ...]] = ()
     """The denominators that it is defined over, the usual one first; empty: all."""
 
@@ -145,8 +145,8 @@ class Stabilizer:
 
     @property
     def engine_weight(self) -> str:
-        """What of it weights a token by pi_proximal / mu, in words, so that the clip must not divide by mu too; empty
-        where nothing does."""
+        """The part of it that weights a token by pi_proximal / mu, in words, so that the clip must not divide by mu
+        too; empty where nothing does."""
         return ""
 
     @property
@@ -223,7 +223,7 @@ class Judge(Stabilizer):
 
 @dataclass(frozen=True, eq=False)
 class PolicyTerms:
-    """What carries the gradient to the policy in training."""
+    """The terms that carry the gradient to the policy in training."""
 
     d: torch.Tensor
     """(N,) log r of the method; 0 on inactive tokens."""
@@ -326,7 +326,7 @@ class ProximalPolicy(Stabilizer):
     family = "proximal policy"
     place = "suffix"
     denominator: ClassVar[Denominator]
-    """What the denominator is called."""
+    """The name of the denominator."""
 
     def log_probs(self, log_pi: torch.Tensor, log_mu: torch.Tensor, lags: torch.Tensor) -> torch.Tensor:
         """Return the (N,) log-probs of the denominator. Runs without gradient.

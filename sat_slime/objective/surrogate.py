@@ -17,7 +17,7 @@ from .stabilizers.clips.sat import radii, sat_metrics, scope_is_too_small
 
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """What policy_surrogate returns."""
+    """The surrogate of a micro-batch, as policy_surrogate returns it."""
 
     values: torch.Tensor
     """(N,) S, to be maximized; carries the gradient; 0 on inactive tokens."""

@@ -30,7 +30,7 @@ Choice = Literal["keep", "drop"]
 CHOICES: tuple[Choice, ...] = ("keep", "drop")
 Count = Literal["rows", "texts", "problems"]
 MAX_NOTED = 1000
-"""How many rows of a source without problem or label are noted one by one; all are counted."""
+"""Rows of a source without problem or label that are noted one by one; all are counted."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class DataSet:
     default: str
     """Its place on the hub or on disk; with a revision where the one of the paper's time is known."""
     counted: Count
-    """What the paper counted."""
+    """The column of the account that the paper counted."""
     expected: int
     """The paper's count."""
 
@@ -62,7 +62,7 @@ class Text:
     row: str
     """The first row that has it, FILE:NUMBER."""
     labels: Counter[str] = field(default_factory=Counter)
-    """How many rows have each label."""
+    """The number of rows with each label."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Doubt:
 
 @dataclass
 class Account:
-    """What became of a set's rows."""
+    """An account of what became of a set's rows."""
 
     name: str
     rows: int = 0

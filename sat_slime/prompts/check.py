@@ -1,4 +1,4 @@
-"""What is wrong with a file of prompts, row by row."""
+"""Looks for faults in a file of prompts, row by row."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Settings:
-    """What to look for, besides the faults that are looked for in every set."""
+    """Settings of what to look for, besides the faults that are looked for in every set."""
 
     input_key: str = "prompt"
     label_key: str = "label"
@@ -59,7 +59,7 @@ class Settings:
 
 @dataclass
 class Found:
-    """What was found in a file."""
+    """The faults that were found in a file."""
 
     rows: int
     faults: list[Fault]

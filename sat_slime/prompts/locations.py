@@ -1,4 +1,4 @@
-"""Where a data set is: files on this machine, or a repository of the Hugging Face hub."""
+"""Places of a data set: files on this machine, or a repository of the Hugging Face hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a folder of prompts was made, and how to make the same again."""
+"""The manifest says how a folder of prompts was made, and how to make the same again."""
 
 from __future__ import annotations
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from sat_slime.prompts.text import digest, normalize, tokens
 
 RUN = 8
-"""How many tokens in a row, a run, are compared at once."""
+"""Tokens in a row, a run, are compared at once."""
 NEAR = 0.5
 """The share of a problem's runs that another one has to hold to be nearly the same."""
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of an evaluation's problem another problem holds."""
+    """The part of an evaluation's problem that another problem holds."""
 
     of: int
     """The row of the evaluation's problem."""

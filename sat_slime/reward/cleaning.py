@@ -1,4 +1,4 @@
-r"""What LaTeX and prose put around an answer, taken off before it is compared: sizes, spaces, fonts, units, dollars."""
+r"""Takes off what LaTeX and prose put around an answer, before it is compared: sizes, spaces, fonts, units, dollars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Whether an answer is the label: as text, as exact numbers, part by part, and last as parsed mathematics.
+r"""Compares an answer with the label: as text, as exact numbers, part by part, and last as parsed mathematics.
 
 Only the symbolic step parses mathematics. It runs in the worker processes, and is imported there alone.
 """

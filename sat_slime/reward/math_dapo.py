@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 TAIL = 300
-"""How many characters of the response are read, from its end."""
+"""Characters of the response that are read, from its end."""
 
 _ANSWER = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
 _SUBSTITUTED = (

@@ -34,14 +34,14 @@ logger = logging.getLogger(__name__)
 _UNREAD = ("unparsed", "undefined", "too_large", "too_long")
 _START_LIMIT_S = 120.0
 _LOGGED_KILLS = 20
-"""How many kills are logged one by one; the metrics count all."""
+"""Kills that are logged one by one; the metrics count all."""
 _SIGPROF, _SIGKILL = -27, -9
 """The exit codes of a worker that the kernel's CPU limit ended, and of one that the pool killed."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one verdict may cost."""
+    """The bounds on what one verdict may cost."""
 
     cpu_s: float = 3.0
     """CPU seconds of the worker. A response that takes more has reward 0, on a loaded machine as on an idle one."""
@@ -51,7 +51,7 @@ class Limits:
     memory_mb: int = 1024
     """Address space of a worker. A worker that holds half of it after a verdict is replaced."""
     response_chars: int = 400_000
-    """How many characters are read, from the end of a response."""
+    """Characters that are read, from the end of a response."""
     label_chars: int = 20_000
     """The most characters of a label; more is an error."""
 

@@ -1,4 +1,5 @@
-"""What a worker process may not do: grow past its memory, take more than its CPU time, run code, write, reach out.
+"""A worker process may not do these things: grow past its memory, take more than its CPU time, run code, write, reach
+out.
 
 The kernel holds it to its limits, and an audit hook, which Python code cannot take off again, to the rest.
 """

@@ -1,4 +1,4 @@
-"""What a verification ends with."""
+"""A verification ends with a verdict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Mode = Literal["default", "prime_math", "math_dapo", "strict_integer"]
-"""How answers are extracted and compared; docs/reward.md."""
+"""The ways in which answers are extracted and compared; docs/reward.md."""
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 CORRECT = ("text", "number", "symbolic")

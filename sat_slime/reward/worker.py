@@ -32,7 +32,8 @@ from sat_slime.reward.verdict import MODES
 REQUEST = struct.Struct(">BII")
 """The mode, and how many bytes the response and the label have; both follow, in UTF-8."""
 REPLY = struct.Struct(">I")
-"""How many bytes the JSON list has that follows: reward, extracted answer, reason, whether to replace this worker."""
+"""The number of bytes of the JSON list that follows: reward, extracted answer, reason, whether to replace this
+worker."""
 COMMAND = struct.Struct(">cq")
 ANSWER = struct.Struct(">q")
 

@@ -1,4 +1,4 @@
-"""What Ray needs to start on a machine that has other work. Both runtimes start a Ray of their own."""
+"""Helps Ray to start on a machine that has other work. Both runtimes start a Ray of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 STARTS = 2
-"""How often a Ray is started from scratch before a run gives up."""
+"""Times that a Ray is started from scratch before a run gives up."""
 PATIENCE = {
     "RAY_raylet_start_wait_time_s": "200",  # a node, until the GCS knows it; default: 30
     "RAY_gcs_server_port_wait_time_s": "120",  # the GCS, until it answers; default: 30

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 STREAM_METRICS = ("queue/", "rollout/finished/", "rollout/dropped")
-"""What the names of a stream's metrics begin with (docs/run-folder.md)."""
+"""The names of a stream's metrics begin with this (docs/run-folder.md)."""
 LENGTH_BINS = 4
-"""How many ranges of length finished and dropped responses are counted in."""
+"""The number of ranges of length in which finished and dropped responses are counted."""
 
 
 @dataclass(frozen=True)

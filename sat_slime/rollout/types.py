@@ -1,4 +1,4 @@
-"""What goes to a rollout engine, and what comes back: a request and its response."""
+"""A request that goes to a rollout engine, and the response that comes back."""
 
 from __future__ import annotations
 

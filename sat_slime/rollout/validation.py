@@ -25,7 +25,7 @@ class RejectedResponse(ValueError):
 
 @dataclass(frozen=True)
 class Expectations:
-    """What every response of a run must agree with."""
+    """The sizes and limits that every response of a run must agree with."""
 
     vocab_size: int
     layers: int

@@ -54,7 +54,7 @@ class Band:
         self.departed: int | None = None
         """First step out of the band."""
         self.outside = False
-        """Whether the newest level is out of it."""
+        """True while the newest level is out of it."""
 
     def add(self, step: int, value: float) -> float:
         """Take a step; return the newest level over the lowest one, NaN until that is known."""
@@ -114,7 +114,7 @@ class CollapseWatch:
     period: int = 1
     """Steps of a lag cycle."""
     by_accuracy: bool = True
-    """Whether the run evaluates; else its training reward is the score."""
+    """True where the run evaluates; else its training reward is the score."""
     band: Band = field(init=False)
     best: Score | None = field(init=False, default=None)
     newest: Score | None = field(init=False, default=None)
@@ -123,9 +123,9 @@ class CollapseWatch:
     rise_since_best: float = field(init=False, default=math.nan)
     """The highest `rise` since the best score."""
     outside_since_best: bool = field(init=False, default=False)
-    """Whether d_pi was out of its band since then."""
+    """True where d_pi was out of its band since then."""
     score_fell: bool = field(init=False, default=False)
-    """Whether the score's half of the rule holds now."""
+    """True while the score's half of the rule holds."""
     since: int | None = field(init=False, default=None)
     """Evaluation from which on the whole rule has held; None while it does not."""
     ever: int | None = field(init=False, default=None)
@@ -185,7 +185,7 @@ class CollapseWatch:
 
     @property
     def met(self) -> bool:
-        """Whether the rule holds now."""
+        """True while the rule holds."""
         return self.since is not None
 
     @property

@@ -40,7 +40,7 @@ def settings_before(config: Config, path: Path) -> Config:
 
 @dataclass(frozen=True)
 class GoingBack:
-    """What can be done about a run whose checkpoint is damaged."""
+    """The remedy for a run whose checkpoint is damaged."""
 
     folder: Path
     config: RunConfig
@@ -51,7 +51,7 @@ class GoingBack:
     fallback: int
     """Iterations of the whole checkpoint to take instead; 0: there is none, and the run begins again."""
     asked: bool = False
-    """Whether the command line names the damaged one."""
+    """True where the command line names the damaged one."""
 
     def explanation(self) -> str:
         """Return what is damaged, what is whole, and what going back to it costs."""

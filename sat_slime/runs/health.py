@@ -20,7 +20,7 @@ from sat_slime.runs.reading import section
 from sat_slime.runs.rows import number
 
 Planned = Mapping[Yardstick, float]
-"""What rules measure by of the settings of a run, as far as they tell: tail, lag and responses."""
+"""Numbers of a run's settings that rules measure by, as far as they tell: tail, lag and responses."""
 
 
 class RuleWatch:
@@ -36,7 +36,7 @@ class RuleWatch:
         self.level = math.nan
         """The newest level; NaN until there is one."""
         self.outside = False
-        """Whether it is out of its bound."""
+        """True while it is out of its bound."""
         self.since: int | None = None
         """Step from which on it was out of it at some time; None: it never was."""
         self.farthest = math.nan
@@ -70,7 +70,7 @@ class RuleWatch:
 
     @property
     def usual(self) -> float:
-        """What the bound is a multiple of; NaN where it is of nothing, or of what is not known."""
+        """The level of which the bound is a multiple; NaN where it is of nothing, or of what is not known."""
         of = self.rule.bound.of
         if self._band is not None and math.isfinite(self._band.floor):
             return self._band.floor
@@ -98,7 +98,7 @@ class Advisory:
     name: str
     """The name of the rule that holds."""
     text: str
-    """What is seen, its threshold, and what to try."""
+    """A text that says what is seen, its threshold, and what to try."""
 
 
 @dataclass
@@ -109,7 +109,7 @@ class HealthWatch:
     """Steps of a lag cycle."""
     planned: Planned = field(default_factory=dict)
     holding: dict[str, Advisory] = field(init=False, default_factory=dict)
-    """What holds now, by name."""
+    """The advisories that hold now, by name."""
 
     def __post_init__(self) -> None:
         self._watches = {

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live terminal view, or one line per step where there is no terminal."""
+"""The view of a run while it goes on: a live terminal view, or one line per step where there is no terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CALM_ENGINE_STATES = {"starting", "ready", "generating", "stopped"}
 
 
 class View(Protocol):
-    """What RunLog tells a view. Keys of `metrics` are those of metrics.jsonl; any may be missing."""
+    """RunLog tells a view these things. Keys of `metrics` are those of metrics.jsonl; any may be missing."""
 
     def step(self, metrics: Mapping[str, Any]) -> None: ...
     def eval(self, metrics: Mapping[str, Any]) -> None: ...
@@ -79,7 +79,7 @@ def make_view(
 
 @dataclass
 class Progress:
-    """What the views know of the run so far."""
+    """The state of a run that views show."""
 
     title: str
     total_steps: int

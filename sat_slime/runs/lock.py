@@ -49,7 +49,7 @@ class FolderLock:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this object holds the lock."""
+        """True while this object holds the lock."""
         return self._file is not None
 
     def holder(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Where a run writes what it measures: files of the run folder, TensorBoard, Weights & Biases and the view."""
+"""A run writes what it measures here: files of the run folder, TensorBoard, Weights & Biases and the view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run folder holds, read for a report: its settings, its state and its columns, as far as they go."""
+"""Reads what a run folder holds for a report: its settings, its state and its columns, as far as they go."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sat_slime.runs.rows import Columns, columns, of_first_dataset, read_histogr
 
 @dataclass
 class RunData:
-    """What was measured in a run. Any of it may be empty."""
+    """The measurements of a run. Any of it may be empty."""
 
     metrics: Columns = field(default_factory=dict)
     evals: Columns = field(default_factory=dict)
@@ -26,7 +26,7 @@ class RunData:
 
 @dataclass
 class Run:
-    """What a run folder holds, as far as it goes."""
+    """The contents of a run folder, as far as they go."""
 
     folder: RunFolder
     config: dict[str, Any]

@@ -1,4 +1,4 @@
-"""What is wrong with the rows of a run folder: lines that are no rows, and rows that are missing or there twice.
+"""Finds what is wrong with the rows of a run folder: lines that are no rows, and rows that are missing or there twice.
 
 A kill can tear the last line of a file, and a resume makes what follows its checkpoint again. Anything else was lost or
 damaged afterwards.

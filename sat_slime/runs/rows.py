@@ -1,4 +1,4 @@
-"""What a run's JSON-lines files hold, as rows and as columns."""
+"""A run's JSON-lines files as rows and as columns."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ not `raw_reward`."""
 
 @dataclass(frozen=True)
 class LogLine:
-    """What one line of the log tells."""
+    """The contents of one line of the log."""
 
     kind: str
     """The kind of line: step, rollout, eval, perf, multi_turn or passrate for a line of metrics; phase; trouble;

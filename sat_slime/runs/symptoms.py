@@ -1,4 +1,5 @@
-"""What looks unhealthy in a run of slime's own loss, from what its trackers hold: since when, and which flag to try.
+"""Finds what looks unhealthy in a run of slime's own loss, from what its trackers hold: since when, and which flag to
+try.
 
 Each rule is about a level, the mean over 16 known steps in a row, so that the order of two symptoms is sure only where
 more steps than that lie between them. A symptom is no verdict, and none of them says what caused the others.
@@ -45,13 +46,13 @@ class Symptom:
 
     name: str
     seen: str
-    """What is seen, with its threshold."""
+    """A sentence of what is seen, with its threshold."""
     advice: str
-    """What it can mean, and what to change, by slime's flags and our stabilizers."""
+    """A text on what it can mean, and what to change, by slime's flags and our stabilizers."""
     since: int | None = None
     """Optimizer step from which on it is seen, from 1; None where it holds for the whole run."""
     lasts: bool = True
-    """Whether it is still seen at the end."""
+    """True where it is still seen at the end."""
 
     @property
     def heading(self) -> str:

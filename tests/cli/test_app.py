@@ -23,7 +23,7 @@ def test_the_list_of_commands_says_of_each_what_its_own_help_begins_with():
 
 
 def test_the_help_of_no_command_waits_for_what_it_works_with():
-    heavy = ("torch", "numpy", "pydantic", "yaml", "altair", "vl_convert", "sat_slime.config", "sat_slime.objective")
+    heavy = ("torch", "numpy", "yaml", "altair", "vl_convert", "sat_slime.config", "sat_slime.objective")
     program = f"""
 import sys
 from sat_slime.cli.app import COMMANDS, app

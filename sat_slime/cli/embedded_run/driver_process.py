@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the driver's work ended."""
+    """The end of the driver's work."""
 
     status: str
     """finished, interrupted or failed."""

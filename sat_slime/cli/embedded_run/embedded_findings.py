@@ -1,4 +1,4 @@
-"""Whether this machine is fit for a run of the embedded runtime."""
+"""The checks of this machine before a run of the embedded runtime."""
 
 from __future__ import annotations
 

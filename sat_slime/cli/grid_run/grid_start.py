@@ -26,7 +26,8 @@ from sat_slime.grid.view import GridSight, LiveGridView, PlainGridView
 from sat_slime.runs.folder import RunFolderError, writable
 
 COMMAND = (sys.executable, "-m", "sat_slime.cli.grid_run.tied")
-"""What runs a cell where no fork server does, with the grid's process and the arguments of `sat-slime` behind it."""
+"""The command that runs a cell where no fork server does, with the grid's process and the arguments of `sat-slime`
+behind it."""
 
 
 class Cells:

@@ -34,7 +34,7 @@ class Checkout:
 
     @property
     def part(self) -> Path:
-        """Where it is made; it is moved to its folder once it is whole."""
+        """The folder in which it is made; it is moved to its folder once it is whole."""
         return self.folder.with_name(f"{self.folder.name}.part")
 
     def commands(self) -> Iterator[list[str]]:

@@ -50,10 +50,10 @@ def how_to_go_on(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class JobEnding(Ending):
-    """How a job ended, or why it is not followed any more."""
+    """The end of a job, or the reason why it is not followed any more."""
 
     ended: bool = False
-    """Whether the job is over, as far as is known."""
+    """True where the job is over, as far as is known."""
     exit_code: int | None = None
     """Of the job's process; None where it was not told."""
 

@@ -29,7 +29,7 @@ from sat_slime.runs.rows import keep_rows, write_atomically
 
 @dataclass(frozen=True)
 class Where:
-    """What the command line says of the cluster."""
+    """The options of the command line about the cluster."""
 
     address: str | None = None
     start_ray: bool = False

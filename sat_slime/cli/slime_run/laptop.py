@@ -12,11 +12,11 @@ from rich.console import Console
 from sat_slime.config import ConfigError, SlimeConfig
 
 LAPTOP = Path("~/.cache/sat_slime/laptop").expanduser()
-"""Where configs/slime/laptop.yaml looks for its model and prompts."""
+"""The folder in which configs/slime/laptop.yaml looks for its model and prompts."""
 RUNNING_SUMS = "sat_slime.plugin.running_sums.reward"
 """The data.reward of a run that is for this model."""
 MODEL, PROMPTS, HELD_OUT = "model", "prompts.jsonl", "held_out.jsonl"
-"""What is made in the folder."""
+"""The names of what is made in the folder."""
 
 
 def make_laptop(folder: Path, overwrite: bool) -> None:

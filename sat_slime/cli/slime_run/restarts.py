@@ -33,7 +33,7 @@ within seconds, and a node that boots is back within minutes."""
 DEATHS_AT_ONE_ITERATION = 3
 """With so many deaths after one iteration the run itself, not the machine, is what fails there."""
 LOOKS = 9
-"""How often a cluster that does not answer is asked again, with pauses as between restarts: for half an hour."""
+"""Times that a cluster which does not answer is asked again, with pauses as between restarts: for half an hour."""
 SIGNALS = 128
 """A shell adds it to the number of the signal that killed its command."""
 

@@ -1,4 +1,4 @@
-"""Whether a run of slime can work: its settings, this machine, the cluster that it is for."""
+"""The checks before a run of slime: its settings, this machine, the cluster that it is for."""
 
 from __future__ import annotations
 

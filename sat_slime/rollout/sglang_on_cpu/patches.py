@@ -1,4 +1,4 @@
-"""What SGLang 0.5.15 from PyPI needs to run on CPU torch: no GPU, no sgl_kernel, no Triton, no C++ compiler.
+"""Patches with which SGLang 0.5.15 from PyPI runs on CPU torch: no GPU, no sgl_kernel, no Triton, no C++ compiler.
 
 Each patch is one function that says why it is there; `apply` installs them all, before SGLang's server is imported.
 Only arithmetic that SGLang has in Triton alone, or in a slow loop, is replaced; the scheduler, the model and the server

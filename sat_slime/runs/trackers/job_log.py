@@ -1,4 +1,5 @@
-"""What slime's job printed, as rows by slime's names: slime logs each dictionary of metrics that it gives its trackers.
+"""Reads what slime's job printed, as rows by slime's names: slime logs each dictionary of metrics that it gives its
+trackers.
 
 A dictionary is printed before its step is put in, with the number of the rollout in front of it: `rollout 3: {...}`.
 With `--wandb-always-use-train-step` that number is not the one that trackers get.

@@ -26,7 +26,7 @@ WANDB_SAYS = (
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What is known of a run from its trackers alone."""
+    """A run as its trackers alone know it."""
 
     metrics: list[Row]
     """Rows as those of metrics.jsonl, in the order of their steps, which count updates made."""

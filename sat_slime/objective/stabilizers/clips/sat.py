@@ -35,8 +35,8 @@ class SAT(TrustRegion, Judge):
     scope: Scope = "microbatch"
     """Tokens over which the quantile is taken: one micro-batch (the paper) or the whole optimizer step on all ranks."""
     score: Literal["log_ratio", "tv"] = "log_ratio"
-    """What staleness is. log_ratio: |d| (the paper). tv, which is ours and not the paper's: |pi - denominator| on the
-    sampled token, under the sequence ratio its mean over the response."""
+    """The measure of staleness. log_ratio: |d| (the paper). tv, which is ours and not the paper's: |pi - denominator|
+    on the sampled token, under the sequence ratio its mean over the response."""
 
     name = "sat"
     place = "prefix"

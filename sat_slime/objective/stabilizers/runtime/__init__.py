@@ -1,1 +1,1 @@
-"""What happens around the surrogate, where the runtime works: forward pass, denominator, optimizer step."""
+"""Stabilizers that work around the surrogate, where the runtime works: forward pass, denominator, optimizer step."""

@@ -19,7 +19,7 @@ class VCPO(StepScale):
     base: PositiveFloat = 1.0
     """Share of effective responses from which on the learning rate is whole."""
     form: Literal["sqrt", "linear"] = "sqrt"
-    """How the learning rate falls with that share."""
+    """The way in which the learning rate falls with that share."""
 
     name = "vcpo"
     help = "VCPO: the learning rate of each step is scaled by the effective sample size of its responses."

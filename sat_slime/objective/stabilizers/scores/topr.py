@@ -19,7 +19,8 @@ class TOPR(Score):
     cap: PositiveFloat = 1.0
     """Largest weight of a token of a bad response."""
     good_by: Literal["reward", "advantage"] = "reward"
-    """What above 0 makes a response good: its reward, as in the paper and in ROLL, or the token's advantage."""
+    """The quantity that makes a response good where it is above 0: its reward, as in the paper and in ROLL, or the
+    token's advantage."""
 
     name = "topr"
     row = Row(
