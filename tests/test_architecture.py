@@ -26,8 +26,8 @@ MAY_IMPORT = {
     "runs": {"config", "objective"},
     "grid": {"config", "runs"},
     "report": {"config", "grid", "objective", "rollout", "runs"},
-    "embedded": {"config", "evaluation", "models", "objective", "reward", "rollout", "tasks"},
-    "plugin": {"config", "evaluation", "models", "objective", "reward", "rollout", "tasks"},
+    "embedded": {"config", "evaluation", "models", "objective", "reward", "rollout", "runs", "tasks"},
+    "plugin": {"config", "evaluation", "models", "objective", "reward", "rollout", "runs", "tasks"},
     "cli": {"config", "embedded", "evaluation", "grid", "objective", "plugin", "prompts", "reward", "rollout", "runs"},
 }
 ALSO_INSIDE_FUNCTIONS = {"cli": {"report"}}

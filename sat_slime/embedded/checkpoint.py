@@ -9,7 +9,6 @@ and renamed; nothing in it is pickled. What reads a checkpoint takes it from `ve
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.rollout_batch import RolloutBatch, training_group, training_requests
 from sat_slime.rollout.types import GenerationRequest, Response
+from sat_slime.runs import checkpoints as runs
 
 SCHEMA = "sat_slime.checkpoint/1"
 """The format's name in state.json."""
@@ -64,7 +64,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Untold:
+class Unreported:
     """The events of a stream since its last batch, which the row of the next batch reports."""
 
     finished: list[int] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Untold:
 
 @contextmanager
 def writing(checkpoints: Path, state: LoopState) -> Iterator[Path]:
-    """A folder to write a checkpoint into; it becomes visible when the block ends, and goes away if it fails."""
+    """Yields a folder to write a checkpoint into; it becomes visible when the block ends, and goes away if it fails."""
     final = checkpoints / f"iteration-{state.iteration:06d}"
     with written_whole(final) as part:
         yield part
@@ -84,24 +84,22 @@ def writing(checkpoints: Path, state: LoopState) -> Iterator[Path]:
 
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
-    """All checkpoints by their iteration, oldest first; `verified` says whether they are whole."""
-    paths = checkpoints.iterdir() if checkpoints.is_dir() else ()
-    named = ((_NAME.fullmatch(path.name), path) for path in paths)
-    return dict(sorted((int(match[1]), path) for match, path in named if match))
+    """Return all checkpoints by their iteration, oldest first; `verified` says whether they are whole."""
+    return runs.numbered(checkpoints, _NAME)
 
 
 def newest(checkpoints: Path) -> Path | None:
-    """The newest checkpoint, which may be damaged."""
+    """Return the newest checkpoint, which may be damaged."""
     return next(reversed(numbered(checkpoints).values()), None)
 
 
 def newest_whole(checkpoints: Path) -> Checkpoint | None:
-    """The newest checkpoint that is not damaged."""
+    """Return the newest checkpoint that is not damaged."""
     return first_whole(reversed(numbered(checkpoints).values()))
 
 
 def first_whole(paths: Iterable[Path]) -> Checkpoint | None:
-    """The first of some checkpoints that is not damaged."""
+    """Return the first of some checkpoints that is not damaged."""
     for path in paths:
         try:
             return verified(path)
@@ -121,11 +119,7 @@ def prune(checkpoints: Path, keep: int) -> None:
 def set_aside(checkpoints: Path, after: int) -> list[Path]:
     """Renames checkpoints newer than iteration `after` to NAME.aside, where no resume takes them for the run's own;
     returns the new names."""
-    aside = {path: path.with_name(f"{path.name}.aside") for n, path in numbered(checkpoints).items() if n > after}
-    for path, new in aside.items():
-        shutil.rmtree(new, ignore_errors=True)
-        os.replace(path, new)
-    return list(aside.values())
+    return runs.set_aside(numbered(checkpoints), after)
 
 
 # ------------------------------------------------------------------------------------------------------- verification
@@ -173,7 +167,7 @@ def check_layout(saved: Checkpoint, config: EmbeddedConfig) -> None:
 
 
 def parallel_layout(config: EmbeddedConfig) -> list[int]:
-    """Tensor-, expert- and data-parallel sizes."""
+    """Return the tensor-, expert- and data-parallel sizes."""
     return [config.train.tensor_parallel, config.train.expert_parallel, config.train.data_parallel]
 
 
@@ -193,7 +187,7 @@ def write_batch(folder: Path, batch: RolloutBatch) -> None:
 
 
 def read_batch(folder: Path, config: EmbeddedConfig) -> RolloutBatch | None:
-    """The batch that was generated ahead, if there was one; its prompts follow from the run's seed."""
+    """Return the batch that was generated ahead, if there was one; its prompts follow from the run's seed."""
     if not (folder / "batch.json").is_file():
         return None
     meta = json.loads((folder / "batch.json").read_text())
@@ -203,7 +197,7 @@ def read_batch(folder: Path, config: EmbeddedConfig) -> RolloutBatch | None:
 
 
 def write_queue(
-    folder: Path, groups: Sequence[RolloutBatch], unfinished: Sequence[int], next_number: int, untold: Untold
+    folder: Path, groups: Sequence[RolloutBatch], unfinished: Sequence[int], next_number: int, unreported: Unreported
 ) -> None:
     """Saves a stream.
 
@@ -211,7 +205,7 @@ def write_queue(
         groups: the complete groups.
         unfinished: numbers of the groups in generation.
         next_number: number of the first group that was not begun.
-        untold: what no row has told yet.
+        unreported: what no row has reported yet.
     """
     responses = [response for group in groups for response in group.responses]
     if responses:
@@ -222,12 +216,12 @@ def write_queue(
         "finish_reasons": [r.finish_reason for r in responses],
         "unfinished": list(unfinished),
         "next": next_number,
-        "untold": asdict(untold),
+        "untold": asdict(unreported),
     }
     (folder / "queue.json").write_text(json.dumps(meta))
 
 
-def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[list[RolloutBatch], list[int], int, Untold]:
+def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[list[RolloutBatch], list[int], int, Unreported]:
     """Reads what `write_queue` saved; prompts follow from the run's seed."""
     meta = json.loads((folder / "queue.json").read_text())
     prompts = [training_group(config, number) for number in meta["numbers"]]
@@ -239,7 +233,7 @@ def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[list[RolloutBatch]
         RolloutBatch(config.task, number, [problem], responses[i * size : (i + 1) * size], seconds)
         for i, (number, (problem, _), seconds) in enumerate(zip(meta["numbers"], prompts, meta["seconds"], strict=True))
     ]
-    return groups, meta["unfinished"], meta["next"], Untold(**meta.get("untold", {}))
+    return groups, meta["unfinished"], meta["next"], Unreported(**meta["untold"])
 
 
 def _arrays(responses: Sequence[Response]) -> dict[str, np.ndarray]:

@@ -28,8 +28,8 @@ _OUT_OF_MEMORY = re.compile(r"[Oo]ut of memory: Killed process (\d+) \(([^)]*)\)
 
 
 def children(parent: int | None = None) -> dict[int, str]:
-    """A process's children, zombies among them: process number to the program's name, cut to the 15 characters that the
-    kernel keeps.
+    """Return a process's children, zombies among them: process number to the program's name, cut to the 15 characters
+    that the kernel keeps.
 
     Args:
         parent: default: this process.
@@ -45,7 +45,7 @@ def children(parent: int | None = None) -> dict[int, str]:
 
 
 def dead_children(parent: int) -> Iterator[tuple[int, str, int]]:
-    """(process number, program's name, return code) of a process's children that have died and that it has not
+    """Yield (process number, program's name, return code) of a process's children that have died and that it has not
     collected."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -64,7 +64,7 @@ def is_ending(pid: int) -> bool:
 
 
 def exit_code(pid: int) -> int | None:
-    """The return code, as Popen tells it, of a child that has ended and was not collected; None while it lives.
+    """Return the return code, as Popen tells it, of a child that has ended and was not collected; None while it lives.
 
     Raises:
         ChildProcessError: the child has been collected.
@@ -222,7 +222,8 @@ class MemoryWatch:
         self._group, self._machine = _kills_in_our_group(), _kills_on_the_machine()
 
     def remark(self) -> str | None:
-        """A sentence about the kernel's kills, with the remedy; None where there were none or none can be seen."""
+        """Return a sentence about the kernel's kills, with the remedy; None where there were none or none can be
+        seen."""
         if self._group is not None:  # the machine's kills may be of other people's processes
             count, where = _since(self._group, _kills_in_our_group()), "in this run's control group"
         else:
@@ -243,7 +244,8 @@ class MemoryWatch:
             self._log = None
 
     def _victims(self) -> Iterator[tuple[int, str]]:
-        """(process number, name) of the processes killed since this was made, as far as the kernel's log tells."""
+        """Yield (process number, name) of the processes killed since this was made, as far as the kernel's log
+        tells."""
         while self._log is not None:
             try:
                 record = os.read(self._log, 8192).decode(errors="replace")
@@ -260,7 +262,7 @@ def _since(before: int | None, now: int | None) -> int:
 
 
 def _kernel_log() -> int | None:
-    """The kernel's log, open at its end; None where it may not be read."""
+    """Return the kernel's log, open at its end; None where it may not be read."""
     try:
         log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
         os.lseek(log, 0, os.SEEK_END)
@@ -270,7 +272,8 @@ def _kernel_log() -> int | None:
 
 
 def _kills_in_our_group() -> int | None:
-    """The kernel's kills in this process's control group of memory, of version 2 or 1; None where it shows none."""
+    """Return the kernel's kills in this process's control group of memory, of version 2 or 1; None where it shows
+    none."""
     try:
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()]
     except OSError:
@@ -289,12 +292,12 @@ def _kills_in_our_group() -> int | None:
 
 
 def _kills_on_the_machine() -> int | None:
-    """The kernel's kills on the whole machine; None where it does not count them."""
+    """Return the kernel's kills on the whole machine; None where it does not count them."""
     return _counter(Path("/proc/vmstat"))
 
 
 def _counter(file: Path) -> int | None:
-    """N of the line `oom_kill N` in one of the kernel's files; None where there is none."""
+    """Return N of the line `oom_kill N` in one of the kernel's files; None where there is none."""
     try:
         values = dict(line.split(maxsplit=1) for line in file.read_text(encoding="utf-8").splitlines())
         return int(values["oom_kill"])

@@ -25,7 +25,7 @@ class Grader:
             self._pool = VerifierPool(workers, Limits(config.cpu_s, config.wall_s, config.memory_mb))
 
     def grade(self, batch: RolloutBatch) -> RolloutBatch:
-        """The batch with its verdicts, and with what the verifier counted."""
+        """Return the batch with its verdicts, and with what the verifier counted."""
         group = len(batch.responses) // len(batch.problems)
         labels = [problem.label for problem in batch.problems for _ in range(group)]
         graded = zip(labels, (response.output_ids for response in batch.responses), strict=True)
@@ -35,7 +35,7 @@ class Grader:
         return replace(batch, verdicts=verdicts, verifier=self._pool.drain_metrics())
 
     async def verdict(self, label: str, output_ids: Sequence[int]) -> Verdict:
-        """The verdict on one response."""
+        """Return the verdict on one response."""
         if self._pool is None or self.mode == "exact":
             return self.task.verdict(label, output_ids)
         return await self._pool.verify_async(self._wording(output_ids), label, self.mode)

@@ -26,14 +26,15 @@ class Weights:
 
 
 def newest_weights(run: Path) -> Weights | None:
-    """The newest weights that the engines of a run held, as its newest checkpoint has them; before the first
+    """Return the newest weights that the engines of a run held, as its newest checkpoint has them; before the first
     checkpoint its initial model. Raises DamagedCheckpoint."""
     saved = checkpoint.newest(run / "checkpoints")
     return initial_weights(run) if saved is None else weights_of(saved)
 
 
 def weights_of(saved: Path) -> Weights | None:
-    """The weights of one checkpoint, held against their checksums, or None where it has none; no other file is read.
+    """Return the weights of one checkpoint, held against their checksums, or None where it has none; no other file is
+    read.
 
     Raises:
         DamagedCheckpoint: a file of the weights is not what was saved.
@@ -47,7 +48,7 @@ def weights_of(saved: Path) -> Weights | None:
 
 
 def initial_weights(run: Path) -> Weights | None:
-    """The initial model, held against the checksums that the newest whole checkpoint has of it, if there is one.
+    """Return the initial model, held against the checksums that the newest whole checkpoint has of it, if there is one.
 
     Raises:
         DamagedCheckpoint: it is not the model that the run began with.
@@ -61,7 +62,7 @@ def initial_weights(run: Path) -> Weights | None:
 
 
 def questions(config: EmbeddedConfig) -> list[Question]:
-    """The held-out problems of the run, as it asks them itself."""
+    """Return the held-out problems of the run, as it asks them itself."""
     problems, _ = evaluation_requests(config, 0)
     return [Question(problem.prompt, problem.prompt, problem.label) for problem in problems]
 
@@ -91,19 +92,19 @@ class HeldOutEngine:
         """Raises EngineFailed, ServerFailed."""
         problems, requests = evaluation_requests(self.config, self.weights.step)
         task, samples = self.config.task, len(requests) // len(problems)
-        first = {problem.prompt: place * samples for place, problem in enumerate(problems)}
+        first = {problem.prompt: index * samples for index, problem in enumerate(problems)}
         chosen = [requests[first[question.id] + sample] for question, sample in wanted]
         # As many at a time as the server takes: these are the run's own parts, on which the last bits depend.
         size = self.config.rollout.max_running_requests
         for start in range(0, len(chosen), size):
             result = await self._engine.generate(chosen[start : start + size])
-            for place, response in enumerate(result.responses, start):
+            for index, response in enumerate(result.responses, start):
                 ids = response.output_ids
                 version = str(response.weight_version)
-                yield place, Answer(task.decode(ids), len(ids), ids[-1] != task.eos_id, version, ids)
+                yield index, Answer(task.decode(ids), len(ids), ids[-1] != task.eos_id, version, ids)
 
 
 def asked(config: EmbeddedConfig, changes: dict[str, object]) -> EmbeddedConfig:
-    """The run's settings with another evaluation. Raises ValueError."""
+    """Return the run's settings with another evaluation. Raises ValueError."""
     scores = type(config.eval).model_validate(config.eval.model_dump() | changes)
     return config.model_copy(update={"eval": scores})

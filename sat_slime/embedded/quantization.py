@@ -22,7 +22,7 @@ PROJECTION = re.compile(r".*\.(q|k|v|o|gate|up|down)_proj\.weight")
 
 
 def _scaled(weight: Tensor, largest: float, code: Callable[[Tensor], Tensor]) -> Tensor:
-    """code(weight / scale) * scale, where the scale of a row takes its largest magnitude to `largest`."""
+    """Return code(weight / scale) * scale, where the scale of a row takes its largest magnitude to `largest`."""
     magnitude = weight.abs().amax(1, keepdim=True)
     scale = torch.where(magnitude > 0, magnitude / largest, 1.0)
     return code(weight / scale) * scale

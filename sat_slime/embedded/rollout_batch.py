@@ -73,14 +73,14 @@ class RolloutBatch:
         return np.array([r.output_ids[-1] != self.task.eos_id for r in self.responses]).reshape(len(self.problems), -1)
 
     def graded(self) -> list[Response]:
-        """The responses with their rewards and their group-normalized advantages."""
+        """Return the responses with their rewards and their group-normalized advantages."""
         advantages = group_advantages(self.rewards).reshape(-1).tolist()
         rewards = self.rewards.reshape(-1).tolist()
         graded = zip(self.responses, rewards, advantages, strict=True)
         return [replace(response, reward=reward, advantage=advantage) for response, reward, advantage in graded]
 
     def metrics(self) -> dict[str, float]:
-        """reward/*, response/*, tokens/*, rollout/* and verifier/* of the run folder."""
+        """Return reward/*, response/*, tokens/*, rollout/* and verifier/* of the run folder."""
         rewards, lengths = self.rewards, self.lengths
         return {
             "reward/mean": float(rewards.mean()),
@@ -95,7 +95,7 @@ class RolloutBatch:
 
 
 def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]:
-    """lag/* over all tokens of the responses, at an optimizer step on weights of `updates` updates.
+    """Return lag/* over all tokens of the responses, at an optimizer step on weights of `updates` updates.
 
     A token's lag is the sum of two parts (Eq. fully-async-lag): the updates while the rest of its response was
     generated, and the updates since then.
@@ -113,8 +113,8 @@ def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]
 
 
 def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Problem], list[GenerationRequest]]:
-    """Problems and requests of an iteration. They follow from the run's seed and the iteration alone, so that a resumed
-    run goes on with the same stream."""
+    """Return the problems and requests of an iteration. They follow from the run's seed and the iteration alone, so
+    that a resumed run goes on with the same stream."""
     rng = np.random.default_rng([config.seed, _TRAINING, iteration])
     problems = config.task.training_problems(config.rollout.prompts_per_iteration, rng)
     whole = batch_is_recorded(config, iteration) or method_takes_distributions(config)
@@ -131,21 +131,21 @@ def training_requests(config: EmbeddedConfig, iteration: int) -> tuple[list[Prob
 
 
 def method_takes_distributions(config: EmbeddedConfig) -> bool:
-    """Whether every response must carry its engine's whole distributions: TRPO compares them with the trainer's, score
-    centering takes a mean over them, and mu within a nucleus is normalized over what was kept."""
+    """Return whether every response must carry its engine's whole distributions: TRPO compares them with the trainer's,
+    score centering takes a mean over them, and mu within a nucleus is normalized over what was kept."""
     method = build_method(config.method)
     return method.step_constraint is not None or "heads" in method.needs or config.rollout.top_p < 1
 
 
 def step_is_diagnosed(config: EmbeddedConfig, updates: int) -> bool:
-    """Whether the optimizer step that follows `updates` of them is diagnosed (`diagnose.every_n_steps`)."""
+    """Return whether the optimizer step that follows `updates` of them is diagnosed (`diagnose.every_n_steps`)."""
     every = config.diagnose.every_n_steps
     return every > 0 and updates % every == 0
 
 
 def batch_is_recorded(config: EmbeddedConfig, iteration: int) -> bool:
-    """Whether the batch of `iteration`, from 0, is dumped with its heads or a step on it diagnosed: the engine then
-    tells its whole distributions."""
+    """Return whether the batch of `iteration`, from 0, is dumped with its heads or a step on it diagnosed: the engine
+    then tells its whole distributions."""
     every, steps = config.dump.every_n_iterations, config.pipeline.optimizer_steps_per_rollout
     if config.dump.heads and every and (iteration + 1) % every == 0:
         return True
@@ -153,23 +153,23 @@ def batch_is_recorded(config: EmbeddedConfig, iteration: int) -> bool:
 
 
 def training_group(config: EmbeddedConfig, number: int) -> tuple[Problem, list[GenerationRequest]]:
-    """The problem of a group's number, and the requests for its responses.
+    """Return the problem of a group's number, and the requests for its responses.
 
     Groups are the problems of `training_requests`, counted through all iterations. Nobody knows yet in which step a
     group will be trained, so its requests ask for whole distributions only where the method takes them.
     """
-    iteration, place = divmod(number, config.rollout.prompts_per_iteration)
+    iteration, index = divmod(number, config.rollout.prompts_per_iteration)
     problems, requests = training_requests(config, iteration)
     samples = config.rollout.samples_per_prompt
-    mine = requests[place * samples : (place + 1) * samples]
+    mine = requests[index * samples : (index + 1) * samples]
     size = config.task.vocab_size if method_takes_distributions(config) else 0
-    return problems[place], [replace(request, distribution_size=size) for request in mine]
+    return problems[index], [replace(request, distribution_size=size) for request in mine]
 
 
 def evaluation_requests(
     config: EmbeddedConfig, step: int, repeats: int | None = None
 ) -> tuple[list[Problem], list[GenerationRequest]]:
-    """The same held-out problems at every evaluation, with fresh sampling. repeats: unset, `eval.repeats`."""
+    """Return the same held-out problems at every evaluation, with fresh sampling. repeats: unset, `eval.repeats`."""
     problems_rng = np.random.default_rng([config.seed, _EVALUATION_PROBLEMS])
     problems = config.task.evaluation_problems(config.eval.problems, problems_rng)
     rng = np.random.default_rng([config.seed, _EVALUATION, step])

@@ -97,8 +97,8 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         if not folder.exists():
             logger.warning("sat_slime: no %s: prompts that waited or were in generation then are skipped", folder)
             return
-        waiting, prompts, untold = read_queue(folder, Sample)
-        self.stream.restore(waiting, prompts, untold)
+        waiting, prompts, unreported = read_queue(folder, Sample)
+        self.stream.restore(waiting, prompts, unreported)
         logger.info("sat_slime: %d prompts wait, %d are begun again (%s)", len(waiting), len(prompts), folder)
 
 

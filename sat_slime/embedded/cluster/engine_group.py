@@ -27,7 +27,8 @@ def faults_of(results: Sequence[GenerationResult]) -> dict[str, int]:
 
 
 def groups_in_flight(config: EmbeddedConfig) -> int:
-    """The most groups that a stream has in generation: as many as the servers decode side by side. 0 in mode batch."""
+    """Return the most groups that a stream has in generation: as many as the servers decode side by side. 0 in mode
+    batch."""
     if config.pipeline.mode != "streaming":
         return 0
     decoded = config.rollout.engines * config.rollout.max_running_requests // config.rollout.samples_per_prompt
@@ -47,7 +48,7 @@ class EngineGroup:
             for index in range(config.rollout.engines)
         ]
         self.task = config.task
-        self._restarts_told = 0
+        self._restarts_reported = 0
 
     def start(self) -> None:
         """Starts all servers and waits until they are healthy."""
@@ -62,7 +63,7 @@ class EngineGroup:
         self._call("stop")
 
     def states(self) -> str:
-        """States of the engines, in words."""
+        """Return the states of the engines, in words."""
         states = self._call("status")
         return ", ".join(
             state["state"] + (f" ({state['restarts']} restarts)" if state["restarts"] else "") for state in states
@@ -75,7 +76,7 @@ class EngineGroup:
         and a server is restarted between calls too.
         """
         restarts = sum(state["restarts"] for state in self._call("status"))
-        new, self._restarts_told = restarts - self._restarts_told, restarts
+        new, self._restarts_reported = restarts - self._restarts_reported, restarts
         return new
 
     def new_deaths(self) -> list[str]:

@@ -23,7 +23,7 @@ from sat_slime.rollout.scratch import new_scratch, remove_scratch
 
 @contextmanager
 def local_ray(log_dir: Path | None = None, lost: Callable[[RuntimeError], None] | None = None) -> Iterator[Path]:
-    """Ray for this run alone, on the loopback interface; it ends with this process, however that ends.
+    """Brings up Ray for this run alone, on the loopback interface; it ends with this process, however that ends.
 
     Yields a scratch folder, which goes away with it.
 
@@ -121,7 +121,7 @@ def _ray_as_we_need_it() -> Iterator[None]:
 
 @contextmanager
 def _signals_left_alone() -> Iterator[None]:
-    """ray.init makes SIGTERM raise SystemExit, which would look like a crash; a run has handlers of its own."""
+    """Keeps the run's own signal handlers: ray.init makes SIGTERM raise SystemExit, which would look like a crash."""
     from ray._private import utils
 
     original = utils.set_sigterm_handler

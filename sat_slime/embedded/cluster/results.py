@@ -28,8 +28,8 @@ before Ray tells of its death."""
 
 
 def wait_all(futures: Sequence[Any], what: str) -> list[Any]:
-    """Results of the futures in order; the first failure ends the wait, also while others would wait forever for the
-    one that died.
+    """Return the results of the futures in order; the first failure ends the wait, also while others would wait forever
+    for the one that died.
 
     Raises:
         ActorFailure: names `what`, the index and the cause.
@@ -42,7 +42,7 @@ def wait_all(futures: Sequence[Any], what: str) -> list[Any]:
 
 
 def result_among(future: Any, futures: Sequence[Any], what: str) -> Any:
-    """The result of one of the futures. If it failed because another's process died, the error names that one.
+    """Return the result of one of the futures. If it failed because another's process died, the error names that one.
 
     Raises:
         ActorFailure: as `wait_all`.
@@ -72,12 +72,13 @@ def _blame_the_dead(waiting: list[Any], futures: Sequence[Any], what: str) -> No
 
 
 def wait_any(futures: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
-    """The futures that have a result or failed: at least one, unless the time is up before. Default: no limit."""
+    """Return the futures that have a result or failed: at least one, unless the time is up before. Default: no
+    limit."""
     return ray.wait(list(futures), num_returns=1, timeout=timeout_s)[0] if futures else []
 
 
 def result_of(future: Any, who: str) -> Any:
-    """The result of a future, waited for.
+    """Return the result of a future, waited for.
 
     Raises:
         ActorFailure: names `who` and the cause.
@@ -94,7 +95,7 @@ def result_of(future: Any, who: str) -> Any:
 
 
 def _end_of(who: str, error: ray.exceptions.ActorDiedError) -> ActorFailure:
-    """The end of an actor in one sentence; Ray tells it at length."""
+    """Return the error for an actor's end, in one sentence; Ray tells it at length."""
     text = str(error)
     if error.actor_init_failed:
         return ActorFailure(f"{who} did not start: {text.strip().splitlines()[-1]}")

@@ -45,12 +45,12 @@ def _warm_up(config: EmbeddedConfig, folder: Path, meeting_point: Path, log_dir:
 
 
 def warm_up_model(
-    config: EmbeddedConfig, folder: Path, scratch: Path, log_dir: Path, told: Callable[[int], None]
+    config: EmbeddedConfig, folder: Path, scratch: Path, log_dir: Path, progress: Callable[[int], None]
 ) -> None:
-    """Makes the initial model in a process of its own. told: is given the number of steps made, now and then."""
+    """Makes the initial model in a process of its own. progress: is given the number of steps made, now and then."""
     warm_up: Any = ray.remote(_warm_up).options(num_cpus=1, max_retries=0, num_returns="streaming")
     for steps in warm_up.remote(config, folder, scratch / "warm-up", log_dir):
-        told(wait_all([steps], "warm-up")[0])
+        progress(wait_all([steps], "warm-up")[0])
 
 
 class TrainerGroup:

@@ -284,9 +284,9 @@ class RolloutEngine:
             finally:
                 self._in_flight -= len(requests)
                 self._answered.set()
-        for request, asked, wire_id, answer in zip(requests, sent, wire_ids, raw, strict=True):
+        for request, attempt, wire_id, answer in zip(requests, sent, wire_ids, raw, strict=True):
             try:
-                part = validate(asked, wire_id, answer, expected, interruptible=batch.interruptible)
+                part = validate(attempt, wire_id, answer, expected, interruptible=batch.interruptible)
             except RejectedResponse as error:
                 batch.rejected[error.reason] += 1
                 batch.failures[request.request_id].append(str(error))

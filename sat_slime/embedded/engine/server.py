@@ -103,7 +103,7 @@ class SGLangServer:
             await asyncio.sleep(0.2)
 
     def arguments(self, model_path: str, version: int, on_gpu: bool) -> list[str]:
-        """SGLang's arguments."""
+        """Return SGLang's arguments."""
         return server_arguments(self.rollout, self.model, model_path, version, on_gpu)
 
     def ended_within(self, seconds: float) -> bool:
@@ -128,12 +128,12 @@ class SGLangServer:
             self._scratch = None
 
     def log_tail(self) -> str:
-        """The log's last lines, indented."""
+        """Return the log's last lines, indented."""
         lines = self.log_path.read_text(errors="replace").splitlines() if self.log_path.exists() else []
         return "\n".join(f"    {line}" for line in lines[-LOG_TAIL_LINES:])
 
     def last_words(self) -> str:
-        """The last line that the server wrote, as the end of a sentence; empty when it wrote none."""
+        """Return the last line that the server wrote, as the end of a sentence; empty when it wrote none."""
         lines = [line.strip() for line in self.log_tail().splitlines()]
         line = next((line for line in reversed(lines) if line), "---")
         return "" if line.startswith("---") else f"; last in its log: {line}"
@@ -196,32 +196,32 @@ class SGLangServer:
 
 
 def _forked_server(arguments: list[str], environment: dict[str, str], folder: Scratch, log: int) -> ForkedProcess:
-    """A server that has everything imported when it starts. Raises NoForkServer."""
+    """Forks a server that has everything imported when it starts. Raises NoForkServer."""
     server = socket_of(SGLANG, os.environ)
-    theirs, ours = os.pipe()  # as the standard input of a command
+    read_end, write_end = os.pipe()  # as the standard input of a command
     try:
         process = ForkedProcess(
             server,
             ["sglang", *arguments],
-            stdin=theirs,
+            stdin=read_end,
             stdout=log,
             environment=environment,
             cwd=folder.path,
             keep=(folder.hold,),
         )
     except NoForkServer:
-        os.close(ours)
+        os.close(write_end)
         raise
     finally:
-        os.close(theirs)
-    process.stdin = os.fdopen(ours, "wb", buffering=0)
+        os.close(read_end)
+    process.stdin = os.fdopen(write_end, "wb", buffering=0)
     return process
 
 
 def server_arguments(
     rollout: RolloutConfig, model: ModelConfig, model_path: str, version: int, on_gpu: bool
 ) -> list[str]:
-    """SGLang's arguments. On a GPU it chooses its own backends."""
+    """Return SGLang's arguments. On a GPU it chooses its own backends."""
     context_length = model.max_positions + CONTEXT_MARGIN
     arguments = {
         "--model-path": str(Path(model_path).resolve()),

@@ -111,7 +111,7 @@ def run_server(arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """A server as a command, or with `--fork-server SOCKET` one that forks them."""
+    """Runs a server as a command, or with `--fork-server DESCRIPTOR` forks servers for whoever asks."""
     if sys.argv[1:2] == ["--fork-server"]:
         import_sglang()
         if not serve(int(sys.argv[2])):

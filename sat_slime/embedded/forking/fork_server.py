@@ -32,7 +32,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def listen(path: Path) -> socket.socket:
-    """The socket of a fork server, which gets its descriptor. Requests may come at once; they wait for `serve`."""
+    """Return the socket of a fork server, which gets its descriptor. Requests may come at once; they wait for
+    `serve`."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen(64)

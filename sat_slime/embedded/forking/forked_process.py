@@ -89,13 +89,13 @@ class ForkedProcess:
             raise NoForkServer(f"the fork server {server} does not answer: {error}") from error
 
     def poll(self) -> int | None:
-        """The return code; None while the process runs."""
+        """Return the return code; None while the process runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The return code, once the process has ended. Raises TimeoutExpired."""
+        """Return the return code, once the process has ended. Raises TimeoutExpired."""
         if self.returncode is None:
             self._await(self._connection, timeout)
             answer = self._answers.readline()
@@ -120,7 +120,7 @@ class ForkedProcess:
 
 
 def socket_of(server: str, environment: Mapping[str, str]) -> Path:
-    """The socket of the fork server of that name. Raises NoForkServer where the environment names none."""
+    """Return the socket of the fork server of that name. Raises NoForkServer where the environment names none."""
     if FOLDER not in environment:
         raise NoForkServer("the environment names no fork servers")
     return Path(environment[FOLDER]) / server

@@ -64,7 +64,7 @@ class BatchPipeline(Pipeline):
                 generated = self.engines.collect(flight.futures, flight.iteration, flight.problems)
             flight.batch = self.grader.grade(generated)
             self.log.status(engine="ready")
-            self._tell_faults(flight.batch)
+            self._log_faults(flight.batch)
         return flight.batch
 
     def _write_ahead(self, part: Path) -> None:

@@ -152,10 +152,10 @@ class Pipeline(ABC):
         cached.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(cached, ignore_errors=True)  # half of a model may be there
         with naming(cached):
-            warm_up_model(self.config, cached, self.scratch, self.log_dir, self._tell_warm_up)
+            warm_up_model(self.config, cached, self.scratch, self.log_dir, self._show_warm_up)
         self.log.message(f"warm-up took {time.monotonic() - started:.0f} s")
 
-    def _tell_warm_up(self, steps: int) -> None:
+    def _show_warm_up(self, steps: int) -> None:
         self.log.status(phase="warm-up", done=steps, of=self.config.warmup.steps)
 
     def _begin(self) -> None:
@@ -243,7 +243,7 @@ class Pipeline(ABC):
         yield
         self.seconds[part] += time.monotonic() - started
 
-    def _tell_faults(self, batch: RolloutBatch, of: str = "") -> None:
+    def _log_faults(self, batch: RolloutBatch, of: str = "") -> None:
         """Logs how many responses were asked for again.
 
         Args:
@@ -330,7 +330,7 @@ class Pipeline(ABC):
         futures = self.engines.generate(requests, len(requests) // len(problems))
         batch = self.grader.grade(self.engines.collect(futures, self.iteration, problems))
         during = f"evaluation after iteration {self.iteration}"
-        self._tell_faults(batch, during)
+        self._log_faults(batch, during)
         row = evaluation_row(batch, scores, self.updates, self.iteration)
         self.log.eval(row | self._restarts(during))
 
@@ -358,7 +358,8 @@ class Pipeline(ABC):
         self.log.message(f"checkpoint of iteration {self.iteration} saved")
 
     def _not_saved(self, error: Exception) -> Exception:
-        """The error of a checkpoint that could not be written: what happened, and from which one the run can go on."""
+        """Return the error of a checkpoint that could not be written: what happened, and from which one the run can go
+        on."""
         kept = checkpoint.newest(self.checkpoints)
         whole = f"{kept.name} is whole" if kept else "there is no earlier one"
         if isinstance(error, ActorFailure):

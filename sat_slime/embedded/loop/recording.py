@@ -14,7 +14,7 @@ from sat_slime.rollout.token_dump import TokenDump
 
 
 def step_row(batch: RolloutBatch, result: StepResult, iteration: int, seconds: dict[str, float]) -> dict[str, Any]:
-    """One line of metrics.jsonl; `seconds` are the parts of the iteration's time."""
+    """Return one line of metrics.jsonl; `seconds` are the parts of the iteration's time."""
     return {
         **result.metrics,
         "rollout_id": batch.iteration,
@@ -26,14 +26,14 @@ def step_row(batch: RolloutBatch, result: StepResult, iteration: int, seconds: d
 
 
 def histogram_row(config: EmbeddedConfig, result: StepResult) -> dict[str, Any]:
-    """One line of histograms.jsonl. SAT's quantile stands beside the histogram of |d| where it is one of |d|."""
+    """Return one line of histograms.jsonl. SAT's quantile stands beside the histogram of |d| where it is one of |d|."""
     metrics, of_log_ratios = result.metrics, config.method.sat.score == "log_ratio"
     q = metrics.get("sat/q") if of_log_ratios else None
     return {"step": metrics["step"], "lag": metrics["lag/mean"], "q": q, **result.histogram}
 
 
 def token_dump(config: EmbeddedConfig, batch: RolloutBatch, result: StepResult, iteration: int, part: int) -> TokenDump:
-    """The dump of one optimizer step, the `part`-th of its batch, whose result brought the tokens' columns."""
+    """Return the dump of one optimizer step, the `part`-th of its batch, whose result brought the tokens' columns."""
     assert result.tokens is not None, "the trainer was asked for them"
     size = len(batch.responses) // config.pipeline.optimizer_steps_per_rollout
     mine = slice(part * size, (part + 1) * size)
@@ -78,8 +78,8 @@ _PI_L = "checkpoint_log_distribution"
 
 
 def _total_variation(mu: np.ndarray | None, pi: np.ndarray | None, pi_l: np.ndarray | None) -> dict[str, np.ndarray]:
-    """(N,) total variation at each token's state over the whole vocabulary, of those (N, vocabulary) log-probs that are
-    known: of mu and pi, and of its parts, pi_l and pi, mu and pi_l."""
+    """Return (N,) total variation at each token's state over the whole vocabulary, of those (N, vocabulary) log-probs
+    that are known: of mu and pi, and of its parts, pi_l and pi, mu and pi_l."""
     pairs = {"tv": (mu, pi), "tv_policy": (pi_l, pi), "tv_implementation": (mu, pi_l)}
     return {
         name: (np.abs(np.exp(a.astype(np.float64)) - np.exp(b.astype(np.float64))).sum(1) / 2).astype(np.float32)
@@ -89,7 +89,7 @@ def _total_variation(mu: np.ndarray | None, pi: np.ndarray | None, pi_l: np.ndar
 
 
 def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:
-    """Lines of samples/ITERATION.jsonl, one per response."""
+    """Return the lines of samples/ITERATION.jsonl, one per response."""
     group = len(batch.responses) // len(batch.problems)
     return [
         {
@@ -106,7 +106,7 @@ def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:
 
 
 def evaluation_row(batch: RolloutBatch, scores: EvalConfig, step: int, iteration: int) -> dict[str, Any]:
-    """One line of eval.jsonl. `weights_step` is of the weights that answered, which may lag `step`."""
+    """Return one line of eval.jsonl. `weights_step` is of the weights that answered, which may lag `step`."""
     graded = Graded(batch.rewards, batch.lengths, batch.truncated, [verdict.reason for verdict in batch.verdicts])
     return {
         "step": step,

@@ -109,7 +109,7 @@ class StreamingPipeline(Pipeline):
             faults=dict(self.faults),
         )
         batch = self.grader.grade(batch)
-        self._tell_faults(batch)
+        self._log_faults(batch)
         self.metrics = self._stream_metrics()
         self.finished, self.dropped, self.faults = [], [], Counter(faults_of([]))
         return batch
@@ -132,7 +132,7 @@ class StreamingPipeline(Pipeline):
         """Waits for nothing: weights may change under what is in generation."""
 
     def _stream_metrics(self) -> dict[str, float]:
-        """queue/* and rollout/* of the run folder: what the stream did since the batch before."""
+        """Return queue/* and rollout/* of the run folder: what the stream did since the batch before."""
         return {
             "queue/length": len(self.queue),
             "queue/in_generation": len(self.streams),
@@ -143,13 +143,13 @@ class StreamingPipeline(Pipeline):
 
     def _write_ahead(self, part: Path) -> None:
         """Writes the queue, the numbers of the groups in generation, which a resume generates anew, and what no row has
-        told yet."""
+        reported yet."""
         unfinished = sorted([*self.unfinished, *(number for number, _ in self.streams.values())])
-        untold = checkpoint.Untold(self.finished, self.dropped, dict(self.faults))
-        checkpoint.write_queue(part, list(self.queue), unfinished, self.next_number, untold)
+        unreported = checkpoint.Unreported(self.finished, self.dropped, dict(self.faults))
+        checkpoint.write_queue(part, list(self.queue), unfinished, self.next_number, unreported)
 
     def _read_ahead(self, saved: Path) -> None:
-        groups, unfinished, self.next_number, untold = checkpoint.read_queue(saved, self.config)
+        groups, unfinished, self.next_number, unreported = checkpoint.read_queue(saved, self.config)
         self.queue, self.unfinished = deque(groups), deque(unfinished)
-        self.finished, self.dropped, self.faults = untold.finished, untold.dropped, Counter(untold.faults)
+        self.finished, self.dropped, self.faults = unreported.finished, unreported.dropped, Counter(unreported.faults)
         self.left -= self.iteration * self.config.rollout.prompts_per_iteration

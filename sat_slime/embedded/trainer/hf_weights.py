@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
 def _in_table(name: str, table: dict[str, Weight]) -> tuple[Weight, dict[str, int]]:
-    """A parameter's entry of the family, with the number of its layer and this rank's number of its expert."""
+    """Return a parameter's entry of the family, with the number of its layer and this rank's number of its expert."""
     numbers = dict(zip(("layer", "expert"), map(int, _NUMBER.findall(name)), strict=False))
     return table[_NUMBER.sub("*", name)], numbers
 
@@ -37,7 +37,8 @@ def _table(config: ModelConfig, vocab_size: int) -> dict[str, Weight]:
 
 
 def hf_tensors(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int) -> Iterator[tuple[str, Tensor]]:
-    """Hugging Face names and whole tensors of a sharded model. Collective: every rank iterates, all see the same."""
+    """Yields Hugging Face names and whole tensors of a sharded model. Collective: every rank iterates, all see the
+    same."""
     expert_group = parallel_state.get_expert_model_parallel_group()
     table = _table(config, vocab_size)
     for name, parameter in megatron.named_parameters():
@@ -85,7 +86,7 @@ def _shard_for(name: str, file, table: dict[str, Weight]) -> Tensor:
 
 
 def _cutting_group(weight: Weight) -> dist.ProcessGroup:
-    """The ranks among which a weight is cut."""
+    """Return the ranks among which a weight is cut."""
     if weight.experts:
         return parallel_state.get_expert_tensor_parallel_group()
     return parallel_state.get_tensor_model_parallel_group()

@@ -22,7 +22,7 @@ Wanted = Literal["none", "value", "gradient"]
 def vocab_parallel_log_probs(
     logits: Tensor, targets: Tensor, temperature: float, *, entropy: Wanted = "none", kept: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """log pi(target) under softmax(logits / temperature), in fp32.
+    """Return log pi(target) under softmax(logits / temperature), in fp32.
 
     The rollout engine samples from logits divided by the temperature, so the trainer's policy is that one too.
 
@@ -67,7 +67,7 @@ def vocab_parallel_log_probs(
 
 
 def whole_log_probs(logits: Tensor, temperature: float, kept: Tensor | None = None) -> Tensor:
-    """log pi of every token under softmax(logits / temperature), gathered: for a small vocabulary alone.
+    """Return log pi of every token under softmax(logits / temperature), gathered: for a small vocabulary alone.
 
     Args:
         logits: (N, vocabulary / tensor-parallel size), this rank's part.

@@ -32,7 +32,7 @@ class PackedLayout(PackedSeqParams):
 
     @classmethod
     def of(cls, lengths: list[int]) -> PackedLayout:
-        """The layout of sequences of the given lengths in tokens, each > 0."""
+        """Return the layout of sequences of the given lengths in tokens, each > 0."""
         edges = torch.tensor([0, *lengths]).cumsum(0).to(device(), torch.int32)
         grid = Grid.of(edges)
         return cls(
@@ -105,7 +105,7 @@ def build_model(
 
 
 def forward_logits(model: torch.nn.Module, token_ids: Tensor, layout: PackedLayout) -> Tensor:
-    """Logits of a packed row.
+    """Return the logits of a packed row.
 
     Args:
         token_ids: (N,) tokens; N is divisible by the tensor-parallel size.

@@ -83,8 +83,8 @@ class MasterOptimizer:
         return norm
 
     def _global_square(self) -> Tensor:
-        """The gradient's squared norm over all ranks, where a parameter that several ranks hold counts once. Gives the
-        masters their gradients."""
+        """Return the gradient's squared norm over all ranks, where a parameter that several ranks hold counts once.
+        Gives the masters their gradients."""
         world = dist.get_world_size()
         square = torch.zeros((), device=parallel.device())
         for (_, parameter), master in zip(self._policy.named_parameters, self.masters, strict=True):

@@ -57,7 +57,7 @@ class MicroBatch:
         log_probs: Tensor,
         head: Tensor | None = None,
     ) -> TokenBatch:
-        """The objective's view of these response tokens.
+        """Return the objective's view of these response tokens.
 
         Args:
             needs: what the method reads besides log-probs and advantages.
@@ -114,7 +114,8 @@ def _cut(samples: list[int], sizes: list[int], count: int) -> list[list[int]]:
 
 
 def padded_tokens(sizes: list[int], plan: list[list[list[int]]], multiple_of: int) -> list[int]:
-    """Tokens of the row of each micro-batch, equal on all ranks: experts on other ranks gather rows of one size."""
+    """Return the tokens of the row of each micro-batch, equal on all ranks: experts on other ranks gather rows of one
+    size."""
     widest = [max(sum(sizes[i] for i in parts[m]) for parts in plan) for m in range(len(plan[0]))]
     return [max(1, -(-tokens // multiple_of)) * multiple_of for tokens in widest]
 
@@ -124,12 +125,13 @@ _PADDING_LENGTH = 32
 
 
 def _padding_sequences(tokens: int, longest: int) -> list[int]:
-    """Padding in sequences no longer than the real ones: attention's grid is as wide as the longest sequence."""
+    """Return the lengths of padding sequences, none longer than the real ones: attention's grid is as wide as the
+    longest sequence."""
     return [longest] * (tokens // longest) + ([tokens % longest] if tokens % longest else [])
 
 
 def forwarded_tokens(response: Response) -> int:
-    """Tokens of a response that are inputs: all but its last."""
+    """Return the number of tokens of a response that are inputs: all but its last."""
     return len(response.prompt_ids) + len(response.output_ids) - 1
 
 

@@ -61,7 +61,7 @@ class PolicyState:
             del self.generating[old]
 
     def copy(self) -> list[Tensor]:
-        """A copy of the policy's current weights."""
+        """Return a copy of the policy's current weights."""
         return [parameter.detach().clone() for _, parameter in self.named_parameters]
 
     @torch.no_grad()

@@ -105,7 +105,7 @@ class TrainerRank:
 
     @torch.no_grad()
     def score(self, responses: Sequence[Response], *, replay: bool) -> dict[str, np.ndarray]:
-        """log pi of given responses under the current weights, by request id; this rank's share of them.
+        """Return log pi of given responses under the current weights, by request id; this rank's share of them.
 
         Args:
             replay: route as the rollout engine did (R3), else freely.
@@ -127,8 +127,8 @@ class TrainerRank:
         return [pack(responses, part, tokens, shape, replays) for part, tokens in zip(mine, rows, strict=True)]
 
     def _with_proximal(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> list[MicroBatch]:
-        """The micro-batches with the log-probs of the denominator, where it is not mu. With one step per rollout,
-        `trainer` is the training forward itself."""
+        """Return the micro-batches with the log-probs of the denominator, where it is not mu. With one step per
+        rollout, `trainer` is the training forward itself."""
         if self.method.denominator == "checkpoint":
             proximal = self.scorer.checkpoint_log_probs(responses, microbatches)
         elif self.method.denominator == "trainer" and self.config.pipeline.optimizer_steps_per_rollout > 1:
@@ -170,7 +170,7 @@ class TrainerRank:
         return StepResult({**metrics, "step": self.updates}, histogram, tokens)
 
     def _split(self, responses: Sequence[Response], microbatches: list[MicroBatch], diagnosed: bool) -> Tensor | None:
-        """(N,) log pi_l of this rank's tokens, when it is known already or its measurement is due."""
+        """Return (N,) log pi_l of this rank's tokens, when it is known already or its measurement is due."""
         every = self.config.diagnose.split_every_n_steps
         if self.method.denominator == "checkpoint":
             return known_proximal(microbatches)
@@ -179,8 +179,8 @@ class TrainerRank:
         return None
 
     def _step_threshold(self, microbatches: list[MicroBatch]) -> Tensor | None:
-        """The threshold of the method's judge over all tokens of the step (SAT's quantile, M2PO's), from a pass without
-        gradients before the first backward."""
+        """Return the threshold of the method's judge over all tokens of the step (SAT's quantile, M2PO's), from a pass
+        without gradients before the first backward."""
         judge = self.method.judge
         if judge is None or not self.method.threshold_is_of_the_step:
             return None
@@ -213,8 +213,8 @@ class TrainerRank:
         return passes
 
     def _training_forward(self, micro: MicroBatch, passes: Passes, recorded: bool) -> Scores:
-        """Log-probs, entropies and heads, with gradients as the loss needs them. Counts in `passes` the tokens that the
-        trainer routes differently than the engine."""
+        """Return log-probs, entropies and heads, with gradients as the loss needs them. Counts in `passes` the tokens
+        that the trainer routes differently than the engine."""
         routes: list[Tensor] = []
         with routing.record(routes) if passes.counts_flips else nullcontext():
             scores = self.scorer.score(
@@ -238,7 +238,7 @@ class TrainerRank:
     def _loss(
         self, responses: Sequence[Response], micro: MicroBatch, scores: Scores, quantile: Tensor | None
     ) -> PolicyLoss:
-        """The objective on one micro-batch, with weights that count the whole step."""
+        """Return the objective on one micro-batch, with weights that count the whole step."""
         settings = self.config.loss
         batch = self._token_batch(micro, scores.log_probs, scores.head)
         if settings.reduction == "token_mean":
@@ -274,7 +274,7 @@ class TrainerRank:
         return norm, {**metrics, **constrained}
 
     def _log_weights(self, passes: Passes) -> Tensor:
-        """(responses,) log of prod pi_proximal / mu over each response of this rank."""
+        """Return (responses,) log of prod pi_proximal / mu over each response of this rank."""
         weights = [
             response_log_weights(self.method, self._token_batch(micro, log_probs))
             for micro, log_probs in zip(passes.microbatches, passes.log_probs, strict=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 def _own_rows(tokens: int) -> slice:
-    """The rows that this rank's routers see: with sequence parallelism only its part of the row."""
+    """Return the rows that this rank's routers see: with sequence parallelism only its part of the row."""
     ranks, rank = parallel_state.get_tensor_model_parallel_world_size(), parallel_state.get_tensor_model_parallel_rank()
     return slice(tokens // ranks * rank, tokens // ranks * (rank + 1))
 
@@ -78,9 +78,9 @@ def flips_by_layer(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor)
     Returns:
         (R, layers) uint8: 1 where the set of experts differs; equal on all tensor-parallel ranks.
     """
-    ours = torch.stack(recorded, dim=1).sort(-1).values
-    theirs = routed_experts[_own_rows(len(routed_experts))].sort(-1).values
-    flips = (ours != theirs).any(-1).to(torch.uint8)
+    own_choice = torch.stack(recorded, dim=1).sort(-1).values
+    replayed = routed_experts[_own_rows(len(routed_experts))].sort(-1).values
+    flips = (own_choice != replayed).any(-1).to(torch.uint8)
     group = parallel_state.get_tensor_model_parallel_group()
     if group.size() > 1:
         parts = [torch.empty_like(flips) for _ in range(group.size())]
@@ -104,6 +104,6 @@ def count_flips(recorded: list[Tensor], routed_experts: Tensor | None, rows: Ten
     assert routed_experts is not None, "the engine of a MoE model reports its routes"
     own = _own_rows(len(routed_experts))
     mine = rows[(rows >= own.start) & (rows < own.stop)] - own.start
-    ours = torch.stack(recorded, dim=1)[mine].sort(-1).values
-    theirs = routed_experts[own][mine].sort(-1).values
-    return int((ours != theirs).flatten(1).any(1).sum()), len(mine)
+    own_choice = torch.stack(recorded, dim=1)[mine].sort(-1).values
+    replayed = routed_experts[own][mine].sort(-1).values
+    return int((own_choice != replayed).flatten(1).any(1).sum()), len(mine)

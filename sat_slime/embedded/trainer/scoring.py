@@ -54,8 +54,8 @@ class Scorer:
         entropy: Wanted = "none",
         head: Wanted = "none",
     ) -> Scores:
-        """Log-probs of the response tokens, with a gradient, and what else is wanted; see `vocab_parallel_log_probs`
-        and `whole_log_probs`.
+        """Return log-probs of the response tokens, with a gradient, and what else is wanted; see
+        `vocab_parallel_log_probs` and `whole_log_probs`.
 
         Args:
             replay: route as the rollout engine did (R3), else freely.
@@ -72,18 +72,18 @@ class Scorer:
 
     @torch.no_grad()
     def policy_log_probs(self, microbatches: list[MicroBatch]) -> list[Tensor]:
-        """(R,) log pi of each micro-batch under the policy's current weights."""
+        """Return (R,) log pi of each micro-batch under the policy's current weights."""
         return [self.score(self.policy.model, micro, replay=self._replays).log_probs for micro in microbatches]
 
     @torch.no_grad()
     def reference_log_probs(self, micro: MicroBatch) -> Tensor | None:
-        """(R,) log-probs under the reference model, which routes freely; None where the loss has no KL."""
+        """Return (R,) log-probs under the reference model, which routes freely; None where the loss has no KL."""
         if self.policy.reference is None:
             return None
         return self.score(self.policy.reference, micro, replay=False).log_probs
 
     def checkpoint_log_probs(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> list[Tensor]:
-        """(R,) log pi_l of each micro-batch: under the weights that generated each token (Eq. split).
+        """Return (R,) log pi_l of each micro-batch: under the weights that generated each token (Eq. split).
 
         Args and raises: as `under_generating_weights`.
         """
@@ -123,10 +123,11 @@ class Scorer:
 
     @torch.no_grad()
     def divergence(self, microbatches: list[MicroBatch]) -> Tensor:
-        """(R,) total variation between mu and the policy's current weights at every state of this rank's responses."""
+        """Return (R,) total variation between mu and the policy's current weights at every state of this rank's
+        responses."""
         distances = [torch.zeros(0, device=parallel.device())]
         for micro in microbatches:
-            assert micro.distribution is not None, "under TRPO the engine was asked for it"
+            assert micro.distribution is not None, "TRPO asks the engine for it"
             pi = self.score(self.policy.model, micro, replay=self._replays, head="value").head
             assert pi is not None, "asked for above"
             distances.append(total_variation(micro.distribution, pi))
@@ -172,8 +173,8 @@ class Rescorer:
         return {name: torch.cat([columns[name] for columns in both]) for name in both[0]}
 
     def _columns(self, micro: MicroBatch, prefix: str = "") -> Columns:
-        """The whole distribution as the method trains; of a MoE model also log-probs with the trainer's own routing and
-        with the engine's, and the layers in which these differ.
+        """Return the whole distribution as the method trains; of a MoE model also log-probs with the trainer's own
+        routing and with the engine's, and the layers in which these differ.
 
         Args:
             prefix: stands before each name; for weights that are not the ones in training.
@@ -195,13 +196,14 @@ class Rescorer:
         return columns
 
     def _in_the_engines_dtype(self, micro: MicroBatch) -> Tensor:
-        """(R,) log-probs with the weights and the arithmetic in the engine's data type, along the engine's routes."""
+        """Return (R,) log-probs with the weights and the arithmetic in the engine's data type, along the engine's
+        routes."""
         model = self.policy
         if self._in_engine_dtype is not None:
             model = self._in_engine_dtype
             with torch.no_grad():
-                for mine, theirs in zip(model.parameters(), self.policy.parameters(), strict=True):
-                    mine.copy_(theirs)
+                for copy, parameter in zip(model.parameters(), self.policy.parameters(), strict=True):
+                    copy.copy_(parameter)
         if micro.routed_experts is None:
             return self._score(model, micro)[0]
         routers = RouterReplay.global_router_replay_instances if model is self.policy else self._its_routers
@@ -210,7 +212,7 @@ class Rescorer:
 
     @torch.no_grad()
     def _score(self, model: torch.nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        """(R,) log-probs and (R, vocabulary) distribution."""
+        """Return (R,) log-probs and (R, vocabulary) distribution."""
         logits = forward_logits(model, micro.token_ids, micro.layout)[micro.rows]
         temperature = self.config.rollout.temperature
         log_probs, _ = vocab_parallel_log_probs(logits, micro.output_ids, temperature, kept=micro.kept)

@@ -40,7 +40,7 @@ class Passes:
     """Tokens that are routed differently in some layer, and tokens compared."""
 
     def take(self, scores: Scores, recorded: bool) -> None:
-        """The tokens of the next micro-batch. recorded: with their heads, where these were asked for."""
+        """Takes the tokens of the next micro-batch. recorded: with their heads, where these were asked for."""
         assert scores.entropy is not None, "asked for"
         self.log_probs.append(scores.log_probs.detach())
         self.entropy.append(scores.entropy.detach())
@@ -53,7 +53,7 @@ class Passes:
         return torch.cat([micro.rollout_log_probs for micro in self.microbatches])
 
     def metrics(self, checkpoint: Tensor | None, group: dist.ProcessGroup) -> dict[str, float]:
-        """The metrics of the loss and of the mismatch, reduced over the ranks of `group`.
+        """Return the metrics of the loss and of the mismatch, reduced over the ranks of `group`.
 
         Args:
             checkpoint: (N,) log pi_l of this rank's tokens, where it is known: what splits the mismatch.
@@ -75,7 +75,7 @@ class Passes:
         return metrics
 
     def histogram(self, group: dist.ProcessGroup) -> dict:
-        """The histogram of |d| over the tokens of all ranks, where d = log pi - log mu."""
+        """Return the histogram of |d| over the tokens of all ranks, where d = log pi - log mu."""
         return mismatch_histogram((torch.cat(self.log_probs) - self.rollout_log_probs).abs(), group=group)
 
     def columns(self, checkpoint: Tensor | None) -> Columns:
@@ -91,15 +91,15 @@ class Passes:
 
 
 def known_proximal(microbatches: list[MicroBatch]) -> Tensor | None:
-    """(N,) log-probs of the denominator of this rank's tokens, where the micro-batches have them."""
+    """Return (N,) log-probs of the denominator of this rank's tokens, where the micro-batches have them."""
     known = [micro.proximal_log_probs for micro in microbatches if micro.proximal_log_probs is not None]
     return torch.cat(known) if known else None
 
 
 @torch.no_grad()
 def response_log_weights(method: Method, batch: TokenBatch) -> Tensor:
-    """(responses,) float64 log of prod pi_proximal / mu over the tokens of each response of a micro-batch; pi_proximal
-    is the method's denominator, and pi where that is mu."""
+    """Return (responses,) float64 log of prod pi_proximal / mu over the tokens of each response of a micro-batch;
+    pi_proximal is the method's denominator, and pi where that is mu."""
     batch = supply_proximal(method, batch)
     log_weights = proximal_log_probs(method.denominator, batch) - batch.rollout_log_probs
     return segment_sums(batch.active_or_zero(log_weights), batch.lengths_tensor)
@@ -108,7 +108,7 @@ def response_log_weights(method: Method, batch: TokenBatch) -> Tensor:
 def gather_columns(
     columns: Columns, microbatches: list[MicroBatch], order: list[str], group: dist.ProcessGroup
 ) -> dict[str, np.ndarray] | None:
-    """The columns of all ranks' tokens in batch order.
+    """Return the columns of all ranks' tokens in batch order.
 
     Args:
         columns: (n, ...) each, of this rank's tokens.

@@ -22,7 +22,7 @@ from sat_slime.embedded.trainer.hf_weights import save_hf
 from sat_slime.embedded.trainer.log_probs import vocab_parallel_log_probs
 from sat_slime.embedded.trainer.model import PackedLayout, build_model, forward_logits
 
-TOLD_EVERY = 10
+REPORT_EVERY = 10
 """Steps of the warm-up after which it tells how far it is."""
 _BALANCE_COEF = 0.01
 """Load-balancing loss during the warm-up, so that no expert is left unused."""
@@ -50,7 +50,7 @@ def warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> Iterator[
         optimizer.step()
         if (step + 1) % 100 == 0:
             print(f"warm-up step {step + 1} of {warmup.steps}: loss {loss.item():.3f}", flush=True)
-        if (step + 1) % TOLD_EVERY == 0:
+        if (step + 1) % REPORT_EVERY == 0:
             yield step + 1
     # Two runs may warm up the same model at once: each writes its own folder, the first one to finish stays.
     own = folder.with_name(f"{folder.name}.{os.getpid()}")
@@ -65,7 +65,8 @@ def warm_up(config: EmbeddedConfig, folder: Path, init_method: str) -> Iterator[
 
 
 def _schedule(step: int, clean_steps: int) -> float:
-    """Twenty steps of warm-up, then a cosine to 15 % at the end of the clean demonstrations, held for the careless."""
+    """Return the factor of the learning rate: twenty steps of warm-up, then a cosine to 15 % at the end of the clean
+    demonstrations, held for the careless."""
     cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, step / max(clean_steps, 1))))
     return min(1.0, (step + 1) / 20) * (0.15 + 0.85 * cosine)
 

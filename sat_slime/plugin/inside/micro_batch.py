@@ -90,7 +90,7 @@ def _facts(method: Method, batch: Batch, facts: ResponseFacts, like: Tensor) -> 
 
 
 def _local(values: list[Tensor], batch: Batch) -> list[Tensor]:
-    """Of (response tokens,) values of each response the part that this context-parallel rank holds."""
+    """Return, of (response tokens,) values of each response, the part that this context-parallel rank holds."""
     lengths = zip(values, batch["total_lengths"], batch["response_lengths"], strict=True)
     return [slice_log_prob_with_cp(value, total, response) for value, total, response in lengths]
 

@@ -90,7 +90,7 @@ class Agreement:
         if len(own) < 3:
             return
         real = ~_is_padding(replayed, experts)[1:-1, None]
-        matches = [_found(own, torch.roll(replayed, -shift, 0))[1:-1] & real for shift in SHIFTS]
+        matches = [_is_replayed(own, torch.roll(replayed, -shift, 0))[1:-1] & real for shift in SHIFTS]
         sums = torch.stack([*(match.sum() for match in matches), real.sum() * own.shape[1]])
         self._sums = sums if self._sums is None else self._sums + sums
 
@@ -142,7 +142,7 @@ class Agreement:
         return {"routing/agreement": here}
 
 
-def _found(own: Tensor, replayed: Tensor) -> Tensor:
+def _is_replayed(own: Tensor, replayed: Tensor) -> Tensor:
     """Return the (rows, top-k) bool: whether the expert is among the replayed ones of its row."""
     return (own[:, :, None] == replayed[:, None, :]).any(-1)
 

@@ -141,7 +141,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
             f"{scope} is step with {steps} optimizer steps per rollout: the threshold is taken before the first of "
             "them and would be stale for the others; use one step per rollout, or scope microbatch"
         )
-    errors += _untold(args, config, method)
+    errors += _missing_facts(args, config, method)
     try:
         check_method(method, steps)
     except ValueError as error:
@@ -151,7 +151,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     return method
 
 
-_TELLING = {
+_FACT_HOOKS = {
     "custom_megatron_init_path": "sat_slime.plugin.train_hooks.install",
     "rollout_data_postprocess_path": "sat_slime.plugin.train_hooks.postprocess",
     "custom_rollout_log_function_path": "sat_slime.plugin.rollout_hooks.log_rollout",
@@ -159,7 +159,7 @@ _TELLING = {
 """Flags of a launch script with the hooks by which lags and rewards reach the loss; our driver needs the last alone."""
 
 
-def _untold(args: Namespace, config: PluginConfig, method: Method) -> list[str]:
+def _missing_facts(args: Namespace, config: PluginConfig, method: Method) -> list[str]:
     """Return a line for everything that keeps lags and rewards from a method that needs them."""
     needs = needs_versions(method)
     if needs is None:
@@ -170,8 +170,8 @@ def _untold(args: Namespace, config: PluginConfig, method: Method) -> list[str]:
             f"{needs}, and they are unknown with {KEY}.hooks.version_by_step false, or with a push by disk: set it to "
             "true, and leave out --update-weight-transport disk"
         )
-    built_in = list(_TELLING)[:2] if getattr(args, DRIVEN, False) else []
-    for flag, hook in _TELLING.items():
+    built_in = list(_FACT_HOOKS)[:2] if getattr(args, DRIVEN, False) else []
+    for flag, hook in _FACT_HOOKS.items():
         if flag not in built_in and getattr(args, flag, None) is None:
             errors.append(f"{needs}, which a hook tells: add --{flag.replace('_', '-')} {hook}, or one that calls it")
     return errors

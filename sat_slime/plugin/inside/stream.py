@@ -27,14 +27,14 @@ POLL_S = 1.0
 """Seconds between two looks at what changes without notice: finished samples of a group, the engines' version."""
 PATIENCE_S = 600.0
 """Seconds without a version of the engines' weights after which the run fails."""
-TELL_S = 30.0
+PROGRESS_EVERY_S = 30.0
 """Seconds between two lines in the log while a batch is not complete."""
 MAX_ATTEMPTS = 3
 """Attempts to generate a group; the run fails when the last one fails."""
 
 Samples = list[Any]
 """A group's samples; an element is a list where a generate function made several samples of one."""
-Untold = dict[str, list[int]]
+Unreported = dict[str, list[int]]
 """Lengths of the responses that were `finished` since the last batch, and of the responses that were `dropped`."""
 
 
@@ -127,10 +127,10 @@ class Stream:
             self.engines = self._make_engines()
             self._tending = asyncio.create_task(self._tend())
         self._drop_stale()
-        self._tell()
+        self._notify()
         while self.failure is None and len(self.waiting) < self.bound.prompts:
-            if not await _wait(self._news, TELL_S):
-                self._tell_progress()
+            if not await _wait(self._news, PROGRESS_EVERY_S):
+                self._log_progress()
         if self.failure is not None:
             raise self.failure
         self.waiting.sort(key=_age)
@@ -143,7 +143,7 @@ class Stream:
         }
         self._finished, self._dropped = [], []
         self._drop_stale()
-        self._tell()
+        self._notify()
         return sorted((group.samples for group in batch), key=_place), metrics
 
     def _drop_stale(self) -> None:
@@ -154,7 +154,7 @@ class Stream:
             else:
                 self._dropped += _lengths(group.samples)
 
-    def _tell_progress(self) -> None:
+    def _log_progress(self) -> None:
         logger.info(
             "sat_slime: rollout %d: %d of %d prompts complete, %d in generation; the engines hold version %s",
             *(self.next_rollout, len(self.waiting), self.bound.prompts, len(self.begun), self._version),
@@ -171,7 +171,7 @@ class Stream:
                 await _wait(news, POLL_S)
         except Exception as error:
             self.failure = error
-            self._tell()
+            self._notify()
 
     async def _begin(self) -> None:
         left = (self.rollouts - self.next_rollout) * self.bound.prompts
@@ -213,7 +213,7 @@ class Stream:
                 begun.samples = await self.engines.generate(begun.samples)
                 if not any(_is(sample, "aborted") for sample in flat(begun.samples)):
                     break
-                self._tell()
+                self._notify()
                 if any(isinstance(element, list) for element in begun.samples):  # slime cannot go on with lists
                     begun.samples = copy.deepcopy(begun.prompts)
                 if sum(_lengths(begun.samples)) == length:  # the engine aborted at once: do not press it
@@ -226,7 +226,7 @@ class Stream:
             self._drop_stale()
         finally:
             self.begun.remove(begun)
-            self._tell()
+            self._notify()
 
     def _failed(self, begun: Begun, error: Exception) -> None:
         name = f"prompt {_place(begun.prompts)}"
@@ -248,7 +248,7 @@ class Stream:
 
     # ------------------------------------------------------------------------------------------------------- state
 
-    async def freeze(self, rollout: int) -> tuple[list[Samples], list[Samples], Untold]:
+    async def freeze(self, rollout: int) -> tuple[list[Samples], list[Samples], Unreported]:
         """Return the samples of the groups that wait, the prompts of the groups in generation in the order in which
         they began, and the lengths that no batch has reported yet. Nothing begins until `thaw`.
 
@@ -262,22 +262,22 @@ class Stream:
             )
         self.held = True
         prompts = [begun.prompts for begun in self.begun] + [prompts for prompts, _ in self.again]
-        untold: Untold = {"finished": list(self._finished), "dropped": list(self._dropped)}
-        return [group.samples for group in self.waiting], prompts, untold
+        unreported: Unreported = {"finished": list(self._finished), "dropped": list(self._dropped)}
+        return [group.samples for group in self.waiting], prompts, unreported
 
     async def thaw(self) -> None:
         self.held = False
-        self._tell()
+        self._notify()
 
-    def restore(self, waiting: list[Samples], prompts: list[Samples], untold: Untold) -> None:
+    def restore(self, waiting: list[Samples], prompts: list[Samples], unreported: Unreported) -> None:
         """Takes back what `freeze` returned; called before the first batch."""
-        self._finished, self._dropped = list(untold["finished"]), list(untold["dropped"])
+        self._finished, self._dropped = list(unreported["finished"]), list(unreported["dropped"])
         self.waiting = [Complete(samples, _oldest(samples)) for samples in waiting]
         self.again = deque((group, 1) for group in prompts)
 
     # -------------------------------------------------------------------------------------------------------- news
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Wakes all who wait for a change."""
         self._news.set()
         self._news = asyncio.Event()

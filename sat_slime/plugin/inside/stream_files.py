@@ -24,8 +24,8 @@ MANY = 16
 """Lists of at least so many numbers are kept as tensors."""
 
 
-def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], untold: dict[str, list[int]]) -> None:
-    """Writes groups of slime's samples: the groups that wait, and the prompts of the groups in generation. untold:
+def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], unreported: dict[str, list[int]]) -> None:
+    """Writes groups of slime's samples: the groups that wait, and the prompts of the groups in generation. unreported:
     response lengths that no batch has reported yet.
 
     Raises:
@@ -39,7 +39,7 @@ def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], untold: di
     }
     with written_whole(folder) as unfinished:
         save_file(tensors, unfinished / "queue.safetensors")
-        (unfinished / "queue.json").write_text(json.dumps({"schema": SCHEMA, **groups, "untold": untold}))
+        (unfinished / "queue.json").write_text(json.dumps({"schema": SCHEMA, **groups, "untold": unreported}))
 
 
 def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], dict[str, list[int]]]:
@@ -55,14 +55,14 @@ def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], d
         meta = _verified(folder)
         tensors = load_file(folder / "queue.safetensors")
         waiting, prompts = ([_decode(group, tensors, sample_class) for group in meta[name]] for name in GROUPS)
-        untold = {name: [int(length) for length in meta["untold"][name]] for name in ("finished", "dropped")}
+        unreported = {name: [int(length) for length in meta["untold"][name]] for name in ("finished", "dropped")}
     except Exception as error:  # damage to JSON, tensors or samples may raise anything
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
             f"{folder} is damaged ({why}): go on from an earlier checkpoint (sat-slime launch RUN --resume-from "
             "ITERATION), or delete the folder, and the prompts that waited or were in generation are skipped"
         ) from error
-    return waiting, prompts, untold
+    return waiting, prompts, unreported
 
 
 def _verified(folder: Path) -> dict[str, Any]:

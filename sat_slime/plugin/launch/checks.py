@@ -146,17 +146,17 @@ def look(functions, marker, paths):
 
 nodes = [node for node in ray.nodes() if node["Alive"]]
 look = ray.remote(num_cpus=0, max_retries=0)(look)
-places = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
-answers = [look.options(scheduling_strategy=place).remote(functions, marker, paths) for place in places]
+strategies = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+answers = [look.options(scheduling_strategy=strategy).remote(functions, marker, paths) for strategy in strategies]
 report = {{"nodes": [], "resources": ray.cluster_resources(), "available": ray.available_resources()}}
 for node, answer in zip(nodes, answers):
-    told = {{"name": node["NodeManagerAddress"], "gpus": node["Resources"].get("GPU", 0)}}
+    row = {{"name": node["NodeManagerAddress"], "gpus": node["Resources"].get("GPU", 0)}}
     try:
-        told.update(ray.get(answer, timeout={PROBE_TIMEOUT_S / 2}))
+        row.update(ray.get(answer, timeout={PROBE_TIMEOUT_S / 2}))
     except Exception as error:
-        told["error"] = f"{{type(error).__name__}}: {{error}}".splitlines()[0]
-    told.setdefault("sizes", {{}})["store"] = node["Resources"].get("object_store_memory")
-    report["nodes"].append(told)
+        row["error"] = f"{{type(error).__name__}}: {{error}}".splitlines()[0]
+    row.setdefault("sizes", {{}})["store"] = node["Resources"].get("object_store_memory")
+    report["nodes"].append(row)
 try:
     from sat_slime.plugin.launch.checks import on_head_node
     report.update(on_head_node(config, folder))

@@ -115,7 +115,8 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
 
 
 def _quantization(config: SlimeConfig, values: Mapping[str, Any]) -> Iterator[str]:
-    """SGLang turns weights into a form of its own as it quantizes them, which no push of bf16 weights fits."""
+    """Yield a line where weights are to be quantized: SGLang then turns them into a form of its own, which no push of
+    bf16 weights fits."""
     value = config.extra_args.get("sglang-quantization")
     if value and not values.get("quantization_config"):
         yield (

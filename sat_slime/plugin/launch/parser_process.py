@@ -124,8 +124,8 @@ def _slimes_arguments(words: Sequence[str]) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def _caught_parsers() -> Iterator[list[argparse.ArgumentParser]]:
-    """slime builds its parsers while it parses, so each is caught when slime uses it. Their errors are raised, and not
-    printed."""
+    """Yields the parsers that slime builds while it parses, each caught when slime uses it. Their errors are raised,
+    and not printed."""
     parsers: list[argparse.ArgumentParser] = []
     parse_known_args, show_error = argparse.ArgumentParser.parse_known_args, argparse.ArgumentParser.error
 

@@ -113,7 +113,7 @@ class JobServer:
 
     def log(self, job: str) -> str:
         """Return all that the job has written so far."""
-        with _told(self.address):
+        with _as_job_error(self.address):
             return str(self._client.get_job_logs(job))
 
     def follow(self, job: str) -> Iterator[str]:
@@ -133,7 +133,7 @@ class JobServer:
             while True:
                 reading = loop.create_task(next_piece())
                 try:
-                    with _told(self.address, aiohttp.ClientError):
+                    with _as_job_error(self.address, aiohttp.ClientError):
                         piece = loop.run_until_complete(reading)
                 except KeyboardInterrupt:
                     reading.cancel()
@@ -148,7 +148,7 @@ class JobServer:
 
     def stop(self, job: str) -> JobState | None:
         """Ends the job and waits for its end. A job that has ended is left as it is."""
-        with _told(self.address):
+        with _as_job_error(self.address):
             self._client.stop_job(job)
         state = self.wait(job, STOP_TIMEOUT_S)
         if state is not None and not state.ended:
@@ -161,7 +161,7 @@ class JobServer:
         """Has Ray forget a job that has ended. Ray's own watch of the job looks once a second, and may note its end
         after that, which makes it known again: so Ray is asked until the job stays unknown."""
         for _ in range(DELETIONS):
-            with _told(self.address):
+            with _as_job_error(self.address):
                 self._client.delete_job(job)
             if not self._becomes_known(job, FORGOTTEN_S):
                 return
@@ -300,7 +300,7 @@ def _without(names: Sequence[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(address: str, *more: type[BaseException]) -> Iterator[None]:
+def _as_job_error(address: str, *more: type[BaseException]) -> Iterator[None]:
     """Turns what Ray's client raises into a JobError."""
     from ray.exceptions import RayError
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sat_slime.config.checksums import checksum_faults, in_words
 from sat_slime.config.jsonl import write_atomically
+from sat_slime.runs import checkpoints as runs
 
 TRACKER = "latest_checkpointed_iteration.txt"
 _FOLDER = re.compile(r"iter_(\d{7})")
@@ -35,9 +36,7 @@ def newest_iteration(folder: Path) -> str | None:
 
 def numbered(checkpoints: Path) -> dict[int, Path]:
     """Return Megatron's folders by the number of iterations that were trained, the oldest first."""
-    paths = checkpoints.iterdir() if checkpoints.is_dir() else ()
-    named = ((_FOLDER.fullmatch(path.name), path) for path in paths)
-    return dict(sorted((int(match[1]) + 1, path) for match, path in named if match))
+    return {rollout + 1: path for rollout, path in runs.numbered(checkpoints, _FOLDER).items()}
 
 
 def fault_of_newest(checkpoints: Path) -> str | None:
@@ -125,8 +124,4 @@ def go_back(checkpoints: Path, iteration: int) -> None:
         write_atomically(tracker, str(iteration - 1))
     elif tracker.exists():
         os.replace(tracker, tracker.with_name(f"{TRACKER}.aside"))
-    for number, path in numbered(checkpoints).items():
-        if number > iteration:
-            aside = path.with_name(f"{path.name}.aside")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.replace(path, aside)
+    runs.set_aside(numbered(checkpoints), after=iteration)

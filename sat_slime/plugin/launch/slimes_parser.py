@@ -36,7 +36,7 @@ TIMEOUT_S = 200
 """Seconds that slime's parser may take: it imports torch, SGLang and Megatron."""
 PACKAGE = Path(__file__).parents[3]
 """The folder that holds this package."""
-TOLD_IN_WORDS = ("AssertionError", "ValueError", "SystemExit", "FileNotFoundError")
+SAYS_WHAT_IS_WRONG = ("AssertionError", "ValueError", "SystemExit", "FileNotFoundError")
 """Exceptions whose message says what is wrong without their name."""
 MOST_KEYS, MOST_CHARACTERS = 4, 30
 """How many settings a line names, and how long a value may be to be shown."""
@@ -235,7 +235,7 @@ def refusal_line(refusal: Refusal, origin: Callable[[str], Origin | None]) -> st
     given = [setting for setting in around if setting.is_set]
     named = [setting for setting in about if setting.is_set] or given or about
     own = [setting for setting in named if setting.is_own] or [setting for setting in given if setting.is_own][:1]
-    *others, last = [_told(setting) for setting in _distinct([*named[:MOST_KEYS], *own])] or [""]
+    *others, last = [_in_words(setting) for setting in _distinct([*named[:MOST_KEYS], *own])] or [""]
     subject = f"{', '.join(others)} and {last}" if others else last
     location = "" if named else f" ({refusal.where})" if refusal.where else ""
     said = f"slime refuses the command: {_reason(refusal)}{location}{_remedy(refusal, origin, own)}"
@@ -246,7 +246,7 @@ def _distinct(origins: Iterable[Origin | None]) -> list[Origin]:
     return list({origin.key: origin for origin in origins if origin is not None}.values())
 
 
-def _told(origin: Origin) -> str:
+def _in_words(origin: Origin) -> str:
     if origin.value is not None:
         return f"{origin.key} is {origin.value}"
     return origin.key if origin.is_set else f"{origin.key} is not set"
@@ -255,7 +255,7 @@ def _told(origin: Origin) -> str:
 def _reason(refusal: Refusal) -> str:
     if refusal.message:
         said = refusal.message.rstrip(".")
-        return said if refusal.kind in TOLD_IN_WORDS else f"{refusal.kind}: {said}"
+        return said if refusal.kind in SAYS_WHAT_IS_WRONG else f"{refusal.kind}: {said}"
     if refusal.kind == "AssertionError":
         return f"it must be that {refusal.condition}"
     return f"{refusal.kind} in {refusal.condition}" if refusal.condition else refusal.kind

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
 from sat_slime.models import Weight
@@ -35,7 +35,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Cut:
-    """How many ranks share a model, by Megatron's kinds of parallelism."""
+    """The number of ranks that share a model, by Megatron's kinds of parallelism."""
 
     tensor: int = 1
     expert: int = 1
@@ -44,23 +44,23 @@ class Cut:
 
 
 def cut_of(config: SlimeConfig) -> Cut:
-    """The parallelism of the trainer."""
+    """Return the parallelism of the trainer."""
     train = config.train
     return Cut(train.tensor_parallel, train.expert_parallel, train.expert_tensor_parallel, train.pipeline_parallel)
 
 
 def elements(tensors: Iterable[Tensors], expert: bool | None = None) -> int:
-    """Elements of all tensors, or of those that are experts or are not."""
-    return sum(one.total for one in tensors if expert in (None, one.expert))
+    """Return the elements of all tensors, or of those that are experts or are not."""
+    return sum(tensor.total for tensor in tensors if expert in (None, tensor.expert))
 
 
 def parameters(model: SlimeModelConfig) -> int:
-    """Parameters of the whole model; 0 where its sizes lack."""
+    """Return the number of parameters of the whole model; 0 where its sizes lack."""
     return elements(_whole(model)) if model.layers and model.hidden_size else 0
 
 
 def active_parameters(model: SlimeModelConfig) -> int:
-    """Parameters that a token meets: of the experts only those that it is sent to."""
+    """Return the number of parameters that a token meets: of the experts only those that it is sent to."""
     whole = _whole(model) if model.layers and model.hidden_size else ()
     experts = elements(whole, expert=True)
     return elements(whole, expert=False) + (experts * model.experts_per_token // model.experts if experts else 0)
@@ -71,7 +71,7 @@ def _whole(model: SlimeModelConfig) -> list[Tensors]:
 
 
 def rank_tensors(config: SlimeConfig, stage: int = 0) -> tuple[Tensors, ...]:
-    """Parameters of a rank that trains, by its stage of the pipeline."""
+    """Return the parameters of a rank that trains, by its stage of the pipeline."""
     flags = tuple((flag, value) for flag, value in config.model.architecture.items() if not isinstance(value, list))
     return _stage_tensors(flags, config.model.family, cut_of(config), stage, tuple(stage_layers(config)[stage]))
 
@@ -84,7 +84,7 @@ def _stage_tensors(
 
 
 def stage_tensors(model: SlimeModelConfig, cut: Cut, stage: int, layers: Iterable[bool]) -> Iterator[Tensors]:
-    """Parameters of a rank. layers: for each layer of its stage, whether it has experts."""
+    """Yields the parameters of a rank. layers: for each layer of its stage, whether it has experts."""
     embedding = padded_vocabulary(model, cut.tensor) // cut.tensor * model.hidden_size
     last = stage == cut.pipeline - 1
     if stage == 0:
@@ -101,7 +101,7 @@ def stage_tensors(model: SlimeModelConfig, cut: Cut, stage: int, layers: Iterabl
 
 def _times(count: int, tensors: Iterable[Tensors]) -> Iterator[Tensors]:
     if count:
-        yield from (Tensors(one.name, one.elements, one.count * count, one.expert) for one in tensors)
+        yield from (replace(tensor, count=tensor.count * count) for tensor in tensors)
 
 
 def _layer(model: SlimeModelConfig, cut: Cut, moe: bool) -> Iterator[Tensors]:
@@ -134,7 +134,7 @@ def _on_a_rank(weight: Weight, cut: Cut) -> Tensors:
 
 
 def _attention(model: SlimeModelConfig, cut: Cut) -> Iterator[Tensors]:
-    """Megatron's SelfAttention: queries, keys and values in one matrix, cut by heads."""
+    """Yields Megatron's SelfAttention: queries, keys and values in one matrix, cut by heads."""
     queries, keys = model.attention_heads * model.head_dim, model.kv_heads * model.head_dim
     outputs = (queries * (2 if _has(model, "attention-output-gate") else 1) + 2 * keys) // cut.tensor
     yield Tensors("attention", outputs * model.hidden_size)
@@ -146,8 +146,8 @@ def _attention(model: SlimeModelConfig, cut: Cut) -> Iterator[Tensors]:
 
 
 def _latent_attention(model: SlimeModelConfig, cut: Cut) -> Iterator[Tensors]:
-    """Megatron's MLASelfAttention: with Transformer Engine the matrices into the latent spaces are whole on every rank
-    (multi_latent_attention.py, parallel_mode duplicated)."""
+    """Yields Megatron's MLASelfAttention: with Transformer Engine the matrices into the latent spaces are whole on
+    every rank (multi_latent_attention.py, parallel_mode duplicated)."""
     hidden, heads = model.hidden_size, model.attention_heads // cut.tensor
     query, key_value = _number(model, "q-lora-rank"), _number(model, "kv-lora-rank", 512)
     position, value = _number(model, "qk-pos-emb-head-dim", 64), _number(model, "v-head-dim", 128)
@@ -167,7 +167,7 @@ def _latent_attention(model: SlimeModelConfig, cut: Cut) -> Iterator[Tensors]:
 def _feed_forward(
     name: str, hidden: int, width: int, model: SlimeModelConfig, count: int, expert: bool = False
 ) -> Iterator[Tensors]:
-    """The two matrices of each of `count` feed-forward layers; a gated one's first is twice as wide."""
+    """Yields the two matrices of each of `count` feed-forward layers; a gated one's first is twice as wide."""
     gated = 2 if _has(model, "swiglu") else 1
     yield Tensors(name, gated * width * hidden, count, expert)
     yield Tensors(name, width * hidden, count, expert)
@@ -177,25 +177,25 @@ def _feed_forward(
 
 
 def _norm(model: SlimeModelConfig, width: int, count: int = 1) -> Tensors:
-    """Norms: a weight each, of LayerNorm a bias too."""
+    """Return `count` norms: a weight each, of LayerNorm a bias too."""
     return Tensors("norm", width, count * (1 if model.architecture.get("normalization") == "RMSNorm" else 2))
 
 
 def padded_vocabulary(model: SlimeModelConfig, tensor: int) -> int:
-    """Rows of the embedding: Megatron pads to 128 for each tensor-parallel rank
+    """Return the rows of the embedding: Megatron pads to 128 for each tensor-parallel rank
     (megatron/training/tokenizer/tokenizer.py, _vocab_size_with_padding)."""
     multiple = _number(model, "make-vocab-size-divisible-by", 128) * tensor
     return -(-model.vocab_size // multiple) * multiple
 
 
 def moe_layers(model: SlimeModelConfig) -> list[bool]:
-    """Whether each layer has experts: Megatron's --moe-layer-freq, a number n (every n-th layer, from the first), a
-    list, or a sum such as `[0]*1+[1]*45`."""
+    """Return for each layer whether it has experts: Megatron's --moe-layer-freq, a number n (every n-th layer, from the
+    first), a list, or a sum such as `[0]*1+[1]*45`."""
     if not model.is_moe:
         return [False] * model.layers
     frequency = model.architecture.get("moe-layer-freq", 1)
     if isinstance(frequency, list):
-        return [bool(one) for one in frequency]
+        return [bool(has_experts) for has_experts in frequency]
     if isinstance(frequency, str):
         if not frequency.strip().isdigit():
             return _pattern(frequency) or [True] * model.layers
@@ -207,15 +207,15 @@ def moe_layers(model: SlimeModelConfig) -> list[bool]:
 def _pattern(text: str) -> list[bool]:
     layers: list[bool] = []
     for inner, times in re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", text):
-        layers += [one.strip() != "0" for one in inner.split(",") if one.strip()] * int(times or 1)
+        layers += [digit.strip() != "0" for digit in inner.split(",") if digit.strip()] * int(times or 1)
     return layers
 
 
 def stage_layers(config: SlimeConfig) -> list[list[bool]]:
-    """The layers of each stage of the pipeline, and of each whether it has experts."""
+    """Return the layers of each stage of the pipeline, and of each whether it has experts."""
     layers, stages = moe_layers(config.model), config.train.pipeline_parallel
     given = [config.extra_args.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
-    ends = [one if isinstance(one, int) else 0 for one in given]
+    ends = [size if isinstance(size, int) else 0 for size in given]
     between = stages - sum(map(bool, ends))
     each = (len(layers) - sum(ends)) // between if between else 0
     sizes = [each] * stages

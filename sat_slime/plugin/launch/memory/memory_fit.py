@@ -258,7 +258,7 @@ def _change(name: str, value: Any, cost: float) -> Change:
 
 
 def _tensor(config: SlimeConfig, ranks: int, cost: float) -> Change:
-    """More tensor parallelism; experts without parallelism of their own must be cut alike (slime_checks)."""
+    """Return more tensor parallelism; experts without parallelism of their own must be cut alike (slime_checks)."""
     cut = config.model.is_moe and config.train.expert_parallel == 1
     return _change("tensor_parallel", ranks, cost) + Change(
         (("train.expert_tensor_parallel", ranks),) if cut else (), 0
@@ -266,7 +266,7 @@ def _tensor(config: SlimeConfig, ranks: int, cost: float) -> Change:
 
 
 def _experts(config: SlimeConfig, ranks: int, cost: float) -> Change:
-    """More expert parallelism, in place of that within an expert."""
+    """Return more expert parallelism, in place of that within an expert."""
     uncut = config.train.expert_tensor_parallel == 1
     return _change("expert_parallel", ranks, cost) + Change(() if uncut else (("train.expert_tensor_parallel", 1),))
 
@@ -274,10 +274,10 @@ def _experts(config: SlimeConfig, ranks: int, cost: float) -> Change:
 def _more_gpus(config: SlimeConfig) -> list[Change]:
     """Return the rest of the node, then whole nodes: slime fills one before it takes the next."""
     train, node = config.train, config.cluster.gpus_per_node
-    places = [(1, node)] if train.nodes == 1 and train.gpus_per_node < node else []
-    places += [(nodes, node) for nodes in _doubled(train.nodes, 8 * train.nodes)]
+    sizes = [(1, node)] if train.nodes == 1 and train.gpus_per_node < node else []
+    sizes += [(nodes, node) for nodes in _doubled(train.nodes, 8 * train.nodes)]
     changes = []
-    for index, (nodes, gpus) in enumerate(places):
+    for index, (nodes, gpus) in enumerate(sizes):
         values = {"nodes": nodes, "gpus_per_node": gpus}
         other = tuple((f"train.{name}", value) for name, value in values.items() if getattr(train, name) != value)
         changes.append(Change(other, 20 * (index + 1)))
