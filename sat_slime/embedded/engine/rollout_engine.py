@@ -272,7 +272,8 @@ class RolloutEngine:
                 return  # nothing was sent: this is no attempt
             sent = [rest(request, batch.parts[request.request_id]) for request in requests]
             wire_ids = [f"{request.request_id}#{self._sendings(request, batch)}" for request in requests]
-            expected = self._expectations()
+            model, version = self.model, self._weights[1]
+            expected = Expectations(self.vocab_size, model.layers, model.experts, model.experts_per_token, version)
             self._in_flight += len(requests)
             try:
                 raw = await self._server.client.generate(sent, wire_ids)
@@ -300,15 +301,6 @@ class RolloutEngine:
     def _sendings(self, request: GenerationRequest, batch: _Batch) -> int:
         """Counts the sendings of a request so far."""
         return len(batch.failures[request.request_id]) + len(batch.parts[request.request_id])
-
-    def _expectations(self) -> Expectations:
-        return Expectations(
-            vocab_size=self.vocab_size,
-            layers=self.model.layers,
-            experts=self.model.experts,
-            top_k=self.model.experts_per_token,
-            weight_version=self._weights[1],
-        )
 
     def _check(self, requests: Sequence[GenerationRequest]) -> None:
         if len({request.request_id for request in requests}) != len(requests):

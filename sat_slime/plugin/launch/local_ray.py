@@ -184,7 +184,7 @@ def stop_ray(ray: LocalRay, keep_logs: bool = False) -> bool:
 
     keep_logs: leave Ray's folder, for its workers' logs.
     """
-    was_there = _is_ours(ray)
+    was_there = is_running(ray)
     if was_there:
         _end(ray)
     _end_what_is_left(ray)
@@ -230,9 +230,9 @@ def _processes_of(ray: LocalRay) -> list[int]:
 
 def _ends_within(ray: LocalRay, timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
-    while _is_ours(ray) and time.monotonic() < deadline:
+    while is_running(ray) and time.monotonic() < deadline:
         time.sleep(POLL_S)
-    return not _is_ours(ray)
+    return not is_running(ray)
 
 
 def how_it_died(ray: LocalRay, timeout_s: float = END_TIMEOUT_S) -> str | None:
@@ -257,11 +257,7 @@ _EXITED = re.compile(r"(\w+) \[exit code=(-?\d+)")
 
 
 def is_running(ray: LocalRay) -> bool:
-    """Return whether a Ray is still there."""
-    return _is_ours(ray)
-
-
-def _is_ours(ray: LocalRay) -> bool:
+    """Return whether a Ray is still there; a process that has its number and is another one does not count."""
     try:
         state = Path(f"/proc/{ray.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
         command = Path(f"/proc/{ray.pid}/cmdline").read_text(encoding="utf-8")
