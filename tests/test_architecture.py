@@ -126,13 +126,13 @@ def test_the_document_names_every_folder_of_the_package_once():
 
 
 def test_rooms_of_the_reports_do_not_import_each_other():
-    """They share what stands beside them in report/, its dumps among that; report/write alone knows them."""
+    """They share what stands beside them in report/, its dumps among that; report/write_reports alone knows them."""
     rooms = {path.parent.name for path in PACKAGE.glob("report/*/__init__.py")} - {"dumps"}
     assert rooms == {"run", "comparison", "diagnosis", "replay", "serve", "checkup"}
     for path in modules("report"):
         (home, *_) = path.relative_to(PACKAGE / "report").parts
         names = {name for name in imports(path, module_level=False) if name.startswith("sat_slime.report.")}
-        if home != "write.py":
+        if home != "write_reports.py":
             assert {name.split(".")[2] for name in names} & rooms <= {home}, path
 
 

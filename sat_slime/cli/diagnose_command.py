@@ -12,7 +12,7 @@ from rich.table import Table
 from sat_slime.cli.terminal import bad_input
 
 if TYPE_CHECKING:
-    from sat_slime.report.diagnosis.page import Diagnosis
+    from sat_slime.report.diagnosis.diagnosis_page import Diagnosis
     from sat_slime.report.page import Sheet
 
 
@@ -56,7 +56,7 @@ def diagnose(
     from sat_slime.runs.folder import RunFolder
 
     if len(paths) == 1 and RunFolder(paths[0]).is_run():
-        from sat_slime.report.diagnosis.page import write_diagnosis
+        from sat_slime.report.diagnosis.diagnosis_page import write_diagnosis
 
         if out is not None or reward_key is not None:
             option = "--out" if out is not None else "--reward-key"
@@ -68,7 +68,7 @@ def diagnose(
 
 
 def _check_up(paths: list[Path], out: Path, reward_key: str | None, console: Console) -> None:
-    from sat_slime.report.write import write_checkup
+    from sat_slime.report.write_reports import write_checkup
 
     with console.status("reading") as status:
         checkup = write_checkup(paths, out, reward_key, lambda name: status.update(f"reading {name}"))

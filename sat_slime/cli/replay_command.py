@@ -17,8 +17,8 @@ from sat_slime.cli.terminal import FAILED, OK, bad_input
 if TYPE_CHECKING:
     from sat_slime.report.dumps.step_batch import Layout
     from sat_slime.report.page import Sheet
+    from sat_slime.report.replay.candidates import Candidate
     from sat_slime.report.replay.replay import Replay, StepRow
-    from sat_slime.report.replay.selection import Candidate
 
 
 def replay(
@@ -78,8 +78,8 @@ def replay(
         sat-slime replay runs/my-run --methods sat-gspo --set 'sat.alpha=[0.8,0.9,0.95]'
     """
     from sat_slime.report.dumps.step_batch import Layout
-    from sat_slime.report.replay.page import check_out, write_page
-    from sat_slime.report.replay.selection import choose, names_several
+    from sat_slime.report.replay.candidates import choose, names_several
+    from sat_slime.report.replay.replay_page import check_out, write_page
 
     if microbatch_tokens is not None and microbatch_responses is not None:
         bad_input(["--microbatch-tokens and --microbatch-responses both say what a micro-batch is: give one"])
@@ -113,7 +113,7 @@ def _replayed(
 
 
 def _show(result: Replay, page: Path, console: Console) -> None:
-    from sat_slime.report.replay.tables import methods_table
+    from sat_slime.report.replay.replay_tables import methods_table
 
     console.print(_table(methods_table(result)), width=max(console.width, 132), crop=False)  # long names over the edge
     for line in _lines(result):
@@ -122,9 +122,9 @@ def _show(result: Replay, page: Path, console: Console) -> None:
 
 
 def _table(sheet: Sheet) -> Table:
+    from sat_slime.report.number_text import percent_number
     from sat_slime.report.page import Heading
-    from sat_slime.report.replay.sums import GROUPS
-    from sat_slime.report.replay.tables import percent
+    from sat_slime.report.replay.method_sums import GROUPS
 
     table = Table(box=None, pad_edge=False, header_style="dim", title_style="dim", title_justify="left")
     table.title = "percent of the tokens with an advantage, by what a method judges; cosine with the unclipped gradient"
@@ -139,12 +139,12 @@ def _table(sheet: Sheet) -> Table:
             continue
         values = dict(zip(sheet.numbers[0], next(numbered), strict=True))
         masked = sum(values[f"masked, {group}"] for group in GROUPS) / max(values["tokens"], 1)
-        table.add_row(text[0], text[1], text[2], percent(masked), text[7], text[9], text[11])
+        table.add_row(text[0], text[1], text[2], percent_number(masked), text[7], text[9], text[11])
     return table
 
 
 def _lines(result: Replay) -> list[str]:
-    from sat_slime.report.replay.page import passed_over
+    from sat_slime.report.replay.replay_page import passed_over
 
     rate = result.tokens / max(result.seconds, 1e-9)
     lines = [

@@ -39,7 +39,7 @@ def report(
 
         sat-slime report runs/gspo-lag8-seed* runs/sat-gspo-lag8-seed* --out comparison
     """
-    from sat_slime.report.write import write_reports
+    from sat_slime.report.write_reports import write_reports
     from sat_slime.runs.row_faults import faults_of
 
     for written in write_reports(paths, out, figure or []):

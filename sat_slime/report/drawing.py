@@ -1,4 +1,4 @@
-"""What every figure is made of: layers of lines and markers, panels in one column, and a key."""
+"""The parts of every figure: layers of lines and markers, panels in one column, and a key."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Plot(NamedTuple):
 
     chart: alt.Chart | alt.LayerChart
     looks: Sequence[Look] = ()
-    """What its key lists."""
+    """The looks that its key lists."""
 
 
 Panel = Callable[[Table, alt.Parameter], Plot | None]
@@ -44,20 +44,21 @@ class Drawing:
 
 
 def rows(**columns: Any) -> alt.InlineData:
-    """Data of a chart, a row for each entry of the columns; what is one value stands in every row. Numbers have five
-    digits; what is not finite is missing."""
-    length = max((len(one) for one in columns.values() if _several(one)), default=1)
-    every = [[_short(value) for value in (one if _several(one) else [one] * length)] for one in columns.values()]
-    return inline(dict(zip(columns, row, strict=True)) for row in zip(*every, strict=True))
+    """Return the data of a chart, a row for each entry of the columns; what is one value stands in every row. Numbers
+    have five digits; what is not finite is missing."""
+    length = max((len(column) for column in columns.values() if _several(column)), default=1)
+    filled = [column if _several(column) else [column] * length for column in columns.values()]
+    by_row = zip(*([_short(value) for value in column] for column in filled), strict=True)
+    return inline(dict(zip(columns, row, strict=True)) for row in by_row)
 
 
 def joined(parts: Iterable[alt.InlineData]) -> alt.InlineData:
-    """The rows of all parts."""
+    """Return the rows of all parts as one."""
     return inline(row for part in parts for row in part.values)
 
 
 def inline(these: Iterable[dict[str, Any]]) -> alt.InlineData:
-    """Data of these rows. They stand in a tuple: Altair copies a chart hundreds of times, lists with it."""
+    """Return the data of these rows. They stand in a tuple: Altair copies a chart hundreds of times, lists with it."""
     return alt.InlineData(values=tuple(these))
 
 
@@ -75,19 +76,19 @@ def _short(value: Any) -> str | float | None:
 
 
 def scale_of(looks: Sequence[Look], part: Callable[[Look], Any]) -> alt.Scale:
-    """The scale from the names of looks to a part of them."""
+    """Return the scale from the names of looks to a part of them."""
     return alt.Scale(domain=[look.name for look in looks], range=[part(look) for look in looks])
 
 
 def in_colour(looks: Sequence[Look]) -> alt.Color:
-    """The colour of each look, of the column `line`."""
+    """Return the colour of the column `line`, by its look."""
     return alt.Color("line:N", scale=scale_of(looks, lambda look: look.colour), legend=None)
 
 
 def lines(
     base: alt.Chart, looks: Sequence[Look], tips: Sequence[alt.Tooltip], *, marks: str = "", **line: Any
 ) -> list[alt.Chart]:
-    """Layers of lines with their markers, which tell their values to a pointer.
+    """Return layers of lines with their markers, which show their values when hovered over.
 
     Args:
         base: a chart with x, y and a column `line` that has the names of the looks.
@@ -103,48 +104,49 @@ def lines(
 
 
 def markers(base: alt.Chart, looks: Sequence[Look], size: int = 50) -> alt.Chart:
-    """A layer of markers, by the column `line`."""
+    """Return a layer of markers, by the column `line`."""
     shapes = alt.Shape("line:N", scale=scale_of(looks, lambda look: look.path), legend=None)
     return base.mark_point(size=size, clip=True).encode(in_colour(looks), shapes, _fill(looks, legend=None))
 
 
 def _fill(looks: Sequence[Look], **more: Any) -> alt.Fill:
-    return alt.Fill("line:N", scale=scale_of(looks, lambda one: one.colour if one.filled else "transparent"), **more)
+    return alt.Fill("line:N", scale=scale_of(looks, lambda look: look.colour if look.filled else "transparent"), **more)
 
 
 def pointed(base: alt.Chart, tips: Sequence[alt.Tooltip]) -> alt.Chart:
-    """An unseen layer of points that tell their values to a pointer. Files have none of it."""
+    """Return an unseen layer of points that show their values when hovered over. Files have none of it."""
     return base.mark_point(style="pointed", clip=True, size=110, filled=True, opacity=0, aria=False).encode(
         tooltip=list(tips)
     )
 
 
 def layered(*layers: Any, **more: Any) -> alt.LayerChart:
-    """Charts on top of each other."""
+    """Return charts on top of each other."""
     return alt.LayerChart(layer=list(layers), **more)
 
 
 def tip(column: str, title: str, form: str = ".4~g") -> alt.Tooltip:
-    """A line of what a pointer is told. column: as `y:Q` for a number, `line:N` for text."""
+    """Return a line of what hovering shows. column: as `y:Q` for a number, `line:N` for text."""
     number = column.endswith(":Q")
     return alt.Tooltip(column, title=title, format=form) if number else alt.Tooltip(column, title=title)
 
 
 def rule(axis: str, value: float, **look: Any) -> alt.Chart:
-    """A thin straight line at a value of x or y."""
+    """Return a thin straight line at a value of x or y."""
     style: dict[str, Any] = {"strokeWidth": 0.8, "color": BLACK, "clip": True}
     chart = alt.Chart(rows(at=value)).mark_rule(**(style | look))
     return chart.encode(**{axis: alt.datum(value)})
 
 
 def log_axis(**more: Any) -> dict[str, Any]:
-    """Scale and axis of logarithms, from the smallest value to the largest: not to the next powers of ten."""
+    """Return a logarithmic scale and its axis, from the smallest value to the largest: not to the next powers of
+    ten."""
     room = {} if "domain" in more else {"nice": False, "padding": 8}
     return {"scale": alt.Scale(type="log", **(room | more)), "axis": alt.Axis(tickCount=4, format="~g")}
 
 
 def steps_axis(title: str, **more: Any) -> alt.X:
-    """The x of a panel over whole numbers, such as optimizer steps."""
+    """Return the x of a panel over whole numbers, such as optimizer steps."""
     return alt.X(
         "x:Q", title=title, axis=alt.Axis(tickMinStep=1), scale=alt.Scale(zero=False, nice=False, padding=5), **more
     )
@@ -162,12 +164,12 @@ def column_of(
     linked: bool = True,
     table: Table | None = None,
 ) -> Drawing | None:
-    """Panels one above the other. Those without data are left out, and a figure of none is None.
+    """Draw panels one above the other. Those without data are left out, and a figure of none is None.
 
     Args:
         height: of a panel, pixels; one that has its own keeps it.
         one_key: a single key for all panels, above them; else each panel has its own.
-        zoom: whether x can be moved and zoomed.
+        zoom: x can be moved and zoomed.
         linked: all panels have the same x, and are zoomed together.
         table: columns that come before those of the panels.
     """
@@ -200,7 +202,7 @@ def column_of(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Altair warns of panels that share a selection, as the zoom is shared on purpose."""
+    """Silence Altair, which warns of panels that share a selection: the zoom is shared on purpose."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -210,13 +212,14 @@ _OWN_SCALES: Any = dict.fromkeys(("color", "fill", "shape", "stroke", "strokeDas
 
 
 def _zoom(place: int) -> alt.Parameter:
-    """Drag to move, Ctrl and the wheel to zoom: a wheel alone scrolls the page."""
+    """Return the zoom: drag to move, Ctrl and the wheel to zoom; a wheel alone scrolls the page."""
     wheel = "wheel![event.ctrlKey || event.metaKey]"
     return alt.selection_interval(name=f"zoom_{place}", bind="scales", encodings=["x"], zoom=wheel)
 
 
 def grid_of(grid: Sequence[Sequence[Any]], table: Table, looks: Sequence[Look] = ()) -> Drawing:
-    """Rows of panels that stand side by side, with a key to the looks above them, which chooses what chosen() shows."""
+    """Draw rows of panels that stand side by side, with a key to the looks above them, which chooses what chosen()
+    shows."""
     with quiet():
         charts = [alt.hconcat(*row, spacing=12).resolve_scale(**_OWN_SCALES) for row in grid]
         every = [key(looks, chosen()), *charts] if looks else charts
@@ -225,7 +228,7 @@ def grid_of(grid: Sequence[Sequence[Any]], table: Table, looks: Sequence[Look] =
 
 
 def facets(panel: alt.LayerChart, data: alt.InlineData, columns: int, table: Table, looks: Sequence[Look]) -> Drawing:
-    """The same panel for each name in the column `panel`, with a key to the looks above them."""
+    """Draw the same panel for each name in the column `panel`, with a key to the looks above them."""
     header = alt.Header(title=None, labelAnchor="start", labelFontWeight="bold", labelPadding=4)
     names = list(dict.fromkeys(row["panel"] for row in data.values))
     with quiet():
@@ -235,7 +238,7 @@ def facets(panel: alt.LayerChart, data: alt.InlineData, columns: int, table: Tab
 
 
 def chosen(place: int = 0) -> alt.Parameter:
-    """What a key lets show of the lines. place: of the key in its figure."""
+    """Return the selection of lines that a key makes. place: of the key in its figure."""
     return alt.selection_point(name=f"shown_{place}", fields=["line"], bind="legend")
 
 
@@ -244,7 +247,7 @@ _BESIDE = 60
 
 
 def key(looks: Sequence[Look], shown: alt.Parameter) -> alt.Chart:
-    """The key to looks: an empty chart below its legend, in which a click chooses what is shown."""
+    """Draw the key to looks: an empty chart below its legend, in which a click chooses what is shown."""
     names = scale_of(looks, lambda look: look.swatch)
     entry = 52 + 7 * max(len(look.name) for look in looks)
     legend = alt.Legend(

@@ -66,11 +66,11 @@ CONFIG: dict[str, Any] = {
         "frame": "group",
     },
 }
-"""How all figures look. `currentColor` is the text's colour, which is light on a dark page."""
+"""The theme of all figures. `currentColor` is the text's colour, which is light on a dark page."""
 
 
 def spec_of(drawing: Drawing) -> dict[str, Any]:
-    """The figure as a Vega-Lite specification."""
+    """Return the figure as a Vega-Lite specification."""
     with quiet():
         spec: dict[str, Any] = drawing.chart.to_dict(validate=False)
     params = [*spec.get("params", ()), {"name": "room", "value": WIDTH}]
@@ -93,7 +93,7 @@ def save(drawing: Drawing, folder: Path, name: str) -> tuple[dict[str, Any], byt
 
 
 def _still(spec: dict[str, Any]) -> dict[str, Any]:
-    """The specification for a file: white behind, at its own width, and nothing that only a pointer finds."""
+    """Return the specification for a file: white behind, at its own width, and nothing that only a pointer finds."""
     config = json.loads(json.dumps(CONFIG))
     config |= {"background": "white", "aria": False}  # a description of each mark is most of a file
     for side in ("continuousWidth", "discreteWidth"):
@@ -106,7 +106,7 @@ def _without_pointed(part: Any) -> Any:
     if isinstance(part, dict):
         return {name: _without_pointed(value) for name, value in part.items()}
     if isinstance(part, list):
-        return [_without_pointed(one) for one in part if not (isinstance(one, dict) and _is_pointed(one))]
+        return [_without_pointed(item) for item in part if not (isinstance(item, dict) and _is_pointed(item))]
     return part
 
 
@@ -116,18 +116,19 @@ def _is_pointed(layer: Mapping[str, Any]) -> bool:
 
 
 def _numbered_anew(svg: str) -> str:
-    """Vega counts clip paths and gradients over all figures of a process; equal data shall give equal files."""
+    """Number clip paths and gradients anew: Vega counts them over all figures of a process, and equal data shall give
+    equal files."""
     seen: dict[str, str] = {}
     return re.sub(r"\b(clip|gradient_)\d+\b", lambda m: seen.setdefault(m[0], f"{m[1]}{len(seen)}"), svg)
 
 
 def _shortened(svg: str) -> str:
-    """Places to a tenth of a pixel."""
+    """Cut coordinates to a tenth of a pixel."""
     return re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
 
 
 def _packed(png: bytes) -> bytes:
-    """The same picture packed well: a seventh of what vl_convert writes."""
+    """Compress the same picture well: to a seventh of what vl_convert writes."""
     packed, pixels, place = png[:8], b"", 8
     while place < len(png):
         (length,) = struct.unpack(">I", png[place : place + 4])

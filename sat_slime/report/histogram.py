@@ -19,28 +19,28 @@ X = alt.X("x:Q", title="|d| = |log π − log μ| of a token, nats", **log_axis(
 _TIPS = [tip("x:Q", "|d| from"), tip("to:Q", "to"), tip("y:Q", "tokens", ".3~%")]
 
 
-def usable(found: Sequence[HistogramRow]) -> list[HistogramRow]:
-    """Rows whose counts fit their edges."""
-    return [row for row in found if row.get("edges") and len(row.get("counts", ())) == len(row["edges"]) + 1]
+def usable(histograms: Sequence[HistogramRow]) -> list[HistogramRow]:
+    """Return the rows whose counts fit their edges."""
+    return [row for row in histograms if row.get("edges") and len(row.get("counts", ())) == len(row["edges"]) + 1]
 
 
-def pooled(found: Sequence[HistogramRow]) -> tuple[np.ndarray, np.ndarray]:
-    """(edges, (edges + 1,) share of the tokens below, between and above them) of the rows that have the first one's
-    edges, added up."""
-    edges = found[0]["edges"]
-    counts = np.sum([row["counts"] for row in found if row["edges"] == edges], axis=0, dtype=float)
+def pooled(histograms: Sequence[HistogramRow]) -> tuple[np.ndarray, np.ndarray]:
+    """Return (edges, (edges + 1,) share of the tokens below, between and above them) of the rows that have the first
+    one's edges, added up."""
+    edges = histograms[0]["edges"]
+    counts = np.sum([row["counts"] for row in histograms if row["edges"] == edges], axis=0, dtype=float)
     return np.array(edges, dtype=float), counts / max(counts.sum(), 1.0)
 
 
-def median_q(found: Sequence[HistogramRow]) -> float:
-    """Median of the quantiles q; NaN where there are none."""
-    quantiles = [float(row["q"]) for row in found if row.get("q")]
+def median_q(histograms: Sequence[HistogramRow]) -> float:
+    """Return the median of the quantiles q; NaN where there are none."""
+    quantiles = [float(row["q"]) for row in histograms if row.get("q")]
     return float(np.median(quantiles)) if quantiles else np.nan
 
 
 def density(groups: Mapping[str, Sequence[HistogramRow]], looks: Sequence[Look]) -> Panel:
-    """A panel with the histogram of each group of rows and, as a vertical line, its q. The two open bins have no width
-    on a logarithmic axis; they are in the table."""
+    """Make a panel with the histogram of each group of rows and, as a vertical line, its q. The two open bins have no
+    width on a logarithmic axis; they are in the table."""
 
     def panel(table: Table, shown: alt.Parameter) -> Plot | None:
         bins = []
@@ -60,7 +60,7 @@ def density(groups: Mapping[str, Sequence[HistogramRow]], looks: Sequence[Look])
 
 
 def stairs(edges: np.ndarray, share: np.ndarray, name: str) -> alt.InlineData:
-    """Rows of the line of a histogram, by lower edges: empty bins are gaps."""
+    """Return the rows of the line of a histogram, by lower edges: empty bins are gaps."""
     height = np.append(share[1:-1], share[-2:-1])
     held = np.flatnonzero(height)
     part = slice(held[0], held[-1] + 1) if len(held) else slice(0, 0)
@@ -68,23 +68,24 @@ def stairs(edges: np.ndarray, share: np.ndarray, name: str) -> alt.InlineData:
     return rows(x=edges[part], to=ends[part], y=np.where(height > 0, height, np.nan)[part], line=name)
 
 
-def over_steps(found: Sequence[HistogramRow], title: str = "", place: int = 0) -> Panel:
-    """A panel with the histogram of one step, which a slider chooses. Rows of one step are added up; the slider stands
-    at the last one. title: whose steps, where there are several sliders. place: tells the sliders of a figure apart."""
+def over_steps(histograms: Sequence[HistogramRow], title: str = "", place: int = 0) -> Panel:
+    """Make a panel with the histogram of one step, which a slider chooses. Rows of one step are added up; the slider
+    stands at the last one. title: whose steps, where there are several sliders. place: tells the sliders of a figure
+    apart."""
 
     def panel(table: Table, shown: alt.Parameter) -> Plot | None:
-        by_step = [list(group) for _, group in groupby(sorted(found, key=_step), key=_step)]
+        by_step = [list(group) for _, group in groupby(sorted(histograms, key=_step), key=_step)]
         many = -(-len(by_step) // PLACES)
         starts = range(0, len(by_step), many)
         chunks = [[row for group in by_step[i : i + many] for row in group] for i in starts]
         begins = [_step(chunk[0]) for chunk in chunks]
-        bins, told = [], []
+        bins, captions = [], []
         for chunk, begin, end in zip(chunks, begins, [*begins[1:], np.inf], strict=True):
             edges, share = pooled(chunk)
             inner = np.flatnonzero(share[1:-1])
             times = {"since": begin, "until": min(end, 1e9)}
             bins.append(rows(x=edges[:-1][inner], to=edges[1:][inner], y=share[1:-1][inner], **times))
-            told.append(rows(x=median_q(chunk), told=_told(chunk), **times))
+            captions.append(rows(x=median_q(chunk), told=_caption(chunk), **times))
         slider = alt.binding_range(
             min=begins[0], max=begins[-1], step=1, name=f"{title}, optimizer step " if title else "optimizer step "
         )
@@ -95,7 +96,7 @@ def over_steps(found: Sequence[HistogramRow], title: str = "", place: int = 0) -
         bars = (
             alt.Chart(joined(bins)).transform_filter(now).mark_rect(clip=True, color=SKY, stroke=BLACK, strokeWidth=0.3)
         )
-        level = alt.Chart(joined(told)).transform_filter(now)
+        level = alt.Chart(joined(captions)).transform_filter(now)
         chart = layered(
             bars.encode(X, y, x2="to:Q", y2=alt.datum(0), tooltip=_TIPS),
             level.mark_rule(clip=True, strokeDash=[4, 2], strokeWidth=1.5).encode(X, tooltip=[tip("x:Q", "q, nats")]),
@@ -111,7 +112,7 @@ def _step(row: HistogramRow) -> float:
     return float(row.get("step") or 0)
 
 
-def _told(chunk: Sequence[HistogramRow]) -> str:
+def _caption(chunk: Sequence[HistogramRow]) -> str:
     first, last = _step(chunk[0]), _step(chunk[-1])
     text = f"step {first:g}" if first == last else f"steps {first:g} to {last:g}"
     lags = [row["lag"] for row in chunk if row.get("lag") is not None]

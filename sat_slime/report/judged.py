@@ -1,4 +1,4 @@
-"""What a method judges by: the groups in which reports show the methods."""
+"""Groups the methods by what they judge by, as reports show them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ their difference or a divergence. Response: all tokens of a response at once. St
 threshold over all tokens of a micro-batch or step."""
 
 _PROBABILITIES = ("π − μ", "KL")
-"""What the discriminator of a row holds that judges a token by its two probabilities, and not by their ratio alone."""
+"""Signs in the discriminator of a row that judges a token by its two probabilities, and not by their ratio alone."""
 
 
 def judged_by(method: Method) -> str:
-    """The group of a method: of all that it judges by, the one that takes most together."""
+    """Return the group of a method: of all that it judges by, the one that takes most together."""
     if method.judge is not None:
         return BATCH
     return max((_of(row) for row in method.rows), key=JUDGED_BY.index)

@@ -1,4 +1,4 @@
-"""How lines and parts of bars are drawn, so that each can be told from the others, also in grey print."""
+"""Looks of lines and of parts of bars, by which each can be told from the others, also in grey print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLOURS = {
 }
 """The colours, by the names that stabilizers have for them."""
 _DASHES = {"": (0, 1), "-": (100, 0), "--": (4, 2), ":": (1, 1.6), "-.": (5, 2, 1, 2)}
-"""In widths of the line."""
+"""Lengths on and off, in widths of the line."""
 LINE = 1.6
 """Width of a line, pixels."""
 _SWATCH = 4.5
@@ -31,7 +31,7 @@ _SWATCH = 4.5
 
 
 def _star(points: int, inner: float = 1.0, turn: float = 0.0) -> str:
-    """SVG path of a star of radius 1, or of a polygon where the inner corners are left out (`inner` 1)."""
+    """Return the SVG path of a star of radius 1, or of a polygon where the inner corners are left out (`inner` 1)."""
     radii = [1.0] * points if inner == 1 else [1.0, inner] * points
     angles = [math.radians(turn) - math.pi / 2 + 2 * math.pi * i / len(radii) for i in range(len(radii))]
     corners = [f"{r * math.cos(a):.3f},{r * math.sin(a):.3f}" for r, a in zip(radii, angles, strict=True)]
@@ -64,10 +64,10 @@ CROSS = _SHAPES["X"]
 
 @dataclass(frozen=True)
 class Look:
-    """How a line, or a part of a bar, is drawn."""
+    """The look of a line, or of a part of a bar."""
 
     name: str
-    """What the key calls it."""
+    """Its name in the key."""
     colour: str
     dash: Any = "-"
     """`-`, `--`, `:`, `-.`, or (0, lengths on and off in widths of the line); empty: markers alone."""
@@ -77,11 +77,12 @@ class Look:
 
     @property
     def apart(self) -> tuple[Any, ...]:
-        """What must differ between two looks of a figure."""
+        """The properties of which one must differ between two looks of a figure."""
         return self.colour, str(self.dash), self.marker, self.filled
 
     @property
     def path(self) -> str:
+        """SVG path of its marker."""
         return _SHAPES.get(self.marker, _SHAPES["o"])
 
     @property
@@ -103,11 +104,11 @@ class Look:
 
 
 def apart(looks: Iterable[Look], dashes: bool = True) -> list[Look]:
-    """The same looks, none of them twice: a later one that equals an earlier one gets a marker, else a dash and a
-    colour, that is free.
+    """Return the same looks, none of them twice: a later one that equals an earlier one gets a marker, else a dash and
+    a colour, that is free.
 
     Args:
-        dashes: whether a dash tells them apart; where points stand by themselves, it does not.
+        dashes: a dash tells them apart; where points stand by themselves, it does not.
     """
 
     def seen(look: Look) -> tuple[Any, ...]:
@@ -123,6 +124,6 @@ def apart(looks: Iterable[Look], dashes: bool = True) -> list[Look]:
                 for marker, dash, colour in itertools.product(MARKERS, list(_DASHES)[1:], COLOURS.values())
             ),
         )
-        new = next((one for one in free if seen(one) not in taken), look)
+        new = next((candidate for candidate in free if seen(candidate) not in taken), look)
         taken[(*seen(new), new.name) if seen(new) in taken else seen(new)] = new
     return list(taken.values())

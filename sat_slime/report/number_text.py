@@ -6,7 +6,7 @@ import math
 
 DASH = "–"
 """Stands where there is no number."""
-_NBSP = "\N{NO-BREAK SPACE}"
+NBSP = "\N{NO-BREAK SPACE}"
 
 
 def decimals(value: float, digits: int) -> str:
@@ -17,7 +17,16 @@ def decimals(value: float, digits: int) -> str:
 def percent(share: float) -> str:
     """Return a share as `12.3 %`; a dash for none."""
     # rounded first, so that there is no -0.0
-    return f"{round(float(share), 3) + 0.0:.1%}".replace("%", f"{_NBSP}%") if math.isfinite(share) else DASH
+    return f"{round(float(share), 3) + 0.0:.1%}".replace("%", f"{NBSP}%") if math.isfinite(share) else DASH
+
+
+def percent_number(share: float) -> str:
+    """Return a share in percent as `12.3`, below 1 with two digits, for a column that says the unit; a dash for
+    none."""
+    if not math.isfinite(share):
+        return DASH
+    value = 100 * share
+    return "0" if value == 0 else f"{value:.1f}" if value >= 1 else f"{value:.2f}" if value >= 0.005 else "< 0.01"
 
 
 def minus(number: str) -> str:

@@ -1,4 +1,4 @@
-"""What every page is made of: sentences, tables and figures, each with its files beside the page."""
+"""A page of a report: sentences, tables and figures, each with its files beside the page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from altair.utils.schemapi import debug_mode
 
 from sat_slime.config.disk import naming
 from sat_slime.config.method_section import method_label
-from sat_slime.report.css import WIDE_STYLE
 from sat_slime.report.drawing import Drawing
 from sat_slime.report.figure_files import save
 from sat_slime.report.vega_script import vega_script
@@ -26,6 +25,16 @@ from sat_slime.runs.reading import Run, section
 from sat_slime.runs.rows import write_atomically
 
 _LIVE = Path(__file__).with_name("live.js")
+
+
+def _style(name: str) -> str:
+    return "\n" + Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+STYLE = _style("page.css")
+"""The page of a single run: one column, with pictures as wide as the column."""
+WIDE_STYLE = STYLE + _style("wide_page.css")
+"""Every other page: wide tables and a list of contents."""
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -43,7 +52,7 @@ _PAGE = """<!doctype html>
 """
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
 """A page asks nothing of a network, and runs no script but its own, whose digest is added."""
-_HOW = (
+_HOW_TO_POINT = (
     "A pointer on a figure tells the values. A click on a name above it shows that line alone, Shift and a click add "
     "one or take it away, a double click brings all back. Drag along an axis to move, turn the wheel with Ctrl to "
     "zoom, double-click to go back."
@@ -82,7 +91,7 @@ class Sheet:
             csv.writer(file).writerows([[_plain(value) for value in row] for row in rows])
 
     def as_html(self) -> str:
-        """The table itself; every text in it is escaped."""
+        """Return the table alone; every text in it is escaped."""
         top = "".join(f'<th colspan="{width}" class="group">{html.escape(text)}</th>' for text, width in self.groups)
         head = "".join(f"<th>{html.escape(text)}</th>" for text in self.head)
         body = "".join(_html_row(row) for row in self.rows)
@@ -114,7 +123,7 @@ class Figure:
 
 
 class Page:
-    """A page that is being made. What is added stands on it in that order; files are written at once."""
+    """A page in the making. What is added stands on it in that order; files are written at once."""
 
     def __init__(self, folder: Path):
         """folder: where figures/, tables/ and the page are written."""
@@ -128,11 +137,14 @@ class Page:
         if markup:
             self._body.append(markup)
 
+    def again(self, command: str) -> None:
+        """Say by which command the page is made again."""
+        self.add(f'<p class="files">This page again: <code>{html.escape(command)}</code></p>')
+
     def section(self, name: str, heading: str, markup: str) -> None:
         """Add a section. markup: HTML."""
         self._contents.append((name, heading))
-        name, heading = html.escape(name), html.escape(heading)
-        self._body.append(f'<section id="{name}"><h2>{heading}</h2>{markup}</section>')
+        self._body.append(f'<section id="{html.escape(name)}"><h2>{html.escape(heading)}</h2>{markup}</section>')
 
     def sheet(self, sheet: Sheet) -> None:
         """Add a table, and write its CSV beside the page."""
@@ -155,7 +167,7 @@ class Page:
                 return False
             spec, svg = save(drawing, self._folder / "figures", figure.name)
         if not self._live:
-            self._body.append(f'<p class="how">{_HOW}</p>')
+            self._body.append(f'<p class="how">{_HOW_TO_POINT}</p>')
         self._live = True
         live = f'<div class="live"></div><script type="application/json">{_in_script(spec)}</script>'
         picture = base64.b64encode(svg).decode()
@@ -189,9 +201,10 @@ class Page:
         """
         mark = f'<span class="status">{html.escape(status)}</span>' if status else ""
         links = "".join(f'<a href="#{html.escape(to)}">{html.escape(text)}</a>' for to, text in self._contents)
+        sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in summary)
         top = [
             f'<p class="subtitle">{html.escape(subtitle)}{mark}</p>',
-            f'<div class="summary">{paragraphs(summary)}</div>',
+            f'<div class="summary">{sentences}</div>',
             warnings,
             f"<nav>{links}</nav>" if contents else "",
         ]
@@ -208,8 +221,8 @@ class Page:
 
 
 def _in_script(spec: Mapping[str, Any]) -> str:
-    """JSON in which no text can end the element that holds it. Data stand by columns, a column of few values as these
-    and their numbers: a fifth as long as by rows."""
+    """Return a specification as JSON in which no text can end the element that holds it. Data stand by columns, a
+    column of few values as these and their numbers: a fifth as long as by rows."""
     datasets = {name: _by_columns(rows) for name, rows in spec["datasets"].items()}
     text = json.dumps({**spec, "datasets": datasets}, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
@@ -227,13 +240,13 @@ def _by_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def draw_alone(every: Sequence[Figure], only: Sequence[str], folder: Path) -> list[Path]:
-    """Write some figures of a page, and not the page; returns their PNGs. Raises RunFolderError, before any is written,
-    for an unknown name and for one without data."""
+    """Write the figures named in `only`, and not the page; returns their PNGs. Raises RunFolderError, before any is
+    written, for an unknown name and for one without data."""
     drawn = []
     for name in only:
-        figure = next((one for one in every if one.name == name), None)
+        figure = next((figure for figure in every if figure.name == name), None)
         if figure is None:
-            known = ", ".join(one.name for one in every)
+            known = ", ".join(figure.name for figure in every)
             raise RunFolderError(f"--figure {name}: no such figure; there are {known}")
         with debug_mode(False):
             drawing = figure.draw()
@@ -254,24 +267,19 @@ def check_out(folder: Path) -> None:
         raise RunFolderError(f"{folder} exists and is no report: choose another --out")
 
 
-def paragraphs(sentences: Iterable[str]) -> str:
-    """HTML of sentences, each a paragraph."""
-    return "".join(f"<p>{html.escape(sentence)}</p>" for sentence in sentences)
-
-
 def listed(sentences: Iterable[str]) -> str:
-    """HTML of sentences as the items of a list."""
+    """Return the HTML of sentences as the items of a list."""
     return "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
 
 
 def warning_box(sentences: Iterable[str]) -> str:
-    """HTML of sentences that a reader should see first; empty where there are none."""
+    """Return the HTML of sentences that a reader should see first; empty where there are none."""
     items = listed(sentences)
     return f'<ul class="warnings">{items}</ul>' if items else ""
 
 
 def headline(run: Run) -> str:
-    """What a run is, in a line: method, lag and seed."""
+    """Say in a line what a run is: method, lag and seed."""
     lag = section(run.config, "pipeline").get("lag")
     mode = "" if lag is None else " · synchronous" if lag == 0 else f" · lag {lag}"
     return f"{method_label(section(run.config, 'method'))}{mode} · seed {run.config.get('seed', '?')}"

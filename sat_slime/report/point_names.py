@@ -1,4 +1,4 @@
-"""Where the names of points stand in a figure, so that none hides another or a point."""
+"""Places the names of points in a figure so that none hides another or a point."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 NAME_SIZE = 10
-"""Of the letters, pixels."""
+"""Height of the letters, pixels."""
 _LETTER = 0.56 * NAME_SIZE
 _MARKER = 4.5
 """Half the width of a point's marker, pixels."""
 
 
 class NamePlace(NamedTuple):
-    """Of a name, in pixels from its point: the end that it is aligned by, and its baseline; y grows downwards."""
+    """The place of a name, in pixels from its point: the end that it is aligned by, and its baseline; y grows
+    downwards."""
 
     dx: float
     dy: float
@@ -39,13 +40,13 @@ _PLACES = [
     *(NamePlace(0, dy, "center") for dy in (-8, 16)),
     *(NamePlace(side * 4, dy, align) for dy in (-16, 23) for side, align in ((1, "left"), (-1, "right"))),
 ]
-"""What is tried, the best first."""
+"""The places that are tried, the best first."""
 
 
 def name_places(
     x: Sequence[float], y: Sequence[float], names: Sequence[str], width: float, height: float
 ) -> list[NamePlace | None]:
-    """The place of each point's name, from left to right the first that is free; None where none is, or no name.
+    """Return the place of each point's name, from left to right the first that is free; None where none is, or no name.
 
     Args:
         x, y: (points,) in pixels from the panel's upper left corner.
@@ -53,17 +54,17 @@ def name_places(
         width, height: of the panel, pixels.
     """
     taken = [_Box(cx - _MARKER, cx + _MARKER, cy - _MARKER, cy + _MARKER) for cx, cy in zip(x, y, strict=True)]
-    found: list[NamePlace | None] = [None] * len(names)
+    places: list[NamePlace | None] = [None] * len(names)
     for point in np.argsort(x, kind="stable"):
         if not names[point]:
             continue
         for place, box in _boxes(x[point], y[point], len(names[point]) * _LETTER):
             inside = box.left >= 0 and box.right <= width and box.top >= 0 and box.bottom <= height
             if inside and not any(box.meets(other) for other in taken):
-                found[point] = place
+                places[point] = place
                 taken.append(box)
                 break
-    return found
+    return places
 
 
 def _boxes(x: float, y: float, length: float) -> Iterator[tuple[NamePlace, _Box]]:

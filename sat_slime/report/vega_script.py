@@ -18,16 +18,16 @@ KEPT = Path("~/.cache/sat_slime") / f"vega-{version('vl-convert-python')}.js"
 
 @functools.cache
 def vega_script() -> str:
-    """The script, which takes a second or two to make. One that is kept but is not whole is made anew."""
+    """Return the script, which takes a second or two to make. One that is kept but is not whole is made anew."""
     with suppress(OSError, ValueError, RuntimeError):  # the last: a user without a home
         digest, kept = KEPT.expanduser().read_text(encoding="utf-8").split("\n", 1)
         if digest == _digest(kept):
             return kept
     script: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
     with suppress(OSError, RuntimeError):  # a page needs the script, not that it is kept
-        place = KEPT.expanduser()
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(place, f"{_digest(script)}\n{script}")
+        path = KEPT.expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, f"{_digest(script)}\n{script}")
     return script
 
 

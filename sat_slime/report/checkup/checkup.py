@@ -1,4 +1,5 @@
-"""The check-up itself: trackers and dumps in, what they show out; one file of a dump in memory at a time."""
+"""Reads what there is of one run of slime: trackers, dumps of training, dumps of rollouts; one file of a dump in memory
+at a time."""
 
 from __future__ import annotations
 
@@ -6,16 +7,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sat_slime.report.checkup.given import Given, sort_out
 from sat_slime.report.checkup.rollout_facts import RolloutFacts, facts
 from sat_slime.report.checkup.token_sums import TokenSums
-from sat_slime.report.dumps.dump_files import Skipped, find_dumps, steps
-from sat_slime.report.dumps.rollout_dump import read_samples
+from sat_slime.report.dumps.dump_files import Skipped, by_number, find_dumps, steps
+from sat_slime.report.dumps.rollout_dump import is_evaluation, read_samples
 from sat_slime.report.dumps.step_batch import DumpFault, Layout
+from sat_slime.report.dumps.straw_archive import SUFFIX
+from sat_slime.report.dumps.train_dump import is_rollout_dump
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import columns
-from sat_slime.runs.trackers.tracked_run import read_tracked
+from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_tracked, what_it_is
+
+DUMPS = f"slime's dumps of training and of rollouts (.pt, {SUFFIX}), or the folder of --dump-details"
+
+
+@dataclass
+class Given:
+    """The files of one run, sorted by what they are."""
+
+    trackers: list[Path] = field(default_factory=list)
+    training: list[Path] = field(default_factory=list)
+    """Files of --save-debug-train-data."""
+    rollouts: list[Path] = field(default_factory=list)
+    """Files of --save-debug-rollout-data."""
+    evaluations: list[Path] = field(default_factory=list)
+    """Rollout dumps of evaluations, which are passed over."""
+    skipped: list[Skipped] = field(default_factory=list)
 
 
 @dataclass
@@ -36,32 +54,75 @@ def check(
 ) -> Checkup:
     """Read all that was given of one run.
 
+    Args:
+        reward_key: slime's --reward-key, for rewards that are dicts.
+        on_file: is called with the name of each file or step before it is read.
+
     Raises:
         RunFolderError: a path is of no known kind, or nothing could be read.
     """
     given = sort_out(paths)
-    found = Checkup(given, skipped=list(given.skipped))
+    checkup = Checkup(given, skipped=list(given.skipped))
     if given.trackers:
         on_file("trackers")
         tracked = read_tracked(given.trackers)
-        found.data = RunData(columns(tracked.metrics), columns(tracked.evals))
+        checkup.data = RunData(columns(tracked.metrics), columns(tracked.evals))
     dumps, unread = find_dumps(given.training)
-    found.skipped += unread
+    checkup.skipped += unread
     for step in steps(dumps, Layout(), token_ids=True):
         if isinstance(step, Skipped):
-            found.skipped.append(step)
+            checkup.skipped.append(step)
             continue
         on_file(step.name)
-        found.tokens.add(step)
+        checkup.tokens.add(step)
         del step  # it must not be in memory together with the next one
     for path in given.rollouts:
         on_file(path.name)
         try:
-            found.rollouts.append(facts(*read_samples(path, reward_key)))
+            checkup.rollouts.append(facts(*read_samples(path, reward_key)))
         except DumpFault as fault:
-            found.skipped.append(Skipped(path, str(fault)))
-    if not found.data.metrics and not found.data.evals and not found.tokens.steps and not found.rollouts:
-        reasons = "; ".join(f"{one.path}: {one.reason}" for one in found.skipped[:3])
+            checkup.skipped.append(Skipped(path, str(fault)))
+    if not checkup.data.metrics and not checkup.data.evals and not checkup.tokens.steps and not checkup.rollouts:
+        reasons = "; ".join(map(str, checkup.skipped[:3]))
         raise RunFolderError(f"nothing could be read: {reasons or 'no dump of a training rollout was given'}")
-    found.rollouts.sort(key=lambda one: one.rollout)
-    return found
+    checkup.rollouts.sort(key=lambda facts: facts.rollout)
+    return checkup
+
+
+def sort_out(paths: Sequence[Path]) -> Given:
+    """Tell trackers from dumps. Raises RunFolderError for a path that is neither, with what was seen and what can be
+    read."""
+    given = Given()
+    for path in paths:
+        files = _dump_files(path)
+        for file in files:
+            _sort_dump(given, file)
+        if path not in files and is_tracker(path):
+            given.trackers.append(path)
+        elif not files:
+            raise RunFolderError(f"{path}: {what_it_is(path)}. What can be read is {READABLE}; and {DUMPS}")
+    return given
+
+
+def _dump_files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path] if _is_dump(path) else []
+    parts = [part for name in ("train_data", "rollout_data") if (part := path / name).is_dir()]  # of --dump-details
+    files = [file for part in parts or [path] if part.is_dir() for file in part.iterdir() if _is_dump(file)]
+    return sorted(files, key=lambda file: (str(file.parent), by_number(file)))
+
+
+def _is_dump(file: Path) -> bool:
+    return file.suffix == ".pt" or file.name.endswith(SUFFIX)
+
+
+def _sort_dump(given: Given, file: Path) -> None:
+    try:
+        if not file.name.endswith(SUFFIX) and not is_rollout_dump(file):
+            given.training.append(file)
+        elif is_evaluation(file):
+            given.evaluations.append(file)
+        else:
+            given.rollouts.append(file)
+    except DumpFault as fault:
+        given.skipped.append(Skipped(file, str(fault)))

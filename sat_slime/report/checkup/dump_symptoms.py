@@ -1,4 +1,4 @@
-"""What looks unhealthy in the dumps of a run, with slime's flags."""
+"""Rules for what looks unhealthy in the dumps of a run, with slime's flags as advice."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from sat_slime.objective.metrics import LEAST_ESS
+from sat_slime.report.averages import finite_mean
 from sat_slime.report.checkup.checkup import Checkup
 from sat_slime.report.checkup.rollout_facts import RolloutFacts
 from sat_slime.report.checkup.token_sums import POSITION_EDGES, Group, TokenSums
@@ -28,14 +29,14 @@ LEAST_TAIL = 200
 """Tail tokens below which it is not said where they are."""
 
 
-def dump_symptoms(found: Checkup) -> Iterator[Symptom]:
-    """What looks unhealthy in the dumps."""
-    if found.tokens.steps:
-        yield from _of_tokens(found.tokens)
-    if found.rollouts:
-        yield from _of_rollouts(found.rollouts, told=bool(found.tokens.steps))
-    shares = [step.truncated for step in found.tokens.steps] or [one.truncated for one in found.rollouts]
-    if shares and (cut := _mean(shares)) > MOST_TRUNCATED:
+def dump_symptoms(checkup: Checkup) -> Iterator[Symptom]:
+    """Find what looks unhealthy in the dumps."""
+    if checkup.tokens.steps:
+        yield from _of_tokens(checkup.tokens)
+    if checkup.rollouts:
+        yield from _of_rollouts(checkup.rollouts, signal_known=bool(checkup.tokens.steps))
+    shares = [step.truncated for step in checkup.tokens.steps] or [rollout.truncated for rollout in checkup.rollouts]
+    if shares and (cut := finite_mean(shares)) > MOST_TRUNCATED:
         yield Symptom(
             "truncated",
             f"{cut:.0%} of the responses in the dumps were cut at the length limit, above {MOST_TRUNCATED:.0%}",
@@ -63,7 +64,7 @@ def _of_tokens(sums: TokenSums) -> Iterator[Symptom]:
             "Single tokens that one side finds impossible: faults of the engine, top-p or top-k sampling that the "
             "trainer does not know, tokens made anew from text. veto and trm-max drop their responses",
         )
-    if (ess := _mean([step.ess for step in sums.steps])) < LEAST_ESS:
+    if (ess := finite_mean([step.ess for step in sums.steps])) < LEAST_ESS:
         yield Symptom(
             "ess",
             f"raw importance weights would leave {ess:.0%} of the tokens as effective sample, below {LEAST_ESS:.0%}",
@@ -72,7 +73,7 @@ def _of_tokens(sums: TokenSums) -> Iterator[Symptom]:
         )
     if sums.whole.tail >= LEAST_TAIL:
         yield from _where(sums)
-    if (silent := _mean([step.no_signal for step in sums.steps])) > MOST_EQUAL:
+    if (silent := finite_mean([step.no_signal for step in sums.steps])) > MOST_EQUAL:
         yield _no_signal(f"{silent:.0%} of the responses in the training dumps have no advantage other than 0")
 
 
@@ -88,7 +89,7 @@ def _where(sums: TokenSums) -> Iterator[Symptom]:
             )
     if not sums.tail_ids:
         return
-    token, times = max(sums.tail_ids.items(), key=lambda one: one[1])
+    token, times = max(sums.tail_ids.items(), key=lambda item: item[1])
     share, usual = times / sums.whole.tail, sums.ids.get(token, 0) / sums.whole.tokens
     if share > 0.1 and share > CROWDED * usual:
         yield Symptom(
@@ -100,22 +101,22 @@ def _where(sums: TokenSums) -> Iterator[Symptom]:
 
 
 def crowding(group: Group, whole: Group) -> float:
-    """How many times its share of the tokens a group has of the tail."""
+    """Return how many times its share of the tokens a group has of the tail."""
     return (group.tail / whole.tail) / (group.tokens / whole.tokens) if group.tokens and whole.tail else 0.0
 
 
-def _of_rollouts(rollouts: Sequence[RolloutFacts], told: bool) -> Iterator[Symptom]:
-    """told: whether it was said of the training dumps how many responses give no signal."""
-    if not told and (equal := _mean([one.equal_groups for one in rollouts])) > MOST_EQUAL:
+def _of_rollouts(rollouts: Sequence[RolloutFacts], signal_known: bool) -> Iterator[Symptom]:
+    """signal_known: the training dumps have told how many responses give no signal."""
+    if not signal_known and (equal := finite_mean([rollout.equal_groups for rollout in rollouts])) > MOST_EQUAL:
         yield _no_signal(f"{equal:.0%} of the prompts in the rollout dumps got one reward for all of their responses")
-    if (doubled := _mean([one.doubled for one in rollouts])) > MOST_DOUBLED:
+    if (doubled := finite_mean([rollout.doubled for rollout in rollouts])) > MOST_DOUBLED:
         yield Symptom(
             "doubled",
             f"{doubled:.0%} of the responses equal another one of their prompt, token for token, above "
             f"{MOST_DOUBLED:.0%}",
             "The policy has hardly anything left to choose: look at entropy; --rollout-temperature below 1 does it too",
         )
-    if not any(one.log_probs for one in rollouts):
+    if not any(rollout.log_probs for rollout in rollouts):
         yield Symptom(
             "no log-probs",
             "the samples have no rollout_log_probs",
@@ -131,8 +132,3 @@ def _no_signal(seen: str) -> Symptom:
         "The batch is smaller than it seems, and the step noisier: easier or harder prompts, or --dynamic-sampling-"
         "filter-path slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if np.isfinite(value)]
-    return float(np.mean(known)) if known else np.nan

@@ -14,7 +14,7 @@ from sat_slime.report.dumps.rollout_dump import Sampled
 
 @dataclass(frozen=True)
 class RolloutFacts:
-    """What a dump tells of one rollout. Shares are of its samples; NaN where the dump does not tell."""
+    """The numbers of one dumped rollout. Shares are of its samples; NaN where the dump does not tell."""
 
     rollout: int
     samples: int
@@ -34,7 +34,7 @@ class RolloutFacts:
     """Mean number of weight updates between a sample's oldest weights and the newest of the whole rollout. The trainer
     may be ahead of those too, which the dump does not tell."""
     oldest: float
-    """The largest such number."""
+    """The largest such number of updates."""
     newest: int | None
     """The newest version of the weights that wrote any of it."""
     mixed: float
@@ -44,44 +44,44 @@ class RolloutFacts:
 
 
 def facts(rollout: int, samples: Sequence[Sampled]) -> RolloutFacts:
-    """What the samples of one rollout are."""
-    newest = max((max(one.versions) for one in samples if one.versions), default=None)
-    ages = [newest - min(one.versions) for one in samples if one.versions] if newest is not None else []
+    """Sum up the samples of one rollout."""
+    newest = max((max(sample.versions) for sample in samples if sample.versions), default=None)
+    ages = [newest - min(sample.versions) for sample in samples if sample.versions] if newest is not None else []
     by_prompt: dict[int, list[Sampled]] = {}
-    for one in samples:
-        if one.group is not None:
-            by_prompt.setdefault(one.group, []).append(one)
+    for sample in samples:
+        if sample.group is not None:
+            by_prompt.setdefault(sample.group, []).append(sample)
     groups = [group for group in by_prompt.values() if len(group) > 1]
-    rewarded = [group for group in groups if all(one.reward is not None for one in group)]
+    rewarded = [group for group in groups if all(sample.reward is not None for sample in group)]
     doubled = sum(
-        times for group in groups for times in Counter(one.fingerprint for one in group).values() if times > 1
+        times for group in groups for times in Counter(sample.fingerprint for sample in group).values() if times > 1
     )
     return RolloutFacts(
         rollout=rollout,
         samples=len(samples),
-        reward=_mean([one.reward for one in samples if one.reward is not None]),
-        equal_groups=_mean([len({one.reward for one in group}) == 1 for group in rewarded]),
-        length=_mean([one.length for one in samples]),
-        truncated=_mean([one.status == "truncated" for one in samples]),
-        aborted=_mean([one.status in ("aborted", "failed") for one in samples]),
+        reward=_mean([sample.reward for sample in samples if sample.reward is not None]),
+        equal_groups=_mean([len({sample.reward for sample in group}) == 1 for group in rewarded]),
+        length=_mean([sample.length for sample in samples]),
+        truncated=_mean([sample.status == "truncated" for sample in samples]),
+        aborted=_mean([sample.status in ("aborted", "failed") for sample in samples]),
         doubled=doubled / len(samples) if groups else np.nan,
-        removed=_mean([one.removed for one in samples]),
+        removed=_mean([sample.removed for sample in samples]),
         spread=_mean(ages),
         oldest=float(max(ages)) if ages else np.nan,
         newest=newest,
-        mixed=_mean([len(set(one.versions)) > 1 for one in samples]) if ages else np.nan,
-        log_probs=any(one.log_probs for one in samples),
+        mixed=_mean([len(set(sample.versions)) > 1 for sample in samples]) if ages else np.nan,
+        log_probs=any(sample.log_probs for sample in samples),
     )
 
 
 def longest_version(rollouts: Sequence[RolloutFacts]) -> int:
-    """How many rollouts in a row have one newest version, at most; 0 where none has a version. Rollout 0 does not
-    count: it is trained with the weights that wrote it. rollouts: by number."""
+    """Return how many rollouts in a row have the same newest version, at most; 0 where none has a version. Rollout 0
+    does not count: it is trained with the weights that wrote it. rollouts: in order of their numbers."""
     longest = run = 0
-    for before, one in pairwise([None, *(one for one in rollouts if one.rollout > 0)]):
-        assert one is not None
-        follows = before is not None and one.rollout == before.rollout + 1 and one.newest == before.newest
-        run = 0 if one.newest is None else run + 1 if follows else 1
+    for before, rollout in pairwise([None, *(rollout for rollout in rollouts if rollout.rollout > 0)]):
+        assert rollout is not None
+        follows = before is not None and rollout.rollout == before.rollout + 1 and rollout.newest == before.newest
+        run = 0 if rollout.newest is None else run + 1 if follows else 1
         longest = max(longest, run)
     return longest
 

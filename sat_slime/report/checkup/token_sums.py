@@ -20,7 +20,7 @@ SIGNS = ("A > 0", "A < 0", "A = 0")
 
 @dataclass(frozen=True)
 class StepMismatch:
-    """What a dump tells of one optimizer step."""
+    """The mismatch of one dumped optimizer step."""
 
     name: str
     responses: int
@@ -52,7 +52,7 @@ class Group:
     """Tokens in the tails of their steps."""
 
     def add(self, d: np.ndarray, in_tail: np.ndarray, inside: np.ndarray) -> None:
-        """Adds the tokens that are `inside`."""
+        """Add the tokens that are `inside`. d: (n,) nats; in_tail, inside: (n,) bool."""
         self.tokens += int(inside.sum())
         self.size += float(np.abs(d[inside]).sum())
         self.drift += float(d[inside].sum())
@@ -65,7 +65,7 @@ def _groups(edges: Sequence[float]) -> list[Group]:
 
 @dataclass
 class TokenSums:
-    """Add the steps one by one; each can be freed after that."""
+    """Sums over optimizer steps, which are added one by one; each can be freed after that."""
 
     steps: list[StepMismatch] = field(default_factory=list)
     by_position: list[Group] = field(default_factory=lambda: _groups(POSITION_EDGES))
@@ -77,10 +77,10 @@ class TokenSums:
     ids: dict[int, int] = field(default_factory=dict)
     """{token id: times seen}."""
     concentrations: list[float] = field(default_factory=list)
-    """Of each step that has a tail, the least share of the responses that hold half of it."""
+    """Of each step that has a tail, the smallest share of the responses that holds half of it."""
 
     def add(self, step: StepBatch) -> None:
-        """Takes an optimizer step. One without an active token is passed over."""
+        """Add an optimizer step. One without an active token is passed over."""
         active = step.mask.numpy()
         if not active.any():
             return
@@ -131,7 +131,7 @@ def _row(
 
 
 def _places(lengths: np.ndarray) -> np.ndarray:
-    """(N,) the place of each token in its response, from 0 to below 1."""
+    """Return (N,) the place of each token in its response, from 0 to below 1."""
     starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
     return (np.arange(int(lengths.sum())) - starts) / np.repeat(np.maximum(lengths, 1), lengths)
 
@@ -145,6 +145,6 @@ def _add_binned(
 
 
 def _concentration(response: np.ndarray, responses: int) -> float:
-    """The least share of all responses that hold half of these tokens."""
+    """Return the smallest share of all responses that holds half of these tokens."""
     counts = np.sort(np.bincount(response, minlength=responses))[::-1]
     return float((np.searchsorted(np.cumsum(counts), len(response) / 2) + 1) / responses)

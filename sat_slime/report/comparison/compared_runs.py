@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,11 +29,8 @@ from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_track
 
 Rows = list[dict[str, Any]]
 _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
-_UNTOLD = {
-    *marked_settings(OWN_TO_A_CELL),
-    *marked_settings(COMPUTES_NOTHING),
-}
-"""Settings in which runs may differ without a word of it: those of a cell, and those that compute nothing."""
+_UNTOLD = {*marked_settings(OWN_TO_A_CELL), *marked_settings(COMPUTES_NOTHING)}
+"""Settings in which runs may differ without being told: those of a cell, and those that compute nothing."""
 
 
 @dataclass
@@ -78,7 +76,7 @@ class ComparedRun:
 
     @property
     def counts(self) -> bool:
-        """Whether the run is whole: its numbers may stand beside those of others."""
+        """The run is whole: its numbers may stand beside those of others."""
         if not self.steps or self.missing:
             return False
         if self.planned_steps:
@@ -231,17 +229,11 @@ def _compared_run(path: Path, config: dict[str, Any], metric_rows: Rows, eval_ro
 def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, dict[str, int]]:
     """Return the settings in which the runs differ beyond method, lag and seed: {dotted key: {value: runs}}."""
     flat = [(told_settings(run.config), _base_of(run.config)) for run in runs if run.config]
-    differing: dict[str, dict[str, int]] = {}
+    counts: dict[str, Counter[str]] = {}
     for key in sorted({key for values, _ in flat for key in values}):
-        counts: dict[str, int] = {}
-        for values, base in flat:
-            if key.startswith("method.settings.") and "." not in base:
-                continue  # its base has its settings elsewhere
-            text = str(values.get(key, "unset"))
-            counts[text] = counts.get(text, 0) + 1
-        if len(counts) > 1:
-            differing[key] = counts
-    return differing
+        of_all = not key.startswith("method.settings.")  # a base of ours has its settings elsewhere
+        counts[key] = Counter(str(values.get(key, "unset")) for values, base in flat if of_all or "." in base)
+    return {key: dict(of_values) for key, of_values in counts.items() if len(of_values) > 1}
 
 
 def _base_of(config: Mapping[str, Any]) -> str:

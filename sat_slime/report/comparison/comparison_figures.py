@@ -11,6 +11,7 @@ import altair as alt
 import numpy as np
 
 from sat_slime.objective.metrics import axis_of
+from sat_slime.report.averages import finite_mean, smooth
 from sat_slime.report.comparison.compared_runs import ComparedRun
 from sat_slime.report.comparison.contrasts import Comparison, late_mean, score_curve
 from sat_slime.report.comparison.method_names import has, label_of, looks_of, method_called
@@ -35,17 +36,18 @@ from sat_slime.report.drawing import (
     tip,
 )
 from sat_slime.report.looks import BLACK, BLUE, CROSS, ORANGE, VERMILION, Look, apart
-from sat_slime.report.smoothing import smooth
 from sat_slime.runs.collapse import KL_RISE, MISMATCH_CEILING, MISMATCH_RISE, first_departure
 from sat_slime.runs.reading import section
 
 
 def lag_name(lag: int | None) -> str:
+    """Return how a lag is called in titles."""
     return "lag unknown" if lag is None else f"lag {lag}"
 
 
 def draw_scores(comparison: Comparison) -> Drawing | None:
-    """Best scores: the paper's on the left, ours with intervals and seeds on the right, a row of panels per lag."""
+    """Draw the best scores: the paper's on the left, ours with intervals and seeds on the right, a row of panels per
+    lag."""
     methods = comparison.collection.methods
     lags = [lag for lag in comparison.collection.lags if any(comparison.summary(m, lag).best.n for m in methods)]
     if not lags:
@@ -62,7 +64,7 @@ def draw_scores(comparison: Comparison) -> Drawing | None:
 
 
 def by_method(looks: Iterable[Look], *, column: str = "line", named: bool = True) -> alt.Y:
-    """Methods one below the other; named: with their names beside them."""
+    """Return a y with the methods one below the other; named: with their names beside them."""
     return alt.Y(
         f"{column}:N", title=None, sort=[look.name for look in looks], axis=alt.Axis(labels=named, ticks=False)
     )
@@ -117,7 +119,7 @@ def _our_scores(
 def _scores(
     layers: list[alt.Chart], base: alt.Chart, looks: Mapping[str, Look], title: str, tips: list[alt.Tooltip]
 ) -> alt.LayerChart:
-    """A marker for each method; a cross where it collapsed."""
+    """Draw a marker for each method; a cross where it collapsed."""
     every = list(looks.values())
     crosses = base.transform_filter("datum.fell").mark_point(shape=CROSS, size=70, filled=True, opacity=1)
     stands = markers(base.transform_filter("!datum.fell"), every)
@@ -133,7 +135,7 @@ Y_TITLES = {
 
 
 def draw_drift(comparison: Comparison) -> Drawing | None:
-    """d_pi over training, all methods, a panel per lag."""
+    """Draw d_pi over training, all methods, a panel per lag."""
     panels = [partial(_lines, comparison, lag, None, "mismatch/d_pi") for lag in comparison.collection.lags]
     return column_of(panels, height=260)
 
@@ -141,7 +143,7 @@ def draw_drift(comparison: Comparison) -> Drawing | None:
 def _lines(
     comparison: Comparison, lag: int | None, family: str | None, key: str, table: Table, shown: alt.Parameter
 ) -> Plot | None:
-    """A line for each method at a lag. family: only methods with that ratio; None: all."""
+    """Draw a line for each method at a lag. family: only methods with that ratio; None: all."""
     looks = looks_of(comparison.collection.methods)
     methods = [method for method in looks if family is None or family_of(method) == family]
     parts, means = {}, []
@@ -167,18 +169,20 @@ def _lines(
 
 
 def curve_of(run: ComparedRun, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """(x, y) of a run: accuracy and reward by the updates of the weights that earned them, other metrics by step."""
+    """Return (x, y) of a run: accuracy and reward by the updates of the weights that earned them, other metrics by
+    step."""
     if key == "accuracy":
         return score_curve(run)
     return reward_by_version(run) if key == "reward/mean" else metric_curve(run, key)
 
 
 def family_of(method: str) -> str:
+    """Return by which ratio a method clips, by its name."""
     return "sequence ratio" if any(name in method for name in ("gspo", "seqclip")) else "token ratio"
 
 
 def reward_by_version(run: ComparedRun) -> tuple[np.ndarray, np.ndarray]:
-    """(updates of the weights that generated, mean reward of what they earned), smoothed: the weights that
+    """Return (updates of the weights that generated, mean reward of what they earned), smoothed: the weights that
     earned a batch's reward are one lag old. By step where the lag is not known."""
     metrics = run.data.metrics
     if "reward/mean" not in metrics or not np.isfinite(metrics["reward/mean"]).any():
@@ -192,7 +196,7 @@ def reward_by_version(run: ComparedRun) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_learning(comparison: Comparison, key: str) -> Drawing | None:
-    """Reward or accuracy, with the range of the seeds; panels by lag and ratio."""
+    """Draw reward or accuracy, with the range of the seeds; panels by lag and ratio."""
     panels = [
         partial(_lines, comparison, lag, family, key)
         for lag in comparison.collection.lags
@@ -202,7 +206,7 @@ def draw_learning(comparison: Comparison, key: str) -> Drawing | None:
 
 
 def draw_departure(comparison: Comparison) -> Drawing | None:
-    """d_pi and KL of every run; where one first left its low band it is marked and named."""
+    """Draw d_pi and KL of every run; where one first left its low band it is marked and named."""
     keys = (("mismatch/d_pi", "d_pi"), ("mismatch/k3_kl", "K3 KL"))
     panels = [
         partial(_departure_panel, comparison, lag, key, f"{label}, {axis_of(key)[0]}")
@@ -213,7 +217,7 @@ def draw_departure(comparison: Comparison) -> Drawing | None:
 
 
 def departure_of(run: ComparedRun, key: str) -> int | None:
-    """First step at which a run's d_pi or KL left its low band."""
+    """Return the first step at which a run's d_pi or KL left its low band; None where it did not."""
     metrics = run.data.metrics
     if key not in metrics:
         return None
@@ -241,9 +245,9 @@ def _departure_panel(
         if at is not None:
             leavers[run.method] = look
             level = values[int(np.searchsorted(steps, at))]
-            # more names than that would cover each other; a pointer finds them all
-            told = f"{look.name} {seed}, {at}" if len(marked) < 8 else ""
-            marked.append(rows(x=at, y=level, told=told, **of_run))
+            # more labels than that would cover each other; a pointer finds them all
+            label_text = f"{look.name} {seed}, {at}" if len(marked) < 8 else ""
+            marked.append(rows(x=at, y=level, told=label_text, **of_run))
     if not runs:
         return None
     x, y = steps_axis("optimizer step"), alt.Y("y:Q", title=label, **log_axis())
@@ -290,14 +294,14 @@ PARTS = (
 
 
 def draw_sat(comparison: Comparison, lag: int | None) -> Drawing | None:
-    """SAT's own quantities over training at a lag, a line per SAT method, with the range of the seeds."""
+    """Draw SAT's own quantities over training at a lag, a line per SAT method, with the range of the seeds."""
     looks = _sat_looks(comparison.collection.methods)
     panels = [partial(_sat_panel, comparison, looks, lag, key, title) for key, title in SAT_METRICS]
     return column_of(panels, height=150)
 
 
 def _sat_looks(methods: list[str]) -> dict[str, Look]:
-    """SAT methods share colour and dash elsewhere; among themselves they differ."""
+    """Return looks that differ among SAT methods, which share colour and dash elsewhere."""
     looks = []
     for method, look in looks_of([method for method in methods if has(method, "sat")]).items():
         known = method_called(method)
@@ -337,14 +341,14 @@ def _sat_panel(
 
 
 def _base_radii(comparison: Comparison, methods: list[str], lag: int | None, name: str) -> list[float]:
-    """The radii of that name in the settings of the runs."""
+    """Return the radii of that name in the settings of the runs."""
     runs = [run for method in methods for run in comparison.collection.of(method, lag)]
-    found = {section(section(run.config, "method"), "clip").get(name) for run in runs}
-    return sorted(radius for radius in found if isinstance(radius, float))
+    radii = {section(section(run.config, "method"), "clip").get(name) for run in runs}
+    return sorted(radius for radius in radii if isinstance(radius, float))
 
 
 def draw_parts(comparison: Comparison) -> Drawing | None:
-    """Policy and implementation part of d_pi (Eq. split), and tokens routed otherwise, late in training."""
+    """Draw policy and implementation part of d_pi (Eq. split), and tokens routed otherwise, late in training."""
     collection = comparison.collection
     lags = [lag for lag in collection.lags if any(collection.of(method, lag) for method in collection.methods)]
     parts = [part for part in PARTS if any(part[0] in run.data.metrics for run in collection.runs)]
@@ -376,10 +380,6 @@ def draw_parts(comparison: Comparison) -> Drawing | None:
 
 
 def _late(comparison: Comparison, methods: list[str], lag: int | None, key: str) -> np.ndarray:
-    """(methods,) means over the last quarter and the seeds."""
-    means = []
-    for method in methods:
-        values = np.array([late_mean(run, key) for run in comparison.collection.of(method, lag)])
-        known = values[np.isfinite(values)]
-        means.append(float(known.mean()) if len(known) else np.nan)
-    return np.array(means)
+    """Return (methods,) means over the last quarter and the seeds."""
+    runs = (comparison.collection.of(method, lag) for method in methods)
+    return np.array([finite_mean([late_mean(run, key) for run in of_method]) for of_method in runs])

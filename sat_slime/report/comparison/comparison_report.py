@@ -22,8 +22,8 @@ from sat_slime.runs.folder import RunFolderError, writable
 def write_comparison(
     paths: Sequence[str | Path], out: str | Path | None = None, only: Sequence[str] = ()
 ) -> list[Path]:
-    """Write report.html, figures/ and tables/ about `paths`, a study where it is one folder of grids; returns what to
-    look at.
+    """Write report.html, figures/ and tables/ about `paths`, a study where it is one folder of grids; returns the
+    page or the pictures to look at.
 
     out: folder to write to. Default: the grid itself where a single one is given, a study's `report`, else `report`.
     only: names of figures; only these are drawn then, and the page is left as it is.
@@ -72,7 +72,7 @@ def _write_page(subject: Comparison | Study, paths: Sequence[str | Path], folder
 
 
 def _rules(command: str, more: str = "") -> str:
-    """HTML of what is tested and by which rules. more: HTML."""
+    """Return the HTML of what is tested and by which rules. more: HTML."""
     test, rule = f"Differences: {TEST}.", str(collapse.__doc__).strip()
     again = f"<p>This page again: <code>{html.escape(command)}</code></p>"
     return f"<p>{html.escape(test)}</p><pre>{html.escape(rule)}</pre>{more}{again}"

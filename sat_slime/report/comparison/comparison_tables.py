@@ -26,7 +26,7 @@ PERCENT, NATS = 100.0, 1.0
 
 
 def main_table(comparison: Comparison, lag: int | None, ours: str, explain: bool = True) -> Sheet:
-    """The paper's Table 1 with ours beside it, at one lag. explain: whether it says how it is read."""
+    """Set the paper's Table 1 and ours side by side, at one lag. explain: the table says how it is read."""
     from_best = {quantity: comparison.against_best(lag, quantity) for quantity in ("best", "late", "d_pi")}
     rows = [["before training", f"{BASE_MODEL_SCORE:.2f}", "", _initial(comparison), "", "", ""]]
     numbers: list[list[Any]] = [_NUMBER_HEAD]
@@ -102,7 +102,7 @@ def _best_text(summary: Summary) -> str:
 
 
 def _estimate_text(estimate: Estimate, scale: float, digits: int) -> str:
-    """Mean and interval, cut at what is possible."""
+    """Return mean and interval, cut at what is possible."""
     if not estimate.n:
         return DASH
     mean = f"{scale * estimate.mean:.{digits}f}"
@@ -114,8 +114,8 @@ def _estimate_text(estimate: Estimate, scale: float, digits: int) -> str:
 
 
 def _mark(text: str, from_best: Difference | None) -> str:
-    """`text` with a sign of its distance to the best of the column, which itself is the one of no pairs and exactly
-    0."""
+    """Return `text` with a sign of its distance to the best of the column, which itself is the one of no pairs and
+    exactly 0."""
     if from_best is None:
         return text
     if from_best.n == 0 and from_best.mean == 0:
@@ -128,7 +128,7 @@ def _mark(text: str, from_best: Difference | None) -> str:
 
 
 def paper_table(contrasts: Sequence[Contrast]) -> Sheet | None:
-    """The paper's comparisons in our data, and which of them are noise; None where there are none."""
+    """Tell the paper's comparisons in our data, and which of them are noise; None where there are none."""
     if not contrasts:
         return None
     head = ["difference", "lag", "AIME24", "d_pi", "best", "late", "d_pi", "pairs"]
@@ -159,7 +159,7 @@ def paper_table(contrasts: Sequence[Contrast]) -> Sheet | None:
 
 
 def contrast_table(name: str, heading: str, sentence: str, contrasts: Sequence[Contrast]) -> Sheet:
-    """Differences of one group of a study, which were corrected together."""
+    """Tell the differences of one group of a study, which were corrected together."""
     rows = [[contrast.label, contrast.where, *_difference_cells(contrast)] for contrast in contrasts]
     numbers = [[contrast.label, contrast.where, *_difference_numbers(contrast)] for contrast in contrasts]
     numbers.insert(0, ["difference", "where", *_difference_head(("late", "d_pi"))])
@@ -187,7 +187,7 @@ def _difference_numbers(contrast: Contrast) -> list[Any]:
 
 
 def _difference_text(difference: Difference, scale: float, digits: int) -> str:
-    """Mean, interval and, on a line of its own, the verdict in words."""
+    """Return mean, interval and, on a line of its own, the verdict in words."""
     if not difference.n:
         return DASH
     mean = f"{scale * difference.mean:+.{digits}f}"
@@ -202,7 +202,7 @@ def _difference_text(difference: Difference, scale: float, digits: int) -> str:
 
 
 def run_table(comparison: Comparison) -> Sheet:
-    """Every run, also those that do not count, and every cell without one."""
+    """List every run, also those that do not count, and every cell without one."""
     rows = []
     for run in sorted(comparison.collection.runs, key=_order_of(comparison)):
         numbers = comparison.of(run)
@@ -257,7 +257,7 @@ def _collapse_text(run: ComparedRun) -> str:
 
 
 def tolerance_table(study: Study) -> Sheet:
-    """The tolerated lag of every method in every sweep."""
+    """Tell the tolerated lag of every method in every sweep."""
     rows, numbers = [], [["sweep", "method", "tolerated lag", "low", "high", "largest lag run", "seeds"]]
     for grid in study.sweeps:
         for method in grid.methods:
@@ -284,7 +284,7 @@ def _bounded(lag: int, tolerance: Tolerance) -> str:
 
 
 def level_table(grid: StudyGrid) -> Sheet:
-    """Late accuracy and d_pi of every method of a grid at every lag."""
+    """Tell late accuracy and d_pi of every method of a grid at every lag."""
     rows: list[list[str]] = []
     numbers: list[list[Any]] = [["method", "lag", "seeds"]]
     numbers[0] += [f"{q} {part}" for q in ("late", "d_pi") for part in ("mean", "low", "high")]
@@ -313,7 +313,7 @@ def level_table(grid: StudyGrid) -> Sheet:
 
 
 def grid_table(study: Study) -> Sheet:
-    """What each grid changes, and how many of its runs there are."""
+    """Tell what each grid changes, and how many of its runs there are."""
     rows = []
     for grid in study.grids:
         collection = grid.collection

@@ -1,4 +1,4 @@
-"""What every comparison is made of: the numbers of runs, their levels over seeds, and contrasts of two sides.
+"""The engine of every comparison: the numbers of runs, their levels over seeds, and contrasts of two sides.
 
 A report of several runs, of a grid and of a study differ in which arms they set against each other (paper_contrasts,
 study_contrasts), and in nothing else.
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sat_slime.report.averages import finite_mean
 from sat_slime.report.comparison.compared_runs import Collection, ComparedRun
 from sat_slime.report.comparison.statistics import Difference, Estimate, holm, mean_interval, paired_difference
 
@@ -69,8 +70,7 @@ def late_mean(run: ComparedRun, key: str) -> float:
     if values is None:
         return math.nan
     window = run.data.period * max(1, round(len(values) / 4 / run.data.period))
-    known = values[-window:][np.isfinite(values[-window:])]
-    return float(known.mean()) if len(known) else math.nan
+    return finite_mean(values[-window:])
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Summary:
 
     @property
     def n(self) -> int:
+        """Runs that count."""
         return len(self.seeds)
 
 

@@ -1,4 +1,4 @@
-"""The report of several runs or of a grid: its figures, its page, and what that shows in words and what it does not."""
+"""The report of several runs or of a grid: its figures and page, its summary in words and its limits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fill(page: Page, comparison: Comparison, command: str, rules: str) -> tuple[
 
 
 def figures(comparison: Comparison) -> Iterator[Figure]:
-    """All figures, drawn when asked for."""
+    """List all figures, which are drawn when asked for."""
     collection = comparison.collection
     key = key_to(collection.methods)
     yield Figure(
@@ -128,7 +128,7 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
 
 
 def tail_tables(comparison: Comparison) -> Iterator[Sheet]:
-    """Tables of what the gate does by realized lag and |d|."""
+    """Make the tables of what the gate does by realized lag and |d|."""
     if rows := lag_table(comparison.collection):
         yield Sheet(
             "lag_gate",
@@ -159,7 +159,7 @@ def _get(config: dict[str, Any], section: str, key: str) -> Any:
 
 
 def seeds_text(collection: Collection) -> str:
-    """`3 seeds`, `1 to 3 seeds`."""
+    """Return how many seeds a cell has: `3 seeds`, `1 to 3 seeds`."""
     counts = {len(collection.of(method, lag)) for method in collection.methods for lag in collection.lags} - {0}
     if not counts:
         return "no whole run"
@@ -168,7 +168,7 @@ def seeds_text(collection: Collection) -> str:
 
 
 def ours_label(collection: Collection) -> str:
-    """How our numbers are marked beside the paper's."""
+    """Return how our numbers are marked beside the paper's."""
     kinds = {_kind(run) for run in collection.runs}
     kind = kinds.pop() if len(kinds) == 1 else "several models"
     return f"ours, {kind}, {seeds_text(collection)}"
@@ -183,7 +183,7 @@ def _kind(run: ComparedRun) -> str:
 
 
 def summary(comparison: Comparison, contrasts: Sequence[Contrast]) -> Iterator[str]:
-    """Which runs there are and what they say, a sentence each; every number in it is in a table too."""
+    """Say which runs there are and what they show, a sentence each; every number in it is in a table too."""
     collection = comparison.collection
     whole = sum(run.counts for run in collection.runs)
     text = f"{whole} whole runs of {len(collection.methods)} methods"
@@ -232,7 +232,7 @@ def _told_apart(contrasts: list[Contrast], group: str) -> Iterator[str]:
 
 
 def limits(comparison: Comparison) -> Iterator[str]:
-    """What a reader must not take from the figures, a sentence or two each."""
+    """Say what a reader must not take from the figures, a sentence or two each."""
     collection = comparison.collection
     yield from _experiment(collection)
     yield from _seeds(comparison)

@@ -1,4 +1,4 @@
-"""The tail of |d| by realized lag, and what SAT's gate takes of it: pooled over runs, from histograms and metrics."""
+"""The tail of |d| by realized lag, and SAT's gate on it: pooled over runs, from histograms and metrics."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from sat_slime.objective.metrics import axis_of
 from sat_slime.report import histogram
+from sat_slime.report.averages import finite_mean
 from sat_slime.report.comparison.compared_runs import Collection, ComparedRun
 from sat_slime.report.comparison.method_names import has, label_of
 from sat_slime.report.drawing import (
@@ -29,6 +30,7 @@ from sat_slime.report.drawing import (
     tip,
 )
 from sat_slime.report.looks import BLACK, BLUE, GREEN, ORANGE, VERMILION, Look
+from sat_slime.report.number_text import DASH
 
 BOUNDS = tuple(10.0**exponent for exponent in (-2, -1.5, -1, -0.5, 0))
 """Limits of the columns of |d| in the gate table, nats; each is an edge of the histograms."""
@@ -59,21 +61,18 @@ class Pool:
 
 
 def stalest(collection: Collection) -> list[ComparedRun]:
-    """Runs at the highest configured lag, which meet every realized lag. Runs at a lower one learn otherwise: with
-    them, two realized lags would differ by more than the lag."""
+    """Return the runs at the highest configured lag, which meet every realized lag. Runs at a lower one learn
+    otherwise: with them, two realized lags would differ by more than the lag."""
     lags = [lag for lag in collection.lags if lag is not None]
     return [run for run in collection.runs if not lags or run.lag == max(lags)]
 
 
 def pool(runs: Sequence[ComparedRun]) -> dict[int, Pool]:
-    """{realized lag: histograms added up over steps and runs}."""
+    """Return {realized lag: histograms added up over steps and runs}."""
     pools: dict[int, Pool] = {}
     for run in runs:
         for row in run.data.histograms:
-            edges, counts = (
-                np.array(row.get("edges") or (), dtype=float),
-                np.array(row.get("counts") or (), dtype=float),
-            )
+            edges, counts = (np.array(row.get(key) or (), dtype=float) for key in ("edges", "counts"))
             if row.get("lag") is None or not len(edges) or len(counts) != len(edges) + 1:
                 continue
             lag = round(row["lag"])
@@ -87,7 +86,7 @@ def pool(runs: Sequence[ComparedRun]) -> dict[int, Pool]:
 
 
 def _share_above(edges: np.ndarray, q: float) -> np.ndarray:
-    """(edges + 1,) share of each bin above q."""
+    """Return (edges + 1,) the share of each bin above q."""
     if q <= 0:
         return np.zeros(len(edges) + 1)
     low, high = np.log(edges[:-1]), np.log(edges[1:])
@@ -96,17 +95,17 @@ def _share_above(edges: np.ndarray, q: float) -> np.ndarray:
 
 
 def draw_tail(collection: Collection) -> Drawing | None:
-    """Histogram of |d|, and the share of the tokens above it, a line per realized lag; with and without R3. Below, the
-    histogram of one step, of all runs together."""
+    """Draw the histogram of |d|, and the share of the tokens above it, a line per realized lag; with and without R3.
+    Below, the histogram of one step, of all runs together."""
     panels: list[Panel] = []
     for place, (replayed, name) in enumerate(((False, "without R3"), (True, "with R3"))):
         runs = [run for run in stalest(collection) if has(run.method, "r3") == replayed]
-        told = f"{len(runs)} run{'s' * (len(runs) != 1)} {name}"
+        title = f"{len(runs)} run{'s' * (len(runs) != 1)} {name}"
         if not (pools := pool(runs)):
             continue
-        panels += [partial(_panel, pools, kind, f"{told}: {kind}") for kind in ("histogram", "tail")]
-        found = histogram.usable([row for run in runs for row in run.data.histograms])
-        panels.append(histogram.over_steps(found, told, place))
+        panels += [partial(_panel, pools, kind, f"{title}: {kind}") for kind in ("histogram", "tail")]
+        histograms = histogram.usable([row for run in runs for row in run.data.histograms])
+        panels.append(histogram.over_steps(histograms, title, place))
     return column_of(panels)
 
 
@@ -139,43 +138,44 @@ Rows = list[list[str]]
 
 
 def lag_table(collection: Collection) -> Rows:
-    """Lag, realized lag, |d| and gate of every SAT method: means over the steps of that realized lag and the runs."""
+    """Tell lag, realized lag, |d| and gate of every SAT method: means over the steps of that realized lag and the
+    runs."""
     rows = [["method", "lag", "realized", "steps", *(name for _, name in MEASURES)]]
     sat = [name for name in collection.methods if has(name, "sat")]
     for method, configured in itertools.product(sat, collection.lags):
         runs = [run for run in collection.of(method, configured, whole=False) if "lag/mean" in run.data.metrics]
         lags = [np.round(run.data.metrics["lag/mean"]) for run in runs]
-        for lag in sorted({float(one) for values in lags for one in values[np.isfinite(values)]}):
+        for lag in sorted({float(lag) for values in lags for lag in values[np.isfinite(values)]}):
             chosen = [(run.data.metrics, values == lag) for run, values in zip(runs, lags, strict=True)]
             numbers = []
             for key, _ in MEASURES:
-                found = np.concatenate([metrics[key][at] for metrics, at in chosen if key in metrics] or [np.zeros(0)])
-                found = found[np.isfinite(found)]
+                values = [metrics[key][at] for metrics, at in chosen if key in metrics]
+                mean = finite_mean(np.concatenate(values or [np.zeros(0)]))
                 percent = axis_of(key)[1] == 100
-                numbers.append("–" if not len(found) else f"{found.mean():.2%}" if percent else f"{found.mean():.4f}")
+                numbers.append(DASH if np.isnan(mean) else f"{mean:.2%}" if percent else f"{mean:.4f}")
             steps = sum(int(at.sum()) for _, at in chosen)
             rows.append(
-                [label_of(method), "–" if configured is None else str(configured), f"{lag:g}", str(steps), *numbers]
+                [label_of(method), DASH if configured is None else str(configured), f"{lag:g}", str(steps), *numbers]
             )
     return rows if len(rows) > 1 else []
 
 
 def gate_table(collection: Collection) -> Rows:
-    """The share of tokens by |d| at each realized lag, and for how many of those the gate is open. Only of methods with
-    a token ratio: under the sequence ratio the gate looks at the response's d, not at the token's."""
+    """Tell the share of tokens by |d| at each realized lag, and for how many of those the gate is open. Only of methods
+    with a token ratio: under the sequence ratio the gate looks at the response's d, not at the token's."""
     runs = [run for run in stalest(collection) if run.method in ("sat-grpo", "sat-grpo-r3")]
     names = [f"|d| below {BOUNDS[0]:.2g}"]
     names += [f"to {high:.2g}" for high in BOUNDS[1:]] + [f"above {BOUNDS[-1]:.2g}"]
     rows = [["realized lag", "tokens", *names]]
-    for lag, one in pool(runs).items():
-        total = one.counts.sum()
+    for lag, pooled in pool(runs).items():
+        total = pooled.counts.sum()
         if not total:
             continue
         # a bin begins at its lower edge; the first one at 0
-        place = np.concatenate([[0], np.searchsorted(np.array(BOUNDS) * (1 - 1e-9), one.edges, side="right")])
+        place = np.concatenate([[0], np.searchsorted(np.array(BOUNDS) * (1 - 1e-9), pooled.edges, side="right")])
         cells_of_row = []
         for column in range(len(names)):
-            tokens, beyond = one.counts[place == column].sum(), one.beyond_gate[place == column].sum()
+            tokens, beyond = pooled.counts[place == column].sum(), pooled.beyond_gate[place == column].sum()
             opened = f", open {beyond / tokens:.0%}" if tokens else ""
             cells_of_row.append(f"{tokens / total:.2%}{opened}")
         rows.append([str(lag), f"{total:,.0f}", *cells_of_row])

@@ -43,8 +43,8 @@ FIXED_FACTOR = 0.6
 
 
 def by_method(name: str, quantile: float | None = None) -> np.ndarray:
-    """(advantages, ratios) derivative of a named method's surrogate with respect to the ratio, by autograd through
-    policy_surrogate. quantile: SAT's q, which a run takes from the batch."""
+    """Return (advantages, ratios) the derivative of a named method's surrogate with respect to the ratio, by autograd
+    through policy_surrogate. quantile: SAT's q, which a run takes from the batch."""
     r, a = _plane()
     mu = torch.full_like(r, MU).log()
     log_probs = (mu + r.log()).requires_grad_()
@@ -53,7 +53,7 @@ def by_method(name: str, quantile: float | None = None) -> np.ndarray:
 
 
 def with_fixed_factor() -> np.ndarray:
-    """The same derivative of SAT's surrogate with FIXED_FACTOR on the side of sign(d), as the paper draws it."""
+    """Return the same derivative of SAT's surrogate with FIXED_FACTOR on the side of sign(d), as the paper draws it."""
     r, a = _plane()
     d = r.log().requires_grad_()
     factor = torch.full_like(r, FIXED_FACTOR)  # on both sides, of which the one that d names alone can bind
@@ -71,7 +71,7 @@ def _slopes(values: torch.Tensor, log_ratio: torch.Tensor) -> np.ndarray:
 
 
 def regions(slopes: np.ndarray) -> np.ndarray:
-    """KEPT where the update acts, STOPPED where PPO stops it too, NEWLY where only this does."""
+    """Return KEPT where the update acts, STOPPED where PPO stops it too, NEWLY where only this does."""
     return np.where(slopes == 0, np.where(by_method("ppo") == 0, STOPPED, NEWLY), KEPT)
 
 
@@ -79,11 +79,7 @@ PANELS = (
     ("PPO", lambda: by_method("ppo"), "PPO: outward updates stop at 1 ± 0.2"),
     ("DPPO", lambda: by_method("dppo"), f"DPPO-TV, μ = {MU}: they stop at 1 ± δ/μ"),
     ("SAT, c = 0.6", with_fixed_factor, f"SAT, factor {FIXED_FACTOR} as in the paper: 1 ± 0.12"),
-    (
-        "SAT",
-        lambda: by_method("sat-grpo", QUANTILE),
-        f"SAT, q = {QUANTILE}: 0.2 / (1 + (d/q)²) beyond q",
-    ),
+    ("SAT", lambda: by_method("sat-grpo", QUANTILE), f"SAT, q = {QUANTILE}: 0.2 / (1 + (d/q)²) beyond q"),
 )
 """(name, slopes, title)."""
 
@@ -98,7 +94,7 @@ SIDES = rows(x=[1.3, 0.7, 0.7, 1.3], y=[0.5, -0.5, 0.5, -0.5], text=["outward", 
 
 
 def draw_geometry() -> Drawing | None:
-    """PPO, DPPO and SAT: where the gradient of a sampled token acts, is stopped, and is stopped newly."""
+    """Draw for PPO, DPPO and SAT where the gradient of a sampled token acts, is stopped, and is stopped newly."""
     r, a = np.meshgrid(RATIOS, ADVANTAGES)
     panels = [partial(_panel, *panel) for panel in PANELS]
     return column_of(panels, height=160, zoom=False, table={"ratio": r.ravel(), "advantage": a.ravel()})
@@ -124,19 +120,19 @@ def _panel(name: str, slopes: Callable[[], np.ndarray], title: str, table: Table
 
 
 def rectangles(kind: np.ndarray) -> alt.InlineData:
-    """(advantages, ratios) regions as rectangles: neighbours of one kind are one, and so are neighbouring rows that are
-    alike."""
+    """Return the (advantages, ratios) regions as rectangles: neighbours of one kind are one, and so are neighbouring
+    rows that are alike."""
     r, a = (
         np.concatenate([values[:1], (values[1:] + values[:-1]) / 2, values[-1:]]) for values in (RATIOS, ADVANTAGES)
     )
-    found = []
+    rectangles = []
     for _, same in groupby(range(len(kind)), key=lambda row: kind[row].tobytes()):
         band = list(same)
-        for one, run in groupby(range(kind.shape[1]), key=lambda column: int(kind[band[0], column])):
+        for region, run in groupby(range(kind.shape[1]), key=lambda column: int(kind[band[0], column])):
             cells = list(run)
             place = {"x": r[cells[0]], "x2": r[cells[-1] + 1], "y": a[band[0]], "y2": a[band[-1] + 1]}
-            found.append(rows(**place, line=LOOKS[one].name))
-    return joined(found)
+            rectangles.append(rows(**place, line=LOOKS[region].name))
+    return joined(rectangles)
 
 
 # --------------------------------------------------------------------------------------------- weights of tokens
@@ -165,14 +161,8 @@ def token_weights(method: Method, sign: int) -> np.ndarray:
     log_mu = torch.full((len(WEIGHT_RATIOS),), WEIGHT_MU, dtype=torch.float64).log()
     log_probs = (log_mu + torch.from_numpy(WEIGHT_RATIOS).log()).requires_grad_()
     advantages = torch.full_like(log_mu, sign)
-    batch = TokenBatch(
-        log_probs,
-        log_mu,
-        advantages,
-        torch.ones(len(WEIGHT_RATIOS), dtype=torch.bool),
-        [1] * len(WEIGHT_RATIOS),
-        rewards=advantages,
-    )
+    mask, lengths = torch.ones_like(log_mu, dtype=torch.bool), [1] * len(log_mu)
+    batch = TokenBatch(log_probs, log_mu, advantages, mask, lengths, rewards=advantages)
     (slopes,) = torch.autograd.grad(policy_surrogate(method, batch).values.sum(), log_probs)
     return (slopes * sign).numpy()
 

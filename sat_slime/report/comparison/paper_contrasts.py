@@ -37,7 +37,7 @@ def paper_contrasts(comparison: Comparison) -> list[Contrast]:
             _contrast(label_of(method), "", [(Arm(comparison, method, high), Arm(comparison, method, low))])
             for method in methods
         ]
-    return [one for group, contrasts in groups.items() for one in corrected(contrasts, group)]
+    return [contrast for group, contrasts in groups.items() for contrast in corrected(contrasts, group)]
 
 
 def _arm(comparison: Comparison, lag: int | None, method: str) -> Arm:

@@ -1,4 +1,5 @@
-"""What "Stale but Stable" (arXiv 2607.18722) publishes of its lag grid. One seed a cell, Qwen3-30B-A3B-Base, AIME24.
+"""The numbers that "Stale but Stable" (arXiv 2607.18722) publishes of its lag grid. One seed a cell,
+Qwen3-30B-A3B-Base, AIME24.
 
 Copied from the paper's LaTeX source; docs/reproduction.md lists where the paper contradicts itself.
 """
@@ -37,7 +38,7 @@ class PaperCell:
 def _row(
     method: str, scores: tuple[float, float], steps: tuple[int, int], d_pi: tuple[float, float], collapsed: bool = False
 ) -> list[PaperCell]:
-    """Lag 1 and lag 8; the paper marks collapse at lag 8 alone."""
+    """Return the cells at lag 1 and lag 8; the paper marks collapse at lag 8 alone."""
     return [
         PaperCell(method, lag, score, step, mismatch, collapsed and lag == 8)
         for lag, score, step, mismatch in zip(LAGS, scores, steps, d_pi, strict=True)
@@ -64,5 +65,5 @@ MAIN_TABLE: dict[tuple[str, int], PaperCell] = {(cell.method, cell.lag): cell fo
 
 
 def paper_cell(method: str, lag: int | None) -> PaperCell | None:
-    """A cell of Table 1; None for what the paper did not run."""
+    """Return a cell of Table 1; None for what the paper did not run."""
     return None if lag is None else MAIN_TABLE.get((method, lag))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import altair as alt
 import numpy as np
 
+from sat_slime.report.averages import smooth, window_of
 from sat_slime.report.comparison.compared_runs import ComparedRun
 from sat_slime.report.drawing import Plot, in_colour, joined, layered, lines, rows, tip
 from sat_slime.report.looks import Look
-from sat_slime.report.smoothing import smooth, window_of
 
 MARKS = 6
 """Markers on a line."""
@@ -49,7 +49,7 @@ class SeedCurve:
     x: np.ndarray
     mean: np.ndarray
     low: np.ndarray
-    """The least seed."""
+    """The lowest seed at each x."""
     high: np.ndarray
     seeds: int
 

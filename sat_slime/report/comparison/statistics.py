@@ -1,8 +1,9 @@
 """Means over seeds with their intervals, and differences paired by seed. Every test is named; every seed is fixed.
 
 With the three to five seeds that a grid has, no interval is sharp. A paired bootstrap of three differences cannot reach
-beyond the least and the largest of them, and leaves out 0 by luck in one of four; Student's t allows for so few seeds,
-and assumes that the differences are normal. So a difference counts as told from noise only where both leave out 0.
+beyond the smallest and the largest of them, and leaves out 0 by luck in one of four; Student's t allows for so few
+seeds, and assumes that the differences are normal. So a difference counts as told from noise only where neither of
+them holds 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a study consists of: grids side by side in a folder, of which the others vary one, the base."""
+"""A study: grids side by side in a folder, of which the others vary one, the base."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class StudyGrid(Comparison):
 
     @property
     def radius_text(self) -> str:
-        """The clip's radii as a reader is told them."""
+        """The clip's radii in words."""
         if self.radius is not None:
             return f"radius {self.radius:g}"
         return "radii " + " and ".join(f"{self.settings.get(key)}" for key in RADII)
@@ -86,6 +86,7 @@ class Study:
 
     @property
     def grids(self) -> list[StudyGrid]:
+        """All grids, the base first."""
         return [self.base, *self.others]
 
     def changed(self, grid: StudyGrid) -> dict[str, Any]:

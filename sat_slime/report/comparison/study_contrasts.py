@@ -1,4 +1,4 @@
-"""What a study compares, in groups that are corrected together."""
+"""The contrasts of a study, in groups that are corrected together."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _PLANE_HEIGHT, _PLANE_PADDING = 360, (50, 16)
 
 
 def draw_lags(study: Study) -> Drawing | None:
-    """The frontier: late accuracy and d_pi by lag, a panel each for every sweep."""
+    """Draw the frontier: late accuracy and d_pi by lag, a panel each for every sweep."""
     looks = looks_of(_methods(study.sweeps))
     panels = [partial(_by_lag, looks, grid, quantity) for grid in study.sweeps for quantity in _NAMES]
     return column_of(panels, height=250, zoom=False)
@@ -73,8 +73,8 @@ def _by_lag(
 
 
 def _tolerance(grid: StudyGrid, looks: Mapping[str, Look], shown: alt.Parameter) -> alt.Chart:
-    """A dotted line for each method, below which it has lost too much."""
-    at_reference = {look.name: list(grid.scores(one, REFERENCE, "late").values()) for one, look in looks.items()}
+    """Draw a dotted line for each method, below which it has lost too much."""
+    at_reference = {look.name: list(grid.scores(name, REFERENCE, "late").values()) for name, look in looks.items()}
     levels = {name: 100 * KEPT * float(np.mean(scores)) for name, scores in at_reference.items() if scores}
     base = alt.Chart(rows(y=list(levels.values()), line=list(levels))).transform_filter(shown)
     tips = [tip("line:N", "method"), tip("y:Q", f"{KEPT:.0%} of lag {REFERENCE}, %")]
@@ -83,7 +83,7 @@ def _tolerance(grid: StudyGrid, looks: Mapping[str, Look], shown: alt.Parameter)
 
 
 def draw_radius(study: Study) -> Drawing | None:
-    """Late accuracy and d_pi by the clip's radius, a panel each for every lag at which there are several."""
+    """Draw late accuracy and d_pi by the clip's radius, a panel each for every lag at which there are several."""
     others = [grid for grid in study.by_radius.values() if grid is not study.base]
     looks = looks_of([method for method in study.base.methods if any(method in grid.methods for grid in others)])
     lags = sorted({lag for grid in others for lag in grid.whole_lags})
@@ -112,7 +112,7 @@ def _points(
     table: Table,
     shown: alt.Parameter,
 ) -> Plot | None:
-    """Means over seeds with their 95 % intervals, a line for each method.
+    """Draw means over seeds with their 95 % intervals, a line for each method.
 
     at: what stands at the ticks 0, 1, ... values: of a method there, one for each seed.
     """
@@ -120,7 +120,7 @@ def _points(
     table[f"{place}: {axis}"] = np.array(at, dtype=float)
     parts: dict[Look, alt.InlineData] = {}
     for number, (method, look) in enumerate(looks.items()):
-        estimates = [mean_interval([scale * value for value in values(method, one)]) for one in at]
+        estimates = [mean_interval([scale * value for value in values(method, tick)]) for tick in at]
         mean, low, high = (np.array([getattr(e, part) for e in estimates]) for part in ("mean", "low", "high"))
         known = np.isfinite(mean)
         if not known.any():
@@ -129,13 +129,13 @@ def _points(
         table |= {f"{column}: mean": mean, f"{column}: low": low, f"{column}: high": high}
         drawn_low = np.maximum(low, mean / 10) if quantity == "d_pi" else low  # that axis is logarithmic
         ends = {"low": low[known], "high": high[known], "from": drawn_low[known], "at": np.array(at)[known]}
-        seeds = np.array([float(one.n) for one in estimates])[known]
+        seeds = np.array([float(estimate.n) for estimate in estimates])[known]
         x = np.arange(len(at))[known] + _SPREAD * (number / max(1, len(looks) - 1) - 0.5)
         parts[look] = rows(x=x, y=mean[known], line=look.name, seeds=seeds, **ends)
     if not parts:
         return None
     drawn = list(parts)
-    ticks = alt.Axis(values=list(range(len(at))), labelExpr=f"{json.dumps([f'{one:g}' for one in at])}[datum.value]")
+    ticks = alt.Axis(values=list(range(len(at))), labelExpr=f"{json.dumps([f'{tick:g}' for tick in at])}[datum.value]")
     x = alt.X("x:Q", title=axis, axis=ticks, scale=alt.Scale(domain=[-0.3, len(at) - 0.7], nice=False))
     how = log_axis() if quantity == "d_pi" else {"scale": alt.Scale(zero=False)}
     base = alt.Chart(joined(parts.values())).encode(x, alt.Y("y:Q", title=name, **how)).transform_filter(shown)
@@ -148,8 +148,8 @@ def _points(
 
 
 def draw_plane(study: Study, across: str) -> Drawing | None:
-    """Late accuracy against another quantity, a point for each method and grid, a panel for each lag of the variants.
-    Points that differ in the clip's radius alone are joined, from the smallest radius to the largest.
+    """Draw late accuracy against another quantity, a point for each method and grid, a panel for each lag of the
+    variants. Points that differ in the clip's radius alone are joined, from the smallest radius to the largest.
 
     across: d_pi, or clipped, the share of the tokens that the clip takes the gradient of.
     """
@@ -167,7 +167,9 @@ def _plane(
     for grid in grids:
         for method in grid.methods:
             scores = grid.clipped(method, lag) if across == "clipped" else grid.scores(method, lag, across)
-            x, late = (mean_interval(list(found.values())).mean for found in (scores, grid.scores(method, lag, "late")))
+            x, late = (
+                mean_interval(list(by_seed.values())).mean for by_seed in (scores, grid.scores(method, lag, "late"))
+            )
             if np.isfinite(late) and x > 0:
                 points.append((method, grid, _ACROSS[across][1] * x, 100 * late))
     if not points:
@@ -210,7 +212,7 @@ def _plane(
 
 
 def _room_for_names(x: Sequence[float], y: Sequence[float], names: Sequence[str]) -> dict[str, list[Any]]:
-    """Columns of the names that have room at the width of a file, and of where they stand."""
+    """Return columns of the names that have room at the width of a file, and of where they stand."""
     x_room, y_room = _PLANE_PADDING
     across = _in_pixels(np.log(x), x_room, PANEL_WIDTH - x_room)
     down = _in_pixels(-np.array(y), y_room, _PLANE_HEIGHT - y_room)
@@ -220,17 +222,17 @@ def _room_for_names(x: Sequence[float], y: Sequence[float], names: Sequence[str]
 
 
 def _in_pixels(values: np.ndarray, first: float, last: float) -> list[float]:
-    """From the smallest value, at the first pixel, to the largest."""
+    """Return the pixels of values, the smallest at the first pixel and the largest at the last."""
     low, high = values.min(), values.max()
     return list(first + (values - low) / (high - low) * (last - first)) if high > low else [first] * len(values)
 
 
-_TOLD = Look("at least a lead", BLACK, "-", "o", filled=True)
+_LEAD = Look("at least a lead", BLACK, "-", "o", filled=True)
 _NOISE = Look("not told from noise", GREY, "-", "o")
 
 
 def draw_variants(study: Study) -> Drawing | None:
-    """What a changed setting does to a method, a panel for each method."""
+    """Draw what a changed setting does to a method, a panel for each method."""
     methods = [method for method in study.base.methods if any(method in grid.methods for grid in study.variants)]
     every = {method: variant_contrasts(study, method) for method in methods}
     panels = [
@@ -243,7 +245,7 @@ def draw_variants(study: Study) -> Drawing | None:
 
 
 def draw_methods(study: Study) -> Drawing | None:
-    """Every method against GRPO, a panel for each lag."""
+    """Draw every method against GRPO, a panel for each lag."""
     panels = []
     for lag, of_lag in groupby(method_contrasts(study), attrgetter("where")):
         contrasts = list(of_lag)
@@ -262,7 +264,7 @@ def _contrasts(
         for part in ("mean", "low", "high")
     }
     table |= {f"{title}: {part}": values for part, values in parts.items()}
-    looks = [_TOLD if contrast["late"].verdict in ("lead", "beyond noise") else _NOISE for contrast in contrasts]
+    looks = [_LEAD if contrast["late"].verdict in ("lead", "beyond noise") else _NOISE for contrast in contrasts]
     verdicts = {"verdict": [contrast["late"].verdict for contrast in contrasts], "line": [look.name for look in looks]}
     base = alt.Chart(rows(variant=variants, **parts, **verdicts)).transform_filter(shown)
     base = base.encode(alt.Y("variant:N", title=None, sort=variants, axis=alt.Axis(ticks=False)))
@@ -270,16 +272,16 @@ def _contrasts(
     tips = [tip("variant:N", "changed"), tip("mean:Q", "mean, points"), tip("low:Q", "95 % interval from")]
     tips += [tip("high:Q", "to"), tip("verdict:N", "verdict")]
     bars = base.mark_rule(clip=True, strokeWidth=1.5).encode(
-        alt.X("low:Q", title=x_title), in_colour([_TOLD, _NOISE]), x2="high:Q"
+        alt.X("low:Q", title=x_title), in_colour([_LEAD, _NOISE]), x2="high:Q"
     )
     middle = base.encode(alt.X("mean:Q", title=x_title))
-    layers = [rule("x", 0), bars, markers(middle, [_TOLD, _NOISE]), pointed(middle, tips)]
-    return Plot(layered(*layers, title=title, height=alt.Step(17)), [_TOLD, _NOISE])
+    layers = [rule("x", 0), bars, markers(middle, [_LEAD, _NOISE]), pointed(middle, tips)]
+    return Plot(layered(*layers, title=title, height=alt.Step(17)), [_LEAD, _NOISE])
 
 
 def draw_time(study: Study) -> Drawing | None:
-    """Accuracy against wall-clock, a line for each lag, a panel for each method of the base. A method that has not run
-    alone takes the seconds of the first that has: they are those of the pipeline much more than of a method."""
+    """Draw accuracy against wall-clock, a line for each lag, a panel for each method of the base. A method that has not
+    run alone takes the seconds of the first that has: they are those of the pipeline much more than of a method."""
     alone = [grid for grid in study.others if grid.alone]
     if not alone:
         return None
@@ -295,8 +297,8 @@ def draw_time(study: Study) -> Drawing | None:
 
 
 def seconds_per_update(alone: StudyGrid, method: str) -> dict[int, float]:
-    """{lag: seconds of an optimizer update} of runs that had the machine to themselves: the median over all lag cycles
-    and seeds, of each cycle the mean, since only one of its iterations broadcasts."""
+    """Return {lag: seconds of an optimizer update} of runs that had the machine to themselves: the median over all lag
+    cycles and seeds, of each cycle the mean, since only one of its iterations broadcasts."""
     seconds: dict[int, float] = {}
     for lag in alone.lags:
         per_run = []

@@ -1,4 +1,4 @@
-"""The report of a study, grids that vary one: its figures, its tables, and what they say in words."""
+"""The report of a study, grids that vary one: its figures, its tables, and its summary in words."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fill(page: Page, study: Study, command: str, rules: str) -> tuple[str, Itera
 
 
 def figures(study: Study) -> Iterator[Figure]:
-    """All figures, drawn when asked for."""
+    """List all figures, which are drawn when asked for."""
     key = key_to(sorted({method for grid in study.grids for method in grid.methods}))
     key_to_points = (
         f"{key} Of two that differ in their dash alone, one has another marker. A name that has no room is left out; "
@@ -100,10 +100,8 @@ def figures(study: Study) -> Iterator[Figure]:
 
 
 def tables(study: Study) -> Iterator[Sheet]:
-    """All tables that have rows."""
-    for sheet in _every_table(study):
-        if sheet.rows:
-            yield sheet
+    """Make all tables that have rows."""
+    return filter(lambda sheet: sheet.rows, _every_table(study))
 
 
 def _every_table(study: Study) -> Iterator[Sheet]:
@@ -161,7 +159,7 @@ def _every_table(study: Study) -> Iterator[Sheet]:
 
 
 def summary(study: Study) -> Iterator[str]:
-    """Which runs there are and what they say, a sentence each."""
+    """Say which runs there are and what they show, a sentence each."""
     runs = [run for grid in study.grids for run in grid.collection.runs]
     missing = sum(len(grid.collection.not_run) for grid in study.grids)
     whole = sum(run.counts for run in runs)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ LABELS = {
     "precision": "precision",
     "rest": "rest",
 }
-"""What the parts of objective.mismatch_parts are called on the page."""
+"""The names of the parts of objective.mismatch_parts on the page."""
 TAILS = {"q90": 0.9, "q99": 0.99}
 """Quantiles of |d| that mark where a tail begins."""
 PROBABILITY_EDGES = (0.0, 0.01, 0.03, 0.1, 0.3, 0.5, 0.9, 0.99, 1.0)
@@ -71,7 +72,8 @@ class Tokens:
 
 
 def load_tokens(paths: Iterable[Path]) -> Tokens | None:
-    """The tokens of those dumps that tell the most parts of d; None when none tells any. Damaged files are named."""
+    """Read the tokens of those dumps that tell the most parts of d; None when none tells any. Damaged files are
+    named."""
     best: list[Tokens] = []
     known, damaged = 0, []
     for path in paths:
@@ -88,9 +90,9 @@ def load_tokens(paths: Iterable[Path]) -> Tokens | None:
             best.append(tokens)
     if not best:
         return None
-    together = _concatenated(best)
-    together.others, together.damaged = known - len(best), damaged
-    return together
+    tokens = _concatenated(best)
+    tokens.others, tokens.damaged = known - len(best), damaged
+    return tokens
 
 
 def _tokens_of(dump: TokenDump) -> Tokens:
@@ -126,7 +128,7 @@ def _tokens_of(dump: TokenDump) -> Tokens:
 
 
 def _sum_by_response(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """(R,) sums; 0 for a response without tokens."""
+    """Return (R,) sums of (N,) values over each response; 0 for a response without tokens."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     ends = np.cumsum(lengths)
     return total[ends] - total[ends - lengths]
@@ -134,22 +136,16 @@ def _sum_by_response(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 def _concatenated(several: Sequence[Tokens]) -> Tokens:
     def joined(dicts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-        shared = [name for name in dicts[0] if all(name in one for one in dicts)]
-        return {name: np.concatenate([one[name] for one in dicts]) for name in shared}
+        shared = [name for name in dicts[0] if all(name in columns for columns in dicts)]
+        return {name: np.concatenate([columns[name] for columns in dicts]) for name in shared}
 
-    def column(name: str) -> np.ndarray:
-        return np.concatenate([getattr(one, name) for one in several])
-
+    names = ("d", "lag", "position", "log_mu", "entropy", "step")
+    columns: dict[str, Any] = joined([{name: getattr(tokens, name) for name in names} for tokens in several])
     return Tokens(
-        d=column("d"),
-        lag=column("lag"),
-        position=column("position"),
-        log_mu=column("log_mu"),
-        entropy=column("entropy"),
-        step=column("step"),
-        parts=joined([one.parts for one in several]),
-        more=joined([one.more for one in several]),
-        responses=joined([one.responses for one in several]),
+        **columns,
+        parts=joined([tokens.parts for tokens in several]),
+        more=joined([tokens.more for tokens in several]),
+        responses=joined([tokens.responses for tokens in several]),
         replayed=several[0].replayed,
         steps=len(several),
     )
@@ -163,7 +159,7 @@ Parts = Mapping[str, Values]
 
 @dataclass(frozen=True)
 class Share:
-    """What one part is of the sum of all, over some tokens."""
+    """The weight of one part in the sum of all, over some tokens."""
 
     size: float
     """Mean of |part|, nats."""
@@ -174,7 +170,7 @@ class Share:
 
 
 def attribute(parts: Parts, chosen: np.ndarray | None = None, beyond: float | None = None) -> dict[str, Share]:
-    """What each part is of the whole that they sum to, d or one of its two terms.
+    """Attribute the whole that the parts sum to, d or one of its two terms, to each of them.
 
     Args:
         chosen: (N,) bool, the tokens to look at. Default: all.
@@ -186,39 +182,39 @@ def attribute(parts: Parts, chosen: np.ndarray | None = None, beyond: float | No
         chosen = chosen & (np.abs(d) > beyond)
     d = d[chosen]
     total = np.abs(d).sum()
-    found = {}
-    for name, part in parts.items():
-        mine = part[chosen]
-        found[name] = Share(
-            size=float(np.abs(mine).mean()) if len(d) else np.nan,
-            share=float((np.sign(d) * mine).sum() / total) if total else np.nan,
-            decides=float((np.abs(d - mine) <= beyond).mean()) if beyond is not None and len(d) else np.nan,
+    shares = {}
+    for name, values in parts.items():
+        part = values[chosen]
+        shares[name] = Share(
+            size=float(np.abs(part).mean()) if len(d) else np.nan,
+            share=float((np.sign(d) * part).sum() / total) if total else np.nan,
+            decides=float((np.abs(d - part) <= beyond).mean()) if beyond is not None and len(d) else np.nan,
         )
-    return found
+    return shares
 
 
 def whole(parts: Parts) -> Values:
-    """What the parts sum to."""
+    """Return (N,) the sum of the parts."""
     return np.sum(list(parts.values()), axis=0)
 
 
 def implementation(parts: Parts) -> dict[str, Values]:
-    """The parts of Eq. split's second term."""
+    """Return the parts of Eq. split's second term."""
     return {name: values for name, values in parts.items() if not name.startswith("policy")}
 
 
 def policy(parts: Parts) -> dict[str, Values]:
-    """The parts of Eq. split's first term."""
+    """Return the parts of Eq. split's first term."""
     return {name: values for name, values in parts.items() if name.startswith("policy")}
 
 
 def quantile(values: np.ndarray, level: float) -> float:
-    """The smallest of the values with at least that share of them at or below it (Eq. quantile)."""
+    """Return the smallest of the values with at least that share of them at or below it (Eq. quantile)."""
     return float(np.quantile(values, level, method="inverted_cdf")) if len(values) else np.nan
 
 
 def tail_bounds(d: Values) -> dict[str, float]:
-    """Nats of |d| where each tail begins."""
+    """Return the |d|, nats, at which each tail begins."""
     return {name: quantile(np.abs(d), level) for name, level in TAILS.items()}
 
 
@@ -227,46 +223,45 @@ Groups = dict[str, np.ndarray]
 
 
 def by_lag(tokens: Tokens) -> Groups:
-    """Tokens by optimizer updates since they were generated."""
+    """Group tokens by optimizer updates since they were generated."""
     return {f"{lag:g}": tokens.lag == lag for lag in np.unique(tokens.lag)}
 
 
 def by_position(tokens: Tokens) -> Groups:
-    """Tokens by place in the response, in groups of about equal size."""
+    """Group tokens by place in the response, about equally many each."""
     levels = np.linspace(0, 1, POSITION_BINS + 1)[1:-1]
     edges = np.unique(np.quantile(tokens.position, levels, method="inverted_cdf")) if len(tokens.d) else np.zeros(0)
-    place = np.searchsorted(edges, tokens.position, side="right")
-    groups = {}
-    for index in np.unique(place):
-        inside = place == index
-        low, high = tokens.position[inside].min() + 1, tokens.position[inside].max() + 1
-        groups[f"{low:g}" if low == high else f"{low:g}–{high:g}"] = inside
-    return groups
+    return _by_range(np.searchsorted(edges, tokens.position, side="right"), tokens.position + 1)
 
 
 def by_probability(tokens: Tokens) -> Groups:
-    """Tokens by mu."""
+    """Group tokens by mu."""
     return _between(np.exp(tokens.log_mu), PROBABILITY_EDGES)
 
 
 def by_entropy(tokens: Tokens) -> Groups:
-    """Tokens by the entropy of pi at their state."""
+    """Group tokens by the entropy of pi at their state."""
     return _between(tokens.entropy, ENTROPY_EDGES)
 
 
 def by_time(tokens: Tokens) -> Groups:
-    """Tokens by quarter of the run, as far as it was diagnosed."""
+    """Group tokens by quarter of the run, as far as it was diagnosed."""
     last = tokens.step.max() if len(tokens.d) else 0
-    place = np.minimum((4 * (tokens.step - 1) // max(last, 1)).astype(int), 3)
+    return _by_range(np.minimum((4 * (tokens.step - 1) // max(last, 1)).astype(int), 3), tokens.step)
+
+
+def _by_range(place: np.ndarray, values: np.ndarray) -> Groups:
+    """Group tokens by `place`, and name each group by the range of its values."""
     groups = {}
     for index in np.unique(place):
         inside = place == index
-        groups[f"{tokens.step[inside].min():g}–{tokens.step[inside].max():g}"] = inside
+        low, high = values[inside].min(), values[inside].max()
+        groups[f"{low:g}" if low == high else f"{low:g}–{high:g}"] = inside
     return groups
 
 
 def _between(values: np.ndarray, edges: Sequence[float]) -> Groups:
-    """Tokens by where their value lies, in [low, high) each; the first and the last group also hold what lies
+    """Group tokens by where their value lies, in [low, high) each; the first and the last group also hold what lies
     outside."""
     place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     groups = {}
@@ -280,8 +275,8 @@ def _between(values: np.ndarray, edges: Sequence[float]) -> Groups:
 
 
 def d_by_routing(tokens: Tokens) -> dict[str, Values]:
-    """d with the trainer's own routing and with the engine's replayed (R3), at the weights in training and at those
-    that generated; empty for a dense model or without re-scoring."""
+    """Return d with the trainer's own routing and with the engine's replayed (R3), at the weights in training and at
+    those that generated; nothing for a dense model or without re-scoring."""
     names = {
         "in training, own routing": "log_probs_own_routing",
         "in training, replayed": "log_probs_replayed",
@@ -315,7 +310,8 @@ class Bound:
 
 
 def bound(tokens: Tokens, chosen: np.ndarray | None = None, xi: float = 1.0) -> Bound:
-    """Eq. tvbound on the chosen responses, (R,) bool; default: all. xi: the largest |reward| that there can be."""
+    """Return both sides of Eq. tvbound on the chosen responses, (R,) bool; default: all. xi: the largest |reward| that
+    there can be."""
     facts = tokens.responses
     chosen = np.ones(len(facts["reward"]), bool) if chosen is None else chosen
     terms = facts["reward"][chosen] * facts["gain"][chosen]
@@ -339,7 +335,7 @@ PROXIES = {
 
 
 def proxies(tokens: Tokens) -> dict[str, Values]:
-    """What can be known of the total variation from the sampled token alone, by the names of PROXIES."""
+    """Return what the sampled token alone tells of the total variation, by the names of PROXIES."""
     deviation = np.abs(np.expm1(tokens.d))
     values = (np.abs(tokens.d), deviation / 2, np.exp(tokens.log_mu) * deviation / 2)
     return dict(zip(PROXIES, values, strict=True))
@@ -353,6 +349,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def overlap(a: np.ndarray, b: np.ndarray, share: float = 0.1) -> float:
-    """The share of the tokens in the top of a that are in the top of b too. share: how much of the tokens a top is."""
+    """Return the share of the tokens in the top of a that are in the top of b too. share: how much of the tokens a top
+    is."""
     top_a, top_b = a > quantile(a, 1 - share), b > quantile(b, 1 - share)
     return float((top_a & top_b).sum() / top_a.sum()) if top_a.any() else np.nan

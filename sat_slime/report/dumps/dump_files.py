@@ -1,4 +1,4 @@
-"""The optimizer steps in the dumps that the command was given, one after the other."""
+"""Finds the dumps in what the command was given, and reads their optimizer steps one after the other."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ class Skipped:
     path: Path
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class Dump:
@@ -40,7 +43,8 @@ class Dump:
 
 
 def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
-    """The dumps in files, folders of them and run folders, in the order given, within a folder by number.
+    """Return the dumps in files, folders of them and run folders, in the order given, within a folder by number, and
+    the files that were skipped.
 
     Raises:
         RunFolderError: a path is not there, or a folder without a dump.
@@ -66,13 +70,13 @@ def find_dumps(given: Sequence[str | Path]) -> tuple[list[Dump], list[Skipped]]:
 
 
 def _together(parts: list[tuple[int, Dump]]) -> Dump:
-    """The files of one rollout by their ranks."""
+    """Join the files of one rollout, by their ranks."""
     parts.sort(key=lambda part: (part[0], part[1].paths))
     return replace(parts[0][1], paths=tuple(path for _, dump in parts for path in dump.paths))
 
 
 def _files(path: Path) -> tuple[list[Path], int]:
-    """(files of one argument, the bound on a micro-batch's tokens in its run)."""
+    """Return (files of one argument, the bound on a micro-batch's tokens in its run)."""
     if not path.exists():
         raise RunFolderError(f"{path} is not there: give dumps, folders of them, or run folders")
     if path.is_file():
@@ -91,16 +95,16 @@ def _files(path: Path) -> tuple[list[Path], int]:
 
 def _columns_of_run(path: Path) -> frozenset[Column]:
     names = dump_columns(path)
-    found: set[Column] = {"lags", "rewards"}
+    columns: set[Column] = {"lags", "rewards"}
     if "checkpoint_log_probs" in names:
-        found.add("checkpoint_log_probs")
+        columns.add("checkpoint_log_probs")
     if {"rollout_head", "policy_head"} <= names:
-        found.add("heads")
-    return frozenset(found)
+        columns.add("heads")
+    return frozenset(columns)
 
 
 def dump_columns(path: Path) -> set[str]:
-    """Names of the columns of a token dump, from its head. Empty where it is damaged: reading it will say so."""
+    """Return the names of the columns of a token dump, from its head; none where it is damaged: reading it says so."""
     try:
         with safe_open(path, framework="numpy") as file:
             return set(file.keys())
@@ -109,7 +113,7 @@ def dump_columns(path: Path) -> set[str]:
 
 
 def by_number(path: Path) -> list[tuple[int, str]]:
-    """A key that sorts 9.pt before 10.pt."""
+    """Return a key that sorts 9.pt before 10.pt."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
@@ -121,8 +125,8 @@ def _tokens_per_microbatch(run: Path) -> int:
 def steps(
     dumps: Sequence[Dump], layout: Layout, needed: frozenset[Column] = frozenset(), token_ids: bool = False
 ) -> Iterator[StepBatch | Skipped]:
-    """Every optimizer step of the dumps with its micro-batches, read when asked for. A dump that cannot be
-    read, or lacks a column that is needed, is a Skipped, which tells why. token_ids: whether these are read too."""
+    """Read the optimizer steps of the dumps with their micro-batches, each when asked for. A dump that cannot be read,
+    or lacks a column that is needed, is a Skipped, which tells why. token_ids: read these too."""
     for dump in dumps:
         try:
             batches = _read(dump, layout, token_ids)

@@ -25,7 +25,7 @@ from sat_slime.report.dumps.train_dump import load_payload
 
 @dataclass(frozen=True)
 class Sampled:
-    """One sample, as far as it is looked at."""
+    """One sample, as far as a check-up looks at it."""
 
     group: int | None
     """The prompt's number; None where the rollout function gives none."""
@@ -42,11 +42,12 @@ class Sampled:
     removed: bool
     """Left out of training."""
     log_probs: bool
-    """Whether the engine's log-probs are there."""
+    """The engine's log-probs are there."""
 
 
 def read_samples(path: Path, reward_key: str | None = None) -> tuple[int, list[Sampled]]:
-    """(rollout, samples) of a file. reward_key: slime's --reward-key, for rewards that are dicts. Raises DumpFault."""
+    """Return (rollout, samples) of a file. reward_key: slime's --reward-key, for rewards that are dicts. Raises
+    DumpFault."""
     payload = read_archive(path) if path.name.endswith(SUFFIX) else load_payload(path)
     samples = payload.get("samples")
     if not isinstance(samples, list) or not isinstance(payload.get("rollout_id"), int):
@@ -58,7 +59,7 @@ def read_samples(path: Path, reward_key: str | None = None) -> tuple[int, list[S
 
 
 def is_evaluation(path: Path) -> bool:
-    """Whether a file is of an evaluation, by the name that slime gives it."""
+    """Say whether a file is of an evaluation, by the name that slime gives it."""
     return re.search(r"(?:^|[._-])eval_\d+", path.name) is not None
 
 
@@ -70,7 +71,7 @@ def _sampled(samples: Sequence[Mapping[str, Any]], reward_key: str | None) -> It
             reward=_reward(sample.get("reward"), reward_key),
             length=length,
             status=str(sample["status"]),
-            versions=tuple(int(one) for one in sample.get("weight_versions") or () if str(one).isdigit()),
+            versions=tuple(int(text) for text in sample.get("weight_versions") or () if str(text).isdigit()),
             fingerprint=_fingerprint(sample["tokens"], length),
             removed=bool(sample.get("remove_sample")),
             log_probs=sample.get("rollout_log_probs") is not None,

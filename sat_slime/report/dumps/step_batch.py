@@ -1,4 +1,4 @@
-"""What a dump gives of one optimizer step, and how its responses fall into micro-batches."""
+"""One optimizer step as a dump holds it, and how its responses fall into micro-batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOKENS_PER_MICROBATCH = 32_768
 
 
 Column = Literal["checkpoint_log_probs", "lags", "rewards", "heads"]
-"""What some methods read and only some dumps hold: log pi_l, and what TokenBatch calls a Need."""
+"""A column that some methods read and only some dumps hold: log pi_l, and what TokenBatch calls a Need."""
 
 
 class DumpFault(ValueError):
@@ -31,6 +31,7 @@ class Layout:
 
     @property
     def given(self) -> bool:
+        """The user asked for micro-batches."""
         return self.tokens is not None or self.responses is not None
 
 
@@ -88,10 +89,8 @@ class StepBatch:
                 continue
             if values.shape != (tokens,):
                 raise DumpFault(f"{name} has {values.numel()} values for the {tokens} tokens of its responses")
-            if name != "mask" and not bool(torch.isfinite(values).all()):
-                bad = int((~torch.isfinite(values) & self.mask).sum())
-                if bad:
-                    raise DumpFault(f"{name} is no finite number on {bad} active tokens")
+            if name != "mask" and (bad := int((~torch.isfinite(values) & self.mask).sum())):
+                raise DumpFault(f"{name} is no finite number on {bad} active tokens")
 
     @property
     def lag(self) -> float | None:
@@ -100,7 +99,7 @@ class StepBatch:
 
     @property
     def columns(self) -> frozenset[Column]:
-        """What it holds of that which only some dumps do."""
+        """The columns that it holds of those that only some dumps have."""
         held: dict[Column, Tensor | None] = {
             "checkpoint_log_probs": self.checkpoint_log_probs,
             "lags": self.lags,
@@ -110,7 +109,7 @@ class StepBatch:
         return frozenset(name for name, values in held.items() if values is not None)
 
     def arranged(self, layout: Layout, tokens: int) -> StepBatch:
-        """This step with micro-batches: those of `layout`, else the dump's, else consecutive responses of up to
+        """Return this step with micro-batches: those of `layout`, else the dump's, else consecutive responses of up to
         `tokens`."""
         if layout.given:
             return replace(self, microbatches=cut(self.lengths, layout.tokens, layout.responses))
@@ -122,8 +121,8 @@ OPTIONAL = ("checkpoint_log_probs", "proximal_log_probs", "lags", "rewards")
 
 
 def cut(lengths: Tensor, tokens: int | None = None, responses: int | None = None) -> list[int]:
-    """Consecutive responses in micro-batches: `responses` of them each, or as many as fit `tokens` tokens; a longer
-    response stands alone."""
+    """Return how many consecutive responses each micro-batch has: `responses`, or as many as fit `tokens` tokens; a
+    longer response stands alone. lengths: (R,) tokens."""
     n = len(lengths)
     if responses is not None:
         return [min(responses, n - start) for start in range(0, n, responses)]
@@ -141,5 +140,5 @@ def cut(lengths: Tensor, tokens: int | None = None, responses: int | None = None
 
 
 def in_a_row(responses: Sequence[Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
-    """(N,) the values of the responses one after the other."""
+    """Return (N,) the values of the responses one after the other."""
     return torch.cat([values.reshape(-1).to(dtype) for values in responses]) if responses else torch.zeros(0).to(dtype)

@@ -28,7 +28,7 @@ _EXPORT = (
 
 
 def read_archive(path: Path) -> dict[str, Any]:
-    """`rollout_id` and `samples`, as a dump of a rollout has them. Raises DumpFault."""
+    """Read `rollout_id` and `samples`, as a dump of a rollout has them. Raises DumpFault."""
     index = read_index(path)
     try:
         from straw.errors import QueueError  # type: ignore[import-not-found,unused-ignore]
@@ -56,7 +56,7 @@ def read_archive(path: Path) -> dict[str, Any]:
 
 
 def read_index(path: Path) -> dict[str, Any]:
-    """The index: format, version, rollout_id, evaluation, root, manifest. Raises DumpFault."""
+    """Read the index: format, version, rollout_id, evaluation, root, manifest. Raises DumpFault."""
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -67,13 +67,13 @@ def read_index(path: Path) -> dict[str, Any]:
 
 
 def _root(index: Mapping[str, Any], path: Path) -> Path:
-    """The pool: where the index says, or beside the index, if the folder was copied."""
-    said, beside = Path(str(index.get("root"))), path.parent / "straw-data"
-    root = said if said.is_dir() else beside
+    """Find the pool: where the index says, or beside the index, if the folder was copied."""
+    recorded = Path(str(index.get("root")))
+    root = recorded if recorded.is_dir() else path.parent / "straw-data"
     if not root.is_dir():
         raise DumpFault(
-            f"its samples lie in the straw pool {said}, which is not here: the index alone holds none of them; mount "
-            f"or copy the pool, {_EXPORT}"
+            f"its samples lie in the straw pool {recorded}, which is not here: the index alone holds none of them; "
+            f"mount or copy the pool, {_EXPORT}"
         )
     return root
 
@@ -88,7 +88,7 @@ class _Record:
         payload = json.loads(bytes(record.payload))
         if record.codec != "slime.v1" or payload.get("version") != 1:
             raise ValueError(f"record of {record.codec} version {payload.get('version')}, not of slime.v1 version 1")
-        self._dependencies = [RecordSetRef.from_dict(one) for one in store.manifest(reference)["dependencies"]]
+        self._dependencies = [RecordSetRef.from_dict(ref) for ref in store.manifest(reference)["dependencies"]]
         self.value = self._read(payload["tree"])
 
     def _read(self, node: Any) -> Any:

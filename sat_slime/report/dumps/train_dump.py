@@ -43,24 +43,24 @@ _WHOLE = "copy it again, or leave it out"
 
 @dataclass(frozen=True)
 class Header:
-    """What the first entries of a dump tell."""
+    """The first entries of a dump."""
 
     rollout_id: int
     rank: int
     per_rank: bool
-    """Whether it is one of several files of a rollout, as slime 0.3.1 writes them."""
+    """It is one of several files of a rollout, as slime 0.3.1 writes them."""
     rewards: bool
-    """Whether it tells which response had which reward before any baseline, as those of 0.3.1 do not."""
+    """It tells which response had which reward before any baseline, as those of 0.3.1 do not."""
 
 
 def is_rollout_dump(path: Path) -> bool:
-    """Whether a file is of --save-debug-rollout-data. Raises DumpFault where it is no torch file."""
+    """Say whether a file is of --save-debug-rollout-data. Raises DumpFault where it is no torch file."""
     key, numbers, _ = _first_entries(path)
     return key == "samples" and "format_version" not in numbers
 
 
 def read_header(path: Path) -> Header:
-    """What the entries of a file's pickle tell, none of which is run. Raises DumpFault."""
+    """Read the first entries of a file's pickle, none of which is run. Raises DumpFault."""
     key, numbers, rewards = _first_entries(path)
     if key not in ("samples", "rollout_data") or "rollout_id" not in numbers:
         raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give those alone")
@@ -75,7 +75,7 @@ def read_header(path: Path) -> Header:
 
 
 def _first_entries(path: Path) -> tuple[str, dict[str, int], bool]:
-    """(the key of the samples, the numbers before them by their keys, whether raw rewards are named)."""
+    """Return (the key of the samples, the numbers before them by their keys, whether raw rewards are named)."""
     numbers: dict[str, int] = {}
     key = ""
     try:
@@ -98,10 +98,10 @@ def _first_entries(path: Path) -> tuple[str, dict[str, int], bool]:
 
 
 def read_rollout(paths: Sequence[Path], own_layout: bool = True, token_ids: bool = False) -> list[StepBatch]:
-    """The optimizer steps of one rollout, from its file or, of slime 0.3.1, the files of its ranks.
+    """Read the optimizer steps of one rollout, from its file or, of slime 0.3.1, the files of its ranks.
 
-    own_layout: whether the responses stand in the micro-batches in which they were trained; else each step has them in
-    the order of the rollout, without micro-batches. token_ids: whether these are read too. Raises DumpFault.
+    own_layout: the responses stand in the micro-batches in which they were trained; else each step has them in the
+    order of the rollout, without micro-batches. token_ids: read these too. Raises DumpFault.
     """
     payloads = [load_payload(path) for path in paths]
     try:
@@ -119,7 +119,8 @@ def read_rollout(paths: Sequence[Path], own_layout: bool = True, token_ids: bool
 
 
 def load_payload(path: Path) -> dict[str, Any]:
-    """The dictionary of a file, its tensors mapped. Nothing but tensors, numbers and text is made. Raises DumpFault."""
+    """Load the dictionary of a file, its tensors mapped. Nothing but tensors, numbers and text is made. Raises
+    DumpFault."""
     # An engine that is imported too may have allowed classes of its own, such as argparse.Namespace: not for this file.
     allowed = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
@@ -173,7 +174,7 @@ def _all_in_one(responses: list[_Response]) -> _Shard:
 
 
 def _whole(payload: Mapping[str, Any]) -> list[_Shard]:
-    """The shards of format 2: samples in the order of the rollout, and beside them which rank trained which."""
+    """Return the shards of format 2: samples in the order of the rollout, and beside them which rank trained which."""
     samples = payload["samples"]
     rewards = [_raw_reward(sample, payload) for sample in samples]
     responses = [
@@ -189,8 +190,8 @@ def _whole(payload: Mapping[str, Any]) -> list[_Shard]:
 
 
 def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> list[_Shard]:
-    """The shards of slime 0.3.1, a file per rank. Ranks that hold the same responses count once; ranks before the last
-    pipeline stage hold no log-probs and do not count."""
+    """Return the shards of slime 0.3.1, a file per rank. Ranks that hold the same responses count once; ranks before
+    the last pipeline stage hold no log-probs and do not count."""
     parts = [payload["rollout_data"] for payload in payloads]
     parts = [part for part in parts if part.get("log_probs") is not None] or parts[:1]
     distinct = {tuple(part.get("sample_indices") or part["total_lengths"]): part for part in reversed(parts)}
@@ -198,8 +199,8 @@ def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> list[_Shard]:
     for part in reversed(distinct.values()):
         lengths = part["response_lengths"]
         places = part.get("partition") or part.get("sample_indices") or range(offset, offset + len(lengths))
-        there = [key for key in (*COLUMNS, *ALSO) if part.get(key) is not None]
-        rows = [{key: part[key][i] for key in there} for i in range(len(lengths))]
+        present = [key for key in (*COLUMNS, *ALSO) if part.get(key) is not None]
+        rows = [{key: part[key][i] for key in present} for i in range(len(lengths))]
         responses = [_response(p, row, int(n)) for p, row, n in zip(places, rows, lengths, strict=True)]
         shards.append(_shard(responses, part))
         offset += len(lengths)
@@ -207,8 +208,8 @@ def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> list[_Shard]:
 
 
 def _raw_reward(sample: Mapping[str, Any], payload: Mapping[str, Any]) -> float | None:
-    """A sample's reward before any baseline: its own, or that at its place in the list of the whole rollout. None:
-    neither is there, or it is no number, as that of a reward model with several scores."""
+    """Return a sample's reward before any baseline: its own, or that at its place in the list of the whole rollout.
+    None: neither is there, or it is no number, as that of a reward model with several scores."""
     reward, place, whole = sample.get("local_raw_reward"), sample.get("rollout_position"), payload.get("raw_reward")
     if reward is None and isinstance(place, int) and isinstance(whole, list) and place < len(whole):
         reward = whole[place]
@@ -247,7 +248,7 @@ def _shard(responses: list[_Response], layout: Mapping[str, Any]) -> _Shard:
 
 
 def _steps(shards: Sequence[_Shard]) -> list[list[list[_Response]]]:
-    """steps[step][micro-batch] is a list of responses."""
+    """Return the steps: of each, its micro-batches, lists of responses."""
     counts = {len(shard.per_step) for shard in shards}
     if len(counts) != 1:
         raise DumpFault("its ranks took different numbers of optimizer steps: files of one run's ranks belong together")
@@ -287,7 +288,8 @@ def _step(name: str, groups: list[list[_Response]], own_layout: bool, token_ids:
 
 
 def _token_ids(responses: Sequence[_Response]) -> Tensor | None:
-    """(N,) ids of the responses' tokens, which stand behind those of the prompts; None where some are missing."""
+    """Return (N,) ids of the responses' tokens, which stand behind those of the prompts; None where some are
+    missing."""
     columns = []
     for response in responses:
         length = len(response.columns["log_probs"])

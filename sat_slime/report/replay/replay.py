@@ -1,4 +1,4 @@
-"""The replay itself: dumps in, sums out, one optimizer step in memory at a time."""
+"""Replays every method on the tokens of dumps: dumps in, sums out, one optimizer step in memory at a time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import torch
 from sat_slime.objective import mismatch_metrics
 from sat_slime.report.dumps.dump_files import Dump, Skipped, find_dumps, steps
 from sat_slime.report.dumps.step_batch import Column, Layout, StepBatch
-from sat_slime.report.replay.gradient import CLIPPED, MASKED, Metrics, StepView, spans
-from sat_slime.report.replay.scope import Sweep, sweep_step
-from sat_slime.report.replay.selection import UNCLIPPED, Candidate, LeftOut, answerable, read_columns
-from sat_slime.report.replay.sums import SCOPES, Cosines, SpanResult, Sums, reduced, span_result
+from sat_slime.report.replay.candidates import UNCLIPPED, Candidate, LeftOut, answerable, read_columns
+from sat_slime.report.replay.method_sums import SCOPES, Cosines, SpanResult, Sums, reduced, span_result
+from sat_slime.report.replay.scope_sweep import Sweep, sweep_step
+from sat_slime.report.replay.token_gradient import CLIPPED, MASKED, Metrics, StepView, spans
 from sat_slime.runs.folder import RunFolderError
 
 SPAN_TOKENS = 32_768
@@ -50,7 +50,7 @@ class StepRow:
 
 @dataclass
 class Replay:
-    """All that the tables and figures are made of."""
+    """The result of a replay, of which tables and figures are made."""
 
     candidates: list[Candidate]
     left_out: list[LeftOut]
@@ -66,15 +66,17 @@ class Replay:
 
     @property
     def tokens(self) -> int:
+        """Active tokens of all steps."""
         return self.total.tokens
 
     @property
     def responses(self) -> int:
+        """Responses of all steps."""
         return sum(row.responses for row in self.rows)
 
     def sat_methods(self) -> list[int]:
-        """Indices of the SAT methods."""
-        return [i for i, one in enumerate(self.candidates) if one.method.sat]
+        """Return the indices of the SAT methods."""
+        return [i for i, candidate in enumerate(self.candidates) if candidate.method.sat]
 
 
 def replay(
@@ -89,8 +91,12 @@ def replay(
     """Replay the methods on every optimizer step in `paths`.
 
     A method that reads what only some dumps hold confines all of them to those, so that they are compared on the same
-    tokens; with `every_dump` such a method is left out instead, but for one that divides by pi_l. threads: default: one
-    per core.
+    tokens; with `every_dump` such a method is left out instead, but for one that divides by pi_l.
+
+    Args:
+        token_mean: tokens weigh alike, not responses.
+        threads: default: one per core.
+        on_step: is called after each step.
 
     Raises:
         RunFolderError: nothing that was given can be replayed.
@@ -104,7 +110,7 @@ def replay(
         usable, left_out, skipped, token_mean=token_mean, total=Sums.none(len(usable)), cosines=Cosines(len(usable))
     )
     result.sweeps = {index: Sweep() for index in result.sat_methods()}
-    needed = frozenset[Column]().union(*(read_columns(one.method) for one in usable))
+    needed = frozenset[Column]().union(*(read_columns(candidate.method) for candidate in usable))
     result.passed_over = sum(not needed <= dump.columns for dump in dumps)
     dumps = [dump for dump in dumps if needed <= dump.columns]
     threads_of_torch = torch.get_num_threads()
@@ -118,23 +124,25 @@ def replay(
                     continue
                 waiting.append(_begin(result, item, len(result.rows) + len(waiting), pool))
                 del item  # a large step must not be in memory together with the next one
-                while sum(one.tokens for one in waiting) > AHEAD_TOKENS:
+                while sum(step.tokens for step in waiting) > AHEAD_TOKENS:
                     on_step(_finish(result, waiting.popleft()))
             while waiting:
                 on_step(_finish(result, waiting.popleft()))
     finally:
         torch.set_num_threads(threads_of_torch)
     if not result.rows:
-        reasons = "; ".join(f"{one.path}: {one.reason}" for one in result.skipped[:3])
+        reasons = "; ".join(map(str, result.skipped[:3]))
         raise RunFolderError(f"nothing to replay: {reasons}")
     result.seconds = time.perf_counter() - began
     return result
 
 
 def _columns(candidates: Sequence[Candidate], dumps: Sequence[Dump], every_dump: bool) -> frozenset[Column]:
-    """Of what the methods read, the columns of the dump that holds most of it; with `every_dump` of all dumps, but for
-    those of pi_l, which few dumps hold."""
-    read = frozenset[Column]().union(*(read_columns(one.method) for one in candidates if not one.refused))
+    """Return, of what the methods read, the columns of the dump that holds most of it; with `every_dump` those of all
+    dumps, but for that of pi_l, which few dumps hold."""
+    read = frozenset[Column]().union(
+        *(read_columns(candidate.method) for candidate in candidates if not candidate.refused)
+    )
     most = max((dump.columns & read for dump in dumps), key=len, default=frozenset())
     if not every_dump or not dumps:
         return most
@@ -155,7 +163,7 @@ class _Waiting:
 
 def _begin(result: Replay, batch: StepBatch, seed: int, pool: ThreadPoolExecutor) -> _Waiting:
     view = StepView(batch)
-    view.prepare([*(one.method for one in result.candidates), UNCLIPPED])
+    view.prepare([*(candidate.method for candidate in result.candidates), UNCLIPPED])
     score = partial(mismatch_metrics, checkpoint_log_probs=batch.checkpoint_log_probs)
     return _Waiting(
         batch,
@@ -180,8 +188,8 @@ def _finish(result: Replay, waiting: _Waiting) -> StepRow:
         sums.add(part.sums)
         for key, more in part.scopes.items():
             scopes[key] += more
-    for index, one in waiting.sweep.result().items():
-        result.sweeps[index].add(one)
+    for index, sweep in waiting.sweep.result().items():
+        result.sweeps[index].add(sweep)
     assert batch.microbatches is not None
     row = StepRow(
         name=batch.name,
@@ -190,7 +198,7 @@ def _finish(result: Replay, waiting: _Waiting) -> StepRow:
         lag=batch.lag,
         microbatches=len(batch.microbatches),
         mismatch=waiting.mismatch.result(),
-        shares=np.array([[one.share(CLIPPED), one.share(MASKED), one.effective] for one in sums.methods]),
+        shares=np.array([[method.share(CLIPPED), method.share(MASKED), method.effective] for method in sums.methods]),
         scopes={key: reduced(rows) for key, rows in scopes.items()},
     )
     result.total.add(sums)

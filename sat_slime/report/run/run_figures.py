@@ -19,6 +19,7 @@ from sat_slime.objective.metric import Line
 from sat_slime.objective.metric import Panel as MetricPanel
 from sat_slime.objective.metrics import axis_of, run_metrics
 from sat_slime.report import histogram
+from sat_slime.report.averages import smooth, window_of
 from sat_slime.report.drawing import (
     Drawing,
     Panel,
@@ -37,7 +38,6 @@ from sat_slime.report.drawing import (
 )
 from sat_slime.report.looks import BLACK, BLUE, COLOURS, GREEN, GREY, ORANGE, VERMILION, Look, apart
 from sat_slime.report.page import Figure
-from sat_slime.report.smoothing import smooth, window_of
 from sat_slime.runs.reading import RunData, section
 from sat_slime.runs.rows import has, largest_k
 
@@ -90,7 +90,8 @@ Any other that it names comes after them, with the meanings of its metrics as it
 
 
 def figures(data: RunData, config: Mapping[str, Any] | None = None) -> Iterator[Figure]:
-    """All figures of the page, drawn when asked for. config: the settings of the run, which tell its base radii."""
+    """List all figures of the page, which are drawn when asked for. config: the settings of the run, which tell its
+    base radii."""
     of_their_own: dict[str, Callable[[], Drawing | None]] = {
         "reward": partial(draw_learning, data),
         "lag": partial(draw_lag, data),
@@ -104,7 +105,7 @@ def figures(data: RunData, config: Mapping[str, Any] | None = None) -> Iterator[
 
 
 def _meanings(figure: str) -> str:
-    """What the metrics of a figure are, in the words of their entries."""
+    """Say what the metrics of a figure are, in the words of their entries."""
     return " ".join(
         f"{metric.pattern}: {metric.meaning}"
         for metric in run_metrics()
@@ -118,15 +119,15 @@ def _meanings(figure: str) -> str:
 def draw_metrics(
     data: RunData, figure: str, levels: Mapping[str, Sequence[tuple[float, Look]]] | None = None
 ) -> Drawing | None:
-    """The panels that the table of metrics puts into a figure. levels: as `metric_panels`."""
+    """Draw the panels that the table of metrics puts into a figure. levels: as `metric_panels`."""
     return by_step(data, *metric_panels(data, figure, levels))
 
 
 def metric_panels(
     data: RunData, figure: str, levels: Mapping[str, Sequence[tuple[float, Look]]] | None = None
 ) -> list[Panel]:
-    """The panels of a figure, in the order of the table of metrics. levels: by a panel's title, values in its unit that
-    straight lines mark."""
+    """Return the panels of a figure, in the order of the table of metrics. levels: by a panel's title, values in its
+    unit that straight lines mark."""
     return [
         partial(_line_panel, data, panel, series, (levels or {}).get(panel.title, ()))
         for panel, series in _panels(figure).items()
@@ -134,14 +135,14 @@ def metric_panels(
 
 
 def _panels(figure: str) -> dict[MetricPanel, Series]:
-    """The metrics of each panel of a figure."""
-    found: dict[MetricPanel, list[tuple[str, Line | None]]] = {}
+    """Return the metrics of each panel of a figure."""
+    metrics_of: dict[MetricPanel, list[tuple[str, Line | None]]] = {}
     for metric in run_metrics():
         if metric.panel and metric.panel.figure == figure:
-            found.setdefault(metric.panel, []).extend(
+            metrics_of.setdefault(metric.panel, []).extend(
                 zip(metric.names, metric.lines or [None] * len(metric.names), strict=True)
             )
-    return {panel: _looks(metrics) for panel, metrics in found.items()}
+    return {panel: _looks(metrics) for panel, metrics in metrics_of.items()}
 
 
 def _looks(metrics: Sequence[tuple[str, Line | None]]) -> Series:
@@ -164,7 +165,7 @@ def _line_panel(
     table: Table,
     shown: alt.Parameter,
 ) -> Plot | None:
-    """A panel of smoothed metrics by step, in the unit of the first one."""
+    """Draw a panel of smoothed metrics by step, in the unit of the first one."""
     series = [(metric, look) for metric, look in series if has(data.metrics, metric)]
     if not series:
         return None
@@ -204,7 +205,7 @@ def _line_panel(
 def _stacked_panel(
     data: RunData, panel: MetricPanel, series: Series, table: Table, shown: alt.Parameter
 ) -> Plot | None:
-    """A panel of smoothed metrics by step, in which areas are stacked and lines run over them."""
+    """Draw a panel of smoothed metrics by step, in which areas are stacked and lines run over them."""
     parts: dict[str, alt.InlineData] = {}
     for place, (metric, look) in enumerate(series):
         table[metric] = data.metrics[metric]
@@ -223,12 +224,12 @@ def _stacked_panel(
 
 
 def by_step(data: RunData, *panels: Panel) -> Drawing | None:
-    """Panels over the optimizer steps; the table begins with them."""
+    """Draw panels over the optimizer steps; the table begins with them."""
     return column_of(panels, height=170, one_key=False, table={"step": steps_of(data)})
 
 
 def steps_of(data: RunData) -> np.ndarray:
-    """(steps,) the x of every metric."""
+    """Return (steps,) the x of every metric."""
     length = max((len(values) for values in data.metrics.values()), default=0)
     return data.metrics.get("step", np.arange(1.0, length + 1))
 
@@ -237,7 +238,7 @@ def steps_of(data: RunData) -> np.ndarray:
 
 
 def draw_learning(data: RunData) -> Drawing | None:
-    """Reward of the training batches, and accuracy on held-out problems."""
+    """Draw the reward of the training batches, and accuracy on held-out problems."""
     drawing = by_step(data, *metric_panels(data, "reward"), partial(_eval_panel, data))
     if drawing is not None and "step" in data.evals:
         drawing.table = side_by_side(drawing.table, {f"eval/{key}": values for key, values in data.evals.items()})
@@ -245,8 +246,8 @@ def draw_learning(data: RunData) -> Drawing | None:
 
 
 def side_by_side(table: Table, evals: Table) -> Table:
-    """The columns of both in one table, by their steps, `step` and `eval/step`; NaN where one has no row. Where a step
-    has several rows, as with several data sets, the first of one goes with the first of the other."""
+    """Return the columns of both in one table, by their steps, `step` and `eval/step`; NaN where one has no row. Where
+    a step has several rows, as with several data sets, the first of one goes with the first of the other."""
     steps, rows = _places(table["step"], evals["eval/step"])
     columns: Table = {"step": steps}
     for part, places in zip((table, evals), rows, strict=True):
@@ -258,7 +259,7 @@ def side_by_side(table: Table, evals: Table) -> Table:
 
 
 def _places(*parts: np.ndarray) -> tuple[np.ndarray, list[list[int]]]:
-    """(all steps in order, each as often as in the part that has it most; the places of each part's steps among
+    """Return (all steps in order, each as often as in the part that has it most; the places of each part's steps among
     them)."""
     numbered = []
     for steps in parts:
@@ -305,7 +306,7 @@ CYCLES = 25
 
 
 def draw_lag(data: RunData) -> Drawing | None:
-    """Realized lag of the trained responses, step by step; of a long run the last cycles alone too."""
+    """Draw the realized lag of the trained responses, step by step; of a long run the last cycles alone too."""
     steps = len(steps_of(data))
     (lags, series), *_ = _panels("lag").items()
     panels: list[Panel] = [partial(_lag_panel, data, series, slice(None), lags.title)]
@@ -337,12 +338,12 @@ def _lag_panel(
 
 
 def draw_trust_region(data: RunData, config: Mapping[str, Any]) -> Drawing | None:
-    """The radii that SAT left (Eq. adaptive-eps), how often its gate opened (Eq. gate) and what that changed."""
+    """Draw the radii that SAT left (Eq. adaptive-eps), how often its gate opened (Eq. gate) and what that changed."""
     return draw_metrics(data, "trust_region", {"effective radii": _base_radii(config)})
 
 
 def _base_radii(config: Mapping[str, Any]) -> list[tuple[float, Look]]:
-    """The radii of the interval that SAT contracts; one where both are equal."""
+    """Return the radii of the interval that SAT contracts; one where both are equal."""
     clip = section(section(config, "method"), "clip")
     high, low = (clip.get(key) for key in ("eps_high", "eps_low"))
     if not (isinstance(high, float) and isinstance(low, float)):
@@ -354,7 +355,8 @@ def _base_radii(config: Mapping[str, Any]) -> list[tuple[float, Look]]:
 
 
 def draw_histogram(data: RunData) -> Drawing | None:
-    """Distribution of |d| step by step, early and late, and at low and high lag, with the quantile q (Eq. quantile)."""
+    """Draw the distribution of |d| step by step, early and late, and at low and high lag, with the quantile q (Eq.
+    quantile)."""
     histograms = histogram.usable(data.histograms)
     if not histograms:
         return None

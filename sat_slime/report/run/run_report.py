@@ -14,10 +14,10 @@ import numpy as np
 import yaml
 
 from sat_slime.objective.metrics import run_metrics
-from sat_slime.report.css import STYLE
-from sat_slime.report.page import Page, check_out, headline, warning_box
+from sat_slime.report.averages import finite_mean, smooth, window_of
+from sat_slime.report.number_text import DASH
+from sat_slime.report.page import STYLE, Page, check_out, headline, warning_box
 from sat_slime.report.run.run_figures import figures
-from sat_slime.report.smoothing import smooth, window_of
 from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import RunFolder, writable
 from sat_slime.runs.health import HealthWatch
@@ -61,7 +61,8 @@ def write_tracked_report(path: Path, out: Path) -> Path:
     tracked = read_tracked([path])
     data = RunData(columns([adopt(row) for row in tracked.metrics]), columns(tracked.evals))
     run = Run(RunFolder(out), {"name": path.stem}, {}, data, 0)
-    seen = [f"{one.heading}: {one.seen}. {one.advice}." for one in symptoms(data.metrics, data.evals)]
+    found = symptoms(data.metrics, data.evals)
+    warnings = warning_box(f"{symptom.heading}: {symptom.seen}. {symptom.advice}." for symptom in found)
     with writable(out):
         page = Page(out)
         page.add(_table(run))
@@ -72,14 +73,14 @@ def write_tracked_report(path: Path, out: Path) -> Path:
             title=run.name,
             subtitle=f"a run of slime, from {path.name}",
             summary=[f"{run.steps} optimizer steps.", *islice(summary(run), 1, None)],
-            warnings=warning_box(seen),
+            warnings=warnings,
             contents=False,
             style=STYLE,
         )
 
 
 def summary(run: Run) -> Iterator[str]:
-    """What happened, a sentence each."""
+    """Say what happened, a sentence each."""
     yield f"{run.steps} of {run.planned_steps or '?'} optimizer steps. {_ending(run)}"
     if restarts := read_rows(run.folder.restarts):
         count = "once" if len(restarts) == 1 else f"{len(restarts)} times"
@@ -98,8 +99,8 @@ def summary(run: Run) -> Iterator[str]:
         else:
             ends_at = f"from {accuracy[0]:.3f} to {accuracy[-1]:.3f}"
             yield f"Held-out accuracy went {ends_at} ({len(accuracy)} evaluations{samples})."
-        if told := _last_evaluation(evals):
-            yield told
+        if sentence := _last_evaluation(evals):
+            yield sentence
     if "tokens/response_total" in metrics:
         tokens = float(np.nansum(once_per_iteration(metrics, "tokens/response_total")))
         seconds = float(np.nansum(once_per_iteration(metrics, "time/step"))) if "time/step" in metrics else math.nan
@@ -108,17 +109,17 @@ def summary(run: Run) -> Iterator[str]:
 
 
 def _last_evaluation(evals: Columns) -> str | None:
-    """Intervals and pass@k of the last evaluation, where its row has them."""
+    """Tell intervals and pass@k of the last evaluation, where its row has them."""
     last = {key: float(values[-1]) for key, values in evals.items() if math.isfinite(values[-1])}
     if "accuracy/low_samples" not in last:
         return None
-    told = f"At the last evaluation 95 % intervals were {last['accuracy/low_samples']:.3f} to "
-    told += f"{last['accuracy/high_samples']:.3f} for these problems"
+    text = f"At the last evaluation 95 % intervals were {last['accuracy/low_samples']:.3f} to "
+    text += f"{last['accuracy/high_samples']:.3f} for these problems"
     if "accuracy/low" in last:
-        told += f", {last['accuracy/low']:.3f} to {last['accuracy/high']:.3f} for all of their kind"
+        text += f", {last['accuracy/low']:.3f} to {last['accuracy/high']:.3f} for all of their kind"
     if (k := largest_k(last)) > 1:
-        told += f"; pass@{k} was {last[f'pass@{k}']:.3f}"
-    return f"{told}."
+        text += f"; pass@{k} was {last[f'pass@{k}']:.3f}"
+    return f"{text}."
 
 
 def _ending(run: Run) -> str:
@@ -152,14 +153,14 @@ def _wall_time(state: dict[str, Any]) -> str:
 
 
 def findings(run: Run) -> Iterator[str]:
-    """What a reader should know before believing the figures."""
+    """Say what a reader should know before believing the figures."""
     metrics = run.data.metrics
     sat_on = bool(section(section(run.config, "method"), "sat").get("enabled"))
     newly = metrics.get("sat/newly_clipped")
     if sat_on and newly is not None and np.nansum(newly) == 0:
         yield (
             "SAT was an exact no-op in this run: it newly clipped no token at any step, so the run equals its base. "
-            f"The gate was open for {_mean(metrics, 'sat/gate_rate'):.2%} of the tokens."
+            f"The gate was open for {finite_mean(metrics.get('sat/gate_rate', ())):.2%} of the tokens."
         )
     small = metrics.get("sat/scope_too_small")
     if sat_on and small is not None and np.nanmean(small) > 0:
@@ -188,7 +189,7 @@ def findings(run: Run) -> Iterator[str]:
 
 
 def _advisories(run: Run) -> Iterator[str]:
-    """What looked unhealthy at some time: the first time of each rule, and whether it held at the end."""
+    """Tell what looked unhealthy at some time: the first time of each rule, and whether it held at the end."""
     if not section(run.config, "logging").get("health", True):
         return
     watch = HealthWatch.of(run.config)
@@ -201,18 +202,10 @@ def _advisories(run: Run) -> Iterator[str]:
 
 
 def ends(values: np.ndarray, period: int) -> tuple[float, float, int]:
-    """Means over the first and last steps: a tenth of the run in whole lag cycles, at most half of it."""
+    """Return the means over the first and over the last steps, and how many these are: a tenth of the run in whole lag
+    cycles, at most half of it."""
     window = max(1, min(len(values) // 2, period * max(1, round(len(values) / 10 / period))))
-    return _mean_of(values[:window]), _mean_of(values[-window:]), window
-
-
-def _mean(metrics: Columns, key: str) -> float:
-    return _mean_of(metrics[key]) if key in metrics else math.nan
-
-
-def _mean_of(values: np.ndarray) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else math.nan
+    return finite_mean(values[:window]), finite_mean(values[-window:]), window
 
 
 def _table(run: Run) -> str:
@@ -224,7 +217,7 @@ def _table(run: Run) -> str:
         first, last, _ = ends(values, run.data.period)
         known = values[np.isfinite(values)]
         cells = [first, last, float(known.min()), float(known.max())] if len(known) else [math.nan] * 4
-        text = "".join(f"<td>{format(cell, metric.table.form) if math.isfinite(cell) else '–'}</td>" for cell in cells)
+        text = "".join(f"<td>{format(cell, metric.table.form) if math.isfinite(cell) else DASH}</td>" for cell in cells)
         rows.append(f'<tr><th scope="row">{html.escape(metric.table.label)}</th>{text}</tr>')
     if not rows:
         return ""

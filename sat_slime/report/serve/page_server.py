@@ -1,22 +1,31 @@
-"""The server of the page: on loopback, read-only, for whoever sits at this machine."""
+"""The local page of all runs and grids, live, and its server: on loopback, read-only, for whoever sits at this
+machine."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from sat_slime.report.serve.entries import entries
-from sat_slime.report.serve.page import PAGE
-from sat_slime.report.write import write_reports
-from sat_slime.runs.folder import RunFolderError
+from sat_slime.config.jsonl import number
+from sat_slime.config.method_section import method_label
+from sat_slime.grid.progress import last_row
+from sat_slime.grid.state import GridFolder
+from sat_slime.report.page import WIDE_STYLE
+from sat_slime.report.write_reports import write_reports
+from sat_slime.runs.folder import RunFolder, RunFolderError
+from sat_slime.runs.reading import read_yaml, section
 
 HOST = "127.0.0.1"
 KINDS = {
@@ -30,7 +39,7 @@ POLICY = "default-src 'self' 'unsafe-inline' data:; form-action 'self'; frame-an
 
 
 class Server(ThreadingHTTPServer):
-    """Serves a folder."""
+    """Serves the runs below a folder, on loopback and read-only."""
 
     daemon_threads = True
 
@@ -38,7 +47,7 @@ class Server(ThreadingHTTPServer):
         """port: 0 takes any that is free. Raises OSError where it is taken."""
         self.root = root.resolve()
         self.made = tempfile.TemporaryDirectory(prefix="sat_slime-serve-")
-        self.one_at_a_time = threading.Lock()
+        self.one_comparison = threading.Lock()
         super().__init__((HOST, port), _Handler)
 
     @property
@@ -50,21 +59,22 @@ class Server(ThreadingHTTPServer):
         self.made.cleanup()
 
     def compared(self, paths: list[str]) -> str:
-        """The name of a folder in `made` with the comparison of some runs or grids. Raises RunFolderError."""
+        """Write the comparison of some runs or grids; returns the name of its folder in `made`. Raises
+        RunFolderError."""
         chosen = [self.inside(path) for path in paths]
         if not chosen:
             raise RunFolderError("tick the runs that are to be compared")
         name = hashlib.sha256("\n".join(map(str, chosen)).encode()).hexdigest()[:16]
-        with self.one_at_a_time:
+        with self.one_comparison:
             write_reports(chosen, Path(self.made.name) / name, [])
         return name
 
     def inside(self, path: str) -> Path:
-        """A path below the folder that is served, or the folder. Raises RunFolderError."""
-        found = (self.root / path).resolve()
-        if not found.is_relative_to(self.root) or not found.exists():
+        """Return a path below the folder that is served, or the folder itself. Raises RunFolderError for another."""
+        inside = (self.root / path).resolve()
+        if not inside.is_relative_to(self.root) or not inside.exists():
             raise RunFolderError(f"{path} is not below the folder that is served")
-        return found
+        return inside
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -72,14 +82,14 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answers, or says in a line why not."""
+        """Answer, or say in a line why not."""
         # A name that a web page made resolve to this machine is not ours: its scripts must not read runs.
         if self.headers.get("Host", "").rpartition(":")[0] not in (HOST, "localhost"):
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"asked by another name than localhost\n")
             return
         url = urlsplit(self.path)
         answers: dict[str, Callable[[], None]] = {
-            "/": partial(self._answer, HTTPStatus.OK, KINDS[".html"], PAGE.encode()),
+            "/": partial(self._answer, HTTPStatus.OK, KINDS[".html"], _page().encode()),
             "/entries": self._entries,
             "/compare": partial(self._compare, parse_qs(url.query).get("run", [])),
         }
@@ -95,8 +105,8 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def _entries(self) -> None:
-        found = [entry.as_json() for entry in entries(self.server.root)]
-        self._answer(HTTPStatus.OK, "application/json", json.dumps(found, allow_nan=False, default=str).encode())
+        listed = json.dumps(list(map(asdict, entries(self.server.root))), allow_nan=False, default=str)
+        self._answer(HTTPStatus.OK, "application/json", listed.encode())
 
     def _compare(self, paths: list[str]) -> None:
         name = self.server.compared(paths)
@@ -108,16 +118,16 @@ class _Handler(BaseHTTPRequestHandler):
     def _file(self, path: str) -> None:
         if path.startswith("/made/"):
             made = Path(self.server.made.name).resolve()
-            found = (made / path.removeprefix("/made/")).resolve()
-            if not found.is_relative_to(made):
+            file = (made / path.removeprefix("/made/")).resolve()
+            if not file.is_relative_to(made):
                 raise RunFolderError(f"there is no {path}")
         elif path.startswith("/files/"):
-            found = self.server.inside(path.removeprefix("/files/"))
+            file = self.server.inside(path.removeprefix("/files/"))
         else:
             raise RunFolderError(f"there is no page {path}")
-        if found.suffix not in KINDS or not found.is_file():
+        if file.suffix not in KINDS or not file.is_file():
             raise RunFolderError(f"there is no {path}")
-        self._answer(HTTPStatus.OK, KINDS[found.suffix], found.read_bytes())
+        self._answer(HTTPStatus.OK, KINDS[file.suffix], file.read_bytes())
 
     def _say(self, status: HTTPStatus, error: Exception) -> None:
         text = str(error).partition("\n")[0] or type(error).__name__
@@ -135,4 +145,117 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the terminal stays as it is."""
+        """Log nothing: the terminal stays as it is."""
+
+
+def _page() -> str:
+    """Return the page. It asks for /entries every two seconds; all that it shows of them is text, never markup."""
+    text = Path(__file__).with_name("runs.html").read_text(encoding="utf-8")
+    return text.replace("/* page.css and wide_page.css */", WIDE_STYLE)
+
+
+# ----------------------------------------------------------------------------------------------------- what there is
+
+
+DEPTH = 4
+"""Folders below the first one that are looked into."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run, or a grid with its runs."""
+
+    path: str
+    """Relative to the folder that is served."""
+    kind: str
+    """run or grid."""
+    status: str
+    method: str = ""
+    lag: int | None = None
+    seed: int | None = None
+    step: float | None = None
+    steps: int | None = None
+    """Optimizer steps of the whole run."""
+    reward: float | None = None
+    d_pi: float | None = None
+    accuracy: float | None = None
+    """Of the newest evaluation."""
+    started: str | None = None
+    report: bool = False
+    """Whether report.html is there."""
+    runs: list[Entry] = field(default_factory=list)
+    """Of a grid."""
+
+
+def entries(root: Path) -> list[Entry]:
+    """Return the grids and runs below a folder, the newest first; the runs of a grid are in it alone."""
+    return sorted(_below(root, root, DEPTH), key=lambda entry: entry.started or "", reverse=True)
+
+
+def _below(root: Path, folder: Path, depth: int) -> Iterator[Entry]:
+    try:
+        entry = _entry(root, folder)
+    except OSError:  # gone meanwhile, or not ours to read
+        return
+    if entry is not None:
+        if entry.kind == "run" or entry.runs or entry.status == "running":  # a kept result has no run
+            yield entry
+    elif depth:
+        for child in sorted(_folders(folder)):
+            yield from _below(root, child, depth - 1)
+
+
+def _entry(root: Path, folder: Path) -> Entry | None:
+    if GridFolder(folder).is_grid():
+        return _grid(root, GridFolder(folder))
+    return _run(root, RunFolder(folder)) if RunFolder(folder).is_run() else None
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(folder) as children:
+            for child in children:
+                if child.is_dir(follow_symlinks=False) and not child.name.startswith("."):
+                    yield Path(child.path)
+    except OSError:  # gone meanwhile, or not ours to read
+        return
+
+
+def _grid(root: Path, grid: GridFolder) -> Entry:
+    runs = [_run(root, RunFolder(path)) for path in sorted(_folders(grid.runs)) if RunFolder(path).is_run()]
+    return Entry(
+        path=str(grid.path.relative_to(root)),
+        kind="grid",
+        status="running" if grid.is_running() else "not running",
+        started=max((run.started for run in runs if run.started), default=None),
+        report=(grid.path / "report.html").is_file(),
+        runs=runs,
+    )
+
+
+def _finite(row: dict[str, Any], key: str) -> float | None:
+    value = number(row, key)
+    return value if math.isfinite(value) else None
+
+
+def _run(root: Path, folder: RunFolder) -> Entry:
+    config, state = read_yaml(folder.config), folder.state()
+    newest, evaluation = last_row(folder.metrics), last_row(folder.eval)
+    pipeline = section(config, "pipeline")
+    iterations = pipeline.get("iterations")
+    steps = iterations * (pipeline.get("optimizer_steps_per_rollout") or 1) if isinstance(iterations, int) else None
+    return Entry(
+        path=str(folder.path.relative_to(root)),
+        kind="run",
+        status=str(state.get("status", "unknown")),
+        method=method_label(section(config, "method")),
+        lag=pipeline.get("lag"),
+        seed=config.get("seed"),
+        step=_finite(newest, "step"),
+        steps=steps,
+        reward=_finite(newest, "reward/mean"),
+        d_pi=_finite(newest, "mismatch/d_pi"),
+        accuracy=_finite(evaluation, "accuracy"),
+        started=state.get("last_started"),
+        report=folder.report.is_file(),
+    )

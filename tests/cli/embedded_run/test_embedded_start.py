@@ -15,7 +15,7 @@ from sat_slime import embedded
 from sat_slime.cli.embedded_run import embedded_start, engine_packages
 from sat_slime.cli.embedded_run.driver_process import Outcome
 from sat_slime.embedded.deaths import MemoryWatch
-from sat_slime.report import write
+from sat_slime.report import write_reports
 from sat_slime.rollout.ray_start import RayNotStarted
 
 
@@ -115,7 +115,7 @@ def test_an_interrupt_while_the_report_is_written(runtime, monkeypatch, tmp_path
 
     runtime.end = error
     monkeypatch.setattr("sat_slime.report.run.run_report.write_report", interrupted)
-    monkeypatch.setattr(write, "write_report", interrupted)
+    monkeypatch.setattr(write_reports, "write_report", interrupted)
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 130
     assert "writing the report ..." in result.stdout

@@ -10,9 +10,8 @@ import torch
 from dump_files import format_2, rollout
 
 import sat_slime
-from sat_slime.report.checkup.checkup import check
-from sat_slime.report.checkup.given import sort_out
-from sat_slime.report.write import write_checkup, write_reports
+from sat_slime.report.checkup.checkup import check, sort_out
+from sat_slime.report.write_reports import write_checkup, write_reports
 from sat_slime.runs.folder import RunFolderError
 
 TESTS = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from sat_slime.report.comparison.compared_runs import (
 )
 from sat_slime.report.comparison.comparison_report import write_comparison
 from sat_slime.report.comparison.contrasts import run_numbers, score_curve
-from sat_slime.report.write import write_reports
+from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.rows import to_json
 

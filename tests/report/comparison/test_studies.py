@@ -9,7 +9,7 @@ from sat_slime.report.comparison.lag_tolerance import tolerance_of
 from sat_slime.report.comparison.studies import is_study, load_study
 from sat_slime.report.comparison.study_contrasts import radius_lags
 from sat_slime.report.comparison.study_figures import seconds_per_update
-from sat_slime.report.write import write_reports
+from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
 
 

@@ -8,7 +8,7 @@ from made_up_study import LAGS, SEEDS, accuracy, clipped, write_grid
 
 from sat_slime.report.comparison.studies import StudyGrid, load_study
 from sat_slime.report.comparison.study_figures import seconds_per_update
-from sat_slime.report.write import write_reports
+from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
 
 

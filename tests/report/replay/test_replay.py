@@ -7,11 +7,11 @@ from sat_slime.config import ConfigError
 from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate, response_mean_weights
 from sat_slime.report.dumps.dump_files import Skipped, find_dumps, steps
 from sat_slime.report.dumps.step_batch import Layout, cut
-from sat_slime.report.replay.gradient import CLIPPED, MASKED, StepView, spans
+from sat_slime.report.replay.candidates import answerable, choose
+from sat_slime.report.replay.method_sums import span_result
 from sat_slime.report.replay.replay import replay
-from sat_slime.report.replay.selection import answerable, choose
-from sat_slime.report.replay.sums import span_result
-from sat_slime.report.replay.tables import weighted
+from sat_slime.report.replay.replay_tables import weighted
+from sat_slime.report.replay.token_gradient import CLIPPED, MASKED, StepView, spans
 from sat_slime.runs.folder import RunFolderError
 
 LENGTHS = [6, 11, 3, 20, 9, 14, 8, 5]

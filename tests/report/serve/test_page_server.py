@@ -9,8 +9,7 @@ import pytest
 from made_up_study import write_grid
 from synthetic import write_cell
 
-from sat_slime.report.serve.entries import entries
-from sat_slime.report.serve.page_server import HOST, Server
+from sat_slime.report.serve.page_server import HOST, Server, entries
 from sat_slime.runs.folder import RunFolder
 
 

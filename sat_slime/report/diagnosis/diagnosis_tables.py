@@ -1,4 +1,4 @@
-"""The tables of a diagnosis, and what they say in words."""
+"""The tables of a diagnosis, and their findings in words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sat_slime.report.averages import finite_mean
 from sat_slime.report.diagnosis.attribution import (
     LABELS,
     PROXIES,
@@ -25,15 +26,15 @@ from sat_slime.report.diagnosis.attribution import (
     tail_bounds,
     whole,
 )
+from sat_slime.report.number_text import NBSP, decimals, percent
 from sat_slime.report.page import Heading, Sheet, Strong
 
-DASH = "–"
 XI = 1.0
 """The largest reward of the embedded runtime's tasks."""
 
 
 def tables(tokens: Tokens) -> list[Sheet]:
-    """All tables that the tokens have numbers for."""
+    """Make all tables that the tokens have numbers for."""
     sheets = [
         parts_table(tokens),
         implementation_table(tokens),
@@ -46,13 +47,12 @@ def tables(tokens: Tokens) -> list[Sheet]:
     return [sheet for sheet in sheets if sheet is not None]
 
 
-_NBSP = "\N{NO-BREAK SPACE}"
 _PARTS_HEAD = ["part", "mean", "of mean"]
-_PARTS_HEAD += [f"{what} {level}{_NBSP}%" for what in ("of tail", "decides") for level in (90, 99)]
+_PARTS_HEAD += [f"{what} {level}{NBSP}%" for what in ("of tail", "decides") for level in (90, 99)]
 
 
 def parts_table(tokens: Tokens) -> Sheet:
-    """How much of the mean and of the tails each part carries."""
+    """Tell how much of the mean and of the tails each part carries."""
     rows, numbers = _part_rows(tokens.parts)
     groups = {"policy part": policy(tokens.parts), "implementation part": implementation(tokens.parts)}
     for label, parts in groups.items():
@@ -77,7 +77,7 @@ def parts_table(tokens: Tokens) -> Sheet:
 
 
 def implementation_table(tokens: Tokens) -> Sheet | None:
-    """The parts of the implementation part, which has a tail of its own; None where it is not taken apart."""
+    """Take apart the implementation part, which has a tail of its own; None where there is one part alone."""
     parts = implementation(tokens.parts)
     if len(parts) < 2:
         return None
@@ -99,7 +99,7 @@ def _bounds_text(bounds: dict[str, float]) -> str:
 
 
 def _part_rows(parts: Parts) -> tuple[list[list[str]], list[list[Any]]]:
-    """(text, numbers) of each part."""
+    """Return (texts, numbers) of each part."""
     bounds = tail_bounds(whole(parts))
     everywhere = attribute(parts)
     tails = {name: attribute(parts, beyond=beyond) for name, beyond in bounds.items()}
@@ -114,7 +114,7 @@ def _part_rows(parts: Parts) -> tuple[list[list[str]], list[list[Any]]]:
 
 
 def routing_table(tokens: Tokens) -> Sheet | None:
-    """The mismatch with the trainer's own routing and with the engine's replayed."""
+    """Compare the mismatch with the trainer's own routing and with the engine's replayed."""
     kinds = d_by_routing(tokens)
     if not kinds:
         return None
@@ -139,7 +139,7 @@ def routing_table(tokens: Tokens) -> Sheet | None:
 
 
 def lag_table(tokens: Tokens) -> Sheet:
-    """Mean, tail and parts by lag."""
+    """Tell mean, tail and parts by lag."""
     beyond = tail_bounds(tokens.d)["q99"]
     names = [LABELS[name] for name in tokens.parts]
     head = ["lag", "tokens", "mean |d|", "99 %", "in tail", *names]
@@ -166,7 +166,7 @@ FLIPS = {"checkpoint_expert_flips": "at equal weights", "expert_flips": "with la
 
 
 def flips_table(tokens: Tokens) -> Sheet | None:
-    """Tokens that are sent to other experts, by layer, and their mismatch."""
+    """Tell how many tokens are sent to other experts, by layer, and their mismatch."""
     if "expert_flips" not in tokens.more:
         return None
     head = ["layer", "at equal weights", "with lag"]
@@ -181,10 +181,10 @@ def flips_table(tokens: Tokens) -> Sheet | None:
     along = [np.abs(kinds["that generated, replayed"]), np.abs(kinds["in training, replayed"])]
     rows.append([Heading("their mean |log-prob − log μ|, nats")])
     for label, sizes in (("own routing", own), ("replayed", along)):
-        values = [_mean(size[inside]) for size, inside in zip(sizes, flipped, strict=True)]
+        values = [finite_mean(size[inside]) for size, inside in zip(sizes, flipped, strict=True)]
         rows.append([label, *(f"{value:.4f}" for value in values)])
         numbers.append([f"{label}, nats", *values])
-    rest = [_mean(size[~inside]) for size, inside in zip(own, flipped, strict=True)]
+    rest = [finite_mean(size[~inside]) for size, inside in zip(own, flipped, strict=True)]
     rows.append(["of all other tokens", *(f"{value:.4f}" for value in rest)])
     numbers.append(["of all other tokens, nats", *rest])
     return Sheet(
@@ -199,7 +199,7 @@ def flips_table(tokens: Tokens) -> Sheet | None:
 
 
 def bound_table(tokens: Tokens) -> Sheet:
-    """Both sides of Eq. tvbound by lag."""
+    """Tell both sides of Eq. tvbound by lag."""
     head = ["lag", "responses", "gain L'", "± error", "TV penalty", "its sampled estimate"]
     lags = tokens.responses["lag"]
     chosen = {f"{lag:g}": lags == lag for lag in np.unique(lags[np.isfinite(lags)])}
@@ -208,11 +208,11 @@ def bound_table(tokens: Tokens) -> Sheet:
     rows: list[list[str]] = []
     numbers: list[list[Any]] = []
     for label, inside in {**chosen, "all": np.ones(len(lags), bool)}.items():
-        one = bound(tokens, inside, XI)
-        values = [one.gain, one.error, one.penalty, one.sampled_penalty]
-        row = [label, f"{one.responses:,}", f"{one.gain:+.4f}", *(_number(value, 4) for value in values[1:])]
+        sides = bound(tokens, inside, XI)
+        values = [sides.gain, sides.error, sides.penalty, sides.sampled_penalty]
+        row = [label, f"{sides.responses:,}", f"{sides.gain:+.4f}", *(decimals(value, 4) for value in values[1:])]
         rows.append([Strong(cell) for cell in row] if label == "all" else row)
-        numbers.append([label, one.responses, *values])
+        numbers.append([label, sides.responses, *values])
     return Sheet(
         "bound",
         "The improvement bound, sampled",
@@ -227,7 +227,7 @@ def bound_table(tokens: Tokens) -> Sheet:
 
 
 def proxy_table(tokens: Tokens) -> Sheet | None:
-    """What the sampled token tells of the total variation of its state."""
+    """Compare what the sampled token tells with the total variation of its state."""
     if "tv" not in tokens.more:
         return None
     tv = tokens.more["tv"].astype(np.float64)
@@ -237,14 +237,7 @@ def proxy_table(tokens: Tokens) -> Sheet | None:
         ratio = float(values.mean() / tv.mean()) if tv.mean() else np.nan
         tops = [overlap(values, tv, 0.1), overlap(values, tv, 0.01)]
         numbers.append([name, float(values.mean()), ratio, quantile(values, 0.99), rank_correlation(values, tv), *tops])
-    rows = [
-        [
-            row[0],
-            *(_number(value, digits) for value, digits in zip(row[1:5], (5, 2, 4, 2), strict=True)),
-            *map(percent, row[5:]),
-        ]
-        for row in numbers
-    ]
+    rows = [[row[0], *map(decimals, row[1:5], (5, 2, 4, 2)), *map(percent, row[5:])] for row in numbers]
     rows[0] = [Strong(cell) for cell in rows[0]]
     for label, column in {"TV, policy part": "tv_policy", "TV, implementation": "tv_implementation"}.items():
         if column in tokens.more:
@@ -269,7 +262,7 @@ def proxy_table(tokens: Tokens) -> Sheet | None:
 
 
 def findings(tokens: Tokens) -> Iterator[str]:
-    """What the tables say, a sentence each."""
+    """Say what the tables show, a sentence each."""
     bounds = tail_bounds(tokens.d)
     shares = {name: attribute(_two_terms(tokens), beyond=beyond) for name, beyond in {"mean": None, **bounds}.items()}
     lags = np.unique(tokens.lag)
@@ -297,12 +290,12 @@ def findings(tokens: Tokens) -> Iterator[str]:
             f"{percent(lagged)}; at equal weights replay takes the mean from {own.mean():.5f} to {along.mean():.5f} "
             f"nats and the largest from {own.max():.2f} to {along.max():.2f}."
         )
-    one = bound(tokens, xi=XI)
-    if np.isfinite(one.penalty):
-        verdict = "promises an improvement" if one.gain > one.penalty else "promises no improvement"
+    sides = bound(tokens, xi=XI)
+    if np.isfinite(sides.penalty):
+        verdict = "promises an improvement" if sides.gain > sides.penalty else "promises no improvement"
         yield (
-            f"Eq. tvbound {verdict}: the surrogate gain is {one.gain:+.4f} ± {one.error:.4f} a response, the penalty "
-            f"{one.penalty:.3f} (from the sampled ratios {one.sampled_penalty:.3f})."
+            f"Eq. tvbound {verdict}: the surrogate gain is {sides.gain:+.4f} ± {sides.error:.4f} a response, the "
+            f"penalty {sides.penalty:.3f} (from the sampled ratios {sides.sampled_penalty:.3f})."
         )
     if "tv" in tokens.more:
         tv, proxy = tokens.more["tv"].astype(np.float64), proxies(tokens)["|log r|"]
@@ -314,7 +307,7 @@ def findings(tokens: Tokens) -> Iterator[str]:
 
 
 def warnings(tokens: Tokens, lag: int | None) -> Iterator[str]:
-    """What should make a reader doubt the tables."""
+    """Say what should make a reader doubt the tables."""
     yield from tokens.damaged
     tail = int((np.abs(tokens.d) > tail_bounds(tokens.d)["q99"]).sum())
     if tail < 50:
@@ -322,24 +315,10 @@ def warnings(tokens: Tokens, lag: int | None) -> Iterator[str]:
     met = np.unique(tokens.lag)
     if lag and len(met) < lag and tokens.steps > 2 * lag:
         yield (
-            f"Only the lags {', '.join(f'{one:g}' for one in met)} were diagnosed, and pipeline.lag is {lag}: choose a "
+            f"Only the lags {', '.join(f'{lag:g}' for lag in met)} were diagnosed, and pipeline.lag is {lag}: choose a "
             "diagnose.every_n_steps without a common factor with it."
         )
 
 
 def _two_terms(tokens: Tokens) -> dict[str, np.ndarray]:
     return {"policy": whole(policy(tokens.parts)), "implementation": whole(implementation(tokens.parts))}
-
-
-def percent(share: float) -> str:
-    """A share as text."""
-    # rounded first, so that there is no -0.0
-    return f"{round(float(share), 3) + 0.0:.1%}".replace("%", f"{_NBSP}%") if np.isfinite(share) else DASH
-
-
-def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}" if np.isfinite(value) else DASH
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else np.nan

@@ -1,4 +1,4 @@
-"""What can be told of the mismatch from metrics.jsonl alone: Eq. split by lag, without its finer parts."""
+"""Eq. split by lag, from metrics.jsonl alone: without the finer parts that dumps tell."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import altair as alt
 import numpy as np
 
 from sat_slime.objective.metrics import axis_of
-from sat_slime.report.diagnosis.tables import percent
 from sat_slime.report.drawing import Drawing, Plot, Table, column_of, joined, layered, lines, rows, steps_axis, tip
 from sat_slime.report.looks import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, Look
+from sat_slime.report.number_text import percent
 from sat_slime.report.page import Figure, Sheet
 from sat_slime.runs.rows import Columns
 
@@ -24,7 +24,7 @@ SHARES = {
 
 
 def metrics_table(metrics: Columns) -> Sheet:
-    """Means over the split steps of each realized lag."""
+    """Tell the means over the split steps of each realized lag."""
     head = ["lag", "steps", *SIZES.values(), *SHARES.values()]
     lags, means = _by_lag(metrics)
     rows, numbers = [], []
@@ -46,7 +46,7 @@ def metrics_table(metrics: Columns) -> Sheet:
 
 
 def metrics_findings(metrics: Columns) -> Iterator[str]:
-    """What the table says, a sentence each."""
+    """Say what the table shows, a sentence each."""
     split = np.isfinite(metrics["mismatch/implementation"])
     mean = {key: _mean(metrics, key, split) for key in SIZES}
     yield (
@@ -63,7 +63,7 @@ def metrics_findings(metrics: Columns) -> Iterator[str]:
 
 
 def metrics_figure(metrics: Columns) -> Figure:
-    """Sizes and shares by lag."""
+    """Return the figure of sizes and shares by lag."""
     return Figure(
         "parts_by_lag",
         "The split by lag",
@@ -101,7 +101,8 @@ def _panel(
 
 
 def _by_lag(metrics: Columns) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """(realized lags of the split steps, {column: its mean at each lag}); the column `steps` counts the steps."""
+    """Return (realized lags of the split steps, {column: its mean at each lag}); the column `steps` counts the
+    steps."""
     split = np.isfinite(metrics["mismatch/implementation"])
     realized = np.round(metrics.get("lag/mean", np.zeros(len(split))))
     lags = np.unique(realized[split & np.isfinite(realized)])
@@ -112,7 +113,8 @@ def _by_lag(metrics: Columns) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def _mean(metrics: Columns, key: str, steps: np.ndarray) -> float:
-    """Mean over the steps where it is known; a share counts by the |d| that it is of, since nothing has no parts."""
+    """Return the mean over the steps where it is known; a share counts by the |d| that it is of, since nothing has no
+    parts."""
     values = metrics.get(key, np.full(len(steps), np.nan))
     known = steps & np.isfinite(values)
     weights = metrics["mismatch/d_pi"][known] if key in SHARES else np.ones(known.sum())

@@ -1,22 +1,22 @@
-"""report.html of a replay: one self-contained page, figures and tables beside it as files."""
+"""The page of a replay, figures and tables beside it as files."""
 
 from __future__ import annotations
 
-import html
 import math
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sat_slime.report.page import Page, Sheet, check_out, warning_box
-from sat_slime.report.replay.figures import figures
 from sat_slime.report.replay.replay import Replay
-from sat_slime.report.replay.tables import sweep_rows, tables, weighted
+from sat_slime.report.replay.replay_figures import figures
+from sat_slime.report.replay.replay_tables import sweep_rows, tables, weighted
 from sat_slime.runs.folder import writable
 
 
 def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
-    """Write report.html, figures/ and tables/; returns the page."""
+    """Write report.html, figures/ and tables/ into a folder; returns the page. command: makes the page again. Raises
+    RunFolderError where the folder holds something else or cannot be written."""
     check_out(folder)
     with writable(folder):
         page = Page(folder)
@@ -34,7 +34,7 @@ def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
         Sheet("scope_sweep", "", "", [], [], numbers=sweep_rows(result)).save(folder / "tables")
         if (left_out := _left_out(result)) is not None:
             page.sheet(left_out)
-        page.add(f"<section><p>This page again: <code>{html.escape(shlex.join(command))}</code></p></section>")
+        page.again(shlex.join(command))
         return page.write(
             "report.html",
             title="Replay",
@@ -52,7 +52,7 @@ _AFTER = {"cosines": "cosine_numbers", "scope": "scopes"}
 
 
 def summary(result: Replay) -> Iterator[str]:
-    """What was read and what it says, a sentence each."""
+    """Say what was read and what it shows, a sentence each."""
     d_pi = weighted(result, lambda row: row.mismatch["mismatch/d_pi"])
     lags = sorted({round(row.lag, 1) for row in result.rows if row.lag is not None})
     text = f"{result.responses:,} responses of {len(result.rows):,} optimizer steps; d_pi {d_pi:.4f} nats"
@@ -72,7 +72,7 @@ def summary(result: Replay) -> Iterator[str]:
 
 
 def passed_over(result: Replay) -> str:
-    """A sentence on the dumps that were left out."""
+    """Return a sentence on the dumps that were left out."""
     return (
         f"{result.passed_over} dumps were left out, since they do not hold what one of the methods reads; leave that "
         "method out of --methods to have them all."
@@ -80,7 +80,7 @@ def passed_over(result: Replay) -> str:
 
 
 def _warnings(result: Replay) -> str:
-    lines = [f"{one.path}: {one.reason}" for one in result.skipped[:20]]
+    lines = list(map(str, result.skipped[:20]))
     if len(result.skipped) > 20:
         lines.append(f"and {len(result.skipped) - 20} more")
     return f"<p><strong>Skipped files</strong></p>{warning_box(lines)}" if lines else ""
@@ -94,5 +94,5 @@ def _left_out(result: Replay) -> Sheet | None:
         "Methods that this dump cannot answer",
         "What was asked for and needs what the dump does not hold.",
         ["methods", "reason"],
-        [[one.label, one.reason] for one in result.left_out],
+        [[methods.label, methods.reason] for methods in result.left_out],
     )

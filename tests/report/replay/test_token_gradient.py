@@ -21,7 +21,8 @@ from sat_slime.objective import (
 from sat_slime.objective.stabilizers.scores.cispo import CISPO
 from sat_slime.objective.stabilizers.scores.score_centering import ScoreCentering
 from sat_slime.report.dumps.step_batch import StepBatch
-from sat_slime.report.replay.gradient import (
+from sat_slime.report.replay.candidates import lacks
+from sat_slime.report.replay.token_gradient import (
     CLIPPED,
     KEPT,
     MASKED,
@@ -31,7 +32,6 @@ from sat_slime.report.replay.gradient import (
     spans,
     token_gradient,
 )
-from sat_slime.report.replay.selection import lacks
 
 EVERYTHING = frozenset({"checkpoint_log_probs", "lags", "rewards", "heads"})
 REPLAYED = [name for name in method_names() if lacks(named_method(name), EVERYTHING) is None]

@@ -1,11 +1,11 @@
-"""Which methods are replayed: their names, the settings laid over them, those of one formula, those without an
+"""Chooses the methods to be replayed: by name, with settings laid over them, each formula once, none without an
 answer."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -29,7 +29,7 @@ ASYNCHRONOUS = (
     "seq-tis",
     "flash",
 )
-"""What the public trainers ship for asynchronous training besides the paper's methods."""
+"""Methods that the public trainers ship for asynchronous training besides the paper's."""
 UNCLIPPED = Method(named_method("grpo").stabilizers, trust_region=None, called="unclipped")
 """The importance-sampled gradient r A of every token, which the others are compared with."""
 
@@ -43,7 +43,7 @@ class Candidate:
     same: tuple[str, ...] = ()
     """Labels of further methods with the same formula, which give the same result on any dump."""
     refused: str = ""
-    """Why it means nothing with the settings that were laid over it; empty where it does."""
+    """Why it means nothing with the settings that were laid over it; empty where it means something."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class LeftOut:
 
 
 def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
-    """The methods of a comma-separated list, all of them, or the usual ones; each formula once, by what they judge by.
-    Of all and of the usual ones those are kept, as refused, that mean nothing with the settings.
+    """Choose the methods of a comma-separated list, all of them, or the usual ones; each formula once, by what they
+    judge by. Of all and of the usual ones those are kept, as refused, that mean nothing with the settings.
 
     settings: `sat.alpha=0.95` texts in the keys of a run's `method` section, for the methods that read that key; a
     list of values makes a candidate of each.
@@ -66,7 +66,7 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
     """
     wanted = _wanted(names)
     sweeps = [_sweep(text) for text in settings]
-    found: list[tuple[str, Method]] = []
+    chosen: list[tuple[str, Method]] = []
     refused: list[Candidate] = []
     read: set[str] = set()
     for name in dict.fromkeys(wanted):
@@ -77,22 +77,23 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
         reads = [sweep for sweep in sweeps if any(_with(name, {sweep.key: v}) != method for v in sweep.values)]
         read |= {sweep.text for sweep in reads}
         for values in itertools.product(*(sweep.values for sweep in reads)):
-            chosen = {sweep.key: value for sweep, value in zip(reads, values, strict=True)}
-            label = " ".join([name, *(f"{key}={_shown(value)}" for key, value in chosen.items())])
-            one = Candidate(label, _with(name, chosen) if chosen else method)
-            if reason := _refusal(one.method):
+            varied = {sweep.key: value for sweep, value in zip(reads, values, strict=True)}
+            label = " ".join([name, *(f"{key}={_shown(value)}" for key, value in varied.items())])
+            candidate = _with(name, varied) if varied else method
+            if reason := _refusal(candidate):
                 if not names_several(names):
                     raise ConfigError([f"{label}: {reason}; or leave {name} out of --methods"])
-                refused.append(replace(one, refused=reason))
+                refused.append(Candidate(label, candidate, refused=reason))
                 continue
-            found.append((label, one.method))
+            chosen.append((label, candidate))
     if unread := [sweep.text for sweep in sweeps if sweep.text not in read]:
         raise ConfigError([f"--set {unread[0]} changes none of the methods {', '.join(wanted)}: leave it out"])
-    return [*sorted(_each_formula_once(found), key=lambda one: JUDGED_BY.index(judged_by(one.method))), *refused]
+    order = sorted(_each_formula_once(chosen), key=lambda candidate: JUDGED_BY.index(judged_by(candidate.method)))
+    return [*order, *refused]
 
 
 def names_several(names: str) -> bool:
-    """Whether it stands for methods that nobody has named one by one: `all`, or `usual`."""
+    """Say whether `names` stands for methods that nobody has named one by one: `all`, or `usual`."""
     return names.strip() in (ALL, USUAL)
 
 
@@ -107,7 +108,7 @@ def _wanted(names: str) -> list[str]:
 
 
 def usual_names() -> list[str]:
-    """The paper's methods, and what else asynchronous training is done with today."""
+    """Return the names of the paper's methods, and of what else asynchronous training is done with today."""
     return [*(method.name for method in PAPER_METHODS), *ASYNCHRONOUS]
 
 
@@ -131,7 +132,7 @@ def _sweep(text: str) -> _Sweep:
 
 
 def _with(name: str, settings: dict[str, Any]) -> Method:
-    """The named method with dotted keys of the method section set. Raises ConfigError."""
+    """Return the named method with dotted keys of the method section set. Raises ConfigError."""
     section: dict[str, Any] = method_switches(name)
     for key, value in settings.items():
         *path, last = key.split(".")
@@ -151,7 +152,7 @@ def _with(name: str, settings: dict[str, Any]) -> Method:
 
 
 def _refusal(method: Method) -> str:
-    """Why a method means nothing, in words; empty where it means something."""
+    """Say why a method means nothing; empty where it means something."""
     try:
         check_method(method)
     except ValueError as error:
@@ -165,21 +166,21 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _each_formula_once(found: Iterable[tuple[str, Method]]) -> list[Candidate]:
+def _each_formula_once(methods: Iterable[tuple[str, Method]]) -> list[Candidate]:
     candidates: dict[object, list[tuple[str, Method]]] = {}
-    for label, method in found:
+    for label, method in methods:
         candidates.setdefault(method.formula, []).append((label, method))
     return [Candidate(same[0][0], same[0][1], tuple(label for label, _ in same[1:])) for same in candidates.values()]
 
 
 def read_columns(method: Method) -> frozenset[Column]:
-    """What the method reads of that which only some dumps hold."""
+    """Return the columns that the method reads of those that only some dumps hold."""
     pi_l: set[Column] = {"checkpoint_log_probs"} if method.denominator == "checkpoint" else set()
     return frozenset(pi_l.union(method.needs))
 
 
 def answerable(candidates: Sequence[Candidate], columns: frozenset[Column]) -> tuple[list[Candidate], list[LeftOut]]:
-    """(the candidates that a dump with these columns has the data for, the others with the reason)."""
+    """Return (the candidates that a dump with these columns has the data for, the others with the reason)."""
     kept: list[Candidate] = []
     by_reason: dict[str, list[str]] = {}
     for candidate in candidates:
@@ -192,7 +193,7 @@ def answerable(candidates: Sequence[Candidate], columns: frozenset[Column]) -> t
 
 
 def lacks(method: Method, columns: frozenset[Column]) -> str | None:
-    """What the method reads and a dump with these columns does not hold, in words; None where nothing is missing."""
+    """Say what the method reads and a dump with these columns does not hold; None where nothing is missing."""
     if method.step_constraint is not None:
         return "bounds the optimizer step over the whole vocabulary, and a dump holds the sampled tokens alone"
     if method.top_p_replay:

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 
 from sat_slime.report.judged import judged_by
+from sat_slime.report.number_text import DASH, decimals, minus, percent_number
 from sat_slime.report.page import Heading, Sheet
-from sat_slime.report.replay.gradient import CLIPPED, FATES, KEPT, MASKED, REWEIGHTED
+from sat_slime.report.replay.method_sums import GROUPS, SCOPES
 from sat_slime.report.replay.replay import Replay, StepRow
-from sat_slime.report.replay.scope import ORDERS, SIZES
-from sat_slime.report.replay.sums import GROUPS, SCOPES
+from sat_slime.report.replay.scope_sweep import ORDERS, SIZES
+from sat_slime.report.replay.token_gradient import CLIPPED, FATES, KEPT, MASKED, REWEIGHTED
 
-DASH = "–"
 SHOWN_STEPS = 40
 """Rows that the table of steps shows; its CSV holds all."""
 REFERENCE = "unclipped r A"
 
 
 def tables(result: Replay) -> Iterator[Sheet]:
-    """All tables, in the order of the page."""
+    """Make all tables, in the order of the page."""
     yield methods_table(result)
     if result.sat_methods():
         yield scope_table(result)
@@ -32,12 +32,12 @@ def tables(result: Replay) -> Iterator[Sheet]:
 
 
 def labels(result: Replay) -> list[str]:
-    """The labels of the methods."""
+    """Return the labels of the methods."""
     return [candidate.label for candidate in result.candidates]
 
 
 def mean_effective(result: Replay) -> np.ndarray:
-    """(M,) effective share of the tokens, mean over the steps in which it is known."""
+    """Return (M,) the effective share of the tokens, mean over the steps in which it is known."""
     values = np.stack([row.shares[:, 2] for row in result.rows])
     known = np.isfinite(values)
     with np.errstate(invalid="ignore"):
@@ -45,7 +45,7 @@ def mean_effective(result: Replay) -> np.ndarray:
 
 
 def methods_table(result: Replay) -> Sheet:
-    """What every method does to the tokens."""
+    """Tell what every method does to the tokens."""
     cosines, effective = result.cosines.mean[:, -1], mean_effective(result)
     rows: list[list[str]] = []
     numbers = [_METHOD_HEAD]
@@ -61,9 +61,9 @@ def methods_table(result: Replay) -> Sheet:
         rows.append(
             [
                 candidate.label,
-                *(percent(value) for value in cells),
+                *(percent_number(value) for value in cells),
                 _weight(sums.weight_max),
-                _number(cosines[index], 3),
+                _signed(cosines[index], 3),
                 ", ".join(candidate.same) or DASH,
             ]
         )
@@ -99,7 +99,7 @@ _METHOD_HEAD: list[Any] = [
 
 
 def scope_table(result: Replay) -> Sheet:
-    """What SAT does with its quantile over a micro-batch and over the whole step."""
+    """Tell what SAT does with its quantile over a micro-batch and over the whole step."""
     rows, numbers = [], []
     head = ["method", *(f"{key}, {scope}" for key in ("gate", "newly", "q") for scope in SCOPES), "too small"]
     for index in result.sat_methods():
@@ -110,7 +110,9 @@ def scope_table(result: Replay) -> Sheet:
         ]
         small = weighted(result, lambda row, i=index: row.scopes[i, "microbatch"].get("sat/scope_too_small", math.nan))
         label = result.candidates[index].label
-        rows.append([label, *map(percent, values[:4]), *(_number(v, 4) for v in values[4:]), percent(small)])
+        rows.append(
+            [label, *map(percent_number, values[:4]), *(_signed(v, 4) for v in values[4:]), percent_number(small)]
+        )
         numbers.append([label, *values, small])
     return Sheet(
         "scopes",
@@ -134,7 +136,7 @@ def _microbatches(result: Replay) -> str:
 
 
 def weighted(result: Replay, value: Any) -> float:
-    """Mean over steps, weighted by their active tokens."""
+    """Return the mean over steps, weighted by their active tokens. value: of a StepRow; NaN does not count."""
     pairs = [(value(row), row.tokens) for row in result.rows]
     known = [(v, n) for v, n in pairs if math.isfinite(v)]
     total = sum(n for _, n in known)
@@ -142,10 +144,10 @@ def weighted(result: Replay, value: Any) -> float:
 
 
 def cosine_table(result: Replay) -> Sheet:
-    """Cosines between the gradients of the methods."""
+    """Tell the cosines between the gradients of the methods."""
     names = [*labels(result), REFERENCE]
     cosines, least = result.cosines.mean, result.cosines.least
-    rows = [[name, *(_number(value, 3) for value in line)] for name, line in zip(names, cosines, strict=True)]
+    rows = [[name, *(_signed(value, 3) for value in line)] for name, line in zip(names, cosines, strict=True)]
     numbers: list[list[Any]] = [["method", "other", "mean", "least"]]
     for i, name in enumerate(names):
         numbers += [[name, other, float(cosines[i, j]), float(least[i, j])] for j, other in enumerate(names)]
@@ -168,7 +170,7 @@ def _reduction(result: Replay) -> str:
 
 
 def steps_table(result: Replay) -> Sheet:
-    """Every optimizer step that was read."""
+    """List the optimizer steps that were read."""
     head = ["step", "responses", "tokens", "micro-batches", "lag", "d_pi", "|d| 99 %", "effective"]
     names = labels(result)
     numbers: list[list[Any]] = [
@@ -205,11 +207,11 @@ def _step_text(row: StepRow) -> list[str]:
     d_pi, q99, ess = (row.mismatch[f"mismatch/{key}"] for key in ("d_pi", "q99", "ess"))
     lag = DASH if row.lag is None else f"{row.lag:.2f}".rstrip("0").rstrip(".")
     counts = [f"{row.responses:,}", f"{row.tokens:,}", f"{row.microbatches:,}", lag]
-    return [row.name, *counts, f"{d_pi:.4f}", f"{q99:.3f}", percent(ess)]
+    return [row.name, *counts, f"{d_pi:.4f}", f"{q99:.3f}", percent_number(ess)]
 
 
 def sweep_rows(result: Replay) -> list[list[Any]]:
-    """The scope sweep as rows, its head first."""
+    """Return the scope sweep as rows, its head first."""
     rows: list[list[Any]] = [["method", "order", "responses", "tokens", "gate rate", "newly clipped"]]
     for index, sweep in result.sweeps.items():
         gate, newly = sweep.rates(sweep.gated), sweep.rates(sweep.newly)
@@ -219,17 +221,9 @@ def sweep_rows(result: Replay) -> list[list[Any]]:
     return rows
 
 
-def percent(share: float) -> str:
-    """`12.3`, with two digits below 1 and a dash for no number."""
-    if not math.isfinite(share):
-        return DASH
-    value = 100 * share
-    return "0" if value == 0 else f"{value:.1f}" if value >= 1 else f"{value:.2f}" if value >= 0.005 else "< 0.01"
-
-
 def _weight(value: float) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
 
-def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}".replace("-", "−") if math.isfinite(value) else DASH
+def _signed(value: float, digits: int) -> str:
+    return minus(decimals(value, digits))

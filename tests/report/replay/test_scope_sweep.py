@@ -6,9 +6,9 @@ import torch
 from dump_files import step_batch
 
 from sat_slime.objective import policy_surrogate, tail_quantile
-from sat_slime.report.replay.gradient import StepView, spans
-from sat_slime.report.replay.scope import SIZES, beyond_gate, sweep_step
-from sat_slime.report.replay.selection import choose
+from sat_slime.report.replay.candidates import choose
+from sat_slime.report.replay.scope_sweep import SIZES, beyond_gate, sweep_step
+from sat_slime.report.replay.token_gradient import StepView, spans
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.9, 0.999])

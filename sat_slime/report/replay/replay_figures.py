@@ -26,19 +26,20 @@ from sat_slime.report.drawing import (
     tip,
 )
 from sat_slime.report.looks import BLACK, BLUE, GREY, ORANGE, SKY, VERMILION, Look, apart
+from sat_slime.report.number_text import percent_number
 from sat_slime.report.page import Figure
-from sat_slime.report.replay.gradient import CLIPPED, MASKED
+from sat_slime.report.replay.method_sums import EDGES
 from sat_slime.report.replay.replay import Replay
-from sat_slime.report.replay.scope import ORDERS, SIZES
-from sat_slime.report.replay.sums import EDGES
-from sat_slime.report.replay.tables import REFERENCE, labels, percent
+from sat_slime.report.replay.replay_tables import REFERENCE, labels
+from sat_slime.report.replay.scope_sweep import ORDERS, SIZES
+from sat_slime.report.replay.token_gradient import CLIPPED, MASKED
 
 MANY = 20
 """With more methods than this a figure has no room for a number of each pair."""
 
 
 def figures(result: Replay) -> Iterator[Figure]:
-    """All figures, drawn when asked for."""
+    """List all figures, which are drawn when asked for."""
     yield Figure(
         "fates",
         "Whose gradient is taken",
@@ -79,14 +80,14 @@ FATES = (
 
 
 def draw_fates(result: Replay) -> Drawing | None:
-    """Clipped and masked shares by method, for each sign of the advantage."""
+    """Draw the clipped and masked shares by method, for each sign of the advantage."""
     table: Table = {"method": np.arange(len(labels(result)), dtype=float)}
     return column_of([partial(_fates_panel, result, sign) for sign in (0, 1)], zoom=False, table=table)
 
 
 def _fates_panel(result: Replay, sign: int, table: Table, shown: alt.Parameter) -> Plot:
     names = labels(result)
-    counts = np.stack([one.fates[2 * sign : 2 * sign + 2] for one in result.total.methods]).astype(float)
+    counts = np.stack([sums.fates[2 * sign : 2 * sign + 2] for sums in result.total.methods]).astype(float)
     of = np.maximum(counts.sum(axis=(1, 2)), 1)
     shares = (counts[:, :, CLIPPED].sum(axis=1) / of, counts[:, 0, MASKED] / of, counts[:, 1, MASKED] / of)
     for look, share in zip(FATES, shares, strict=True):
@@ -104,7 +105,7 @@ def _fates_panel(result: Replay, sign: int, table: Table, shown: alt.Parameter) 
         tooltip=[tip("method:N", "method"), tip("line:N", "fate"), tip("x:Q", title)],
     )
     total = np.sum(shares, axis=0)
-    sums = alt.Chart(rows(x=100 * total, method=names, told=[percent(share) for share in total]))
+    sums = alt.Chart(rows(x=100 * total, method=names, told=[percent_number(share) for share in total]))
     text = sums.mark_text(align="left", dx=4).encode(alt.X("x:Q", title=title), y, text="told:N")
     title = "advantage above 0" if sign == 0 else "advantage below 0"
     return Plot(layered(bars, text, title=title, height=alt.Step(18)), FATES)
@@ -114,7 +115,7 @@ WEIGHTS = (Look("ratio r", BLACK, ":"), Look("A > 0", BLUE), Look("A < 0", VERMI
 
 
 def draw_weights(result: Replay) -> Drawing | None:
-    """Mean weight v by d, a panel for each method."""
+    """Draw the mean weight v by d, a panel for each method."""
     names = labels(result)
     tokens = result.total.curve_tokens
     seen = np.flatnonzero(tokens.sum(axis=0))
@@ -147,14 +148,15 @@ def draw_weights(result: Replay) -> Drawing | None:
 
 
 def bin_centres() -> np.ndarray:
-    """(bins,) a d inside each bin: geometric means, 0 between the smallest edges, the edge itself outside all."""
+    """Return (bins,) a d inside each bin: geometric means, 0 between the smallest edges, the edge itself outside
+    all."""
     inner = np.sign(EDGES[1:]) * np.sqrt(np.abs(EDGES[:-1] * EDGES[1:]))
     inner[len(EDGES) // 2 - 1] = 0.0
     return np.concatenate([[EDGES[0]], inner, [EDGES[-1]]])
 
 
 def draw_cosines(result: Replay) -> Drawing | None:
-    """The matrix of cosines, with its numbers in it where they have room."""
+    """Draw the matrix of cosines, with its numbers in it where they have room."""
     names = [*labels(result), REFERENCE]
     values = result.cosines.mean
     if not np.isfinite(values).any():
@@ -179,7 +181,7 @@ def draw_cosines(result: Replay) -> Drawing | None:
 
 
 def draw_scope(result: Replay) -> Drawing | None:
-    """Gate rate, and what SAT newly clips, by the number of responses in the scope."""
+    """Draw the gate rate, and what SAT newly clips, by the number of responses in the scope."""
     drawn = {i: sweep for i, sweep in result.sweeps.items() if sweep.tokens.any()}
     colours = (BLUE, VERMILION, ORANGE, SKY, BLACK)
     styles = (("-", "o", True), ("--", "s", False))
@@ -188,7 +190,7 @@ def draw_scope(result: Replay) -> Drawing | None:
         for place, index in enumerate(drawn)
         for order, style in zip(ORDERS, styles, strict=True)
     )
-    rates = {what: {} for what in ("gate", "newly")}  # type: dict[str, dict[Look, np.ndarray]]
+    rates: dict[str, dict[Look, np.ndarray]] = {"gate": {}, "newly": {}}
     of_lines = iter(looks)
     table: Table = {"responses": np.array(SIZES, dtype=float)}
     for sweep in drawn.values():
@@ -198,7 +200,7 @@ def draw_scope(result: Replay) -> Drawing | None:
                 rates[what][look] = table[f"{look.name}: {what}"] = sweep.rates(counts)[row]
     if not drawn:
         return None
-    levels = sorted({one.method.sat.alpha for one in result.candidates if one.method.sat})
+    levels = sorted({candidate.method.sat.alpha for candidate in result.candidates if candidate.method.sat})
     panels = [
         partial(_scope_panel, "gate open", rates["gate"], [100 * (1 - alpha) for alpha in levels]),
         partial(_scope_panel, "newly clipped: gradient taken by SAT alone", rates["newly"], []),

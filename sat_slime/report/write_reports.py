@@ -1,4 +1,4 @@
-"""Which report is written: of a single run, of several runs together, of a study, or a check-up of a run of slime."""
+"""Chooses the report: of a single run, of several runs together, of a study, or a check-up of a run of slime."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sat_slime.grid.state import GridFolder
 from sat_slime.report.checkup.checkup import check
-from sat_slime.report.checkup.page import Findings, write_findings
+from sat_slime.report.checkup.checkup_page import Findings, write_findings
 from sat_slime.report.comparison.comparison_report import write_comparison
 from sat_slime.report.comparison.studies import is_study
 from sat_slime.report.page import check_out
@@ -19,8 +19,8 @@ from sat_slime.runs.trackers.tracked_run import is_tracker
 
 def write_reports(paths: Sequence[str | Path], out: str | Path | None, only: Sequence[str]) -> list[Path]:
     """Write the report of a single run, where `paths` is one run folder and nothing of a comparison is asked for, or
-    one tracker's files; of a study, where it is one folder of grids; else one report of all of them. Returns what to
-    look at. Raises RunFolderError."""
+    one tracker's files; of a study, where it is one folder of grids; else one report of all of them. Returns the
+    pages or pictures to look at. Raises RunFolderError."""
     path = Path(paths[0])
     if len(paths) == 1 and out is None and not only and RunFolder(path).is_run():
         return [write_report(path)]
@@ -30,7 +30,7 @@ def write_reports(paths: Sequence[str | Path], out: str | Path | None, only: Seq
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a folder is a grid or has our rows: there may be TensorBoard events in it too."""
+    """Say whether a folder is a grid or has our rows: there may be TensorBoard events in it too."""
     return GridFolder(path).is_grid() or (path / "metrics.jsonl").exists()
 
 

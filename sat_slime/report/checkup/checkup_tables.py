@@ -12,29 +12,29 @@ from sat_slime.report.checkup.checkup import Checkup
 from sat_slime.report.checkup.dump_symptoms import crowding
 from sat_slime.report.checkup.rollout_facts import RolloutFacts
 from sat_slime.report.checkup.token_sums import POSITION_EDGES, PROBABILITY_EDGES, SIGNS, Group, TokenSums
+from sat_slime.report.number_text import decimals, percent
 from sat_slime.report.page import Heading, Sheet
 
-DASH = "–"
 MOST_IDS = 8
 """Token ids that are listed."""
 MOST_ROWS = 24
 """Dumps that a table shows; of more it shows as many, evenly chosen, and its CSV has all."""
 
 
-def tables(found: Checkup) -> list[Sheet]:
-    """All tables that there are numbers for."""
+def tables(checkup: Checkup) -> list[Sheet]:
+    """Make all tables that there are numbers for."""
     sheets = []
-    if found.tokens.steps:
-        sheets += [steps_table(found.tokens), places_table(found.tokens)]
-    if found.tokens.tail_ids:
-        sheets.append(ids_table(found.tokens))
-    if found.rollouts:
-        sheets.append(rollouts_table(found.rollouts))
+    if checkup.tokens.steps:
+        sheets += [steps_table(checkup.tokens), places_table(checkup.tokens)]
+    if checkup.tokens.tail_ids:
+        sheets.append(ids_table(checkup.tokens))
+    if checkup.rollouts:
+        sheets.append(rollouts_table(checkup.rollouts))
     return sheets
 
 
 def steps_table(sums: TokenSums) -> Sheet:
-    """A row for each dumped optimizer step."""
+    """Tell the mismatch of each dumped optimizer step."""
     head = ["dump", "responses", "tokens", "mean |d|", "90 %", "99 %", "99.9 %", "largest", "ESS", "no signal", "cut"]
     rows: list[list[str]] = []
     numbers: list[list[Any]] = []
@@ -57,7 +57,7 @@ def steps_table(sums: TokenSums) -> Sheet:
 
 
 def places_table(sums: TokenSums) -> Sheet:
-    """Where the mismatch is: by place, by probability, by the sign of the advantage."""
+    """Tell where the mismatch is: by place, by probability, by the sign of the advantage."""
     head = ["tokens", "share", "mean |d|", "mean d", "of the tail", "times their share"]
     rows: list[list[str]] = []
     numbers: list[list[Any]] = []
@@ -89,9 +89,9 @@ def places_table(sums: TokenSums) -> Sheet:
 
 
 def ids_table(sums: TokenSums) -> Sheet:
-    """The token ids that are most often in a tail."""
+    """Tell which token ids are most often in a tail."""
     head = ["token id", "of the tail", "of all tokens"]
-    most = sorted(sums.tail_ids.items(), key=lambda one: -one[1])[:MOST_IDS]
+    most = sorted(sums.tail_ids.items(), key=lambda item: -item[1])[:MOST_IDS]
     numbers = [[token, times / sums.whole.tail, sums.ids.get(token, 0) / sums.whole.tokens] for token, times in most]
     rows = [[str(token), percent(tail), percent(usual)] for token, tail, usual in numbers]
     return Sheet(
@@ -106,17 +106,19 @@ def ids_table(sums: TokenSums) -> Sheet:
 
 
 def rollouts_table(rollouts: Sequence[RolloutFacts]) -> Sheet:
-    """A row for each dumped rollout."""
+    """Tell what was sampled in each dumped rollout."""
     head = ["rollout", "samples", "reward", "length", "cut", "aborted", "one reward", "doubled", "removed"]
     head += ["behind", "oldest", "mixed"]
     rows: list[list[str]] = []
     numbers: list[list[Any]] = []
-    for one in rollouts:
-        shares = [one.truncated, one.aborted, one.equal_groups, one.doubled, one.removed]
-        texts = [_number(one.reward, 3), f"{one.length:.0f}", *map(percent, shares)]
-        texts += [_number(one.spread, 2), _number(one.oldest, 0), percent(one.mixed)]
-        rows.append([str(one.rollout), f"{one.samples:,}", *texts])
-        numbers.append([one.rollout, one.samples, one.reward, one.length, *shares, one.spread, one.oldest, one.mixed])
+    for facts in rollouts:
+        shares = [facts.truncated, facts.aborted, facts.equal_groups, facts.doubled, facts.removed]
+        texts = [decimals(facts.reward, 3), f"{facts.length:.0f}", *map(percent, shares)]
+        texts += [decimals(facts.spread, 2), decimals(facts.oldest, 0), percent(facts.mixed)]
+        rows.append([str(facts.rollout), f"{facts.samples:,}", *texts])
+        numbers.append(
+            [facts.rollout, facts.samples, facts.reward, facts.length, *shares, facts.spread, facts.oldest, facts.mixed]
+        )
     return Sheet(
         "rollouts",
         "What was sampled",
@@ -142,12 +144,3 @@ def _shown(rows: list[list[str]]) -> str:
 
 def _ranges(edges: Sequence[float], text: Any) -> list[str]:
     return [f"{text(low)} to {text(high)}" for low, high in pairwise(edges)]
-
-
-def percent(share: float) -> str:
-    """A share as text."""
-    return f"{share:.1%}".replace("%", "\N{NO-BREAK SPACE}%") if np.isfinite(share) else DASH
-
-
-def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}" if np.isfinite(value) else DASH

@@ -27,7 +27,7 @@ from sat_slime.report.diagnosis.attribution import (
     tail_bounds,
     whole,
 )
-from sat_slime.report.diagnosis.tables import FLIPS, XI
+from sat_slime.report.diagnosis.diagnosis_tables import FLIPS, XI
 from sat_slime.report.drawing import (
     Drawing,
     Plot,
@@ -68,7 +68,7 @@ SMALLEST = 1e-4
 
 
 def figures(tokens: Tokens) -> list[Figure]:
-    """All figures, drawn when asked for."""
+    """List all figures, which are drawn when asked for."""
     return [
         Figure(
             "shares",
@@ -128,7 +128,7 @@ def figures(tokens: Tokens) -> list[Figure]:
 
 
 def bar(name: str, colour: str) -> Look:
-    """How a part of bars is drawn."""
+    """Return the look of a part of bars."""
     return Look(name, colour, "", "bar", filled=True)
 
 
@@ -141,7 +141,7 @@ def _stacked(
     *,
     horizontal: bool = False,
 ) -> Plot:
-    """(groups,) contributions of parts as bars on top of each other, those below 0 downwards."""
+    """Draw the (groups,) contributions of parts as bars on top of each other, those below 0 downwards."""
     looks = [bar(LABELS[part], COLOUR_OF[part]) for part in layers]
     named = zip(looks, layers.values(), strict=True)
     parts = [rows(group=groups, y=values, line=look.name, place=i) for i, (look, values) in enumerate(named)]
@@ -159,7 +159,7 @@ def _stacked(
 
 
 def draw_shares(tokens: Tokens) -> Drawing | None:
-    """Shares of the mean and of the tails."""
+    """Draw the parts' shares of the mean and of the tails."""
     panels = [partial(_share_panel, "d = log π − log μ", dict(tokens.parts))]
     own = implementation(tokens.parts)
     if len(own) > 1:
@@ -170,16 +170,16 @@ def draw_shares(tokens: Tokens) -> Drawing | None:
 def _share_panel(title: str, parts: dict[str, np.ndarray], table: Table, shown: alt.Parameter) -> Plot:
     bounds = {"all tokens": None, **tail_bounds(whole(parts))}
     names = {"all tokens": "all tokens", "q90": "beyond 90 %", "q99": "beyond 99 %"}
-    found = {name: attribute(parts, beyond=beyond) for name, beyond in bounds.items()}
-    layers = {part: np.array([100 * found[name][part].share for name in found]) for part in parts}
+    shares = {name: attribute(parts, beyond=beyond) for name, beyond in bounds.items()}
+    layers = {part: np.array([100 * shares[name][part].share for name in shares]) for part in parts}
     for part, values in layers.items():
-        for name, value in zip(found, values, strict=True):
+        for name, value in zip(shares, values, strict=True):
             table[f"{title}: {LABELS[part]}, {names[name]}, %"] = np.array([value])
-    return _stacked([names[name] for name in found], layers, title, "share of |d|, %", shown, horizontal=True)
+    return _stacked([names[name] for name in shares], layers, title, "share of |d|, %", shown, horizontal=True)
 
 
 def draw_groups(tokens: Tokens, parts: Parts, tail: bool = False) -> Drawing | None:
-    """Contributions of the parts to the mean of groups of tokens, or to how many of them lie in the tail."""
+    """Draw what the parts contribute to the mean of groups of tokens, or to how many of them lie in the tail."""
     if len(parts) < 2:
         return None
     return column_of([partial(_group_panel, tokens, parts, tail, kind) for kind in KINDS], height=130, zoom=False)
@@ -209,7 +209,7 @@ def _group_panel(
 
 
 def draw_tails(tokens: Tokens) -> Drawing | None:
-    """Survival of |d| by routing, and of the parts."""
+    """Draw the survival of |d| by routing, and of the parts."""
     colours = ((BLACK, "-"), (GREEN, "--"), (PURPLE, "-"), (GREEN, (0, (1, 1.6))))
     kinds = d_by_routing(tokens)
     by_routing = {Look(name, *look): values for (name, values), look in zip(kinds.items(), colours, strict=False)}
@@ -240,7 +240,7 @@ def _survival(title: str, values_of: Mapping[Look, np.ndarray], table: Table, sh
 
 
 def draw_flips(tokens: Tokens) -> Drawing | None:
-    """Tokens with other experts by layer and by lag."""
+    """Draw the share of tokens with other experts, by layer and by lag."""
     if "expert_flips" not in tokens.more:
         return None
     return column_of([partial(_flips_panel, tokens, kind) for kind in ("layer", "lag")], height=150, zoom=False)
@@ -274,7 +274,7 @@ def _flips_panel(tokens: Tokens, kind: str, table: Table, shown: alt.Parameter) 
 
 
 def draw_bound(tokens: Tokens) -> Drawing | None:
-    """Gain and penalty of Eq. tvbound by lag."""
+    """Draw gain and penalty of Eq. tvbound by lag."""
     return column_of([partial(_bound_panel, tokens)], height=230, zoom=False)
 
 
@@ -303,7 +303,7 @@ def _bound_panel(tokens: Tokens, table: Table, shown: alt.Parameter) -> Plot | N
 
 
 def draw_proxy(tokens: Tokens) -> Drawing | None:
-    """|log r| against the total variation, and all proxies by probability."""
+    """Draw |log r| against the total variation, and all proxies by probability."""
     if "tv" not in tokens.more:
         return None
     return column_of([partial(_cloud, tokens), partial(_proxies_panel, tokens)], height=280, one_key=False, zoom=False)
@@ -359,8 +359,8 @@ def _proxies_panel(tokens: Tokens, table: Table, shown: alt.Parameter) -> Plot:
     values = {"total variation": tokens.more["tv"].astype(np.float64), **proxies(tokens)}
     styles = ((BLACK, "-", "o"), (PURPLE, "--", "s"), (BLUE, ":", "^"), (GREEN, "-.", "D"))
     looks, parts = [], []
-    for (name, one), style in zip(values.items(), styles, strict=True):
-        means = np.array([one[inside].mean() for inside in groups.values()])
+    for (name, proxy), style in zip(values.items(), styles, strict=True):
+        means = np.array([proxy[inside].mean() for inside in groups.values()])
         table |= {f"probability {group}: {name}": means[i : i + 1] for i, group in enumerate(groups)}
         looks.append(Look(name, *style))
         parts.append(rows(group=list(groups), y=np.where(means > 0, means, np.nan), line=name))

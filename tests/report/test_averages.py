@@ -1,6 +1,6 @@
 import numpy as np
 
-from sat_slime.report.smoothing import smooth
+from sat_slime.report.averages import smooth
 
 
 def test_smoothing_over_a_whole_period_flattens_a_sawtooth():

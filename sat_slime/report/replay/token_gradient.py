@@ -29,7 +29,7 @@ from sat_slime.report.dumps.step_batch import StepBatch
 
 KEPT, REWEIGHTED, MASKED, CLIPPED = range(4)
 FATES = ("kept", "re-weighted", "masked", "clipped")
-"""What becomes of a token. Kept: its own term of the surrogate has the slope r A of the method's own ratio.
+"""The fates of a token. Kept: its own term of the surrogate has the slope r A of the method's own ratio.
 Re-weighted: it has another slope, as that of a score form whose weight is not r, or of a penalty. Masked: a gate drops
 the token, or a weight of 0. Clipped: the clip interval holds it; this comes before masked."""
 
@@ -42,7 +42,7 @@ Metrics = tuple[int, dict[str, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class TokenGradient:
-    """One method on some tokens of a step."""
+    """The gradient weights of one method on some tokens of a step."""
 
     weights: Tensor
     """(N,) g; 0 on inactive tokens."""
@@ -65,9 +65,9 @@ class Span:
 
 
 def spans(batch: StepBatch, at_least: int) -> list[Span]:
-    """The micro-batches of a step in spans; each but the last has at least so many tokens."""
+    """Return the micro-batches of a step in spans; each but the last has at least so many tokens."""
     assert batch.microbatches is not None
-    found: list[Span] = []
+    joined: list[Span] = []
     token = response = 0
     start = (0, 0)
     parts: list[slice] = []
@@ -78,9 +78,9 @@ def spans(batch: StepBatch, at_least: int) -> list[Span]:
         parts.append(slice(token - start[0], token - start[0] + n))
         token, response = token + n, response + size
         if token - start[0] >= at_least or index == len(batch.microbatches) - 1:
-            found.append(Span(slice(start[1], response), slice(start[0], token), tuple(parts), tuple(lengths)))
+            joined.append(Span(slice(start[1], response), slice(start[0], token), tuple(parts), tuple(lengths)))
             start, parts, lengths = (token, response), [], []
-    return found
+    return joined
 
 
 class StepView:
@@ -90,7 +90,7 @@ class StepView:
         self.batch = batch
         self._ratios: dict[tuple[str, str], Tensor] = {}
         self._thresholds: dict[tuple[str, str, Judge], Tensor] = {}
-        self._made_up: dict[ProximalPolicy, Tensor] = {}
+        self._supplied: dict[ProximalPolicy, Tensor] = {}
 
     def prepare(self, methods: Sequence[Method]) -> None:
         """Compute all that `methods` read, before several threads read it."""
@@ -100,14 +100,14 @@ class StepView:
                 self.step_threshold(method)
 
     def log_ratio(self, method: Method) -> Tensor:
-        """(N,) d of the method over the whole step; 0 on inactive tokens."""
+        """Return (N,) d of the method over the whole step; 0 on inactive tokens."""
         key = method.ratio, method.denominator
         if key not in self._ratios:
             self._ratios[key] = log_ratio(method.ratio, method.denominator, self.tokens(method))
         return self._ratios[key]
 
     def step_threshold(self, method: Method) -> Tensor:
-        """The threshold of the method's judge under scope `step`: SAT's q, M2PO's."""
+        """Return the threshold of the method's judge under scope `step`: SAT's q, M2PO's."""
         assert method.judge, "it judges by a threshold"
         key = method.ratio, method.denominator, method.judge
         if key not in self._thresholds:
@@ -116,7 +116,7 @@ class StepView:
         return self._thresholds[key]
 
     def tokens(self, method: Method, tokens: slice = slice(None), lengths: Tensor | None = None) -> TokenBatch:
-        """Tokens of the step as the objective takes them, with the denominator that the method reads."""
+        """Return tokens of the step as the objective takes them, with the denominator that the method reads."""
         step, proximal = self.batch, self.proximal(method)
         return TokenBatch(
             log_probs=step.log_probs[tokens],
@@ -129,7 +129,7 @@ class StepView:
         )
 
     def _needed(self, method: Method) -> dict[str, Tensor]:
-        """What `method.needs`, by the fields of TokenBatch."""
+        """Return what `method.needs`, by the fields of TokenBatch."""
         step = self.batch
         fields: dict[str, Tensor | None] = {}
         if "lags" in method.needs:
@@ -141,21 +141,21 @@ class StepView:
         return {name: column for name, column in fields.items() if column is not None}
 
     def proximal(self, method: Method) -> Tensor | None:
-        """(N,) what the method reads as proximal_log_probs; None where that is log_probs itself, or not read."""
+        """Return (N,) what the method reads as proximal_log_probs; None where that is log_probs itself, or not read."""
         if method.denominator == "rollout":
             return None
         if method.proximal_policy is not None:
-            return self._made_up_by(method, method.proximal_policy)
+            return self._supplied_for(method, method.proximal_policy)
         return self.batch.checkpoint_log_probs if method.denominator == "checkpoint" else self.batch.proximal_log_probs
 
-    def _made_up_by(self, method: Method, policy: ProximalPolicy) -> Tensor | None:
-        if policy not in self._made_up:
+    def _supplied_for(self, method: Method, policy: ProximalPolicy) -> Tensor | None:
+        if policy not in self._supplied:
             step = self.batch
             columns = step.log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths
-            made_up = supply_proximal(method, TokenBatch(*columns, **self._needed(method))).proximal_log_probs
-            assert made_up is not None, "it supplies them"
-            self._made_up[policy] = made_up
-        return self._made_up[policy]
+            supplied = supply_proximal(method, TokenBatch(*columns, **self._needed(method))).proximal_log_probs
+            assert supplied is not None, "it supplies them"
+            self._supplied[policy] = supplied
+        return self._supplied[policy]
 
 
 class SpanView:
@@ -170,18 +170,18 @@ class SpanView:
         self._slopes: dict[tuple[str, str], Tensor] = {}
 
     def log_ratio(self, method: Method) -> Tensor:
-        """(n,) d of the method."""
+        """Return (n,) d of the method."""
         return self.step.log_ratio(method)[self.span.tokens]
 
     def slopes(self, method: Method) -> Tensor:
-        """(n,) r A of the method's own ratio."""
+        """Return (n,) r A of the method's own ratio."""
         key = method.ratio, method.denominator
         if key not in self._slopes:
             self._slopes[key] = bounded_ratio(self.log_ratio(method)) * self.advantages
         return self._slopes[key]
 
     def parts(self, method: Method, each_microbatch: bool) -> list[tuple[slice, TokenBatch]]:
-        """(place of its tokens in the span, the tokens) of each micro-batch, or of the whole span as one."""
+        """Return (place of its tokens in the span, the tokens) of each micro-batch, or of the whole span as one."""
         if not each_microbatch:
             return [(slice(0, len(self.mask)), self._batch(method, -1, slice(0, len(self.mask)), self.lengths))]
         pieces = zip(self.span.microbatches, self.span.microbatch_lengths, strict=True)
@@ -196,7 +196,7 @@ class SpanView:
 
 
 def token_gradient(method: Method, view: SpanView) -> TokenGradient:
-    """g and fate of the span's tokens. SAT takes its quantile over its own scope."""
+    """Return g and fate of the span's tokens. SAT takes its quantile over its own scope."""
     d = view.log_ratio(method).requires_grad_()
     values: list[Tensor] = []
     clipped: list[Tensor] = []
@@ -223,8 +223,8 @@ def token_gradient(method: Method, view: SpanView) -> TokenGradient:
 
 
 def _with_sampled_moved(tokens: TokenBatch, moved: Tensor) -> Tensor:
-    """(n, k) policy_head, with the gradient of its sampled token's entry in the (n,) zeros `moved`; none where the
-    sampled token is not in the head.
+    """Return (n, k) policy_head, with the gradient of its sampled token's entry in the (n,) zeros `moved`; none where
+    the sampled token is not in the head.
 
     A dump does not hold whose log-probs the head has, and need not: a token with the same two as the sampled one has
     the same slope.
@@ -238,7 +238,7 @@ def _with_sampled_moved(tokens: TokenBatch, moved: Tensor) -> Tensor:
 
 
 def gate_metrics(method: Method, view: SpanView, scope: str) -> list[Metrics]:
-    """Metrics of a SAT method with its quantile over `scope`, whatever its own scope is."""
+    """Return the metrics of a SAT method with its quantile over `scope`, whatever its own scope is."""
     quantile = view.step.step_threshold(method) if scope == "step" else None
     d = view.log_ratio(method)
     with torch.no_grad():

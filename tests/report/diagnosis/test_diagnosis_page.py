@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from sat_slime.cli import app
 from sat_slime.report.diagnosis.attribution import load_tokens
-from sat_slime.report.diagnosis.from_metrics import metrics_figure, metrics_findings, metrics_table
-from sat_slime.report.diagnosis.page import write_diagnosis
+from sat_slime.report.diagnosis.diagnosis_page import write_diagnosis
+from sat_slime.report.diagnosis.split_by_lag import metrics_figure, metrics_findings, metrics_table
 from sat_slime.report.figure_files import spec_of
 from sat_slime.rollout.token_dump import dump_path, dump_paths, write_dump
 from sat_slime.runs.folder import RunFolderError
@@ -30,7 +30,7 @@ def run(tmp_path):
 @pytest.fixture
 def no_figures(monkeypatch):
     """Figures are drawn in one test."""
-    monkeypatch.setattr("sat_slime.report.diagnosis.page.figures", lambda tokens: [])
+    monkeypatch.setattr("sat_slime.report.diagnosis.diagnosis_page.figures", lambda tokens: [])
 
 
 def command(run):

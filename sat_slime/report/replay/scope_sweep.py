@@ -1,4 +1,4 @@
-"""Gate rate of SAT against the number of responses that its quantile is taken over."""
+"""The scope sweep: SAT's gate rate by the number of responses that its quantile is taken over."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sat_slime.objective import SAT, interval_radii, threshold_scores
 from sat_slime.objective.ratio import bounded_ratio
 from sat_slime.objective.stabilizers.clips.ppo import Radii
 from sat_slime.objective.stabilizers.clips.sat import kernel
-from sat_slime.report.replay.gradient import StepView
-from sat_slime.report.replay.selection import Candidate
+from sat_slime.report.replay.candidates import Candidate
+from sat_slime.report.replay.token_gradient import StepView
 
 SIZES = tuple(2**power for power in range(9))
 """Responses in the scope: 1 to 256."""
@@ -43,33 +43,35 @@ class Sweep:
         self.newly += other.newly
 
     def rates(self, which: np.ndarray) -> np.ndarray:
-        """(orders, sizes) share of the tokens that `gated` or `newly` is; NaN where no step had so many responses."""
+        """Return (orders, sizes) the share of the tokens that `gated` or `newly` is; NaN where no step had so many
+        responses."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(self.tokens > 0, which / self.tokens, np.nan)
 
 
 def sweep_step(candidates: Sequence[Candidate], view: StepView, seed: int) -> dict[int, Sweep]:
-    """The sweep of each SAT method over one step. A scope is a number of consecutive responses; what is left
+    """Return the sweep of each SAT method over one step. A scope is a number of consecutive responses; what is left
     over, too few for a whole scope, does not count. Other gates of the method are not applied."""
     step = view.batch
     lengths, mask = step.lengths.numpy(), step.mask
     owner = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[mask.numpy()]
     sampled = np.arange(len(lengths)) if step.order is None else step.order.numpy()
     orders = (sampled, np.random.default_rng(seed).permutation(len(lengths)))
-    found: dict[int, Sweep] = {}
+    sweeps: dict[int, Sweep] = {}
     for index, candidate in enumerate(candidates):
         sat, clip = candidate.method.sat, candidate.method.trust_region
         if sat and clip:
             d, tokens = view.log_ratio(candidate.method), view.tokens(candidate.method)
             stale = threshold_scores(candidate.method, tokens, d=d)
             reach = outward_reach(interval_radii(candidate.method, tokens, d=d), d, step.advantages)[mask]
-            found[index] = _sweep(sat, stale.numpy(), reach.numpy(), owner, orders)
-    return found
+            sweeps[index] = _sweep(sat, stale.numpy(), reach.numpy(), owner, orders)
+    return sweeps
 
 
 def outward_reach(base: Radii, d: Tensor, advantages: Tensor) -> Tensor:
-    """(N,) |r - 1| as a share of the base radius on that side, for tokens that the base does not clip and whose update
-    leads outward; 0 for the others. SAT clips a token newly where its factor is below this (Eqs. gate, bands)."""
+    """Return (N,) |r - 1| as a share of the base radius on that side, for tokens that the base does not clip and whose
+    update leads outward; 0 for the others. SAT clips a token newly where its factor is below this (Eqs. gate,
+    bands)."""
     away = bounded_ratio(d) - 1.0
     reach = torch.where(away > 0, away / base[1], -away / base[0])
     return torch.where((d * advantages > 0) & (reach <= 1.0), reach, 0.0)
@@ -98,12 +100,14 @@ def _sweep(sat: SAT, stale: np.ndarray, reach: np.ndarray, owner: np.ndarray, or
 def beyond_gate(
     ascending: np.ndarray, scope: np.ndarray, scopes: int, alpha: float
 ) -> tuple[int, np.ndarray, np.ndarray]:
-    """Tokens in the first `scopes` scopes; which of them are staler than q > 0, the alpha-quantile of each scope
-    (Eq. quantile); and their q.
+    """Find the tokens that are staler than q > 0, the alpha-quantile of their scope (Eq. quantile).
 
     Args:
         ascending: (n,) staleness, |d| in the paper, the smallest first.
-        scope: (n,) scope of each.
+        scope: (n,) scope of each; those of `scopes` and beyond do not count.
+
+    Returns:
+        (tokens in the first `scopes` scopes, indices of those beyond their q, the q of each of these).
     """
     counts = np.bincount(scope, minlength=scopes)[:scopes]
     by_scope = np.argsort(scope, kind="stable")[: counts.sum()]

@@ -1,4 +1,4 @@
-"""Sums over tokens: those of spans add up to a step's, those of steps to a dump's."""
+"""Sums of each method over tokens: those of spans add up to a step's, those of steps to a dump's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from sat_slime.objective import MetricAccumulator, response_mean_weights
-from sat_slime.report.replay.gradient import (
+from sat_slime.report.replay.candidates import UNCLIPPED, Candidate
+from sat_slime.report.replay.token_gradient import (
     FATES,
     Metrics,
     Span,
@@ -21,7 +22,6 @@ from sat_slime.report.replay.gradient import (
     gate_metrics,
     token_gradient,
 )
-from sat_slime.report.replay.selection import UNCLIPPED, Candidate
 
 GROUPS = ("A > 0, above", "A > 0, below", "A < 0, above", "A < 0, below")
 """Tokens by the sign of the advantage and the side on which the ratio lies that the method judges by."""
@@ -44,7 +44,7 @@ class MethodSums:
     """(sign of A, bin of d) sum of v."""
 
     def add(self, other: MethodSums) -> None:
-        """Further tokens."""
+        """Add the sums over further tokens."""
         self.fates += other.fates
         self.weight += other.weight
         self.weight_squared += other.weight_squared
@@ -53,11 +53,11 @@ class MethodSums:
 
     @property
     def tokens(self) -> int:
-        """Tokens with an advantage."""
+        """The number of tokens with an advantage."""
         return int(self.fates.sum())
 
     def share(self, fate: int) -> float:
-        """The share of the tokens with an advantage that have this fate."""
+        """Return the share of the tokens with an advantage that have this fate."""
         return float(self.fates[:, fate].sum() / max(self.tokens, 1))
 
     @property
@@ -81,25 +81,26 @@ class Sums:
 
     @classmethod
     def none(cls, methods: int) -> Sums:
+        """Return the sums over no token."""
         return cls([MethodSums() for _ in range(methods)], np.zeros((methods + 1, methods + 1)))
 
     def add(self, other: Sums) -> None:
-        """Further tokens."""
-        for mine, its in zip(self.methods, other.methods, strict=True):
-            mine.add(its)
+        """Add the sums over further tokens."""
+        for sums, more in zip(self.methods, other.methods, strict=True):
+            sums.add(more)
         self.products += other.products
         self.tokens += other.tokens
         self.curve_tokens += other.curve_tokens
 
     def cosines(self) -> np.ndarray:
-        """(M + 1, M + 1) cosines between the methods' w g; NaN beside a gradient that is zero throughout."""
+        """Return (M + 1, M + 1) cosines between the methods' w g; NaN beside a gradient that is zero throughout."""
         norms = np.sqrt(np.diag(self.products))
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.clip(self.products / np.outer(norms, norms), -1, 1)
 
 
 class Cosines:
-    """Mean and least over steps of the cosines of M methods and UNCLIPPED."""
+    """The cosines of M methods and UNCLIPPED: mean and minimum over the steps."""
 
     def __init__(self, methods: int):
         shape = methods + 1, methods + 1
@@ -115,19 +116,19 @@ class Cosines:
 
     @property
     def mean(self) -> np.ndarray:
-        """(M + 1, M + 1), NaN where no step had both gradients."""
+        """(M + 1, M + 1) mean over the steps, NaN where no step had both gradients."""
         with np.errstate(invalid="ignore"):
             return self._sum / self._steps
 
     @property
     def least(self) -> np.ndarray:
-        """(M + 1, M + 1) least cosine over the steps, NaN where no step had both gradients."""
+        """(M + 1, M + 1) minimum over the steps, NaN where no step had both gradients."""
         return np.where(self._steps > 0, self._least, np.nan)
 
 
 @dataclass
 class SpanResult:
-    """What a span of a step adds."""
+    """The sums over a span of a step."""
 
     sums: Sums
     scopes: dict[tuple[int, str], list[Metrics]]
@@ -135,7 +136,7 @@ class SpanResult:
 
 
 def span_result(candidates: Sequence[Candidate], step: StepView, span: Span, token_mean: bool) -> SpanResult:
-    """What every method does on a span. token_mean: tokens weigh alike, not responses."""
+    """Sum up what every method does on a span. token_mean: tokens weigh alike, not responses."""
     view = SpanView(step, span)
     mask, advantages = view.mask, view.advantages
     weights = mask.double() if token_mean else response_mean_weights(mask, view.lengths, 1)
@@ -187,13 +188,13 @@ def _add(sums: MethodSums, gradient: TokenGradient, cells: Tensor, inverse: Tens
 
 
 def _binned(bins: Tensor, values: Tensor | None) -> np.ndarray:
-    """(2, bins) counts, or sums of the values."""
+    """Return (2, bins) counts, or sums of the values."""
     total = torch.bincount(bins, values, minlength=2 * _BINS)[: 2 * _BINS]
     return total.reshape(2, _BINS).numpy()
 
 
 def reduced(rows: Sequence[Metrics]) -> dict[str, float]:
-    """Metrics of micro-batches reduced to those of their step, as a run reduces them."""
+    """Reduce the metrics of micro-batches to those of their step, as a run reduces them."""
     accumulator = MetricAccumulator()
     for weight, metrics in rows:
         accumulator.add(metrics, weight)

@@ -1,8 +1,7 @@
-"""`RUN/diagnosis/`: a page, its figures and tables, from the token dumps of a run or from its metrics alone."""
+"""The page of a diagnosis, RUN/diagnosis/, from the token dumps of a run or from its metrics alone."""
 
 from __future__ import annotations
 
-import html
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from sat_slime.report.diagnosis.attribution import load_tokens
-from sat_slime.report.diagnosis.figures import figures
-from sat_slime.report.diagnosis.from_metrics import metrics_figure, metrics_findings, metrics_table
-from sat_slime.report.diagnosis.tables import findings, tables, warnings
+from sat_slime.report.diagnosis.diagnosis_figures import figures
+from sat_slime.report.diagnosis.diagnosis_tables import findings, tables, warnings
+from sat_slime.report.diagnosis.split_by_lag import metrics_figure, metrics_findings, metrics_table
 from sat_slime.report.page import Figure, Page, Sheet, headline, warning_box
 from sat_slime.rollout.token_dump import dump_paths
 from sat_slime.runs.folder import RunFolderError
@@ -24,7 +23,7 @@ FOLDER = "diagnosis"
 
 @dataclass
 class Diagnosis:
-    """What was found, for a page or a terminal."""
+    """The findings, for a page or a terminal."""
 
     page: Path
     findings: list[str]
@@ -42,11 +41,11 @@ def write_diagnosis(path: str | Path) -> Diagnosis:
     tokens = load_tokens(dump_paths(run.folder.path))
     drawn: list[Figure]
     if tokens is not None:
-        found = list(findings(tokens))
+        sentences = list(findings(tokens))
         doubts = list(warnings(tokens, section(run.config, "pipeline").get("lag")))
         sheets, drawn = tables(tokens), figures(tokens)
     elif has(run.data.metrics, "mismatch/implementation"):
-        found, doubts = list(metrics_findings(run.data.metrics)), [_without_dumps(run)]
+        sentences, doubts = list(metrics_findings(run.data.metrics)), [_without_dumps(run)]
         sheets, drawn = [metrics_table(run.data.metrics)], [metrics_figure(run.data.metrics)]
     else:
         raise RunFolderError(_nothing_measured(run))
@@ -55,16 +54,15 @@ def write_diagnosis(path: str | Path) -> Diagnosis:
         page.sheet(sheet)
     for figure in drawn:
         page.figure(figure)
-    again = html.escape(f"sat-slime diagnose {shlex.quote(str(path))}")
-    page.add(f'<p class="files">This page again: <code>{again}</code></p>')
+    page.again(f"sat-slime diagnose {shlex.quote(str(path))}")
     written = page.write(
         "index.html",
         title=f"{run.name}: the mismatch taken apart",
         subtitle=headline(run),
-        summary=found,
+        summary=sentences,
         warnings=warning_box(doubts),
     )
-    return Diagnosis(written, found, doubts, sheets)
+    return Diagnosis(written, sentences, doubts, sheets)
 
 
 def _is_of_slime(run: Run) -> bool:
@@ -72,7 +70,7 @@ def _is_of_slime(run: Run) -> bool:
 
 
 def _without_dumps(run: Run) -> str:
-    """Why the page has the split alone."""
+    """Say why the page has the split alone."""
     if _is_of_slime(run):
         return (
             "A run of slime tells the policy and the implementation part, from the log-probs under the generating "
