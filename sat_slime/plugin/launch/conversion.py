@@ -12,12 +12,12 @@ from pathlib import Path
 from sat_slime.config.finding import Finding, fail
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.command import environment, run_folder, slime_arguments
+from sat_slime.plugin.launch.hf_checkpoint import hf_findings
 from sat_slime.plugin.launch.local_ray import own_python_first
 from sat_slime.plugin.launch.machine import (
     BF16,
     GIB,
     existing_parent,
-    hf_findings,
     newest_iteration,
     source_findings,
 )

@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from sat_slime.config.finding import Finding, fail, ok, warn
-from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
+from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch import cpu_run
 from sat_slime.plugin.launch.command import checkpoint_folder
+from sat_slime.plugin.launch.hf_checkpoint import hf_findings, stop_findings
 from sat_slime.plugin.launch.memory.elements import parameters
 from sat_slime.plugin.launch.memory.memory_needs import BF16, FP32, GIB
-from sat_slime.plugin.launch.named_files import named_findings, reason_of
+from sat_slime.plugin.launch.named_files import named_findings
 from sat_slime.plugin.launch.saved import newest_iteration
-from sat_slime.plugin.launch.stop_tokens import stop_findings
 
 SCRIPT = "train.py"
 """A file by which slime's checkout is recognized, in every version."""
-
-CONFIG_KEYS = {
-    "num-layers": ("num_hidden_layers",),
-    "hidden-size": ("hidden_size",),
-    "ffn-hidden-size": ("intermediate_size",),
-    "num-attention-heads": ("num_attention_heads",),
-    "num-query-groups": ("num_key_value_heads",),
-    "kv-channels": ("head_dim",),
-    "vocab-size": ("vocab_size",),
-    "num-experts": ("num_experts", "n_routed_experts", "num_local_experts"),
-    "moe-router-topk": ("num_experts_per_tok",),
-    "moe-ffn-hidden-size": ("moe_intermediate_size",),
-    "rotary-base": ("rope_theta",),
-}
-"""Flags of the architecture, each with its names in a Hugging Face config.json."""
-
-
-OF_KINDS = {"qk-layernorm": ("qwen3", "qwen3_moe"), "add-qkv-bias": ("qwen2", "qwen2_moe")}
-"""Flags that a model_type of config.json needs: without one Megatron skips its weights in the checkpoint."""
 
 
 def machine_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
@@ -83,134 +62,6 @@ def _cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
     if path.is_file() and mark not in path.read_text(encoding="utf-8"):
         patch = Path(config.cluster.slime_dir) / "docker" / "patch" / "latest" / "megatron.patch"
         yield fail("megatron", f"slime's patch is not in it: git -C {config.cluster.megatron_dir} apply {patch}")
-
-
-def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Yield findings on the Hugging Face checkpoint: its files, and whether the model section fits its config.json."""
-    what, path = "checkpoint", config.model.hf_checkpoint
-    if path is None:
-        return  # the check of the settings says that it is missing
-    folder = Path(path)
-    if not folder.is_dir():
-        yield fail(what, f"model.hf_checkpoint is {path}: there is no such folder; download the weights there")
-        return
-    try:
-        values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        yield fail(what, f"model.hf_checkpoint is {path}: its config.json cannot be read ({reason_of(error)})")
-        return
-    missing = [name for name in _weight_files(folder) if not (folder / name).is_file()]
-    if missing:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        yield fail(what, f"model.hf_checkpoint is {path}: {missing[0]}{more} is not there; download it again")
-    elif not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
-        yield fail(what, f"model.hf_checkpoint is {path}: it has no tokenizer; download it again")
-    else:
-        yield ok(what, path)
-    yield from template_findings(config, folder)
-    problems = [*model_mismatches(config.model, values), *_quantization(config, values)]
-    yield from (fail("model", problem) for problem in problems)
-    if not problems:
-        yield ok("model", f"as in {folder / 'config.json'}")
-
-
-def _quantization(config: SlimeConfig, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line where weights are to be quantized: SGLang then turns them into a form of its own, which no push of
-    bf16 weights fits."""
-    value = config.extra_args.get("sglang-quantization")
-    if value and not values.get("quantization_config"):
-        yield (
-            f"extra_args.sglang-quantization is {value}, but the checkpoint's config.json has no quantization_config, "
-            "and the trainer pushes bf16 weights: leave it out, or name a quantized model.hf_checkpoint"
-        )
-
-
-def template_findings(config: SlimeConfig, folder: Path) -> Iterator[Finding]:
-    """Yield findings on whether the tokenizer has the chat template that the prompts are wrapped in, and its
-    arguments."""
-    if not config.data.chat_template or not (folder / "tokenizer_config.json").is_file():
-        return
-    text = chat_template(folder)
-    if not text:
-        yield fail(
-            "template",
-            f"data.chat_template is true, but the tokenizer in {folder} has no chat template: set it to false, or name "
-            "a model that has one",
-        )
-        return
-    for name in config.data.chat_template_args:
-        if name not in text:
-            yield warn(
-                "template", f"data.chat_template_args.{name} is no variable of the tokenizer's template: leave it out"
-            )
-
-
-def chat_template(folder: Path) -> str:
-    """Return the text of a tokenizer's chat templates; empty where it has none."""
-    try:
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    except OSError:
-        pass
-    for name in ("chat_template.json", "tokenizer_config.json"):
-        try:
-            template = json.loads((folder / name).read_text(encoding="utf-8")).get("chat_template")
-        except (OSError, ValueError, AttributeError):
-            continue
-        if template:
-            return template if isinstance(template, str) else json.dumps(template)
-    return ""
-
-
-def _weight_files(folder: Path) -> list[str]:
-    """Return the weight files that must be there: those of the checkpoint's index. Without an index any file of weights
-    will do, and `model.safetensors` is asked for only where there is none."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (OSError, ValueError, KeyError, AttributeError):
-            return [index.name]
-    return [] if any(folder.glob("*.safetensors")) or any(folder.glob("*.bin")) else ["model.safetensors"]
-
-
-def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for every contradiction between the model section and a Hugging Face config.json."""
-    inner = values.get("text_config")  # a model that sees images has its text model there
-    values = inner if isinstance(inner, Mapping) else values
-    rope = values.get("rope_parameters")
-    rope = rope if isinstance(rope, Mapping) else {}
-    for flag, names in CONFIG_KEYS.items():
-        value_set = model.architecture.get(flag)
-        name, in_config = next(
-            ((name, value) for name in names if (value := values.get(name, rope.get(name))) is not None), ("", None)
-        )
-        if flag == "num-experts" and bool(value_set) != bool(in_config):
-            kinds = ("an MoE model", "a dense one") if value_set else ("a dense model", "an MoE model")
-            yield f"model.architecture is {kinds[0]}, but the checkpoint's config.json is {kinds[1]}: describe that one"
-        elif value_set is not None and in_config is not None and float(value_set) != float(in_config):
-            yield (
-                f"model.architecture.{flag} is {value_set}, but the checkpoint's config.json has {name} {in_config}: "
-                f"set it to {in_config}, or name another model.hf_checkpoint"
-            )
-    positions = values.get("max_position_embeddings")
-    if model.max_positions and isinstance(positions, int) and model.max_positions != positions:
-        yield (
-            f"model.max_positions is {model.max_positions}, but the checkpoint's config.json has "
-            f"max_position_embeddings {positions}: set it to {positions}"
-        )
-    kind = values.get("model_type")
-    for flag, kinds in OF_KINDS.items():
-        if kind in kinds and model.architecture and not model.architecture.get(flag):
-            yield (
-                f"model.architecture.{flag} is not set, but the checkpoint's config.json has model_type {kind}, and "
-                "Megatron would load the rest without a word: set it to true"
-            )
-    tied, untie = values.get("tie_word_embeddings"), "untie-embeddings-and-output-weights"
-    if isinstance(tied, bool) and tied == bool(model.architecture.get(untie)):
-        yield (
-            f"model.architecture.{untie} is {'true' if tied else 'not set'}, but the checkpoint's config.json has "
-            f"tie_word_embeddings {str(tied).lower()}: {'leave it out' if tied else 'set it to true'}"
-        )
 
 
 def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:

@@ -29,7 +29,7 @@ from sat_slime.plugin.launch.command import (
     slime_arguments,
 )
 from sat_slime.plugin.launch.flags import KnownFlags, flags_by_name, recorded_flags
-from sat_slime.plugin.launch.machine import hf_findings
+from sat_slime.plugin.launch.hf_checkpoint import hf_findings
 from sat_slime.plugin.launch.parser_process import Refusal
 
 TIMEOUT_S = 200

@@ -14,7 +14,7 @@ from text_model import TEXT_END, TURN_END, save_text_model
 from sat_slime.config import load_config
 from sat_slime.config.starters import CONFIGS
 from sat_slime.embedded.engine.server import ModelServer, server_environment
-from sat_slime.plugin.launch.stop_tokens import read_checkpoint, stop_findings
+from sat_slime.plugin.launch.hf_checkpoint import read_checkpoint, stop_findings
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 

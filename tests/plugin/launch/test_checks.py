@@ -7,7 +7,8 @@ from sat_slime.config import load_config
 from sat_slime.plugin.launch import checks, machine
 from sat_slime.plugin.launch.checks import called_functions, cluster_findings, here, read_report, secret_errors
 from sat_slime.plugin.launch.command import slime_command
-from sat_slime.plugin.launch.machine import machine_findings, model_mismatches, newest_iteration
+from sat_slime.plugin.launch.hf_checkpoint import model_mismatches
+from sat_slime.plugin.launch.machine import machine_findings, newest_iteration
 from sat_slime.plugin.launch.memory.memory_fit import ROWS
 from sat_slime.plugin.launch.memory.memory_needs import GIB
 from sat_slime.plugin.launch.named_files import data_problem

@@ -5,7 +5,8 @@ import pytest
 import yaml
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch.machine import chat_template, filesystem, model_mismatches, template_findings
+from sat_slime.plugin.launch.hf_checkpoint import chat_template, model_mismatches, template_findings
+from sat_slime.plugin.launch.machine import filesystem
 from sat_slime.plugin.launch.named_files import (
     REWARDS,
     defined_names,

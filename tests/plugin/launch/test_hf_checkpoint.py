@@ -6,8 +6,8 @@ import pytest
 
 from sat_slime.config import load_config
 from sat_slime.config.starters import CONFIGS
-from sat_slime.plugin.launch import stop_tokens
-from sat_slime.plugin.launch.stop_tokens import read_checkpoint, stop_findings, turn_end
+from sat_slime.plugin.launch import hf_checkpoint
+from sat_slime.plugin.launch.hf_checkpoint import read_checkpoint, stop_findings, turn_end
 
 CHATML = (
     "{%- for message in messages %}\n    {%- if message.role == 'user' %}\n"
@@ -167,10 +167,10 @@ def test_a_template_is_rendered_as_by_transformers(checkpoint, template):
     if not hasattr(utils, "render_jinja_template"):
         pytest.skip("needs a transformers with render_jinja_template")
     read = read_checkpoint(checkpoint(template))
-    turns = stop_tokens._turns(2)
+    turns = hf_checkpoint._turns(2)
     given = {"tools": None, "documents": None, "add_generation_prompt": False, **read.names}
     (theirs,), _ = utils.render_jinja_template([turns], chat_template=template, **given)
-    assert stop_tokens._renderer(read, {})(turns) == theirs
+    assert hf_checkpoint._renderer(read, {})(turns) == theirs
     assert "SatSlimeAnswer" in theirs
 
 
