@@ -1,4 +1,5 @@
-"""The check of stop tokens on checkpoints of several shapes; on SGLang itself: tests/embedded/engine."""
+"""The checks of a checkpoint's template, model and stop tokens, on checkpoints of several shapes; stop tokens on SGLang
+itself: tests/embedded/engine."""
 
 import json
 
@@ -7,7 +8,16 @@ import pytest
 from sat_slime.config import load_config
 from sat_slime.config.starters import CONFIGS
 from sat_slime.plugin.launch import hf_checkpoint
-from sat_slime.plugin.launch.hf_checkpoint import read_checkpoint, stop_findings, turn_end
+from sat_slime.plugin.launch.hf_checkpoint import (
+    chat_template,
+    model_mismatches,
+    read_checkpoint,
+    stop_findings,
+    template_findings,
+    turn_end,
+)
+
+PAPER = CONFIGS / "paper" / "qwen3-30b-a3b.yaml"
 
 CHATML = (
     "{%- for message in messages %}\n    {%- if message.role == 'user' %}\n"
@@ -241,3 +251,26 @@ def test_the_advice_works(checkpoint):
 
 def test_without_a_checkpoint_another_check_tells_it(tmp_path):
     assert findings(tmp_path / "missing") == [] and findings(tmp_path) == []
+
+
+def test_a_template_that_is_not_there(tmp_path):
+    config = load_config(PAPER, ["data.chat_template_args={enable_thinking: false}"])
+    assert not list(template_findings(config, tmp_path))  # nothing is known of the tokenizer
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (finding,) = template_findings(config, tmp_path)
+    assert finding.mark == "FAIL" and "has no chat template: set it to false" in finding.detail
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    (finding,) = template_findings(config, tmp_path)
+    assert finding.mark == "WARN" and "data.chat_template_args.enable_thinking is no variable" in finding.detail
+    (tmp_path / "chat_template.jinja").write_text("{% if enable_thinking %}{% endif %}")
+    assert not list(template_findings(config, tmp_path)) and "enable_thinking" in chat_template(tmp_path)
+
+
+@pytest.mark.parametrize("flag, kind", [("qk-layernorm", "qwen3_moe"), ("add-qkv-bias", "qwen2")])
+def test_weights_that_megatron_would_leave_in_the_checkpoint(flag, kind):
+    model = load_config(PAPER, [f"model.architecture.{flag}=false"]).model
+    values = {"model_type": kind, "num_experts": 128}
+    (line,) = [line for line in model_mismatches(model, values) if flag in line]
+    assert f"model.architecture.{flag} is not set" in line and "set it to true" in line
+    model = load_config(PAPER, [f"model.architecture.{flag}=true"]).model
+    assert not [line for line in model_mismatches(model, values) if flag in line]

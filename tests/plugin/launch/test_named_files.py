@@ -5,7 +5,6 @@ import pytest
 import yaml
 
 from sat_slime.config import load_config
-from sat_slime.plugin.launch.hf_checkpoint import chat_template, model_mismatches, template_findings
 from sat_slime.plugin.launch.machine import filesystem
 from sat_slime.plugin.launch.named_files import (
     REWARDS,
@@ -174,32 +173,6 @@ def test_groups_of_engines(tmp_path, groups, more, named):
     lines = [line for line in told(paper(f"extra_args.sglang-config={file}", *more)) if "sglang-config" in line]
     assert len(lines) == (named is not None)
     assert all(words in line for line in lines for words in named)
-
-
-# ----------------------------------------------------------------------------------------------------- the model
-
-
-def test_a_template_that_is_not_there(tmp_path):
-    config = paper("data.chat_template_args={enable_thinking: false}")
-    assert not list(template_findings(config, tmp_path))  # nothing is known of the tokenizer
-    (tmp_path / "tokenizer_config.json").write_text("{}")
-    (finding,) = template_findings(config, tmp_path)
-    assert finding.mark == "FAIL" and "has no chat template: set it to false" in finding.detail
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
-    (finding,) = template_findings(config, tmp_path)
-    assert finding.mark == "WARN" and "data.chat_template_args.enable_thinking is no variable" in finding.detail
-    (tmp_path / "chat_template.jinja").write_text("{% if enable_thinking %}{% endif %}")
-    assert not list(template_findings(config, tmp_path)) and "enable_thinking" in chat_template(tmp_path)
-
-
-@pytest.mark.parametrize("flag, kind", [("qk-layernorm", "qwen3_moe"), ("add-qkv-bias", "qwen2")])
-def test_weights_that_megatron_would_leave_in_the_checkpoint(flag, kind):
-    model = paper(f"model.architecture.{flag}=false").model
-    values = {"model_type": kind, "num_experts": 128}
-    (line,) = [line for line in model_mismatches(model, values) if flag in line]
-    assert f"model.architecture.{flag} is not set" in line and "set it to true" in line
-    model = paper(f"model.architecture.{flag}=true").model
-    assert not [line for line in model_mismatches(model, values) if flag in line]
 
 
 def test_the_kind_of_a_file_system(tmp_path):
