@@ -113,6 +113,6 @@ def data_check(
         verifier=verifier,
         workers=workers,
     )
-    found = prompt_sets.check(inspection)
-    prompt_sets.show(found, show_all, as_json, Console(highlight=False, markup=False))
-    raise typer.Exit(FAILED if found.faults else OK)
+    report = prompt_sets.check(inspection)
+    prompt_sets.show(report, show_all, as_json, Console(highlight=False, markup=False))
+    raise typer.Exit(FAILED if report.faults else OK)

@@ -51,16 +51,16 @@ def show_table(console: Console) -> None:
     """Print the stabilizers by family, then the names of methods and how others are written."""
     sections = _by_family()
     widths = _widths(console.width, [cells for rows in sections.values() for cells in rows])
-    for place, (family, cells) in enumerate(sections.items()):
-        console.print(_section(FAMILIES.get(family, family), cells, widths, with_head=place == 0))
+    for index, (family, cells) in enumerate(sections.items()):
+        console.print(_section(FAMILIES.get(family, family), cells, widths, with_head=index == 0))
     plain: Any = {"markup": False, "highlight": False}
     console.print(f"{LEGEND}\n", **plain)
     console.print(f"Named methods, the first {len(PAPER_METHODS)} of them the paper's:", **plain)
     console.print(_words(method_names()))
     beside = switches()
     console.print("\nAny base with what stands beside it is a method too, as sat-gspo-mis-geo-r3:", **plain)
-    console.print(_words([*(f"{one.name}-" for one in beside if one.place == "prefix"), "BASE",
-                          *(f"-{one.name}" for one in beside if one.place == "suffix")]))  # fmt: skip
+    console.print(_words([*(f"{kind.name}-" for kind in beside if kind.place == "prefix"), "BASE",
+                          *(f"-{kind.name}" for kind in beside if kind.place == "suffix")]))  # fmt: skip
     console.print(
         "in this order; a base may be left out where it is grpo.\n\n"
         "  sat-slime methods NAME               one in full, with its parameters\n"
@@ -180,8 +180,8 @@ def _parameters(method: Method) -> Iterator[tuple[str, str, str]]:
     if method.trust_region:
         yield from _fields("method.clip", Clip, method.trust_region)
     # SAT first: it is the clip's
-    for one in sorted(method.stabilizers, key=lambda one: one.place != "prefix"):
-        yield from _fields(f"method.{section_name(method, one)}", type(one), one)
+    for stabilizer in sorted(method.stabilizers, key=lambda stabilizer: stabilizer.place != "prefix"):
+        yield from _fields(f"method.{section_name(method, stabilizer)}", type(stabilizer), stabilizer)
     meaning = MethodConfig.model_fields["denominator"].description or ""
     yield "method.denominator", method.denominator, meaning.replace("`", "")
 

@@ -50,37 +50,37 @@ class Preparation:
     overwrite: bool
 
 
-def prepare(asked: Preparation, console: Console) -> bool:
+def prepare(options: Preparation, console: Console) -> bool:
     """Prepare the folder, and return whether it was written. Raises ConfigError."""
     try:
-        return _prepare(asked, console)
+        return _prepare(options, console)
     except PromptError as error:
         raise ConfigError([str(error)]) from error
 
 
-def _prepare(asked: Preparation, console: Console) -> bool:
+def _prepare(options: Preparation, console: Console) -> bool:
     # All that can be wrong without a download comes before the first.
-    repeated, bad_labels = _choice("repeated", asked.repeated), _choice("bad-labels", asked.bad_labels)
-    mode = _mode(asked.verifier)
-    template = find_template(asked.template)
-    check_out(asked.out, asked.overwrite)
+    repeated, bad_labels = _choice("repeated", options.repeated), _choice("bad-labels", options.bad_labels)
+    mode = _mode(options.verifier)
+    template = find_template(options.template)
+    check_out(options.out, options.overwrite)
     need_verifier()
-    given = {one.name: asked.sources.get(one.name, one.default) for one in (DAPO, DOLCI, AIME24)}
-    sets = [one for one in (DAPO, DOLCI, AIME24) if given[one.name] != NO_SET]
+    given = {data_set.name: options.sources.get(data_set.name, data_set.default) for data_set in (DAPO, DOLCI, AIME24)}
+    sets = [data_set for data_set in (DAPO, DOLCI, AIME24) if given[data_set.name] != NO_SET]
     if not {DAPO, DOLCI} & set(sets):
         raise PromptError("--dapo and --dolci are both none: name at least one set to train on")
-    sources = {one.name: find_source(given[one.name]) for one in sets}
-    tokenizer = ChatTokenizer(asked.chat_template) if asked.chat_template else None
+    sources = {data_set.name: find_source(given[data_set.name]) for data_set in sets}
+    tokenizer = ChatTokenizer(options.chat_template) if options.chat_template else None
 
     gathered = []
-    for one in sets:
-        source = sources[one.name]
-        console.print(f"{one.name}: {'reading' if source.path else 'fetching and reading'} {source.given}")
-        gathered.append(building.gather(one, fetch(source)))
-    train_sets = [one for one in gathered if one.data_set is not AIME24]
-    eval_sets = [one for one in gathered if one.data_set is AIME24]
+    for data_set in sets:
+        source = sources[data_set.name]
+        console.print(f"{data_set.name}: {'reading' if source.path else 'fetching and reading'} {source.given}")
+        gathered.append(building.gather(data_set, fetch(source)))
+    train_sets = [gathered_set for gathered_set in gathered if gathered_set.data_set is not AIME24]
+    eval_sets = [gathered_set for gathered_set in gathered if gathered_set.data_set is AIME24]
     console.print("labels: each is verified against itself")
-    with new_pool(asked.workers) as pool:
+    with new_pool(options.workers) as pool:
         train = building.choose(train_sets, repeated, bad_labels, mode, pool)
         evaluation = building.integer_labels(building.choose(eval_sets, "drop", "keep", mode, pool))
     if not train:
@@ -95,15 +95,15 @@ def _prepare(asked: Preparation, console: Console) -> bool:
     different = building.differences(gathered)
     for line in different:
         console.print(f"not the paper's: {line}")
-    if different and not asked.allow_counts:
+    if different and not options.allow_counts:
         console.print("nothing is written: name the paper's sets, or give --allow-counts")
         return False
 
-    doubts = [*(doubt for one in gathered for doubt in one.doubts), *leaks]
-    shuffled = building.shuffled(train, asked.seed)
-    with staged(asked.out) as stage:
+    doubts = [*(doubt for gathered_set in gathered for doubt in gathered_set.doubts), *leaks]
+    shuffled = building.shuffled(train, options.seed)
+    with staged(options.out) as stage:
         written = {
-            name: write_jsonl(stage / name, (building.prompt_row(one, template, tokenizer) for one in problems))
+            name: write_jsonl(stage / name, (building.prompt_row(problem, template, tokenizer) for problem in problems))
             for name, problems in ((TRAIN, shuffled), (EVALUATION, evaluation))
             if problems
         }
@@ -114,10 +114,10 @@ def _prepare(asked: Preparation, console: Console) -> bool:
             "repeated": repeated,
             "bad_labels": bad_labels,
             "verifier": mode,
-            "seed": asked.seed,
+            "seed": options.seed,
         }
         write_json(stage / MANIFEST, manifest(gathered, settings, different, written))
-    _say_written(asked.out, written, tokenizer, console)
+    _say_written(options.out, written, tokenizer, console)
     return True
 
 
@@ -138,8 +138,8 @@ def _mode(given: str) -> Mode:
 def _account_table(gathered: list[Gathered]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
-    for one in gathered:
-        table.add_column(one.data_set.name, justify="right")
+    for gathered_set in gathered:
+        table.add_column(gathered_set.data_set.name, justify="right")
     headings = {
         "rows": "rows",
         "unusable": "  no problem or label",
@@ -153,9 +153,11 @@ def _account_table(gathered: list[Gathered]) -> Table:
     }
     for name, heading in headings.items():
         cells = []
-        for one in gathered:
-            count, expected = getattr(one.account, name), one.data_set.expected
-            paper = "" if one.data_set.counted != name else " = paper" if count == expected else f" ≠ {expected:,}"
+        for gathered_set in gathered:
+            count, expected = getattr(gathered_set.account, name), gathered_set.data_set.expected
+            paper = (
+                "" if gathered_set.data_set.counted != name else " = paper" if count == expected else f" ≠ {expected:,}"
+            )
             cells.append(f"{count:,}{paper}")
         table.add_row(heading, *cells)
     return table
@@ -165,15 +167,17 @@ def _summary(gathered: list[Gathered], train: list[Problem], repeated: Choice, b
     """Return how many prompts there are, and where the rest of the paper's went."""
     parts = []
     if repeated == "drop":
-        for one in gathered:
-            account, counted = one.account, one.data_set.counted
+        for gathered_set in gathered:
+            account, counted = gathered_set.account, gathered_set.data_set.counted
             if again := getattr(account, counted) - account.unusable * (counted == "rows") - account.problems:
                 parts.append(f"{again:,} {counted} of {account.name} repeat a problem of it")
             if account.elsewhere:
                 parts.append(f"{account.elsewhere:,} problems of {account.name} are in a set before")
     if repeated == "drop" and parts:
         parts.append("--repeated keep leaves them in, as the paper's sum does")
-    if bad_labels == "drop" and (dropped := sum(one.account.bad_labels + one.account.two_labels for one in gathered)):
+    if bad_labels == "drop" and (
+        dropped := sum(gathered_set.account.bad_labels + gathered_set.account.two_labels for gathered_set in gathered)
+    ):
         parts.append(f"up to {dropped:,} are dropped for their labels")
     paper = "as in the paper" if len(train) == PAPER_PROMPTS else f"the paper has {PAPER_PROMPTS:,}"
     return [f"{len(train):,} training prompts; {paper}", *(f"  {part}" for part in parts)]
@@ -207,40 +211,40 @@ class Inspection:
     workers: int | None
 
 
-def check(asked: Inspection) -> checking.Found:
+def check(options: Inspection) -> checking.Found:
     """Everything wrong with a file. Raises ConfigError."""
-    if (asked.tokenizer is None) != (asked.max_tokens is None):
+    if (options.tokenizer is None) != (options.max_tokens is None):
         raise ConfigError(["--tokenizer and --max-tokens go together: give both, or none"])
     try:
         need_verifier()
-        tokenizer = ChatTokenizer(asked.tokenizer) if asked.tokenizer else None
+        tokenizer = ChatTokenizer(options.tokenizer) if options.tokenizer else None
         settings = checking.Settings(
-            asked.input_key, asked.label_key, _mode(asked.verifier), tokenizer, asked.max_tokens
+            options.input_key, options.label_key, _mode(options.verifier), tokenizer, options.max_tokens
         )
-        with new_pool(asked.workers) as pool:
-            return checking.check_file(asked.file, settings, pool, asked.evaluation)
+        with new_pool(options.workers) as pool:
+            return checking.check_file(options.file, settings, pool, options.evaluation)
     except PromptError as error:
         raise ConfigError([str(error)]) from error
 
 
-def show(found: checking.Found, show_all: bool, as_json: bool, console: Console) -> None:
+def show(report: checking.Found, show_all: bool, as_json: bool, console: Console) -> None:
     """Print the table, or a line of JSON per fault."""
     if as_json:
-        for fault in found.faults:
+        for fault in report.faults:
             print(json.dumps(checking.as_dict(fault), ensure_ascii=False))
         return
-    counts = Counter(fault.kind for fault in found.faults)
-    if found.faults:
+    counts = Counter(fault.kind for fault in report.faults)
+    if report.faults:
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("found", no_wrap=True)
         table.add_column("rows", justify="right", no_wrap=True)
         table.add_column("row", justify="right", no_wrap=True)
         table.add_column("", overflow="fold")
-        for kind, faults in itertools.groupby(found.faults, lambda fault: fault.kind):
+        for kind, faults in itertools.groupby(report.faults, lambda fault: fault.kind):
             table.add_row(kind, f"{counts[kind]:,}", "", checking.KINDS[kind])
             for fault in itertools.islice(faults, None if show_all else SHOWN):
                 table.add_row("", "", str(fault.row), Text(fault.detail))
         console.print(table)
-    rows = len({fault.row for fault in found.faults})
+    rows = len({fault.row for fault in report.faults})
     more = "" if show_all or max(counts.values(), default=0) <= SHOWN else "; --all shows every one"
-    console.print(f"{found.rows:,} rows, {rows:,} with something found{more}")
+    console.print(f"{report.rows:,} rows, {rows:,} with something found{more}")

@@ -45,8 +45,8 @@ def plan_run(
             raise RunFolderError(f"{folder} is a run: go on with it (--resume), or run it again as another (--name X)")
     elif resume and RunFolder(file.parent).config == file and RunFolder(file.parent).is_run():
         folder = file.parent
-    if told := contradiction(settings):
-        raise ConfigError([told])
+    if error := contradiction(settings):
+        raise ConfigError([error])
     config = load_run(file, overrides, settings)
     if "name" in settings:
         folder = None

@@ -55,9 +55,9 @@ def checksum_faults(folder: Path, below: str = "") -> dict[str, str]:
 
 def in_words(faults: Mapping[str, str]) -> str:
     """Return what `checksum_faults` found, in a line; of many files the first ones."""
-    told = [f"{name} {fault}" for name, fault in faults.items()]
-    more = len(told) - _TOLD
-    return ", ".join(told[:_TOLD]) + (f" and {more} more file{'s' * (more > 1)}" if more > 0 else "")
+    words = [f"{name} {fault}" for name, fault in faults.items()]
+    more = len(words) - _TOLD
+    return ", ".join(words[:_TOLD]) + (f" and {more} more file{'s' * (more > 1)}" if more > 0 else "")
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ def further_errors(error: ConfigError, check: Callable[[RunConfig], Sequence[str
     if error.rest is None:
         return []
     named = [rf"\b{re.escape('.'.join(path))}\b|^{re.escape(path[0])}:" for path in error.faulty]
-    return [line for line in check(error.rest) if not any(re.search(one, line) for one in named)]
+    return [line for line in check(error.rest) if not any(re.search(pattern, line) for pattern in named)]
 
 
 def vary(

@@ -48,9 +48,9 @@ def key_of(kind: type[Stabilizer]) -> str:
     return kind.key or kind.name
 
 
-def section_name(method: Method, one: Stabilizer) -> str:
+def section_name(method: Method, stabilizer: Stabilizer) -> str:
     """Return the key in the section `method` below which the settings of one of its stabilizers are."""
-    return "settings" if one is method.base and not method.base_is_ours else key_of(type(one))
+    return "settings" if stabilizer is method.base and not method.base_is_ours else key_of(type(stabilizer))
 
 
 def has_settings(kind: type[Stabilizer]) -> bool:
@@ -100,7 +100,7 @@ class _Settings(Section):
     @model_validator(mode="after")
     def _sound(self) -> Any:
         """Raise what the stabilizer itself has against its settings."""
-        kind = next((one for one in STABILIZERS.values() if isinstance(self, section_of(one))), None)
+        kind = next((candidate for candidate in STABILIZERS.values() if isinstance(self, section_of(candidate))), None)
         if kind is not None:
             settings_of(kind, self)
         return self
@@ -115,11 +115,11 @@ def _docstrings(settings: type) -> dict[str, str]:
     """Return the docstring below each field of a class."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
     assert isinstance(tree, ast.ClassDef)
-    found = {}
+    docs = {}
     for field, below in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            found[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
-    return found
+            docs[ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
+    return docs
 
 
 class _Method(Section):
@@ -359,7 +359,7 @@ def _changed_settings(config: MethodConfig, kind: type[Stabilizer]) -> list[str]
 
 
 def method_in(values: Mapping[str, Any]) -> Method:
-    """Return the method of a `method` section as plain values, of a run folder perhaps of an older version: base,
+    """Return the method of a `method` section as plain values, as a run folder has them, unchecked: base,
     variant and switches, all else at its default. A base that is unknown, or cannot be imported here, lends its name
     alone."""
     on = [kind() for kind in switches() if _is_on_in(values.get(key_of(kind)))]

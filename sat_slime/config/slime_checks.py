@@ -123,8 +123,8 @@ def not_on_slime(method: Method) -> str | None:
 def needs_versions(method: Method) -> str | None:
     """Return what a method needs that travels to slime's trainer with the versions of weights, in words; None where
     nothing does."""
-    told = {"lags": "the lag of every token", "rewards": "the reward of every response"}
-    needed = [words for need, words in told.items() if need in method.needs]
+    meanings = {"lags": "the lag of every token", "rewards": "the reward of every response"}
+    needed = [words for need, words in meanings.items() if need in method.needs]
     return f"{method.name} needs {' and '.join(needed)}" if needed else None
 
 

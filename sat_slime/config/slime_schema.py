@@ -36,7 +36,7 @@ def _check_flags(flags: dict[str, Any]) -> dict[str, Any]:
         if name.startswith("-") or "=" in name or " " in name:
             raise ValueError(f"{name!r} must be a flag's name without the leading dashes, with its value beside it")
         values = value if isinstance(value, list) else [value]
-        if not all(isinstance(one, (bool, int, float, str)) for one in values) or value == []:
+        if not all(isinstance(single, (bool, int, float, str)) for single in values) or value == []:
             raise ValueError(f"{name} is {value!r}: it must be true, false, a number, text, or a list of these")
     return flags
 

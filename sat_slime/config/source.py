@@ -103,8 +103,8 @@ def _read_file(path: Path) -> Source:
         if root is None or root.tag == "tag:yaml.org,2002:null" or root.value == []:
             raise ConfigError([f"{path}: holds no settings: write some, such as `extends: base.yaml`"])
         if not isinstance(root, yaml.MappingNode):
-            found = repr(root.value) if isinstance(root, yaml.ScalarNode) else "a list"
-            raise ConfigError([f"{path}:1: expected settings `key: value`, found {found}"])
+            instead = repr(root.value) if isinstance(root, yaml.ScalarNode) else "a list"
+            raise ConfigError([f"{path}:1: expected settings `key: value`, found {instead}"])
         source.values = _mapping(loader, root, (), source.origins, str(path))
         return source
     except yaml.MarkedYAMLError as error:

@@ -65,7 +65,7 @@ def _with_references(source: Path, name: str) -> dict[str, str]:
     text = source.read_text(encoding="utf-8")
     named = [source.parent / match["path"] for match in _REFERENCE.finditer(text)]
     local = _REFERENCE.sub(lambda match: f"{match[1]}: {Path(match['path']).name}", text)
-    found = {name: local}
+    texts = {name: local}
     for path in named:
-        found |= _with_references(path, path.name)
-    return found
+        texts |= _with_references(path, path.name)
+    return texts

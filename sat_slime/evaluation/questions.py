@@ -75,8 +75,8 @@ def by_problem(questions: Sequence[Question], samples: int) -> list[tuple[Questi
 
 async def ask(engine: Engine, wanted: Wanted, grade: Grade) -> AsyncIterator[Sampled]:
     """Yields all wanted samples, graded, as they come. Raises what the engine raises."""
-    async for place, answer in engine.answers(wanted):
-        question, sample = wanted[place]
+    async for index, answer in engine.answers(wanted):
+        question, sample = wanted[index]
         yield Sampled(question, sample, answer, await grade(question, answer))
 
 
@@ -158,8 +158,8 @@ class CompletionsEngine:
         failure: BaseException | None = None
         try:
             while True:
-                while failure is None and len(pending) < self.concurrency and (place := next(todo, None)) is not None:
-                    pending.add(asyncio.create_task(self._answer(place, *wanted[place])))
+                while failure is None and len(pending) < self.concurrency and (index := next(todo, None)) is not None:
+                    pending.add(asyncio.create_task(self._answer(index, *wanted[index])))
                 if not pending:
                     break
                 finished, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -175,10 +175,10 @@ class CompletionsEngine:
         if failure is not None:
             raise failure
 
-    async def _answer(self, place: int, question: Question, sample: int) -> tuple[int, Answer]:
+    async def _answer(self, index: int, question: Question, sample: int) -> tuple[int, Answer]:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return place, await self._ask(question, sample)
+                return index, await self._ask(question, sample)
             except ServerLost:
                 if attempt == ATTEMPTS:
                     raise

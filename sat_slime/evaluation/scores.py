@@ -78,8 +78,8 @@ def summary(graded: Graded, k: Sequence[int] = (), repeats: int = 1) -> dict[str
 
 def measured_weights(versions: Iterable[int | None]) -> int | None:
     """Return the one version of the weights that made all responses; None where they are several, or unknown."""
-    found = set(versions)
-    return found.pop() if len(found) == 1 else None
+    known = set(versions)
+    return known.pop() if len(known) == 1 else None
 
 
 def pass_at_k(correct: np.ndarray, samples: int, k: int) -> np.ndarray:

@@ -56,7 +56,8 @@ def select_cells(grid: GridConfig, only: Sequence[str], seeds: Sequence[int]) ->
     return [
         cell
         for cell in plan_cells(grid)
-        if (not seeds or cell.seed in seeds) and (not only or any(matches(one, cell.method, cell.lag) for one in only))
+        if (not seeds or cell.seed in seeds)
+        and (not only or any(matches(selector, cell.method, cell.lag) for selector in only))
     ]
 
 
@@ -64,23 +65,23 @@ def _listed(values: Iterable[object]) -> str:
     return ", ".join(str(value) for value in values)
 
 
-def cell_config(grid: GridConfig, place: Path, run: RunConfig, cell: Cell, runs: Path) -> RunConfig:
+def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: Path) -> RunConfig:
     """Return the run of a cell. Raises ConfigError.
 
     place: the grid's file, for messages. run: the run that all cells are variants of. runs: the folder in which the
     cells' run folders will stand.
     """
     layers: list[tuple[str, dict[str, Any]]] = [
-        (f"{place}: methods, lags and seeds", {"method": cell.method, "pipeline.lag": cell.lag}),
-        (f"{place}: seed_keys", dict.fromkeys(grid.seed_keys, cell.seed)),
-        *((f"{place}: overrides", dict(values)) for values in grid.overrides_of(cell.method, cell.lag)),
+        (f"{file}: methods, lags and seeds", {"method": cell.method, "pipeline.lag": cell.lag}),
+        (f"{file}: seed_keys", dict.fromkeys(grid.seed_keys, cell.seed)),
+        *((f"{file}: overrides", dict(values)) for values in grid.overrides_of(cell.method, cell.lag)),
     ]
-    config = vary(run, [*layers, (str(place), {"name": cell.name, "output_dir": str(runs)})])
+    config = vary(run, [*layers, (str(file), {"name": cell.name, "output_dir": str(runs)})])
     named = build_method(config.method).name
     if (named, config.pipeline.lag, config.seed) != (cell.method, cell.lag, cell.seed):
         raise ConfigError(
             [
-                f"{place}: overrides make the run of {cell.name} one of {named} at lag {config.pipeline.lag} with seed "
+                f"{file}: overrides make the run of {cell.name} one of {named} at lag {config.pipeline.lag} with seed "
                 f"{config.seed}: leave the method's switches, pipeline.lag and seed to methods, lags and seeds"
             ]
         )

@@ -205,8 +205,8 @@ class GridRun:
         if code < 0:
             return f"its process {how_it_ended(code)}"
         lines = self._output(state).read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-        told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        return told[-1] if told else f"its process {how_it_ended(code)}; more in {self._output(state)}"
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return errors[-1] if errors else f"its process {how_it_ended(code)}; more in {self._output(state)}"
 
     def _output(self, state: CellState) -> Path:
         return self.folder.logs / f"{state.cell.name}.txt"

@@ -51,7 +51,7 @@ class GridSight:
         """`12 of 78 finished, 1 running, 65 planned; 2 h 40 min left`."""
         chosen = set(self.wanted)
         counts = Counter(state.state for state in self.states if state.cell in chosen)
-        others = ", ".join(f"{counts[one]} {one}" for one in URGENCY if one != "finished" and counts[one])
+        others = ", ".join(f"{counts[state]} {state}" for state in URGENCY if state != "finished" and counts[state])
         line = f"{counts['finished']} of {len(self.wanted)} finished" + (f", {others}" if others else "")
         left = self.look_ahead().minutes_left
         return line + (f"; {duration(60 * left)} left" if left > 0 else "")
@@ -122,7 +122,7 @@ def matrix(grid: GridConfig, states: Sequence[CellState], wanted: Sequence[Cell]
         for lag in grid.lags:
             of_it = [s for s in states if (s.cell.method, s.cell.lag) == (method, lag) and s.cell in chosen]
             counts = Counter(state.state for state in of_it)
-            texts.append(", ".join(f"{counts[one]} {one}" for one in STATES if counts[one]) or "–")
+            texts.append(", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) or "–")
         table.add_row(method, *texts)
     return table
 

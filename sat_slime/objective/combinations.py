@@ -30,7 +30,7 @@ def _check_trust_region(method: Method) -> None:
         )
     if method.sat and clip is None:
         raise ValueError(f"{method.name}: SAT has no interval to contract: set trust_region to a Clip, or turn sat off")
-    policies = [one.row.title for one in method.stabilizers if isinstance(one, RadiusPolicy)]
+    policies = [stabilizer.row.title for stabilizer in method.stabilizers if isinstance(stabilizer, RadiusPolicy)]
     if len(policies) > 1:
         raise ValueError(f"{method.name}: {' and '.join(policies)} both set the radii of the clip: leave one out")
     if policies and clip is None:
@@ -54,15 +54,15 @@ def _check_stabilizers(method: Method) -> None:
             f"{method.name}: {' and '.join(weights)} both weight a token by pi / mu, which would count it twice: leave "
             f"one of them out{or_mask}"
         )
-    kinds = [type(one) for one in method.stabilizers]
+    kinds = [type(stabilizer) for stabilizer in method.stabilizers]
     if twice := {kind.__name__ for kind in kinds if kinds.count(kind) > 1}:
         raise ValueError(f"{method.name}: {', '.join(sorted(twice))} stands twice in it: leave one out")
-    if misplaced := next((one for one in method.stabilizers[1:] if one.no_interval), None):
+    if misplaced := next((stabilizer for stabilizer in method.stabilizers[1:] if stabilizer.no_interval), None):
         raise ValueError(
             f"{method.name}: {misplaced.row.title}'s {misplaced.no_interval}, so it cannot stand beside "
             f"{method.base.row.title}: build the method on {misplaced.name}, or leave it out"
         )
-    judges = [one.row.title for one in method.stabilizers if isinstance(one, Judge)]
+    judges = [stabilizer.row.title for stabilizer in method.stabilizers if isinstance(stabilizer, Judge)]
     if len(judges) > 1:
         raise ValueError(
             f"{method.name}: {' and '.join(judges)} both judge by a threshold over a batch, and a method has one: "
@@ -79,11 +79,12 @@ def _check_denominator(method: Method, optimizer_steps_per_rollout: int) -> None
         )
     if made_up is None and method.denominator == "a3po":
         raise ValueError(f"{method.name}: A-3PO makes up the denominator a3po, and it is off: turn method.a3po on")
-    for one in method.stabilizers:
-        if one.denominators and method.denominator not in one.denominators:
+    for stabilizer in method.stabilizers:
+        if stabilizer.denominators and method.denominator not in stabilizer.denominators:
             others = _moving_the_denominator(method)
             raise ValueError(
-                f"{method.name}: {one.row.title} is defined over denominator {' or '.join(one.denominators)}, and "
+                f"{method.name}: {stabilizer.row.title} is defined over denominator "
+                f"{' or '.join(stabilizer.denominators)}, and "
                 f"{' and '.join(others) or 'method.denominator'} makes it {method.denominator}: leave that out"
             )
     no_op, weights = method.no_op_at_ratio_one, method.engine_weights

@@ -111,7 +111,7 @@ class Method:
     @cached_property
     def needs(self) -> tuple[Need, ...]:
         """The columns of TokenBatch that it reads besides log-probs, advantages and mask."""
-        return tuple(dict.fromkeys(need for one in self.stabilizers for need in one.needs))
+        return tuple(dict.fromkeys(need for stabilizer in self.stabilizers for need in stabilizer.needs))
 
     @cached_property
     def step_constraint(self) -> StepConstraint | None:
@@ -135,10 +135,10 @@ class Method:
 
     def has(self, name: str) -> bool:
         """Return whether a stabilizer of that name is among its own."""
-        return any(one.name == name for one in self.stabilizers)
+        return any(stabilizer.name == name for stabilizer in self.stabilizers)
 
     def _all(self, kind: type[Kind]) -> tuple[Kind, ...]:
-        return tuple(one for one in self.stabilizers if isinstance(one, kind))
+        return tuple(stabilizer for stabilizer in self.stabilizers if isinstance(stabilizer, kind))
 
     def _first(self, kind: type[Kind]) -> Kind | None:
         return next(iter(self._all(kind)), None)
@@ -147,7 +147,11 @@ class Method:
     def formula(self) -> tuple[object, ...]:
         """Equal for methods that compute the same of the same log-probs: PPO, GRPO, GRPO with R3 or VCPO."""
         outside = (Clipping, StepScale)
-        formulas = tuple(one for one in self.stabilizers if not isinstance(one, outside) and one.name != "r3")
+        formulas = tuple(
+            stabilizer
+            for stabilizer in self.stabilizers
+            if not isinstance(stabilizer, outside) and stabilizer.name != "r3"
+        )
         return self.ratio, self.denominator, self.trust_region, formulas
 
     # ----------------------------------------------------------------------------------------- how it is called
@@ -156,7 +160,13 @@ class Method:
     def name(self) -> str:
         """Such as `sat-gspo-r3`; `named_method` knows it, unless it is `called` something."""
         prefixes, suffixes = self._beside("prefix"), self._beside("suffix")
-        return "-".join([*(one.name for one in prefixes), self.base_name, *(one.name for one in suffixes)])
+        return "-".join(
+            [
+                *(stabilizer.name for stabilizer in prefixes),
+                self.base_name,
+                *(stabilizer.name for stabilizer in suffixes),
+            ]
+        )
 
     @property
     def base_is_ours(self) -> bool:
@@ -178,8 +188,10 @@ class Method:
     @property
     def label(self) -> str:
         """The name as the paper writes it, such as `SAT-GSPO w/ TIS + R3`."""
-        name = "-".join([*(one.in_words for one in self._beside("prefix")), self.called.upper() or self.base.in_words])
-        suffixes = [one.in_words for one in self._beside("suffix")]
+        name = "-".join(
+            [*(stabilizer.in_words for stabilizer in self._beside("prefix")), self.called.upper() or self.base.in_words]
+        )
+        suffixes = [stabilizer.in_words for stabilizer in self._beside("suffix")]
         return f"{name} w/ {' + '.join(suffixes)}" if suffixes else name
 
     @property
@@ -187,7 +199,7 @@ class Method:
         """Names of its rows of the design space, that of its ratio, or of what stands in place of the clip, first."""
         first = self.base.part if self.no_interval else "gspo" if self.ratio == "sequence" else "ppo"
         beside = (*self._beside("prefix"), *self.gates, *self.weights, *self._beside("suffix"))
-        return tuple(dict.fromkeys((first, *(one.part for one in beside))))
+        return tuple(dict.fromkeys((first, *(stabilizer.part for stabilizer in beside))))
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -204,7 +216,7 @@ class Method:
     def style(self) -> Style:
         """Its style in figures: colour and dash of what is switched on beside its base, where that has some, else of
         its base; the base's marker, or its variant's; filled with R3."""
-        lines = [one.style for one in self.line_givers if one.style]
+        lines = [stabilizer.style for stabilizer in self.line_givers if stabilizer.style]
         variant = self.base.variant
         assert lines and self.base.style is not None, "a base has a style"
         marker = (variant and variant.marker) or self.base.style.marker
@@ -214,10 +226,10 @@ class Method:
     def line_givers(self) -> tuple[Stabilizer, ...]:
         """Its stabilizers which give its lines colour, the first of them, and dash, the last."""
         beside = (*self._beside("prefix"), *self._beside("suffix"))
-        return tuple(one for one in beside if one.style) or (self.base,)
+        return tuple(stabilizer for stabilizer in beside if stabilizer.style) or (self.base,)
 
     def _beside(self, place: str) -> tuple[Stabilizer, ...]:
-        return tuple(one for one in self.stabilizers if one.place == place)
+        return tuple(stabilizer for stabilizer in self.stabilizers if stabilizer.place == place)
 
     # -------------------------------------------------------------------------------------------- what it means
 
@@ -225,16 +237,18 @@ class Method:
     def engine_weights(self) -> list[str]:
         """Its stabilizers that weight a token by pi_proximal / mu, in words."""
         weighing = (*self.weights, *self.gates)
-        return [one.engine_weight for one in weighing if one.engine_weight]
+        return [stabilizer.engine_weight for stabilizer in weighing if stabilizer.engine_weight]
 
     @property
     def no_op_at_ratio_one(self) -> str:
         """The reason why it is pointless where its ratio is identically 1, in words; empty where it means something."""
-        return next((one.no_op_at_ratio_one for one in self.stabilizers if one.no_op_at_ratio_one), "")
+        return next(
+            (stabilizer.no_op_at_ratio_one for stabilizer in self.stabilizers if stabilizer.no_op_at_ratio_one), ""
+        )
 
     def without(self, *names: str) -> Method:
         """Return the method without these stabilizers, and with the denominator that it needs then."""
-        kept = [one for one in self.stabilizers if one.name not in names]
+        kept = [stabilizer for stabilizer in self.stabilizers if stabilizer.name not in names]
         return compose(kept[0], kept[1:], trust_region=self.trust_region)
 
     def called_by(self, name: str) -> Method:
@@ -261,7 +275,9 @@ def compose(
         trust_region: the clip interval; left out where something stands in its place.
     """
     order = list(STABILIZERS)
-    others = sorted(beside, key=lambda one: order.index(one.name) if one.name in order else len(order))
+    others = sorted(
+        beside, key=lambda stabilizer: order.index(stabilizer.name) if stabilizer.name in order else len(order)
+    )
     method = Method((base, *others), trust_region=None if base.no_interval else trust_region)
     return replace(method, denominator=denominator or _usual_denominator(method))
 
@@ -292,7 +308,7 @@ def _base(name: str) -> Stabilizer:
     """Return a base with its default settings, those of its variant in `NAME-VARIANT` set."""
     stem, variant = (name, "") if "-" not in name or name in STABILIZERS else name.rsplit("-", 1)
     kind = find(stem)
-    variants = {one.name: one.settings for one in kind.variants} if kind else {}
+    variants = {variant.name: variant.settings for variant in kind.variants} if kind else {}
     if kind is None or kind.place != "base" or variant not in ("", *variants):
         known = base_names()
         raise ValueError(f"unknown base {name!r}{_nearest(name, known)}; bases: {', '.join(known)}")
@@ -301,7 +317,9 @@ def _base(name: str) -> Stabilizer:
 
 def base_names() -> list[str]:
     """Return the names of the bases, in the order of the paper's table, each before its variants."""
-    return [name for kind in bases() for name in (kind.name, *(f"{kind.name}-{one.name}" for one in kind.variants))]
+    return [
+        name for kind in bases() for name in (kind.name, *(f"{kind.name}-{variant.name}" for variant in kind.variants))
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ the named methods

@@ -93,7 +93,7 @@ def longest_prefix_end(
     pattern, width = _pattern(values)
     bits = values.contiguous().view(pattern)
     before = values.new_zeros(2, dtype=torch.float64)  # count and sum of the values that fit for sure
-    found = 0  # the least pattern that does not fit
+    prefix = 0  # the least pattern that does not fit
     first, *_ = shifts = [*reversed(range(0, width, RADIX_BITS))]
     for shift in shifts:
         digits = (bits >> shift) & (RADIX - 1)
@@ -108,9 +108,9 @@ def longest_prefix_end(
         too_many[-1] = True  # so it was found with the digit before, whatever the last bit of this sum says
         digit = int(too_many.to(torch.uint8).argmax())
         before = before + totals[:, :digit].sum(1)  # not up_to - totals: that is NaN where a value is infinite
-        found = (found << RADIX_BITS) | digit
+        prefix = (prefix << RADIX_BITS) | digit
         bits = bits[digits == digit]
-    bound = torch.tensor(found, dtype=pattern, device=values.device).view(values.dtype)
+    bound = torch.tensor(prefix, dtype=pattern, device=values.device).view(values.dtype)
     return _largest(values[values < bound], group)
 
 
@@ -133,7 +133,7 @@ def _kth_smallest_of_ranks(values: torch.Tensor, k: int, group: torch.distribute
     value, and only the values that share it stay."""
     pattern, width = _pattern(values)
     bits = values.view(pattern)
-    found = 0
+    prefix = 0
     for shift in reversed(range(0, width, RADIX_BITS)):
         digits = (bits >> shift) & (RADIX - 1)
         counts = torch.bincount(digits, minlength=RADIX)
@@ -141,6 +141,6 @@ def _kth_smallest_of_ranks(values: torch.Tensor, k: int, group: torch.distribute
         at_most = counts.cumsum(0)
         digit = int(torch.searchsorted(at_most, k))
         k -= int(at_most[digit] - counts[digit])
-        found = (found << RADIX_BITS) | digit
+        prefix = (prefix << RADIX_BITS) | digit
         bits = bits[digits == digit]
-    return torch.tensor(found, dtype=pattern, device=values.device).view(values.dtype)
+    return torch.tensor(prefix, dtype=pattern, device=values.device).view(values.dtype)

@@ -189,44 +189,47 @@ def choose(
     doubtful: set[bytes] = set()
     chosen: list[Problem] = []
     kept = bad_labels == "keep"
-    for one in gathered:
+    for gathered_set in gathered:
         worded: dict[bytes, list[Text]] = {}
-        for text in one.texts:
+        for text in gathered_set.texts:
             worded.setdefault(text.key, []).append(text)
-        one.account.problems = len(worded)
+        gathered_set.account.problems = len(worded)
         for key, texts in worded.items():
             label, others = _labels(texts)
             elsewhere = key in label_of
-            one.account.elsewhere += elsewhere
+            gathered_set.account.elsewhere += elsewhere
             others += [label_of[key]] if elsewhere else []
             if rivals := [other for other in dict.fromkeys(others) if not same_answer(other, label, pool)]:
-                one.account.two_labels += 1
+                gathered_set.account.two_labels += 1
                 doubtful.add(key)
                 what = f"other labels too: {', '.join(map(repr, rivals))}"
-                one.doubts.append(Doubt(one.data_set.name, texts[0].row, what, label, texts[0].problem, kept))
+                gathered_set.doubts.append(
+                    Doubt(gathered_set.data_set.name, texts[0].row, what, label, texts[0].problem, kept)
+                )
             if not elsewhere or repeated == "keep":
-                chosen += _problems(one.data_set, texts, repeated)
+                chosen += _problems(gathered_set.data_set, texts, repeated)
         label_of = {key: _labels(texts)[0] for key, texts in worded.items()} | label_of
     faults = label_faults((problem.label for problem in chosen), mode, pool)
-    accounts = {one.data_set.name: one for one in gathered}
+    accounts = {gathered_set.data_set.name: gathered_set for gathered_set in gathered}
     sound = []
     for problem in chosen:
-        one = accounts[problem.source]
+        gathered_set = accounts[problem.source]
         if fault := faults.get(problem.label):
-            one.account.bad_labels += 1
-            one.doubts.append(Doubt(problem.source, problem.row, fault, problem.label, problem.problem, kept))
+            gathered_set.account.bad_labels += 1
+            gathered_set.doubts.append(Doubt(problem.source, problem.row, fault, problem.label, problem.problem, kept))
         if kept or not (fault or problem.key in doubtful):
-            one.account.prompts += 1
+            gathered_set.account.prompts += 1
             sound.append(problem)
     return sound
 
 
 def differences(gathered: Sequence[Gathered]) -> list[str]:
-    """In what the sets differ from those that the paper counted, a sentence each."""
+    """Return in what the sets differ from those that the paper counted, a sentence each."""
+    sets = [(gathered_set.data_set, gathered_set.account) for gathered_set in gathered]
     return [
-        f"{one.data_set.name} has {found:,} {one.data_set.counted}, not {one.data_set.expected:,}"
-        for one in gathered
-        if (found := getattr(one.account, one.data_set.counted)) != one.data_set.expected
+        f"{data_set.name} has {count:,} {data_set.counted}, not {data_set.expected:,}"
+        for data_set, account in sets
+        if (count := getattr(account, data_set.counted)) != data_set.expected
     ]
 
 
@@ -235,15 +238,15 @@ def integer_labels(problems: Iterable[Problem]) -> list[Problem]:
 
     Raises PromptError where a label is no integer from 0 to 999.
     """
-    found = []
+    relabelled = []
     for problem in problems:
         if not re.fullmatch(r"[0-9]{1,3}", problem.label):
             raise PromptError(
                 f"{problem.row} has the label {problem.label!r}, and AIME's are integers from 0 to 999: name another "
                 "set with --aime24"
             )
-        found.append(dataclasses.replace(problem, label=str(int(problem.label))))
-    return found
+        relabelled.append(dataclasses.replace(problem, label=str(int(problem.label))))
+    return relabelled
 
 
 def shuffled(problems: Iterable[Problem], seed: int) -> list[Problem]:
@@ -266,15 +269,15 @@ def prompt_row(problem: Problem, template: str, tokenizer: ChatTokenizer | None)
 
 def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Doubt]:
     """Training problems that are, or nearly are, problems of the evaluation."""
-    found = []
+    doubts = []
     problems = Problems((number, problem.problem) for number, problem in enumerate(evaluation))
     for problem in train:
         if (overlap := problems.overlap(problem.problem)) is not None:
             theirs = evaluation[overlap.of]
             what = "is" if overlap.same else f"holds {overlap.share:.0%} of"
             what = f"{what} {theirs.source}'s {theirs.row}"
-            found.append(Doubt(problem.source, problem.row, what, problem.label, problem.problem, True))
-    return found
+            doubts.append(Doubt(problem.source, problem.row, what, problem.label, problem.problem, True))
+    return doubts
 
 
 def _labels(texts: Sequence[Text]) -> tuple[str, list[str]]:

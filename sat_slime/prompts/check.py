@@ -179,10 +179,10 @@ def _too_long(batch: Iterable[_Prompt], settings: Settings) -> Iterator[Fault]:
     tokenizer, most = settings.tokenizer, settings.max_tokens
     if tokenizer is None or most is None:
         return
-    texts = [one.prompt if isinstance(one.prompt, str) else tokenizer.chat(one.prompt) for one in batch]
-    for one, length in zip(batch, tokenizer.lengths(texts), strict=True):
+    texts = [prompt.prompt if isinstance(prompt.prompt, str) else tokenizer.chat(prompt.prompt) for prompt in batch]
+    for prompt, length in zip(batch, tokenizer.lengths(texts), strict=True):
         if length > most:
-            yield Fault("too long", one.row, f"{length:,} tokens, above {most:,}")
+            yield Fault("too long", prompt.row, f"{length:,} tokens, above {most:,}")
 
 
 def as_dict(fault: Fault) -> dict[str, Any]:

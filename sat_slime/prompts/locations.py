@@ -87,11 +87,11 @@ def fetch(source: Source) -> Files:
 
 def sha256(path: Path) -> str:
     """Return the SHA-256 of a file's content."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(2**20):
-            found.update(block)
-    return found.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _data_files(path: Path) -> tuple[Path, ...]:
@@ -99,13 +99,13 @@ def _data_files(path: Path) -> tuple[Path, ...]:
         if path.suffix not in SUFFIXES:
             raise PromptError(f"{path}: {' and '.join(SUFFIXES)} files are read: convert it")
         return (path,)
-    found = (
+    readable = (
         file
         for file in path.rglob("*")
         # Hidden files are the hub's own notes on a download.
         if file.suffix in SUFFIXES and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
-    if not (files := tuple(sorted(found))):
+    if not (files := tuple(sorted(readable))):
         raise PromptError(f"{path} holds no {' or '.join(SUFFIXES)} file: name one that does")
     return files
 

@@ -30,23 +30,23 @@ def manifest(
         "versions": versions | {package: _version(package) for package in PACKAGES},
         "settings": dict(settings),
         "differs_from_paper": list(different),
-        "sources": [_source(one) for one in gathered],
+        "sources": [_source(gathered_set) for gathered_set in gathered],
         "files": {name: dataclasses.asdict(file) for name, file in written.items()},
     }
 
 
-def _source(one: Gathered) -> dict[str, Any]:
-    files, source = one.files, one.files.source
+def _source(gathered_set: Gathered) -> dict[str, Any]:
+    files, source = gathered_set.files, gathered_set.files.source
     hub = {"repository": source.repository, "revision": source.revision, "commit": files.commit}
     return {
-        "name": one.data_set.name,
+        "name": gathered_set.data_set.name,
         "given": source.given,
         **({"path": str(source.path.absolute())} if source.path else hub),
         "files": [
             {"name": files.name(path), "bytes": path.stat().st_size, "sha256": sha256(path)} for path in files.paths
         ],
-        "counts": {name: count for name, count in dataclasses.asdict(one.account).items() if name != "name"},
-        "paper": {one.data_set.counted: one.data_set.expected},
+        "counts": {name: count for name, count in dataclasses.asdict(gathered_set.account).items() if name != "name"},
+        "paper": {gathered_set.data_set.counted: gathered_set.data_set.expected},
     }
 
 

@@ -70,8 +70,8 @@ def _says_answer(box: str | None) -> bool:
 
 def _last_boxes(text: str) -> str | None:
     r"""Return the last box; with those before it between which only signs and `or` stand: \boxed{3} or \boxed{5}."""
-    found = last_box(text)
-    for _ in range(_MAX_BOXES if found is not None else 0):
+    boxes = last_box(text)
+    for _ in range(_MAX_BOXES if boxes is not None else 0):
         text = text.rpartition("\\boxed")[0]
         other = last_box(text)
         if other is None:
@@ -80,8 +80,8 @@ def _last_boxes(text: str) -> str | None:
         if not _BOXES.fullmatch(between) or not re.search(r"and|or|,|;", between):
             break
         joined = "or" if "or" in between or is_called_unordered(text.rpartition("\\boxed")[0]) else ","
-        found = f"{other} {joined} {found}"
-    return found
+        boxes = f"{other} {joined} {boxes}"
+    return boxes
 
 
 def last_box(text: str) -> str | None:
@@ -107,21 +107,21 @@ def last_box(text: str) -> str | None:
 def prime_extract(response: str) -> str:
     """PRIME's `match_answer`, step by step."""
     for marker in ANSWER_MARKERS:
-        found = response.lower().rfind(marker)
-        if found >= 0:
-            response = response[found + len(marker) :].strip()
+        position = response.lower().rfind(marker)
+        if position >= 0:
+            response = response[position + len(marker) :].strip()
     for marker in TRAILING_MARKERS:
-        found = response.lower().rfind(marker)
-        if found >= 0:
-            response = response[:found].strip()
+        position = response.lower().rfind(marker)
+        if position >= 0:
+            response = response[:position].strip()
     response = _prime_box(response) or response
-    found = response.rfind(". ")
-    if found >= 0:
-        response = response[:found].strip()
+    position = response.rfind(". ")
+    if position >= 0:
+        response = response[:position].strip()
     for marker in CONNECTORS:
-        found = response.lower().rfind(marker)
-        if found >= 0:
-            response = response[found + len(marker) :].strip()
+        position = response.lower().rfind(marker)
+        if position >= 0:
+            response = response[position + len(marker) :].strip()
     return response
 
 
@@ -129,9 +129,9 @@ def _after_markers(text: str) -> str | None:
     """Return what follows the last "answer:", in that "answer is", and so on; None when there is none of them."""
     marked = None
     for marker in ANSWER_MARKERS:
-        found = _rfind(text, marker)
-        if found >= 0 and not _SUPPOSED.search(text[max(0, found - 60) : found]):
-            marked = text = text[found + len(marker) :].strip()
+        position = _rfind(text, marker)
+        if position >= 0 and not _SUPPOSED.search(text[max(0, position - 60) : position]):
+            marked = text = text[position + len(marker) :].strip()
     for match in _last_match(_MARKED, text):
         marked = text = text[match.end() :].strip()
     for match in _last_match(_TRAILING, text):

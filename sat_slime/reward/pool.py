@@ -175,9 +175,9 @@ class VerifierPool:
                 continue
             try:
                 started = time.perf_counter_ns()
-                worker, found = self._verify(worker, job)
-                self._count(found, time.perf_counter_ns() - started)
-                job.future.set_result(found)
+                worker, judged = self._verify(worker, job)
+                self._count(judged, time.perf_counter_ns() - started)
+                job.future.set_result(judged)
             except BaseException as error:  # the thread has to go on, and the caller has to be told
                 worker = None
                 job.future.set_exception(error)
@@ -191,7 +191,7 @@ class VerifierPool:
         for _ in range(2):
             worker = worker or self._parent.fork()
             try:
-                found, retire = worker.ask(job, self.limits.wall_s)
+                judged, retire = worker.ask(job, self.limits.wall_s)
             except (OSError, EOFError, ValueError) as error:
                 reason = _reason(worker.end(), isinstance(error, TimeoutError))
                 worker = None
@@ -200,14 +200,14 @@ class VerifierPool:
             else:
                 if retire:
                     worker.end()
-                return None if retire else worker, found
+                return None if retire else worker, judged
         self._log_kill(reason, job)
         return None, verdict(None, reason)
 
-    def _count(self, found: Verdict, nanoseconds: int) -> None:
+    def _count(self, judged: Verdict, nanoseconds: int) -> None:
         with self._lock:
-            self._counts.update({"verdicts": 1, "correct": int(found.reward), "nanoseconds": nanoseconds})
-            self._counts[found.reason] += 1
+            self._counts.update({"verdicts": 1, "correct": int(judged.reward), "nanoseconds": nanoseconds})
+            self._counts[judged.reason] += 1
 
     def _log_kill(self, reason: str, job: _Job) -> None:
         global _LOGGED_KILLS

@@ -164,11 +164,11 @@ def says_something(sentence: str) -> bool:
 
 
 def _clauses(sentence: str) -> list[str]:
-    hidden, start, found = _hidden(sentence), 0, []
+    hidden, start, clauses = _hidden(sentence), 0, []
     for cut in _CLAUSE.finditer(hidden):
-        found.append(sentence[start : cut.start()])
+        clauses.append(sentence[start : cut.start()])
         start = cut.start() + 1
-    return [*found, sentence[start:]]
+    return [*clauses, sentence[start:]]
 
 
 def _hidden(text: str) -> str:

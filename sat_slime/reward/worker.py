@@ -109,10 +109,10 @@ def _serve(connection: socket.socket, cpu_limit_s: float, memory_limit_mb: int) 
             response = texts[:response_size].decode("utf-8", "surrogatepass")
             label = texts[response_size:].decode("utf-8", "surrogatepass")
             sandbox.limit_cpu(cpu_limit_s)
-            found = judge(response, label, MODES[mode])
+            verdict = judge(response, label, MODES[mode])
             sandbox.limit_cpu(0)
             retire = int(os.pread(statm, 100, 0).split()[1]) > enough_pages
-            reply = json.dumps([found.reward, found.extracted, found.reason, retire]).encode()
+            reply = json.dumps([verdict.reward, verdict.extracted, verdict.reason, retire]).encode()
             connection.sendall(REPLY.pack(len(reply)) + reply)
     except MemoryError:
         code = sandbox.MEMORY

@@ -51,9 +51,9 @@ def free_ports(count: int) -> list[int]:
     """
     free: list[int] = []
     for port in random.sample(range(20_000, 32_000), 1_000):
-        with socket.socket() as one:
+        with socket.socket() as probe:
             try:
-                one.bind(("127.0.0.1", port))
+                probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
         free.append(port)

@@ -126,8 +126,8 @@ def remove_abandoned() -> None:
 
 def _remove_if_abandoned(folder: Path) -> None:
     """Removes a folder of this user that nobody holds. Raises OSError where somebody holds it, or it has no hold."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return
     hold = os.open(folder / HOLD, os.O_RDWR | os.O_NOFOLLOW)
     try:

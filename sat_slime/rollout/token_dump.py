@@ -159,9 +159,9 @@ def _columns() -> dict[str, Any]:
 
 
 def _check_schema(path: Path, metadata: Mapping[str, str]) -> None:
-    found = metadata.get("schema")
-    if found != SCHEMA:
-        what = f"has schema {found!r:.60}" if found else "names no schema"
+    schema = metadata.get("schema")
+    if schema != SCHEMA:
+        what = f"has schema {schema!r:.60}" if schema else "names no schema"
         raise DumpError(f"{path} is no token dump that can be read here: it {what}, expected is {SCHEMA!r}")
 
 

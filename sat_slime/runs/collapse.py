@@ -180,7 +180,7 @@ class CollapseWatch:
         tagged = [(row, self.step) for row in steps] + [(row, self.evaluation) for row in evaluations]
         dated = [(row, take) for row, take in tagged if math.isfinite(number(row, "step"))]
         # an evaluation comes after the step that it follows; sorted keeps the order of equal steps
-        for row, take in sorted(dated, key=lambda one: float(one[0]["step"])):
+        for row, take in sorted(dated, key=lambda dated_row: float(dated_row[0]["step"])):
             take(row)
 
     @property

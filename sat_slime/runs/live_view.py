@@ -330,7 +330,7 @@ def render(progress: Progress, width: int = WIDE, curves: RenderableType | None 
     least, most = shown(metrics, "lag/min", "g"), shown(metrics, "lag/max", "g")
     rate = f"{progress.tokens_per_second:,.0f} tokens/s  [dim]at[/] {progress.seconds_per_step:.2f} s/step"
     gate, newly = shown(metrics, "sat/gate_rate", ".1%"), shown(metrics, "sat/newly_clipped", ".2%")
-    told = {
+    cells_by_label = {
         "reward": f"[bold]{shown(metrics, 'reward/mean', '.3f')}[/] [cyan]{spark}[/]",
         "eval": evals or "–",
         "mismatch d_pi": shown(metrics, "mismatch/d_pi", ".4f"),
@@ -350,7 +350,7 @@ def render(progress: Progress, width: int = WIDE, curves: RenderableType | None 
     for label_width, ratio in ((13, 3), (7, 2))[:pairs]:
         table.add_column(width=label_width, style="dim")
         table.add_column(ratio=ratio, no_wrap=True)
-    cells = [cell for pair in told.items() for cell in pair]
+    cells = [cell for pair in cells_by_label.items() for cell in pair]
     for first in range(0, len(cells), 2 * pairs):
         table.add_row(*cells[first : first + 2 * pairs])
     styles = {"health": "not dim bold yellow"} | ({"engine": "not dim bold yellow"} if progress.engine_warning else {})

@@ -159,9 +159,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 def symptoms(metrics: Columns, evals: Columns) -> list[Symptom]:
     """Return what looks unhealthy. The earliest comes first; what holds for the whole run comes last."""
-    found = [*_falls(metrics, evals), *_start(metrics), *_by_rules(metrics), *_not_finite(metrics)]
-    found.sort(key=lambda symptom: (symptom.since is None, symptom.since or 0))
-    return found + list(_blind_clip(metrics))
+    ordered = [*_falls(metrics, evals), *_start(metrics), *_by_rules(metrics), *_not_finite(metrics)]
+    ordered.sort(key=lambda symptom: (symptom.since is None, symptom.since or 0))
+    return ordered + list(_blind_clip(metrics))
 
 
 def _by_rules(metrics: Columns) -> Iterator[Symptom]:
@@ -246,14 +246,14 @@ def _onset(steps: np.ndarray, levels: np.ndarray, limit: float) -> int:
 
 def _not_finite(metrics: Columns) -> list[Symptom]:
     """Return the symptom of a gradient or a loss that was no number while other metrics of its step were."""
-    found = []
+    overflows = []
     for key, what in (("grad_norm", "the gradient norm"), ("loss/total", "the loss")):
         if key not in metrics or "loss/policy" not in metrics:
             continue
         broken = ~np.isfinite(metrics[key]) & np.isfinite(metrics.get("clip/fraction", metrics["loss/policy"]))
         if broken.any():
             steps = metrics["step"][broken]
-            found.append(
+            overflows.append(
                 Symptom(
                     "overflow",
                     f"{what} was no finite number at {len(steps)} steps",
@@ -263,7 +263,7 @@ def _not_finite(metrics: Columns) -> list[Symptom]:
                     bool(broken[-1]),
                 )
             )
-    return found
+    return overflows
 
 
 def _blind_clip(metrics: Columns) -> list[Symptom]:
@@ -283,18 +283,20 @@ def _blind_clip(metrics: Columns) -> list[Symptom]:
     ]
 
 
-def order(found: Sequence[Symptom]) -> str:
+def order(symptoms: Sequence[Symptom]) -> str:
     """In words, what came before the score fell; empty where nothing fell."""
-    fell = next((one for one in found if one.name in ("reward", "evaluation")), None)
+    fell = next((symptom for symptom in symptoms if symptom.name in ("reward", "evaluation")), None)
     if fell is None or fell.since is None:
         return ""
-    ahead = {one: fell.since - one.since for one in found if one.since is not None and one is not fell}
-    before = _named(one for one, steps in ahead.items() if steps > LEVEL_STEPS)
-    beside = _named(one for one, steps in ahead.items() if abs(steps) <= LEVEL_STEPS)
+    ahead = {
+        symptom: fell.since - symptom.since for symptom in symptoms if symptom.since is not None and symptom is not fell
+    }
+    before = _named(symptom for symptom, steps in ahead.items() if steps > LEVEL_STEPS)
+    beside = _named(symptom for symptom, steps in ahead.items() if abs(steps) <= LEVEL_STEPS)
     text = f"the {fell.name} fell, at step {fell.since}"
     text = f"Before {text}, came: {before}" if before else f"Nothing that is logged moved clearly before {text}"
     return f"{text}; at about the same time: {beside}." if beside else f"{text}."
 
 
-def _named(found: Iterable[Symptom]) -> str:
-    return ", ".join(f"{one.name} (step {one.since})" for one in found)
+def _named(symptoms: Iterable[Symptom]) -> str:
+    return ", ".join(f"{symptom.name} (step {symptom.since})" for symptom in symptoms)

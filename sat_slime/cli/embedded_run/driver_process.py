@@ -53,7 +53,7 @@ def watched(work: Callable[[Lost], Outcome]) -> Outcome:
     It dies with this process, and stops with it (Ctrl-Z). When it has ended, so has everything that it started.
     """
     before = _children()
-    told = os.memfd_create("sat_slime-outcome")
+    record = os.memfd_create("sat_slime-outcome")
     try:
         with _adopting_orphans(), _passing_signals_on() as relay:
             parent = os.getpid()
@@ -62,22 +62,22 @@ def watched(work: Callable[[Lost], Outcome]) -> Outcome:
             except OSError as error:
                 return Outcome("failed", f"{error.strerror}: no process could be started for the run; end other work")
             if child == 0:
-                _be_the_driver(work, told, parent, relay)
+                _be_the_driver(work, record, parent, relay)
             relay.begin(child)
             ray_death = _ray_death_before(child)
             _, status = os.waitpid(child, 0)
             relay.end()  # a signal from here on comes too late to change how the run ended
             _end_what_is_left(before)
-            outcome = _read(told)
+            outcome = _read(record)
         return outcome or _without_a_word(child, os.waitstatus_to_exitcode(status), ray_death)
     finally:
-        os.close(told)
+        os.close(record)
 
 
-def _be_the_driver(work: Callable[[Lost], Outcome], told: int, parent: int, relay: _Relay) -> NoReturn:
+def _be_the_driver(work: Callable[[Lost], Outcome], record: int, parent: int, relay: _Relay) -> NoReturn:
     def lost(outcome: Outcome) -> NoReturn:
         with contextlib.suppress(OSError):
-            os.pwrite(told, json.dumps(asdict(outcome)).encode(), 0)
+            os.pwrite(record, json.dumps(asdict(outcome)).encode(), 0)
         os._exit(0)
 
     try:
@@ -99,8 +99,8 @@ def _be_the_driver(work: Callable[[Lost], Outcome], told: int, parent: int, rela
         os._exit(1)  # nothing that this process began before the fork is the driver's to end
 
 
-def _read(told: int) -> Outcome | None:
-    text = os.pread(told, os.fstat(told).st_size, 0)
+def _read(record: int) -> Outcome | None:
+    text = os.pread(record, os.fstat(record).st_size, 0)
     return Outcome(**json.loads(text)) if text else None
 
 

@@ -107,12 +107,12 @@ def _place_error(path: Path, key: str) -> str | None:
 
 def _disk(config: EmbeddedConfig) -> Iterator[Finding]:
     for key in ("output_dir", "cache_dir"):
-        place = _existing(Path(getattr(config, key)).expanduser())
-        free = shutil.disk_usage(place).free / GIB
+        folder = _existing(Path(getattr(config, key)).expanduser())
+        free = shutil.disk_usage(folder).free / GIB
         if free < DISK_GIB:
-            yield fail("disk", f"{free:.1f} GiB free at {place}, {DISK_GIB:g} wanted: set {key} elsewhere")
+            yield fail("disk", f"{free:.1f} GiB free at {folder}, {DISK_GIB:g} wanted: set {key} elsewhere")
         else:
-            yield ok("disk", f"{free:.0f} GiB free at {place} ({key})")
+            yield ok("disk", f"{free:.0f} GiB free at {folder} ({key})")
 
 
 def _existing(path: Path) -> Path:

@@ -39,9 +39,9 @@ def launch_embedded_run(plan: EmbeddedPlan, *, overwrite: bool, live: bool | Non
         folder, saved, aside = _claim(plan, overwrite)
         try:
             for path in aside:
-                told = f"a checkpoint that is not gone on from is now {path}"
-                console.print(told, markup=False, highlight=False, soft_wrap=True)
-                _note(folder, told, "WARNING")
+                line = f"a checkpoint that is not gone on from is now {path}"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+                _note(folder, line, "WARNING")
             try:
                 outcome = _drive(plan, folder, saved, live, console)
             except KeyboardInterrupt:
@@ -61,8 +61,8 @@ def _drive(
             outcome = watched(lambda lost: _run(plan, folder, saved, live, console, lost))
             if not outcome.again or start == STARTS:
                 break
-            told = f"{outcome.error}\nstarting once more"
-            console.print(told, markup=False, highlight=False, soft_wrap=True)
+            message = f"{outcome.error}\nstarting once more"
+            console.print(message, markup=False, highlight=False, soft_wrap=True)
         remark = memory.remark() if outcome.error else None
     finally:
         memory.close()

@@ -232,7 +232,7 @@ def _end_of(server: ModelServer) -> str:
 # -------------------------------------------------------------------------------------------- an embedded run
 
 
-def _plan_run(options: EvaluationOptions, run: Path, part: Path | None) -> EvaluationPlan:
+def _plan_run(options: EvaluationOptions, run: Path, checkpoint: Path | None) -> EvaluationPlan:
     config = load_config(RunFolder(run).config)
     if not isinstance(config, EmbeddedConfig):
         raise ConfigError(
@@ -252,7 +252,7 @@ def _plan_run(options: EvaluationOptions, run: Path, part: Path | None) -> Evalu
             [f"{given[0]} does not go with the embedded run {run}, whose model knows its task alone: leave it out"]
         )
     _check_engines()
-    weights = _weights(run, part)
+    weights = _weights(run, checkpoint)
     samples = options.samples or config.eval.samples_per_problem
     scores = _scores(options, samples, config.eval)
     changes: dict[str, object] = {"samples_per_problem": samples, "repeats": scores.repeats, "k": scores.k}
@@ -296,21 +296,21 @@ def _check_engines() -> None:
         raise ConfigError([f"an embedded run is evaluated with {', '.join(missing)}: {INSTALL_ENGINES}"])
 
 
-def _weights(run: Path, part: Path | None) -> Weights:
+def _weights(run: Path, checkpoint: Path | None) -> Weights:
     """Return the weights of a run that were named, the newest where none were. Raises ConfigError where they are
     damaged or missing."""
     try:
-        if part is None:
-            found = held_out.newest_weights(run)
-        elif part.name == "initial":
-            found = held_out.initial_weights(run)
+        if checkpoint is None:
+            weights = held_out.newest_weights(run)
+        elif checkpoint.name == "initial":
+            weights = held_out.initial_weights(run)
         else:
-            found = held_out.weights_of(part)
+            weights = held_out.weights_of(checkpoint)
     except DamagedCheckpoint as damage:
         raise ConfigError([f"{damage}; {_whole_instead(run)}"]) from None
-    if found is None:
-        raise ConfigError([f"{part or run} holds no weights: it has neither a checkpoint nor an initial model"])
-    return found
+    if weights is None:
+        raise ConfigError([f"{checkpoint or run} holds no weights: it has neither a checkpoint nor an initial model"])
+    return weights
 
 
 def _whole_instead(run: Path) -> str:

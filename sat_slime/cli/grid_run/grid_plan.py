@@ -112,8 +112,8 @@ def _faults(
             errors.setdefault(changed, []).append(cell.name)
     lines = [f"{file}: {error} ({_of(cells, len(configs))})" for error, cells in errors.items()]
     # Settings that some cells do not read are there for the others.
-    told = {text: cells for text, cells in warnings.items() if text not in unread or len(cells) == len(configs)}
-    return lines, [f"{text} ({_of(cells, len(configs))})" for text, cells in told.items()]
+    shown = {text: cells for text, cells in warnings.items() if text not in unread or len(cells) == len(configs)}
+    return lines, [f"{text} ({_of(cells, len(configs))})" for text, cells in shown.items()]
 
 
 def _of(cells: Sequence[str], total: int) -> str:

@@ -101,11 +101,11 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
     """Neither a job that runs nor a checkpoint of another run may be in the way."""
     if not plan.resume:
         RunFolder(plan.folder).check_new(overwrite)
-        place = checkpoint_folder(plan.config, plan.folder)
-        if saved_iterations(plan.config, plan.folder) and not place.absolute().is_relative_to(plan.folder):
+        checkpoints = checkpoint_folder(plan.config, plan.folder)
+        if saved_iterations(plan.config, plan.folder) and not checkpoints.absolute().is_relative_to(plan.folder):
             raise RunFolderError(
-                f"checkpoint.folder is {place}: it holds a run's checkpoint, from which slime would go on: choose "
-                "another, or --resume"
+                f"checkpoint.folder is {checkpoints}: it holds a run's checkpoint, from which slime would go on: "
+                "choose another, or --resume"
             )
     record = JobRecord.read(plan.folder)
     if record is None:
@@ -131,10 +131,10 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
         last = before.address if before and before.ray is None else None
         return JobServer(given_address(where.address, plan.config.cluster.address) or last), None
     if not where.skip_checks:
-        found = [*machine.machine_findings(plan.config, plan.folder), *checks.memory_here(plan.config)]
+        findings = [*machine.machine_findings(plan.config, plan.folder), *checks.memory_here(plan.config)]
         if on_cpu:  # on GPUs the head node is asked, once it is there
-            found += checks.parser_findings(plan.config, plan.folder)
-        refuse_failures(finding for finding in found if finding.mark == "FAIL")
+            findings += checks.parser_findings(plan.config, plan.folder)
+        refuse_failures(finding for finding in findings if finding.mark == "FAIL")
     console.print("starting Ray on this machine ...", highlight=False)
     tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     if on_cpu:

@@ -63,18 +63,18 @@ MODULES = (
 
 def stabilizer_in(module: ModuleType) -> type[Stabilizer]:
     """Return the stabilizer that a module defines. Raises ValueError where it defines none, or several."""
-    found = [
+    kinds = [
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Stabilizer) and value.__module__ == module.__name__
     ]
-    if len(found) != 1:
-        names = ", ".join(kind.__name__ for kind in found) or "none"
+    if len(kinds) != 1:
+        names = ", ".join(kind.__name__ for kind in kinds) or "none"
         raise ValueError(
             f"{module.__name__} defines {names}: a stabilizer's module defines one subclass of Gate, Weight, Penalty "
             "or another kind of sat_slime.objective.stabilizer"
         )
-    return found[0]
+    return kinds[0]
 
 
 _KINDS = [stabilizer_in(importlib.import_module(f"{__name__}.{module}")) for module in MODULES]

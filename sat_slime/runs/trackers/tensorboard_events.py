@@ -37,15 +37,15 @@ def event_rows(path: Path) -> Iterator[Row]:
             f"{path} holds TensorBoard events, and the package tensorboard that reads them is not installed: "
             "pip install tensorboard"
         ) from error
-    found: list[tuple[float, Row]] = []
+    dated: list[tuple[float, Row]] = []
     for file in [path] if path.is_file() else event_files(path):
         for event in LegacyEventFileLoader(str(file)).Load():
             for value in event.summary.value:
                 if value.WhichOneof("value") == "simple_value":
                     row = {value.tag: value.simple_value, step_key(value.tag): event.step}
-                    found.append((event.wall_time, row))
-    found.sort(key=lambda one: one[0])
-    for _, row in found:
+                    dated.append((event.wall_time, row))
+    dated.sort(key=lambda dated_row: dated_row[0])
+    for _, row in dated:
         yield row
 
 

@@ -162,10 +162,10 @@ def contraction_factors(
     Returns:
         c_low, c_high, each (N,).
     """
-    open_, one = gate(log_ratio, q), torch.ones_like(log_ratio)
+    open_, ones = gate(log_ratio, q), torch.ones_like(log_ratio)
     return (
-        torch.where(open_ & (log_ratio < 0), kernel(-log_ratio, q, exponent), one),
-        torch.where(open_ & (log_ratio > 0), kernel(log_ratio, q, exponent), one),
+        torch.where(open_ & (log_ratio < 0), kernel(-log_ratio, q, exponent), ones),
+        torch.where(open_ & (log_ratio > 0), kernel(log_ratio, q, exponent), ones),
     )
 
 
