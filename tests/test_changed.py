@@ -104,6 +104,8 @@ def test_the_tests_of_this_repository_stand_on_what_they_are_of():
     graph = changed.uses(TESTS.parent, ())
     distance = changed.standing_on(graph, ["sat_slime/objective/quantile.py"])
     assert distance["tests/objective/test_quantile.py"] == 1 and "tests/objective/test_loss.py" in distance
+    # A command is imported by the name that the list of commands has for it.
+    assert "tests/cli/test_mistakes.py" in changed.standing_on(graph, ["sat_slime/cli/launch_command.py"])
     alone = {name for name in graph if changed.is_test(name) and not reaches_the_package(graph, name)}
     assert not [name for name in alone if Path(name).parent != Path("tests")], "they stand on nothing of ours"
 

@@ -16,53 +16,56 @@ from sat_slime.cli.terminal import without_traceback
 from sat_slime.cli.torch_on_use import import_torch_on_use
 
 COMMANDS = {
-    "init": ("init_command.init", "Write a commented file to start from, and the files that it extends."),
-    "launch": ("launch_command.launch", "Run the loop that FILE describes."),
-    "grid": ("grid_command.grid", "Run methods x lags x seeds, each a run of its own."),
+    "init": ("sat_slime.cli.init_command.init", "Write a commented file to start from, and the files that it extends."),
+    "launch": ("sat_slime.cli.launch_command.launch", "Run the loop that FILE describes."),
+    "grid": ("sat_slime.cli.grid_command.grid", "Run methods x lags x seeds, each a run of its own."),
     "eval": (
-        "eval_command.evaluate",
+        "sat_slime.cli.eval_command.evaluate",
         "Evaluate an engine, a model or a run: avg@k, pass@k, intervals, a table of problems.",
     ),
     "status": (
-        "status_command.status",
+        "sat_slime.cli.status_command.status",
         "Say how a run is doing: its state, progress and newest checkpoint, and why it ended. Of a grid: all its "
         "cells.",
     ),
     "logs": (
-        "logs_command.logs",
+        "sat_slime.cli.logs_command.logs",
         "Print the log of a run, of one on slime that of its job. Ctrl-C ends the printing; the run goes on.",
     ),
     "stop": (
-        "stop_command.stop",
+        "sat_slime.cli.stop_command.stop",
         "End a run or a grid as Ctrl-C in its terminal does: after the iteration, with a checkpoint.",
     ),
-    "prepare": ("prepare_command.prepare", "Make what a run starts from: engines, weights, slime, its model."),
-    "data": ("data_command.data", "Prompts with labels: prepare the paper's, check any."),
+    "prepare": (
+        "sat_slime.cli.prepare_command.prepare",
+        "Make what a run starts from: engines, weights, slime, its model.",
+    ),
+    "data": ("sat_slime.cli.data_command.data", "Prompts with labels: prepare the paper's, check any."),
     "check": (
-        "check_command.check",
+        "sat_slime.cli.check_command.check",
         "Check a run's settings and this machine, a line each, with the remedy of what fails.",
     ),
     "methods": (
-        "methods_command.methods",
+        "sat_slime.cli.methods_command.methods",
         "List the stabilizers and the named methods; of one method, its formula, parameters and source.",
     ),
     "report": (
-        "report_command.report",
+        "sat_slime.cli.report_command.report",
         "Write report.html and figures of a run, of several, or of a grid, whatever there is of them.",
     ),
     "serve": (
-        "serve_command.serve",
+        "sat_slime.cli.serve_command.serve",
         "Show all runs and grids below a folder on a page of this machine, live while they train.",
     ),
     "replay": (
-        "replay_command.replay",
+        "sat_slime.cli.replay_command.replay",
         "What would every method have done to these tokens? No GPU, no slime, no run.",
     ),
     "diagnose": (
-        "diagnose_command.diagnose",
+        "sat_slime.cli.diagnose_command.diagnose",
         "Say what the mismatch of a run is made of; or what makes a run of slime collapse.",
     ),
-    "version": ("app.version", "Print the versions of this package and of the engines."),
+    "version": ("sat_slime.cli.app.version", "Print the versions of this package and of the engines."),
 }
 """Each command in the order of the help: where its function or its group of commands is, and the first sentence of its
 help."""
@@ -70,8 +73,8 @@ help."""
 
 def import_command(name: str) -> Any:
     """Return the command of this name, with its options."""
-    module, _, attribute = COMMANDS[name][0].partition(".")
-    command = getattr(importlib.import_module(f"sat_slime.cli.{module}"), attribute)
+    module, _, attribute = COMMANDS[name][0].rpartition(".")
+    command = getattr(importlib.import_module(module), attribute)
     if not isinstance(command, typer.Typer):
         function, command = command, typer.Typer(add_completion=False, rich_markup_mode="rich")
         command.command(name)(function)
