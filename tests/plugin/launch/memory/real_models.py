@@ -1,8 +1,13 @@
-"""Builds Megatron's own GPTModel as one rank of many has it, on a group of processes that are not there, and prints the
-sizes of its parameters: `python real_models.py CASES` with JSON of the cases, an answer for each."""
+"""Builds Megatron's own GPTModel, its gradient buffers and its optimizer as one rank of many has them, without storage
+and on a group of processes that are not there, and prints what they hold: `python real_models.py CASES` with JSON of
+the cases, an answer for each."""
 
+import contextlib
+import dataclasses
+import io
 import json
 import sys
+import time
 import warnings
 
 warnings.filterwarnings("ignore")
@@ -10,16 +15,24 @@ warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from megatron.core import parallel_state  # noqa: E402
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig  # noqa: E402
 from megatron.core.models.gpt import GPTModel  # noqa: E402
 from megatron.core.models.gpt.gpt_layer_specs import (  # noqa: E402
     get_gpt_decoder_block_spec,
 )
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
 from megatron.core.transformer import MLATransformerConfig, TransformerConfig, multi_latent_attention  # noqa: E402
+from megatron.core.transformer.module import Float16Module  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
-# What Megatron takes to a GPU whatever it is told: positions of latent attention, tied embeddings of two stages.
-torch.Tensor.cuda = lambda self, *_, **__: self
-torch.cuda.current_device = lambda: "cpu"
+from sat_slime.plugin.launch.memory.real_ranks import (  # noqa: E402
+    host_without_storage,
+    make_state,
+    rank_elements,
+    rank_parameters,
+    without_storage,
+)
+
 multi_latent_attention.TELinear = type(None)  # asked for where Transformer Engine is not installed
 
 
@@ -30,27 +43,25 @@ class NoAttention(torch.nn.Module):
         super().__init__()
 
 
-def sizes(case):
-    """[[elements, whether it is an expert's], ...] of a rank's parameters."""
-    world, rank = case["world"], case["rank"]
-    torch.distributed.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=case["tensor"],
-        pipeline_model_parallel_size=case["pipeline"],
-        expert_model_parallel_size=case["expert"],
-        expert_tensor_parallel_size=case["expert_tensor"],
-        create_gloo_process_groups=False,
-    )
+def rank_contents(case):
+    """What a rank holds: its parameters, [[name, shape, type, how many], ...], and elements of each kind."""
+    torch.distributed.init_process_group("fake", rank=case["rank"], world_size=case["world"], store=FakeStore())
+    parallel = {
+        "tensor_model_parallel_size": case["tensor"],
+        "pipeline_model_parallel_size": case["pipeline"],
+        "context_parallel_size": case.get("context", 1),
+        "expert_model_parallel_size": case["expert"],
+        "expert_tensor_parallel_size": case["expert_tensor"],
+    }
+    parallel_state.initialize_model_parallel(**parallel, create_gloo_process_groups=False)
     kind = MLATransformerConfig if case["config"].get("multi_latent_attention") else TransformerConfig
     config = kind(
-        tensor_model_parallel_size=case["tensor"],
-        pipeline_model_parallel_size=case["pipeline"],
-        pipeline_dtype=torch.float32,
-        expert_model_parallel_size=case["expert"],
-        expert_tensor_parallel_size=case["expert_tensor"],
+        **parallel,
+        pipeline_dtype=torch.bfloat16,
+        params_dtype=torch.bfloat16,
+        bf16=True,
         gated_linear_unit=case["swiglu"],
         activation_func=F.silu,
-        use_cpu_initialization=True,
         perform_initialization=False,
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
@@ -62,22 +73,50 @@ def sizes(case):
     spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization=config.normalization)
     for layer in spec.layer_specs:
         layer.submodules.self_attention.submodules.core_attention = NoAttention
-    model = GPTModel(
-        config,
-        spec,
-        vocab_size=case["vocabulary"],
-        max_sequence_length=64,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
-        share_embeddings_and_output_weights=case["tied"],
-        position_embedding_type="rope",
-        rotary_percent=1.0,
-    )
-    found = [[one.numel(), "experts" in name.split(".")] for name, one in model.named_parameters()]
+    with without_storage():
+        model = GPTModel(
+            config,
+            spec,
+            vocab_size=case["vocabulary"],
+            max_sequence_length=64,
+            pre_process=parallel_state.is_pipeline_first_stage(),
+            post_process=parallel_state.is_pipeline_last_stage(),
+            share_embeddings_and_output_weights=case["tied"],
+            position_embedding_type="rope",
+            rotary_percent=1.0,
+        )
+        # as megatron.training.get_model and slime's setup_model_and_optimizer do
+        grads = DistributedDataParallelConfig(
+            grad_reduce_in_fp32=case.get("fp32_gradients", True), use_distributed_optimizer=True
+        )
+        parts = [DistributedDataParallel(config, grads, Float16Module(config, model))]
+        offload = case.get("offload", False)
+        names = {field.name for field in dataclasses.fields(OptimizerConfig)}
+        asked = {
+            "optimizer": "adam", "lr": 1e-6, "bf16": True, "params_dtype": torch.bfloat16,
+            "use_distributed_optimizer": True, "optimizer_cpu_offload": offload,
+            "overlap_cpu_optimizer_d2h_h2d": offload, "optimizer_offload_fraction": 1.0,
+        }  # fmt: skip
+        settings = OptimizerConfig(**{name: value for name, value in asked.items() if name in names})
+        settings.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = offload  # it would look for Transformer Engine
+        with host_without_storage() if offload else contextlib.nullcontext():
+            optimizer = get_megatron_optimizer(settings, parts, use_gloo_process_groups=False)
+            make_state(optimizer)
+        answer = {
+            "parameters": [[*key, count] for key, count in rank_parameters(parts).items()],
+            "elements": rank_elements(parts, optimizer),
+            "gradients": sorted(
+                {str(b.grad_data.dtype) for b in (*parts[0].buffers, *parts[0].expert_parallel_buffers)}
+            ),
+        }
     parallel_state.destroy_model_parallel()
     torch.distributed.destroy_process_group()
-    return found
+    return answer
 
 
 if __name__ == "__main__":
-    print("SIZES " + json.dumps([sizes(case) for case in json.loads(sys.argv[1])]))
+    started = time.monotonic()
+    with contextlib.redirect_stdout(io.StringIO()):
+        answers = [rank_contents(case) for case in json.loads(sys.argv[1])]
+    print("RANKS " + json.dumps(answers))
+    print(f"{time.monotonic() - started:.1f} s", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""Elements of a rank, held to the element against Megatron's own model, and against published numbers."""
+"""Elements of a rank, held to the element against Megatron's own model, buffers and optimizer, and against published
+numbers."""
 
 import json
 import subprocess
@@ -13,7 +14,9 @@ from sat_slime.config.slime_schema import SlimeModelConfig
 from sat_slime.plugin.launch.memory.elements import (
     Cut,
     active_parameters,
+    cut_of,
     elements,
+    expected_elements,
     moe_layers,
     parameters,
     rank_tensors,
@@ -121,18 +124,70 @@ def megatron_case(flags, cut, stage):
     }
 
 
+PAPER, LARGE = "paper/qwen3-30b-a3b", "recipes/qwen3-30b-a3b-16gpus"
+BIASED, DENSER, TIED = "recipes/qwen2.5-7b-8gpus", "recipes/qwen3-4b-8gpus", "recipes/qwen3-0.6b-2gpus"
+THIN = ("model.architecture.kv-channels=24", "model.architecture.hidden-size=96", "model.architecture.vocab-size=5000")
+ON_GPUS = "train.optimizer_offload=false"
+RANKS = {
+    "the paper's": (PAPER, (ON_GPUS,), (0, 3)),
+    "8 GPUs": ("recipes/qwen3-30b-a3b-8gpus", (ON_GPUS,), (1,)),
+    "16 GPUs": (LARGE, (ON_GPUS,), (0, 7)),  # two ranks share what is no expert's
+    "dense with biases": (BIASED, (), (0, 2)),
+    "dense": (DENSER, (), (0, 3)),
+    "tied": (TIED, (), (0,)),
+    "two stages": (DENSER, ("train.pipeline_parallel=2",), (0, 3)),
+    "tied, two stages, two copies": (TIED, ("train.pipeline_parallel=2", "train.gpus_per_node=4"), (0, 1, 2, 3)),
+    "experts, two stages": (LARGE, (ON_GPUS, "train.pipeline_parallel=2", "train.expert_parallel=2"), (0, 7)),
+    "context": (DENSER, ("train.context_parallel=2",), (0, 3)),
+    "experts, context": (LARGE, (ON_GPUS, "train.context_parallel=2", "train.expert_parallel=4"), (1, 6)),
+    "bf16 gradients": (DENSER, ("train.fp32_gradients=false",), (1,)),
+    "padded, three copies": (DENSER, (*THIN, "train.tensor_parallel=1", "train.gpus_per_node=3"), (0, 1, 2)),
+    "padded, tied, two stages": (
+        TIED,
+        (*THIN, "train.pipeline_parallel=2", "train.gpus_per_node=6"),
+        (0, 1, 2, 3, 4, 5),
+    ),
+}
+"""Ranks at full width, by the run's file, what is changed in it, and their numbers."""
+
+
+def config_of(name):
+    file, overrides, _ = RANKS[name]
+    return load_config(CONFIGS / f"{file}.yaml", overrides)
+
+
+def full_case(name, rank):
+    config = config_of(name)
+    case = megatron_case(config.model.architecture, cut_of(config), 0)
+    train = config.train
+    layout = {"world": train.world_size, "rank": rank, "context": train.context_parallel}
+    return {**case, **layout, "offload": train.optimizer_offload, "fp32_gradients": train.fp32_gradients}
+
+
+def parameters_of(tensors):
+    """{(name, shape, type): how many} as real_ranks has it."""
+    counted = Counter()
+    for some in tensors:
+        counted[some.name, some.shape, "bfloat16"] += some.count
+    return counted
+
+
 @pytest.fixture(scope="module")
 def megatrons():
-    """For each case and stage, how often Megatron's model has a parameter of a size: {(elements, expert's): count}."""
+    """What ranks of Megatron's own models hold, by (case, stage) and by (case, rank)."""
     pytest.importorskip("megatron.core", reason="Megatron is not installed")
-    stages = [(name, stage) for name, (_, cut) in CASES.items() for stage in range(cut.pipeline)]
-    cases = [megatron_case(*CASES[name], stage) for name, stage in stages]
+    keys = [(name, stage) for name, (_, cut) in CASES.items() for stage in range(cut.pipeline)]
+    cases = [megatron_case(*CASES[name], stage) for name, stage in keys]
+    full = [(name, rank) for name, (*_, ranks) in RANKS.items() for rank in ranks]
+    cases += [full_case(*key) for key in full]
     script = Path(__file__).parent / "real_models.py"
     run = subprocess.run([sys.executable, str(script), json.dumps(cases)], capture_output=True, text=True, timeout=300)
-    answer = [line for line in run.stdout.splitlines() if line.startswith("SIZES ")]
+    answer = [line for line in run.stdout.splitlines() if line.startswith("RANKS ")]
     assert answer, run.stderr[-2000:]
-    found = json.loads(answer[0].removeprefix("SIZES "))
-    return {key: Counter((size, expert) for size, expert in one) for key, one in zip(stages, found, strict=True)}
+    found = json.loads(answer[0].removeprefix("RANKS "))
+    for rank in found:
+        rank["parameters"] = {(name, tuple(shape), dtype): n for name, shape, dtype, n in rank["parameters"]}
+    return dict(zip([*keys, *full], found, strict=True))
 
 
 @pytest.mark.engine
@@ -143,10 +198,37 @@ def test_a_rank_has_the_parameters_of_megatrons_model(megatrons, name):
     layers = moe_layers(model)
     each = len(layers) // cut.pipeline
     for stage in range(cut.pipeline):
-        counted = Counter()
-        for one in stage_tensors(model, cut, stage, layers[stage * each : (stage + 1) * each]):
-            counted[one.elements, one.expert] += one.count
-        assert counted == megatrons[name, stage], stage
+        counted = parameters_of(stage_tensors(model, cut, stage, layers[stage * each : (stage + 1) * each]))
+        assert counted == megatrons[name, stage]["parameters"], stage
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("name", RANKS)
+def test_weights_buffers_and_optimizer_of_a_rank_are_megatrons_to_the_element(megatrons, name):
+    config = config_of(name)
+    for rank in RANKS[name][2]:
+        stage = rank // (config.train.world_size // config.train.pipeline_parallel)
+        real = megatrons[name, rank]
+        assert parameters_of(rank_tensors(config, stage)) == real["parameters"], rank
+        expected = expected_elements(config, rank)
+        as_real = {key: expected[key] for key in ("weights", "buffers")}
+        as_real |= dict.fromkeys(("master", "exp_avg", "exp_avg_sq"), expected["optimizer"])
+        assert as_real == real["elements"], rank
+        assert real["gradients"] == ["torch.float32" if config.train.fp32_gradients else "torch.bfloat16"]
+
+
+@pytest.mark.parametrize("name", RANKS)
+def test_ranks_with_the_same_weights_hold_all_of_the_optimizer_together(name):
+    config = config_of(name)
+    world, stages = config.train.world_size, config.train.pipeline_parallel
+    held = sum(expected_elements(config, rank)["optimizer"] for rank in range(world))
+    cut = cut_of(config)
+    whole = 0
+    for stage in range(stages):
+        tensors = rank_tensors(config, stage)
+        whole += elements(tensors, expert=False) * cut.tensor
+        whole += elements(tensors, expert=True) * cut.expert * cut.expert_tensor
+    assert held == whole
 
 
 @pytest.mark.parametrize(
