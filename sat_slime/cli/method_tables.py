@@ -105,7 +105,7 @@ def _section(heading: str, cells: list[tuple[str, ...]], widths: list[int], with
 
 
 def _words(words: list[str]) -> Padding:
-    """Words with blanks between them, indented; none is broken at its hyphens."""
+    """Return words with blanks between them, indented; none is broken at its hyphens."""
     return Padding(Text(" ".join(words)), (0, 0, 0, 2))
 
 

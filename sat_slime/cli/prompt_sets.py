@@ -212,7 +212,7 @@ class Inspection:
 
 
 def check(options: Inspection) -> checking.Found:
-    """Everything wrong with a file. Raises ConfigError."""
+    """Return everything wrong with a file. Raises ConfigError."""
     if (options.tokenizer is None) != (options.max_tokens is None):
         raise ConfigError(["--tokenizer and --max-tokens go together: give both, or none"])
     try:

@@ -83,7 +83,7 @@ def load_run(file: Path, overrides: Sequence[str], settings: Mapping[str, Any] |
 
 
 def settings_errors(config: RunConfig) -> list[str]:
-    """Faults of a run's settings, each in one line."""
+    """Return faults of a run's settings, each in one line."""
     if isinstance(config, EmbeddedConfig):
         return config_errors(config)
     from sat_slime.plugin.launch import checks

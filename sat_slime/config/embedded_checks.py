@@ -40,7 +40,7 @@ def config_warnings(config: EmbeddedConfig) -> list[str]:
 
 
 def responses_per_iteration(config: EmbeddedConfig) -> int:
-    """Responses of one rollout batch."""
+    """Return the responses of one rollout batch."""
     return config.rollout.prompts_per_iteration * config.rollout.samples_per_prompt
 
 
@@ -164,7 +164,7 @@ def _task(config: EmbeddedConfig) -> Iterator[str]:
 
 
 def _listed(conjunction: str, keys: Iterable[str]) -> str:
-    """Settings of a task in words, such as `task.a, task.b and task.c`."""
+    """Return the settings of a task in words, such as `task.a, task.b and task.c`."""
     *first, last = (f"task.{key}" for key in keys)
     return f"{', '.join(first)} {conjunction} {last}" if first else last
 
@@ -235,7 +235,7 @@ def _streaming(config: EmbeddedConfig) -> Iterator[str]:
 
 
 def faults_of_streaming(pipeline: PipelineConfig) -> Iterator[str]:
-    """Faults of the order of mode streaming: no lag, or a bound on staleness that nothing could keep."""
+    """Yield faults of the order of mode streaming: no lag, or a bound on staleness that nothing could keep."""
     if pipeline.lag == 0:
         yield (
             "pipeline.lag is 0, which is the synchronous loop, with pipeline.mode streaming: set pipeline.lag to 1 or "

@@ -68,7 +68,7 @@ class GridConfig(Section):
     @field_validator("methods")
     @classmethod
     def _known(cls, methods: list[str]) -> list[str]:
-        """The full names: `mis-geo` is `grpo-mis-geo`."""
+        """Return the full names: `mis-geo` is `grpo-mis-geo`."""
         return [named_method(name).name for name in methods]
 
     @field_validator("methods", "lags", "seeds")

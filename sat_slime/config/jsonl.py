@@ -38,19 +38,20 @@ def number(row: Mapping[str, Any], key: str, default: float = math.nan) -> float
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
-    """Rows of a JSON-lines file; a missing file has none. Lines that are not a whole object are left out: a process
-    that was killed can leave its last one torn. damaged_lines names the others."""
+    """Return the rows of a JSON-lines file; a missing file has none. Lines that are not a whole object are left out: a
+    process that was killed can leave its last one torn. damaged_lines names the others."""
     return [row for _, row in _lines(path) if row is not None]
 
 
 def damaged_lines(path: str | Path, is_row: Callable[[dict[str, Any]], bool] | None = None) -> list[int]:
-    """Numbers of the lines, from 1, that are not a whole object, or not one that `is_row` accepts. A last line that no
-    newline ends is torn, or still being written, and not among them."""
+    """Return the numbers of the lines, from 1, that are not a whole object, or not one that `is_row` accepts. A last
+    line that no newline ends is torn, or still being written, and not among them."""
     return [number for number, row in _lines(path) if row is None or (is_row is not None and not is_row(row))]
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Number and object of each line, None where it is none; of a last line without a newline only if it is whole."""
+    """Yield the number and object of each line, None where it is none; of a last line without a newline only if it is
+    whole."""
     path = Path(path)
     if not path.exists():
         return

@@ -68,14 +68,14 @@ def further_errors(error: ConfigError, check: Callable[[RunConfig], Sequence[str
 def vary(
     config: RunConfig, layers: Sequence[tuple[str, Mapping[str, Any]]], overrides: Sequence[str] = ()
 ) -> RunConfig:
-    """`config` with layers of settings over it, each with the place that is said where a fault is found. Their keys may
-    be sections or dotted. overrides: as of load_config, laid on last. Raises ConfigError."""
+    """Return `config` with layers of settings over it, each with the place that is said where a fault is found. Their
+    keys may be sections or dotted. overrides: as of load_config, laid on last. Raises ConfigError."""
     sources = [_setting(key, value, place) for place, settings in layers for key, value in settings.items()]
     return _laid(config.model_dump(mode="json"), config.name, sources, overrides)
 
 
 def _laid(values: dict[str, Any], place: str, sources: Sequence[Source], overrides: Sequence[str]) -> RunConfig:
-    """`values` with the sources over them, and then the overrides. Raises ConfigError with all that is wrong."""
+    """Return `values` with the sources over them, and then the overrides. Raises ConfigError with all that is wrong."""
     merged = Source(values, {(): place})
     errors: list[str] = []
     faulty: list[KeyPath] = []
@@ -206,7 +206,7 @@ def _rest(
 
 
 def _without(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
-    """`values` without what is at `path`, or at the part of it that is there."""
+    """Return `values` without what is at `path`, or at the part of it that is there."""
     if not path:  # a fault of the section as a whole
         return {}
     key, inner = path[0], path[1:]
@@ -224,8 +224,8 @@ def _known(
     errors: list[str],
     faulty: list[KeyPath],
 ) -> dict[str, Any]:
-    """`values` without what is no value of a setting of `model`: that becomes `errors`, and the settings that were
-    meant `faulty`."""
+    """Return `values` without what is no value of a setting of `model`: that becomes `errors`, and the settings that
+    were meant `faulty`."""
     result: dict[str, Any] = {}
     for key, value in values.items():
         inner = (*path, key)

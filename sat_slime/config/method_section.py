@@ -185,7 +185,7 @@ def _in_words(kind: type[Stabilizer], section: type[Section], detail: ErrorDetai
 
 
 def _fields() -> dict[str, Any]:
-    """Fields of the section, in its order."""
+    """Return the fields of the section, in its order."""
 
     def field(kind: type[Any], meaning: str) -> tuple[Any, Any]:
         section = section_of(kind)
@@ -291,8 +291,8 @@ def expand_shorthands(source: Source) -> dict[str, Any]:
 
 
 def without_settings_of_another(values: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` as `over` is laid upon it: without method.settings, where they are of a base that is not ours and `over`
-    names another one, which could not read them."""
+    """Return `values` as `over` is laid upon it: without method.settings, where they are of a base that is not ours and
+    `over` names another one, which could not read them."""
     method, new = values.get("method"), over.get("method")
     if not (isinstance(method, Mapping) and isinstance(new, Mapping) and "." in str(method.get("base"))):
         return values

@@ -73,7 +73,7 @@ def differences(old: BaseModel, new: BaseModel) -> list[tuple[str, Any, Any]]:
 
 
 def kept_changes(old: BaseModel, new: BaseModel, also_kept: Collection[str] = ()) -> str:
-    """Settings that differ and that a resumed run has to keep, as `key (old -> new)` after one another.
+    """Return the settings that differ and that a resumed run has to keep, as `key (old -> new)` after one another.
 
     also_kept: keys that may not change here, although a resumed run may change them.
     """

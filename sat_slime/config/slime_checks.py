@@ -78,12 +78,13 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
 
 
 def context_tokens(config: SlimeConfig) -> int | None:
-    """Tokens of prompt and response that the engines hold; None where neither setting says it."""
+    """Return the tokens of prompt and response that the engines hold; None where neither setting says it."""
     return config.rollout.context_tokens or config.model.max_positions
 
 
 def longest_sample(config: SlimeConfig) -> int:
-    """Tokens of the longest prompt and response that can be trained on; an unset prompt limit counts nothing."""
+    """Return the tokens of the longest prompt and response that can be trained on; an unset prompt limit counts
+    nothing."""
     longest = (config.rollout.max_prompt_tokens or 0) + config.rollout.max_response_tokens
     context = context_tokens(config)
     return min(longest, context) if context else longest
@@ -223,7 +224,7 @@ def _unset(config: SlimeConfig) -> Iterator[str]:
 
 
 def _places(config: SlimeConfig) -> Iterator[str]:
-    """Folders and variables that would take the place of others."""
+    """Yield folders and variables that would take the place of others."""
     checkpoints, model = config.checkpoint.folder, config.model
     for key, folder in (
         ("model.megatron_checkpoint", model.megatron_checkpoint),
@@ -279,7 +280,7 @@ def _context(config: SlimeConfig) -> Iterator[str]:
 
 
 def _some_prompt(context: int) -> int:
-    """Tokens of a prompt that leave room for a response."""
+    """Return the tokens of a prompt that leave room for a response."""
     return max(1, min(2048, context // 2))
 
 

@@ -92,7 +92,7 @@ def _fits(config: SlimeConfig, others: frozenset[str]) -> bool:
 
 
 def _sizes(config: SlimeConfig, key: str) -> list[int]:
-    """Other values of a size, the nearest first and of two as near the larger one."""
+    """Return other values of a size, the nearest first and of two as near the larger one."""
     now = _value(config, key)
     if key == "rollout.prompts_per_iteration":
         steps = config.pipeline.optimizer_steps_per_rollout * max(config.train.data_parallel, 1)

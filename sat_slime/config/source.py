@@ -62,7 +62,7 @@ _Loader.add_implicit_resolver(
 
 
 def parse_value(text: str) -> Any:
-    """`text` as YAML, for `--set key=text`. Raises yaml.YAMLError."""
+    """Return `text` as YAML, for `--set key=text`. Raises yaml.YAMLError."""
     return yaml.load(text, _Loader)
 
 

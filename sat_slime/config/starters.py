@@ -61,7 +61,7 @@ def write_starter(name: str, folder: Path) -> list[Path]:
 
 
 def _with_references(source: Path, name: str) -> dict[str, str]:
-    """{name: text} of a file and of those that it names, which are then named without their folders."""
+    """Return {name: text} of a file and of those that it names, which are then named without their folders."""
     text = source.read_text(encoding="utf-8")
     named = [source.parent / match["path"] for match in _REFERENCE.finditer(text)]
     local = _REFERENCE.sub(lambda match: f"{match[1]}: {Path(match['path']).name}", text)

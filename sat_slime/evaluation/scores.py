@@ -99,7 +99,8 @@ def pass_at_k(correct: np.ndarray, samples: int, k: int) -> np.ndarray:
 
 
 def interval_over_problems(values: np.ndarray, samples: int, binary: bool = True) -> tuple[float, float] | None:
-    """95 % interval for the mean over all problems of this kind, of which these are a draw, each with fresh samples.
+    """Return the 95 % interval for the mean over all problems of this kind, of which these are a draw, each with fresh
+    samples.
 
     Wilson's score interval of p, at the sample size n' = p (1 - p) / V that the variance V of the mean of problems
     stands for, with Student's t of P - 1 degrees. V comes from the spread of the problems' values, so it holds both
@@ -130,7 +131,7 @@ def interval_over_problems(values: np.ndarray, samples: int, binary: bool = True
 
 
 def interval_over_samples(rewards: np.ndarray, binary: bool = True) -> tuple[float, float] | None:
-    """95 % interval for the mean over these very problems, of which only the responses are a draw.
+    """Return the 95 % interval for the mean over these very problems, of which only the responses are a draw.
 
     Wilson's score interval at the sample size n' = p (1 - p) / V, where V adds up the variances of the problems, of c
     right responses (c + 1/2) (N - c + 1/2) / (N (N + 1)): unbiased at even odds and above it elsewhere, so that no

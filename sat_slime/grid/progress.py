@@ -144,7 +144,7 @@ def outlook(
     cost: CostConfig,
     parallel: int,
 ) -> Outlook:
-    """Time left for the wanted cells that are neither finished nor failed."""
+    """Return the time left for the wanted cells that are neither finished nor failed."""
     chosen = set(wanted)
     open_ones = [s for s in states if s.cell in chosen and s.state not in ("finished", "failed")]
     progress = {state.cell: reader.of(state) for state in open_ones}

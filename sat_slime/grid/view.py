@@ -48,7 +48,7 @@ class GridSight:
         self.look_ahead = look_ahead
 
     def headline(self) -> str:
-        """`12 of 78 finished, 1 running, 65 planned; 2 h 40 min left`."""
+        """Return `12 of 78 finished, 1 running, 65 planned; 2 h 40 min left`."""
         chosen = set(self.wanted)
         counts = Counter(state.state for state in self.states if state.cell in chosen)
         others = ", ".join(f"{counts[state]} {state}" for state in URGENCY if state != "finished" and counts[state])

@@ -61,7 +61,7 @@ def find_family(name: str) -> ModelFamily:
 
 
 def module_of(family: ModelFamily) -> str:
-    """Dotted path of the module that has the family as FAMILY."""
+    """Return the dotted path of the module that has the family as FAMILY."""
     return type(family).__module__
 
 
@@ -71,7 +71,8 @@ def family_environment(name: str | None) -> dict[str, str]:
 
 
 def served_modules() -> set[str]:
-    """Modules of sglang.srt.models that SGLang on a CPU imports: those of every family that this process knows of."""
+    """Return the modules of sglang.srt.models that SGLang on a CPU imports: those of every family that this process
+    knows of."""
     outside = os.environ.get(FAMILY_VARIABLE)
     families = [*FAMILIES.values(), *([find_family(outside)] if outside else [])]
     return {module for family in families for module in family.sglang_modules}

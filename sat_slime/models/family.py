@@ -156,7 +156,7 @@ class ModelFamily(ABC):
     # -------------------------------------------------------------------------------------------------- its engine
 
     def hf_config(self, sizes: TinySizes, vocab_size: int, eos_token_id: int, dtype: str) -> dict[str, Any]:
-        """config.json of a model, from which SGLang and slime know it. dtype: the weights' in the folder."""
+        """Return config.json of a model, from which SGLang and slime know it. dtype: the weights' in the folder."""
         return {
             "architectures": [self.architecture],
             "model_type": self.name,
@@ -181,12 +181,12 @@ class ModelFamily(ABC):
     # --------------------------------------------------------------------------------------------- its layers on a CPU
 
     def megatron_options(self, sizes: ModelSizes) -> dict[str, Any]:
-        """Keywords of Megatron's TransformerConfig that are the family's; sizes of dense layers, norms, rotary base and
-        parallelism are the trainer's to give."""
+        """Return the keywords of Megatron's TransformerConfig that are the family's; sizes of dense layers, norms,
+        rotary base and parallelism are the trainer's to give."""
         return {"qk_layernorm": self.qk_norm, "add_qkv_bias": self.qkv_bias}
 
     def layer(self, experts: int | None, *, slime_names: bool) -> Any:
-        """Megatron's decoder layer (a ModuleSpec) without Transformer Engine.
+        """Return Megatron's decoder layer (a ModuleSpec) without Transformer Engine.
 
         Args:
             experts: experts of the layer; None: it is dense.

@@ -24,7 +24,7 @@ from torch import Tensor
 
 
 def decoder_layer(experts: int | None, qk_norm: bool, slime_names: bool) -> ModuleSpec:
-    """Megatron's decoder layer with the modules of this file.
+    """Return Megatron's decoder layer with the modules of this file.
 
     Args:
         experts: experts of the layer; None: its feed-forward layer is dense.

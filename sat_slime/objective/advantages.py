@@ -6,7 +6,7 @@ import numpy as np
 
 
 def group_advantages(rewards: np.ndarray) -> np.ndarray:
-    """GRPO's advantages: (R - mean) / (std + 1e-6) in each group, std over n - 1 as in slime.
+    """Return GRPO's advantages: (R - mean) / (std + 1e-6) in each group, std over n - 1 as in slime.
 
     Args:
         rewards: (groups, samples), samples >= 2: the rewards of the responses to each prompt.

@@ -86,7 +86,7 @@ class TokenBatch:
         return (self.rollout_head if need == "heads" else getattr(self, need)) is not None
 
     def needed(self, need: Need) -> torch.Tensor:
-        """That column, or the engine's head. Raises ValueError where the batch has none."""
+        """Return that column, or the engine's head. Raises ValueError where the batch has none."""
         column = self.rollout_head if need == "heads" else getattr(self, need)
         if column is None:
             fields = "rollout_head and policy_head" if need == "heads" else need

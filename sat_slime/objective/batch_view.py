@@ -155,17 +155,17 @@ class BatchView:
         return (*(column._version for column in given if column is not None), written)
 
     def sequence_mean(self, values: torch.Tensor) -> torch.Tensor:
-        """Mean of the values over the active tokens of each response, on whatever ranks, at each of them."""
+        """Return the mean of the values over the active tokens of each response, on whatever ranks, at each of them."""
         return sequence_mean(values, self._batch, self.group)
 
     def sequence_sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Sum of the values over the active tokens of each response, on whatever ranks, at each of them, without
-        gradient."""
+        """Return the sum of the values over the active tokens of each response, on whatever ranks, at each of them,
+        without gradient."""
         return sequence_sum(values, self._batch, self.group)
 
     def sequence_max(self, values: torch.Tensor) -> torch.Tensor:
-        """Largest of the values at the active tokens of each response, on whatever ranks, at each of them. No
-        gradient."""
+        """Return the largest of the values at the active tokens of each response, on whatever ranks, at each of them.
+        No gradient."""
         return sequence_max(values, self._batch, self.group)
 
     def once(self, compute: Callable[[BatchView], torch.Tensor]) -> torch.Tensor:

@@ -83,7 +83,7 @@ def mismatch_metrics(
 def mismatch_histogram(
     abs_log_ratio: torch.Tensor, group: torch.distributed.ProcessGroup | None = None
 ) -> dict[str, list[Any]]:
-    """Counts of |d| on fixed logarithmic edges, over all ranks.
+    """Return the counts of |d| on fixed logarithmic edges, over all ranks.
 
     Args:
         abs_log_ratio: (n,) |d| of the active tokens.
@@ -101,7 +101,7 @@ def mismatch_histogram(
 
 
 def mismatch_parts(scores: Mapping[str, torch.Tensor], *, replayed: bool) -> dict[str, torch.Tensor]:
-    """Parts of d that sum to it, each log-prob being compared with the next on the way from pi to mu.
+    """Return the parts of d that sum to it, each log-prob being compared with the next on the way from pi to mu.
 
     Write A for the weights in training and B for those that generated; own and engine for the routes; C for B in the
     engine's data type, along the engine's routes. The method's own routes are `own`, with R3 (`replayed`) `engine`.

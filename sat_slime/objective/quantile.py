@@ -58,7 +58,7 @@ def tail_quantile(
 
 
 def _counts(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) -> tuple[int, int]:
-    """Values and NaNs among them, over all ranks."""
+    """Return the values and NaNs among them, over all ranks."""
     has_nan = len(values) > 0 and bool(values.amax().isnan())
     counts = [len(values), int(values.isnan().sum()) if has_nan else 0]
     if group is not None:

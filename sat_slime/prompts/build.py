@@ -234,7 +234,7 @@ def differences(gathered: Sequence[Gathered]) -> list[str]:
 
 
 def integer_labels(problems: Iterable[Problem]) -> list[Problem]:
-    """AIME's problems with labels that have no leading zeros: a model writes 25, and strings are compared.
+    """Return AIME's problems with labels that have no leading zeros: a model writes 25, and strings are compared.
 
     Raises PromptError where a label is no integer from 0 to 999.
     """
@@ -268,7 +268,7 @@ def prompt_row(problem: Problem, template: str, tokenizer: ChatTokenizer | None)
 
 
 def in_evaluation(train: Sequence[Problem], evaluation: Sequence[Problem]) -> list[Doubt]:
-    """Training problems that are, or nearly are, problems of the evaluation."""
+    """Return the training problems that are, or nearly are, problems of the evaluation."""
     doubts = []
     problems = Problems((number, problem.problem) for number, problem in enumerate(evaluation))
     for problem in train:

@@ -35,7 +35,7 @@ def own_answer(label: str, mode: Mode) -> str:
 
 
 def default_workers() -> int:
-    """Half the number of cores, as in a run, and at most MAX_WORKERS."""
+    """Return half the number of cores, as in a run, and at most MAX_WORKERS."""
     return max(1, min(MAX_WORKERS, (os.cpu_count() or 2) // 2))
 
 

@@ -71,12 +71,12 @@ def normalize(problem: str) -> str:
 
 
 def digest(text: str) -> bytes:
-    """16 bytes that stand for a text: a million of them take little memory."""
+    """Return 16 bytes that stand for a text: a million of them take little memory."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def tokens(problem: str) -> list[str]:
-    """Words, numbers, LaTeX commands and signs of a problem, without what `normalize` drops."""
+    """Return words, numbers, LaTeX commands and signs of a problem, without what `normalize` drops."""
     text = _FRACTION.sub(r"\\frac", _LAYOUT.sub(" ", unicodedata.normalize("NFKC", problem).translate(_SIGNS)))
     return _TOKEN.findall(_PUNCTUATION.sub(" ", text).casefold())
 

@@ -118,8 +118,9 @@ class VerifierPool:
         return job.future
 
     def drain_metrics(self) -> dict[str, float]:
-        """Counts since the last call: verdicts, correct, timeouts, kills (timeouts included), parse_failures,
-        label_failures, no_answer; and seconds_mean, the time of a verdict in its worker, without the wait for one."""
+        """Return the counts since the last call: verdicts, correct, timeouts, kills (timeouts included),
+        parse_failures, label_failures, no_answer; and seconds_mean, the time of a verdict in its worker, without the
+        wait for one."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         verdicts = counts["verdicts"]

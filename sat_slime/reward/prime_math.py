@@ -68,7 +68,7 @@ def normalize(answer: str) -> str:
 
 
 def _plain(latex: str) -> str:
-    r"""LaTeX as text: \frac{a}{b} as a/b, \sqrt{a} as sqrt(a), symbols by name, braces dropped."""
+    r"""Return LaTeX as text: \frac{a}{b} as a/b, \sqrt{a} as sqrt(a), symbols by name, braces dropped."""
     text = re.sub(r"\\[td]frac", r"\\frac", latex)
     for _ in range(8):  # nested, from the inside
         text = re.sub(r"\\frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r" \1/\2", text)

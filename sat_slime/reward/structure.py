@@ -113,7 +113,8 @@ def _are_points(text: str) -> bool:
 
 
 def split_list(text: str) -> tuple[str, list[str], str]:
-    r"""Opening bracket, elements, closing bracket of `(1, 2]`, `\{1, 2\}` or `1, 2`; without brackets they are "".
+    r"""Return the opening bracket, elements, closing bracket of `(1, 2]`, `\{1, 2\}` or `1, 2`; without brackets they
+    are "".
 
     A text without a comma or semicolon outside of brackets is a list of itself, without brackets, unless it is a set.
     """
@@ -161,13 +162,13 @@ def split_ratio(text: str) -> list[str]:
 
 
 def split_choice(text: str) -> tuple[str, str]:
-    """Letter and value of one of several choices, `(C) 12`; the letter is "" where it is none."""
+    """Return the letter and value of one of several choices, `(C) 12`; the letter is "" where it is none."""
     match = _CHOICE.fullmatch(_TEXT.sub(r"\1 ", text, count=1).strip()) if _MAY_BE_CHOICE.search(text) else None
     return (match[1], match[2].strip()) if match and match[2][0] not in "^_+/*=," else ("", text)
 
 
 def split_residues(text: str) -> tuple[str, list[str], int]:
-    r"""Name, values and modulus of `x \equiv 3, 5 \pmod{7}`; the modulus is 0 where there is none."""
+    r"""Return the name, values and modulus of `x \equiv 3, 5 \pmod{7}`; the modulus is 0 where there is none."""
     match = _MODULUS.search(text)
     if match is None:
         return "", [text], 0

@@ -123,7 +123,8 @@ def _serve(connection: socket.socket, cpu_limit_s: float, memory_limit_mb: int) 
 
 
 def _generators() -> list[str]:
-    """Files of the modules that write code themselves: sympy's for the arithmetic of monomials, others for classes."""
+    """Return the files of the modules that write code themselves: sympy's for the arithmetic of monomials, others for
+    classes."""
     from sympy.polys import monomials
 
     return [module.__file__ for module in (monomials, dataclasses, collections) if module.__file__]

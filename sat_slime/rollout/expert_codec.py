@@ -11,7 +11,7 @@ WIRE_DTYPE = np.dtype("<i4")
 
 
 def storage_dtype(experts: int) -> np.dtype:
-    """Smallest unsigned type that holds expert indices 0 .. experts - 1."""
+    """Return the smallest unsigned type that holds expert indices 0 .. experts - 1."""
     return np.min_scalar_type(max(experts - 1, 0))
 
 

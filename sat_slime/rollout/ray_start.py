@@ -41,7 +41,7 @@ def load_remark() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that are not in use.
+    """Return ports of the loopback interface that are not in use.
 
     They are above the ports of Ray's workers and below those that the kernel gives to connections, since Ray binds some
     of them only seconds later.

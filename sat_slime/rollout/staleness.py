@@ -30,7 +30,8 @@ class StalenessBound:
     """Groups per rollout."""
 
     def oldest(self, rollout: int) -> int:
-        """Version of the oldest weights whose tokens may be trained in a rollout, up to its last optimizer step."""
+        """Return the version of the oldest weights whose tokens may be trained in a rollout, up to its last optimizer
+        step."""
         return (rollout + 1) * self.steps - 1 - self.max_staleness
 
     def room(self, rollout: int, version: int) -> int:
@@ -49,7 +50,7 @@ class StalenessBound:
 
 
 def length_bins(longest: int) -> list[tuple[int, int]]:
-    """First and last length of each bin, in tokens."""
+    """Return the first and last length of each bin, in tokens."""
     edges = [round(i * longest / LENGTH_BINS) for i in range(LENGTH_BINS + 1)]
     return [(low + 1, high) for low, high in itertools.pairwise(edges) if high > low]
 

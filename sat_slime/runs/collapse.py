@@ -77,14 +77,14 @@ class Band:
 
 
 def whole_cycles(steps: int, period: int) -> int:
-    """At least so many steps, in whole cycles of the lag."""
+    """Return at least so many steps, in whole cycles of the lag."""
     return period * -(-steps // period)
 
 
 def first_departure(
     steps: np.ndarray, values: np.ndarray, period: int, rise: float, ceiling: float = math.inf
 ) -> int | None:
-    """First step at which `values` left their low band."""
+    """Return the first step at which `values` left their low band."""
     band = Band(period, rise, ceiling)
     for step, value in zip(steps, values, strict=True):
         band.add(int(step), float(value))
@@ -102,7 +102,7 @@ class Score:
     """Answers in all of them together; NaN where unknown."""
 
     def error(self) -> float:
-        """Standard error of a share of successes; 0 where it is unknown, so that the loss alone decides."""
+        """Return the standard error of a share of successes; 0 where it is unknown, so that the loss alone decides."""
         inside = 0 <= self.mean <= 1 and self.samples > 0
         return math.sqrt(self.mean * (1 - self.mean) / self.samples) if inside else 0.0
 

@@ -89,8 +89,8 @@ class GoingBack:
 
 
 def instead_of(damaged: int, there: Iterable[int]) -> list[int]:
-    """Checkpoints in the order in which they are offered in place of a damaged one: first it and those before it, then
-    those after it, always the newest first."""
+    """Return the checkpoints in the order in which they are offered in place of a damaged one: first it and those
+    before it, then those after it, always the newest first."""
     return sorted(there, key=lambda number: (number > damaged, -number))
 
 

@@ -374,7 +374,7 @@ def render(progress: Progress, width: int = WIDE, curves: RenderableType | None 
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Values as bars of eight heights, over their own range."""
+    """Return values as bars of eight heights, over their own range."""
     if not values:
         return ""
     low, span = min(values), max(values) - min(values)
@@ -382,7 +382,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 05 min`; a dash when unknown."""
+    """Return `45 s`, `3 min 20 s`, `2 h 05 min`; a dash when unknown."""
     if not math.isfinite(seconds):
         return "–"
     minutes, rest = divmod(round(seconds), 60)

@@ -180,7 +180,7 @@ class RunLog:
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """`metrics` with scalars of numpy and torch as Python's."""
+    """Return `metrics` with scalars of numpy and torch as Python's."""
     return {key: value.item() if hasattr(value, "item") else value for key, value in metrics.items()}
 
 

@@ -82,8 +82,8 @@ def _gaps(path: Path, steps: Sequence[int], last: int | None) -> Iterator[str]:
 
 
 def _evaluations(folder: RunFolder, config: Mapping[str, Any], ended: bool) -> Iterator[str]:
-    """Sentences about missing evaluations. An embedded run has one before the first step, one every n iterations, and,
-    once it has ended, one after the last."""
+    """Yield sentences about missing evaluations. An embedded run has one before the first step, one every n iterations,
+    and, once it has ended, one after the last."""
     evaluation = config.get("eval")
     every = evaluation.get("every_n_iterations") if isinstance(evaluation, Mapping) else None
     done = max(_whole_numbers(read_rows(folder.metrics), "iteration"), default=0)

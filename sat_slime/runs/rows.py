@@ -51,7 +51,7 @@ def is_histogram(row: Mapping[str, Any]) -> bool:
 
 
 def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Numeric columns of `rows`, NaN where missing; keys that never hold a number are left out."""
+    """Return the numeric columns of `rows`, NaN where missing; keys that never hold a number are left out."""
     keys = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, (int, float)))
     return {key: np.array([number(row, key) for row in rows], dtype=np.float64) for key in keys}
 

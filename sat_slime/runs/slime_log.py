@@ -59,8 +59,8 @@ def read_line(line: str) -> LogLine:
 
 
 def run_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics by the names of a run folder: slime's prefix is left out, and slime's own numbers fill in where ours are
-    missing."""
+    """Return metrics by the names of a run folder: slime's prefix is left out, and slime's own numbers fill in where
+    ours are missing."""
     plain = {key.partition("/")[2] if key.startswith(("train/", "rollout/")) else key: metrics[key] for key in metrics}
     for own, ours in _NAMES.items():
         if own in plain:

@@ -69,7 +69,7 @@ class Checkout:
 
 
 def checkouts(out: Path, slime_url: str = SLIME_URL, megatron_url: str = MEGATRON_URL) -> tuple[Checkout, Checkout]:
-    """slime and Megatron-LM, in a folder; both at the commits with which the whole was tested."""
+    """Return slime and Megatron-LM, in a folder; both at the commits with which the whole was tested."""
     slime = Checkout(out / "slime", slime_url, SLIME_COMMIT)
     patches = tuple(slime.folder / patch for patch in PATCHES)
     return slime, Checkout(out / "Megatron-LM", megatron_url, MEGATRON_COMMIT, patches)
@@ -126,7 +126,7 @@ def _answer(command: Sequence[str], given: bytes = b"") -> subprocess.CompletedP
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, without the repository of a git that called it, and with no question for a
+    """Return this process's environment, without the repository of a git that called it, and with no question for a
     password."""
     callers = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
     return {k: v for k, v in os.environ.items() if k not in callers} | {"GIT_TERMINAL_PROMPT": "0"}

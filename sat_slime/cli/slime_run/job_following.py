@@ -179,8 +179,8 @@ def with_report(ending: JobEnding, folder: RunFolder) -> JobEnding:
 
 
 def newest_step(folder: RunFolder, config: SlimeConfig, log: Iterable[str]) -> dict[str, Any]:
-    """Metrics of the newest optimizer step, from metrics.jsonl where the job writes it, else from its log; empty before
-    the first."""
+    """Return the metrics of the newest optimizer step, from metrics.jsonl where the job writes it, else from its log;
+    empty before the first."""
     if rows := read_rows(folder.metrics):
         return rows[-1]
     show = Show(config)

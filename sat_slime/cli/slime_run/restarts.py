@@ -76,13 +76,13 @@ def refusal(deaths: Sequence[Death], limit: int) -> str | None:
 
 
 def pause_s(deaths: Sequence[Death], start: int) -> float:
-    """Seconds before the restart from the checkpoint of iteration `start` after these deaths."""
+    """Return the seconds before the restart from the checkpoint of iteration `start` after these deaths."""
     without_newer = itertools.takewhile(lambda death: death.began == start, reversed(deaths))
     return growing_pause_s(max(1, len(list(without_newer))))
 
 
 def growing_pause_s(number: int) -> float:
-    """Seconds of the pause of this number, from 1, in a row."""
+    """Return the seconds of the pause of this number, from 1, in a row."""
     return min(FIRST_PAUSE_S * 2.0 ** (number - 1), LONGEST_PAUSE_S)
 
 
@@ -131,7 +131,7 @@ def follow_and_restart(
 
 
 def _trained(sent: Sent, began: int) -> int:
-    """Iterations that were trained when the newest job died."""
+    """Return the iterations that were trained when the newest job died."""
     config = sent.plan.config
     step = newest_step(sent.folder, config, JobLog(sent.folder.log).lines(sent.record.job)).get("step", 0)
     return max(began, int(step) // config.pipeline.optimizer_steps_per_rollout)

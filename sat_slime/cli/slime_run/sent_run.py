@@ -86,7 +86,7 @@ def status_lines(path: Path) -> list[str]:
 
 
 def _noted(run: SentRun) -> dict[str, Any]:
-    """state.json, with the end of a job that nobody followed."""
+    """Return state.json, with the end of a job that nobody followed."""
     noted = run.folder.state()
     if noted.get("status") != "running" or run.goes_on:
         return noted
@@ -108,7 +108,7 @@ def _left(run: SentRun) -> str | None:
 
 
 def log_lines(run: SentRun) -> Iterator[str]:
-    """Lines of the newest job's log so far."""
+    """Yield the lines of the newest job's log so far."""
     _catch_up(run)
     yield from JobLog(run.folder.log).lines(run.record.job)
 

@@ -96,7 +96,7 @@ def _check_saved(config: SlimeConfig, path: Path, done: int, resume_from: int | 
 
 
 def saved_iterations(config: SlimeConfig, folder: Path) -> int:
-    """Iterations in the run's newest checkpoint; 0 without one."""
+    """Return the iterations in the run's newest checkpoint; 0 without one."""
     newest = newest_iteration(checkpoint_folder(config, folder))
     return int(newest) + 1 if newest and newest.isdigit() else 0
 

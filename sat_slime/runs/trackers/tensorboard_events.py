@@ -50,6 +50,6 @@ def event_rows(path: Path) -> Iterator[Row]:
 
 
 def step_key(metric: str) -> str:
-    """slime's key of the step that counts a metric of its own."""
+    """Return slime's key of the step that counts a metric of its own."""
     part = metric.partition("/")[0]
     return f"{part}/step" if part in ("train", "eval") else "rollout/step"

@@ -49,7 +49,7 @@ Radii: TypeAlias = "tuple[float | torch.Tensor, float | torch.Tensor]"
 
 
 def base_radii(clip: Clip | None) -> tuple[float, float]:
-    """Radii of PPO's interval (Eq. ppo-objective); without a clip, those of an interval that cuts nothing."""
+    """Return radii of PPO's interval (Eq. ppo-objective); without a clip, those of an interval that cuts nothing."""
     return (1.0, float("inf")) if clip is None else (clip.eps_low, clip.eps_high)
 
 

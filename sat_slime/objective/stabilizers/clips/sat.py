@@ -151,7 +151,7 @@ def gate(d: torch.Tensor, q: torch.Tensor | float) -> torch.Tensor:
 def contraction_factors(
     log_ratio: torch.Tensor, q: torch.Tensor | float, exponent: float = 2.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Contraction of the lower and the upper radius, gate included (Eqs. kernel, gate).
+    """Return the contraction of the lower and the upper radius, gate included (Eqs. kernel, gate).
 
     c = 1 / (1 + (|d| / q)^exponent) where q > 0 and |d| > q, on the side of sign(d); exactly 1 elsewhere.
 

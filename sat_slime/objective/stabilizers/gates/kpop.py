@@ -39,7 +39,7 @@ class KPop(Gate):
 
 
 def bernoulli_kl(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
-    """KL(Bernoulli(p) || Bernoulli(q)) from log p and log q (Eq. app-kpop): what a sampled token says of two
+    """Return KL(Bernoulli(p) || Bernoulli(q)) from log p and log q (Eq. app-kpop): what a sampled token says of two
     distributions, that it was drawn or another one. Never negative, which rounding alone would not grant."""
     log_p, log_q = log_p.clamp(max=0.0), log_q.clamp(max=0.0)
     p, one_minus_p, one_minus_q = log_p.exp(), -log_p.expm1(), -log_q.expm1()
