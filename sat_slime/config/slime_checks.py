@@ -113,6 +113,11 @@ def not_on_slime(method: Method) -> str | None:
             "only under its own --use-score-centering, and that refuses every loss but its own (v0.3.1 and 624b824a8 "
             "lack the flag too): run slime's own without this plugin's loss, or the embedded runtime"
         )
+    if method.radius_control:
+        return (
+            f"{method.name}: {method.radius_control.row.title} keeps a state from step to step, which slime's "
+            f"checkpoints do not hold: leave {method.radius_control.name} out, or choose the embedded runtime"
+        )
     if method.step_scale:
         return (
             f"{method.name}: {method.step_scale.row.title} scales the learning rate of each optimizer step, and slime "

@@ -44,6 +44,8 @@ class BatchView:
         self._batch, self._denominator, self.group = batch, denominator, group
         self.threshold: torch.Tensor | None = None
         """0-dim threshold of the method's Judge, where it has one."""
+        self.radius_scale = 1.0
+        """Factor on the clip radii of the method's RadiusControl, where it has one."""
         self._once: dict[Callable[[BatchView], torch.Tensor], torch.Tensor] = {}
         self.d = d.detach()
         """log r of the method: the token's or its response's, over the method's denominator."""

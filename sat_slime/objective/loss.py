@@ -38,6 +38,7 @@ def policy_loss(
     entropy: torch.Tensor | None = None,
     group: torch.distributed.ProcessGroup | None = None,
     quantile: torch.Tensor | float | None = None,
+    radius_scale: float = 1.0,
 ) -> PolicyLoss:
     """sum_t w_t (-S_t + kl_coef k3_t - entropy_coef H_t) over the tokens of one micro-batch.
 
@@ -50,7 +51,7 @@ def policy_loss(
         entropy_coef: coefficient of the entropy bonus.
         ref_log_probs: (N,) log-probs of the reference model.
         entropy: (N,) entropy of the policy at each token; needs grad only where entropy_coef is not 0.
-        group, quantile: as in policy_surrogate.
+        group, quantile, radius_scale: as in policy_surrogate.
 
     Raises:
         ValueError: a coefficient is not 0 and its input is missing; or as policy_surrogate.
@@ -65,7 +66,7 @@ def policy_loss(
                 f"{coefficient_name} is {coefficient} and needs {name}: pass it, or set the coefficient to 0"
             )
     batch = batch.promoted()
-    surrogate = policy_surrogate(method, batch, group=group, quantile=quantile)
+    surrogate = policy_surrogate(method, batch, group=group, quantile=quantile, radius_scale=radius_scale)
     weights = token_weights.to(surrogate.values.dtype)
     policy = -(weights * surrogate.values).sum()
     total, metrics = policy, {"loss/policy": policy.detach()}

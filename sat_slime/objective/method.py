@@ -16,6 +16,7 @@ from .stabilizer import (
     Judge,
     Place,
     ProximalPolicy,
+    RadiusControl,
     RadiusPolicy,
     Replacement,
     Row,
@@ -72,6 +73,11 @@ class Method:
     def radius_policy(self) -> RadiusPolicy | None:
         """The radius policy that scales the radii of the clip interval."""
         return self._first(RadiusPolicy)
+
+    @cached_property
+    def radius_control(self) -> RadiusControl | None:
+        """What scales those radii by a state of the run."""
+        return self._first(RadiusControl)
 
     @cached_property
     def gates(self) -> tuple[Gate, ...]:

@@ -354,6 +354,31 @@ class RadiusPolicy(Stabilizer):
         raise NotImplementedError
 
 
+class RadiusControl(RadiusPolicy):
+    """A radius policy with a state: one factor on the radii of the section `clip` for all tokens of a step, which
+    follows what the steps before measured. The runtime keeps the state, and a checkpoint holds it."""
+
+    def start(self) -> dict[str, float]:
+        """Return the state of a new run; `scale` is the factor."""
+        return {"scale": 1.0}
+
+    def advance(self, state: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
+        """Return the state after an optimizer step. Not called at lag 0, where every share of the tokens is one of the
+        engine's rounding.
+
+        Args:
+            measured: the metrics of the step, the same on all ranks, so that the state is.
+        """
+        raise NotImplementedError
+
+    def told(self, state: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics of a state, besides the radii."""
+        return {}
+
+    def radii(self, low: float, high: float, batch: BatchView) -> tuple[torch.Tensor, torch.Tensor]:
+        return batch.d.new_tensor(low * batch.radius_scale), batch.d.new_tensor(high * batch.radius_scale)
+
+
 class StepScale(Stabilizer):
     """Scales the learning rate of one optimizer step by what its responses are worth."""
 

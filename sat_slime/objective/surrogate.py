@@ -34,6 +34,7 @@ def policy_surrogate(
     group: torch.distributed.ProcessGroup | None = None,
     quantile: torch.Tensor | float | None = None,
     d: torch.Tensor | None = None,
+    radius_scale: float = 1.0,
 ) -> Surrogate:
     """Return the sampled surrogate S of each token (Eqs. ppo-objective, satrloss, app-spo, app-drpo), times gates and
     weights.
@@ -47,6 +48,7 @@ def policy_surrogate(
             `step`. Unset: taken over the given tokens and `group`.
         d: (N,) log-ratio of the method, with its gradient, where the caller has taken it by its own order of sums;
             read on active tokens only. Unset: taken here.
+        radius_scale: the factor of the method's RadiusControl on the clip radii.
 
     Raises:
         ValueError: the method wants what the batch lacks, combines what replaces the clip with a clip, or its judge
@@ -61,7 +63,7 @@ def policy_surrogate(
     batch = supply_proximal(method, batch.promoted())
     d = log_ratio(method.ratio, method.denominator, batch, group) if d is None else batch.active_or_zero(d)
     view = _view(method, batch, d, group)
-    view.threshold = _threshold(method, view, quantile)
+    view.threshold, view.radius_scale = _threshold(method, view, quantile), radius_scale
     factor, factor_metrics = _gates_and_weights(method, batch, view)
 
     metrics: dict[str, torch.Tensor]

@@ -96,6 +96,8 @@ def radii(method: Method, numbers: Numbers, t: int, threshold: float | None) -> 
             lags = [numbers.tokens.lags[u] for u in (numbers.response[t] if method.ratio == "sequence" else [t])]
             growth = max(1.0, math.fsum(lags) / len(lags)) ** one.power
             return clip.eps_low * growth, clip.eps_high * growth
+        case "target-clip" | "kl-budget" | "anneal":
+            return clip.eps_low, clip.eps_high  # as a run begins
         case "bapo":
             low, high = bapo_ends(one, numbers, threshold)
             return 1 - low, high - 1

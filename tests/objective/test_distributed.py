@@ -47,7 +47,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gmpo": {"eps_low": 0.1, "eps_high": 0.1},
     "m2po": {"threshold": 0.01},
     "m2po-lag": {"threshold": 0.004},
-    "bapo": {"share": 0.53},
+    "bapo": {"share": 0.593},
 }
 """Bounds that some of the random responses keep and some do not."""
 SPLIT_METHODS = [

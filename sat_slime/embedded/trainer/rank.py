@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -33,6 +34,9 @@ from sat_slime.objective import (
 )
 from sat_slime.rollout.types import Response
 
+RADIUS_STATE = "radius.json"
+"""The file of a checkpoint with the state of the method's RadiusControl."""
+
 
 class TrainerRank:
     """A rank; its methods are collective: call each on all ranks."""
@@ -51,6 +55,9 @@ class TrainerRank:
         if config.diagnose.every_n_steps:
             self.rescorer = Rescorer(config, self.scorer, self.method.routing_replay)
         self.data_group = parallel_state.get_data_parallel_group()
+        self.is_first = rank == 0
+        self.radius_state = self.method.radius_control.start() if self.method.radius_control else {}
+        """The state of the method's RadiusControl, the same on all ranks."""
 
     # ------------------------------------------------------------------------------------ weights and checkpoints
 
@@ -75,13 +82,17 @@ class TrainerRank:
         self.policy.remember(folder, version)
 
     def save(self, folder: Path) -> None:
-        """Writes this rank's weights and optimizer state into an existing folder."""
+        """Writes this rank's weights and optimizer state into an existing folder, rank 0 also the radii's state."""
         self.optimizer.save(folder)
+        if self.radius_state and self.is_first:
+            (folder / RADIUS_STATE).write_text(json.dumps(self.radius_state))
 
     def load(self, folder: Path, updates: int) -> None:
         """Restores what `save` wrote after so many updates, bit for bit."""
         self.optimizer.load(folder, updates)
         self.updates = updates
+        if self.radius_state:
+            self.radius_state = json.loads((folder / RADIUS_STATE).read_text())
 
     # ---------------------------------------------------------------------------------------------------- training
 
@@ -160,6 +171,10 @@ class TrainerRank:
             **of_the_step,
             **passes.metrics(checkpoint, self.data_group),
         }
+        if control := self.method.radius_control:
+            if metrics["lag/max"] > 0:
+                self.radius_state = control.advance(self.radius_state, metrics)
+            metrics |= control.told(self.radius_state)
         histogram = passes.histogram(self.data_group)
         tokens = None
         if recorded:
@@ -254,6 +269,7 @@ class TrainerRank:
             ref_log_probs=self.scorer.reference_log_probs(micro),
             entropy=scores.entropy,
             quantile=quantile,
+            radius_scale=self.radius_state.get("scale", 1.0),
         )
 
     def _token_batch(self, micro: MicroBatch, log_probs: Tensor, head: Tensor | None = None) -> TokenBatch:

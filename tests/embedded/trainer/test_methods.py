@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from trainer_ranks import assert_same_weights, make_config, make_samples, run_ranks
 
-from sat_slime.config.method_section import method_switches
+from sat_slime.config.method_section import build_method, method_switches
 from sat_slime.rollout.nucleus import nucleus, truncate
 from sat_slime.rollout.types import Response
 
@@ -188,6 +188,32 @@ def test_a_scaled_step_is_one_with_that_learning_rate_and_only_that_step(base, i
     scales = json.loads((tmp_path / "scales.json").read_text())
     assert len(set(scales)) == STEPS and max(scales) < 0.95
     assert_same_weights(tmp_path / "scaled", tmp_path / "plain", atol=0)
+
+
+def controlled(trainer, rank: int, initial: str, folder: str, resumed: bool) -> dict:
+    """Metrics of the last of three steps and the state of the radii, after a checkpoint of the first two."""
+    samples = near(make_samples(trainer.config, routed=False))
+    if resumed:
+        trainer.load(Path(folder), updates=2)
+    else:
+        trainer.load_initial(Path(initial))
+        for _ in range(2):
+            trainer.train(samples)
+        trainer.save(Path(folder))
+    metrics = trainer.train(samples)[0].metrics
+    return {"metrics": json.dumps(metrics), "state": json.dumps(trainer.radius_state)}
+
+
+@pytest.mark.parametrize("name", ["gspo-target-clip", "sat-grpo-kl-budget", "grpo-anneal"])
+def test_the_state_of_the_radii_is_that_of_all_ranks_and_goes_on_bit_for_bit(name, initial, tmp_path):
+    config = config_of(name, {"anneal": {"from_lag": 1}} if name.endswith("anneal") else None, data_parallel=2)
+    undisturbed = run_ranks(controlled, config, initial["dense"], str(tmp_path), False)
+    resumed = run_ranks(controlled, config, initial["dense"], str(tmp_path), True)
+    assert undisturbed == resumed and undisturbed[0] == undisturbed[1]
+    state, begun = json.loads(undisturbed[0]["state"]), build_method(config.method).radius_control.start()
+    assert state != begun
+    if not name.endswith("kl-budget"):  # no lag cycle has ended
+        assert state["scale"] != 1.0 and json.loads(undisturbed[0]["metrics"])["radius/high"] != pytest.approx(0.2)
 
 
 def every_token_once(trainer, rank: int, initial: str) -> dict:
