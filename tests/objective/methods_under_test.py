@@ -72,6 +72,7 @@ METHODS = [
     replace(compose_method("grpo"), called="grpo-dual", trust_region=Clip(dual=1.3)),
     replace(compose_method("gspo", sat=True), called="gspo-dual", trust_region=Clip(dual=1.1)),
     replace(compose_method("grpo"), called="unclipped", trust_region=None),
+    at("gipo", sigma=0.3, called="gipo-narrow"),
     compose(GSPO, [beside("lag-power", power=2.0)], trust_region=Clip(0.01, 0.02)).called_by("gspo-lag-squared"),
     at(GRPO, beside("bapo", share=0.55, upper_max=1.5, step=0.07), called="bapo-narrow"),
     at(GRPO, beside("bapo", share=0.99, scope="microbatch"), called="bapo-at-its-end"),

@@ -169,6 +169,8 @@ def score_weight(one: Stabilizer, numbers: Numbers, t: int) -> float:
     match one.name:
         case "cispo":
             return held(r, 1 - one.eps_low, 1 + one.eps_high)
+        case "gipo":
+            return r * math.exp(-0.5 * (numbers.d[t] / one.sigma) ** 2)
         case "rollout-is":
             return r if 1 - one.eps_low < r < 1 + one.eps_high else 0.0
         case "topr":

@@ -35,6 +35,7 @@ MODULES = (
     "scores.rollout_is",
     "scores.topr",
     "scores.aspo",
+    "scores.gipo",
     "scores.flash",
     "scores.vespo",
     "scores.score_centering",
