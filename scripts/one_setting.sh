@@ -13,7 +13,8 @@ grid() {
     ((code == 0)) || failed=1
 }
 
-# Calibration: the first comparisons of all lags on three seeds, then the second ones, then all on the other two seeds.
+# Calibration: the first comparisons of all lags on three seeds, then the second and the third ones, then all on the
+# other two seeds.
 first() {
     grid eps-0.8 --only grpo --seeds "$1"
     for name in eps-0.2 power-0.6 power-0.75; do grid "$name" --seeds "$1"; done
@@ -23,12 +24,16 @@ first() {
 second() {
     for name in repeat eps-0.4 m2po sequence-0.75 power-0.5; do grid "$name" --seeds "$1"; done
 }
+third() {
+    for name in target-clip kl-budget bapo anneal; do grid "$name" --seeds "$1"; done
+}
 
 case "${1:-}" in
     calibrate)
         for seed in 0 1 2; do first "$seed"; done
         for seed in 0 1 2; do second "$seed"; done
-        for seed in 3 4; do first "$seed" && second "$seed"; done
+        for seed in 0 1 2; do third "$seed"; done
+        for seed in 3 4; do first "$seed" && second "$seed" && third "$seed"; done
         ;;
     *)
         echo "usage: scripts/one_setting.sh calibrate" >&2
