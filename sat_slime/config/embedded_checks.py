@@ -95,11 +95,8 @@ def _model(config: EmbeddedConfig) -> Iterator[str]:
         )
     if model.tied_embeddings and not family.may_tie_embeddings:
         yield f"model.tied_embeddings is true, but SGLang serves no {family.name} model with them: set it to false"
-    if model.attention_heads % model.kv_heads:
-        yield (
-            f"model.kv_heads is {model.kv_heads}, which does not divide model.attention_heads "
-            f"{model.attention_heads}: choose one of {divisors(model.attention_heads)}"
-        )
+    heads = model.attention_heads
+    yield from _divides("model.kv_heads", model.kv_heads, heads, f"model.attention_heads {heads}")
     if model.head_dim % 2:
         yield f"model.head_dim is {model.head_dim}: rotary embedding turns pairs, so choose an even width"
     if model.is_moe and model.experts_per_token > model.experts:
@@ -110,39 +107,29 @@ def _model(config: EmbeddedConfig) -> Iterator[str]:
 
 
 def _parallelism(config: EmbeddedConfig) -> Iterator[str]:
-    model, train = config.model, config.train
-    tensor, expert = train.tensor_parallel, train.expert_parallel
-    for key, heads in (("attention_heads", model.attention_heads), ("kv_heads", model.kv_heads)):
-        if heads % tensor:
-            yield (
-                f"train.tensor_parallel is {tensor}, which does not divide model.{key} {heads}: choose one of "
-                f"{divisors(heads)}"
-            )
-    # Without expert parallelism tensor parallelism cuts the experts too.
-    if (expert == 1 or not model.is_moe) and model.ffn_size % tensor:
-        yield (
-            f"train.tensor_parallel is {tensor}, which does not divide model.ffn_size {model.ffn_size}: choose one of "
-            f"{divisors(model.ffn_size)}"
-        )
-    if config.task.vocab_size % tensor:
-        yield (
-            f"train.tensor_parallel is {tensor}, which does not divide the vocabulary of {config.task.vocab_size} "
-            f"tokens: choose one of {divisors(config.task.vocab_size)}"
-        )
+    model, train, vocabulary = config.model, config.train, config.task.vocab_size
+    tensor, expert, ranks = train.tensor_parallel, train.expert_parallel, train.world_size
+    for key in ("attention_heads", "kv_heads", "ffn_size"):
+        # With expert parallelism the experts stay whole; without it tensor parallelism cuts them too.
+        if key != "ffn_size" or expert == 1 or not model.is_moe:
+            size = getattr(model, key)
+            yield from _divides("train.tensor_parallel", tensor, size, f"model.{key} {size}")
+    yield from _divides("train.tensor_parallel", tensor, vocabulary, f"the vocabulary of {vocabulary} tokens")
     if expert == 1:
         return
     if not model.is_moe:
         yield f"train.expert_parallel is {expert}, but model.experts is 0: a dense model needs expert_parallel 1"
-    elif model.experts % expert:
-        yield (
-            f"train.expert_parallel is {expert}, which does not divide model.experts {model.experts}: choose one of "
-            f"{divisors(model.experts)}"
-        )
-    if train.world_size % expert:
-        yield (
-            f"train.expert_parallel is {expert}, which does not divide train.data_parallel x train.tensor_parallel = "
-            f"{train.world_size} ranks: choose one of {divisors(train.world_size)}"
-        )
+    else:
+        yield from _divides("train.expert_parallel", expert, model.experts, f"model.experts {model.experts}")
+    whole = f"train.data_parallel x train.tensor_parallel = {ranks} ranks"
+    yield from _divides("train.expert_parallel", expert, ranks, whole)
+
+
+def _divides(key: str, value: int, size: int, size_in_words: str) -> Iterator[str]:
+    """Yield the fault of a setting that does not divide a size."""
+    if size % value:
+        divisors = ", ".join(str(k) for k in range(1, size + 1) if size % k == 0)
+        yield f"{key} is {value}, which does not divide {size_in_words}: choose one of {divisors}"
 
 
 def _task(config: EmbeddedConfig) -> Iterator[str]:
@@ -309,8 +296,3 @@ def _support(config: EmbeddedConfig) -> Iterator[str]:
             "tokens than the trainer normalizes over, and ratios are off by the mass that was cut: set "
             "method.top_p_replay to true"
         )
-
-
-def divisors(n: int) -> str:
-    """Return the divisors of `n`, for a message."""
-    return ", ".join(str(k) for k in range(1, n + 1) if n % k == 0)
