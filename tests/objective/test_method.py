@@ -96,14 +96,14 @@ def test_compositions_have_names_too() -> None:
 
 
 @pytest.mark.parametrize("start", ["grpo", "sat-gspo", "icepop-weight", "score-centering", "sat-rollout-is"])
-@pytest.mark.parametrize(("first", "second"), [*itertools.combinations(SUFFIXES, 2)])
-def test_a_name_with_two_suffixes_reads_back(start: str, first: str, second: str) -> None:
-    name = f"{start}-{first}-{second}"
-    method = named_method(name)
-    assert method.name == name and method.has(first) and method.has(second)
-    switched = {suffix.replace("-", "_"): True for suffix in (first, second)}
+def test_a_name_with_two_suffixes_reads_back(start: str) -> None:
     base = start.removeprefix("sat-")
-    assert method == compose_method(base, sat=base != start, **switched)
+    for first, second in itertools.combinations(SUFFIXES, 2):
+        name = f"{start}-{first}-{second}"
+        method = named_method(name)
+        assert method.name == name and method.has(first) and method.has(second)
+        switched = {suffix.replace("-", "_"): True for suffix in (first, second)}
+        assert method == compose_method(base, sat=base != start, **switched)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
