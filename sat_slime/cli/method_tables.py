@@ -87,7 +87,8 @@ def _by_family() -> dict[str, list[tuple[str, ...]]]:
 
 
 def _widths(room: int, cells: list[tuple[str, ...]]) -> list[int]:
-    """Of the four columns: names and units as wide as they are, the other two as wide as fits, words broken."""
+    """Return the widths of the four columns: names and units as wide as they are, the other two as wide as fits, words
+    broken."""
     name, unit, judged, weight = (max(len(row[column]) for row in cells) for column in range(4))
     unit = unit if room >= 100 else min(unit, 14)
     left = max(room - name - unit - 6, 40)

@@ -158,5 +158,5 @@ def with_remark(error: str, remark: str) -> str:
 
 
 def short(folder: Path) -> Path:
-    """Relative to where the command was given, if it is below."""
+    """Return a folder relative to where the command was given, if it is below."""
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder

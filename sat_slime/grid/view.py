@@ -111,7 +111,7 @@ def _shown(value: float, form: str) -> str:
 
 
 def matrix(grid: GridConfig, states: Sequence[CellState], wanted: Sequence[Cell]) -> Table:
-    """Methods by lags: how many of the seeds are in which state."""
+    """Return a table of methods by lags: how many of the seeds are in which state."""
     chosen = set(wanted)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True)

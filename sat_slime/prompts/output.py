@@ -36,7 +36,7 @@ def check_out(out: Path, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def staged(out: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `out` at the end, or after an error is gone.
+    """Yield a folder to write into, which becomes `out` at the end, or after an error is gone.
 
     Files of an earlier `out` are replaced one by one; meanwhile it has no manifest.
     """

@@ -111,7 +111,8 @@ def _output_ids(raw: dict[str, Any], request: GenerationRequest, vocab_size: int
 
 
 def _check_finish(reason: str, output_ids: list[int], request: GenerationRequest) -> None:
-    """A stop token may only be the last token. At the length limit SGLang says `length`, stop token or not."""
+    """Reject a response with a stop token that is not its last token. At the length limit SGLang says `length`, stop
+    token or not."""
     if any(token in request.stop_token_ids for token in output_ids[:-1]):
         raise RejectedResponse("stop_token", "a stop token inside the response")
     if reason == "stop" and output_ids[-1] not in request.stop_token_ids:

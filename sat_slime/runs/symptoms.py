@@ -284,7 +284,7 @@ def _blind_clip(metrics: Columns) -> list[Symptom]:
 
 
 def order(symptoms: Sequence[Symptom]) -> str:
-    """In words, what came before the score fell; empty where nothing fell."""
+    """Return in words what came before the score fell; empty where nothing fell."""
     fell = next((symptom for symptom in symptoms if symptom.name in ("reward", "evaluation")), None)
     if fell is None or fell.since is None:
         return ""

@@ -98,7 +98,7 @@ def _tell_checks(findings: Iterable[Finding], console: Console) -> None:
 
 
 def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
-    """Neither a job that runs nor a checkpoint of another run may be in the way."""
+    """Raise RunFolderError where a job that runs, or a checkpoint of another run, is in the way."""
     if not plan.resume:
         RunFolder(plan.folder).check_new(overwrite)
         checkpoints = checkpoint_folder(plan.config, plan.folder)

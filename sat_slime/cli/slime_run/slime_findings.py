@@ -53,7 +53,8 @@ def slime_findings(
 
 
 def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
-    """This machine, where the run would be on it. option: the address that the command line gives."""
+    """Yield the findings of this machine, where the run would be on it. option: the address that the command line
+    gives."""
     address = given_address(option, plan.config.cluster.address)
     if is_this_machine(address):
         config = plan.config

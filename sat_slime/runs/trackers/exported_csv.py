@@ -61,7 +61,7 @@ def _metric(column: str) -> str:
 
 
 def _is_metric(name: str) -> bool:
-    """Not of W&B itself, whose own names begin with an underscore."""
+    """Return whether a name is not of W&B itself, whose own begin with an underscore."""
     return bool(name) and not name.startswith("_")
 
 
