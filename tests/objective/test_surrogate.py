@@ -330,7 +330,7 @@ def test_checkpoint_denominator_needs_its_log_probs() -> None:
 
 def test_penalty_beside_a_clip_is_refused() -> None:
     tokens = paper.random_tokens(seed=1, lengths=[4])
-    with pytest.raises(ValueError, match=r"sat-spo: SPO's penalty replaces the clip.*leave SAT and radius policies out"):
+    with pytest.raises(ValueError, match=r"sat-spo: SPO's penalty replaces the clip.*leave SAT and radius"):
         policy_surrogate(compose_method("spo", sat=True), tokens.batch())
 
 
