@@ -28,7 +28,11 @@ MAY_IMPORT = {
     "report": {"config", "grid", "objective", "rollout", "runs"},
     "embedded": {"config", "evaluation", "models", "objective", "reward", "rollout", "runs", "tasks"},
     "plugin": {"config", "evaluation", "models", "objective", "reward", "rollout", "runs", "tasks"},
-    "cli": {"config", "embedded", "evaluation", "grid", "objective", "plugin", "prompts", "reward", "rollout", "runs"},
+    "rehearsal": {"config", "models", "plugin", "report", "runs"},
+    "cli": {
+        *("config", "embedded", "evaluation", "grid", "objective", "plugin", "prompts", "rehearsal", "reward"),
+        *("rollout", "runs"),
+    },
 }
 ALSO_INSIDE_FUNCTIONS = {"cli": {"report"}}
 """What draws is imported when it does."""

@@ -18,6 +18,11 @@ from sat_slime.cli.torch_on_use import import_torch_on_use
 COMMANDS = {
     "init": ("sat_slime.cli.init_command.init", "Write a commented file to start from, and the files that it extends."),
     "launch": ("sat_slime.cli.launch_command.launch", "Run the loop that FILE describes."),
+    "rehearse": (
+        "sat_slime.cli.rehearse_command.rehearse",
+        "Run FILE whole on this machine's CPU cores before it costs GPUs: real slime, Megatron and SGLang, thin "
+        "widths.",
+    ),
     "grid": ("sat_slime.cli.grid_command.grid", "Run methods x lags x seeds, each a run of its own."),
     "eval": (
         "sat_slime.cli.eval_command.evaluate",

@@ -307,11 +307,6 @@ def _cpu(config: SlimeConfig) -> Iterator[str]:
             f"train.pipeline_parallel is {train.pipeline_parallel} with cluster.device cpu, which was never run: set "
             "it to 1"
         )
-    if config.rollout.gpus_per_engine > 1:
-        yield (
-            f"rollout.gpus_per_engine is {config.rollout.gpus_per_engine} with cluster.device cpu: an engine is one "
-            "process there, and rollout.gpus_per_node says how many there are: set it to 1"
-        )
 
 
 def _reward(config: SlimeConfig) -> Iterator[str]:

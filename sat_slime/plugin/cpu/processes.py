@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +26,13 @@ Patch = Callable[[ModuleType], None]
 def install() -> None:
     """Arranges for every patch in this process, and imports nothing yet."""
     stand_in_for(*(name for name in OPTIONAL if importlib.util.find_spec(name) is None))
+    recorded = {
+        "sat_slime.plugin.inside.actor": _patch("recorder", "record_trainer"),
+        "sglang.srt.model_executor.model_runner": _patch("recorder", "record_engine"),
+    }
     patch_after_import(
         {
+            **(recorded if "SAT_SLIME_REHEARSAL" in os.environ else {}),
             "torch": stand_in_for_cuda_packages,
             "torch.distributed.rendezvous": listen_on_loopback,
             "slime.utils.accelerator": _patch("slime", "register_cpu"),
@@ -42,6 +48,7 @@ def install() -> None:
             "sglang_router.launch_router": _patch("router", "replace_router"),
             "sglang": _patch("sglang", "load_only_known_families"),
             "sglang.srt.utils.common": _patch("sglang", "serve_on_cpu"),
+            "sglang.srt.configs.update_config": _patch("sglang", "keep_widths"),
             "sglang.srt.state_capturer.base": _patch("sglang", "allocate_routed_experts_unpinned"),
             "sglang.srt.layers.sampler": _patch("sglang", "hash_seeds_in_torch"),
             "sglang.srt.entrypoints.http_server": _patch("sglang", "prepare_server_process"),

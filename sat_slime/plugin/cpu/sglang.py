@@ -28,6 +28,12 @@ def serve_on_cpu(common: Any) -> None:
     common.init_custom_process_group = with_gloo(common.init_custom_process_group)
 
 
+def keep_widths(update_config: Any) -> None:
+    """Has an engine of several ranks keep the widths of feed-forward layers and experts: for Intel's AMX kernels, which
+    do not run here, SGLang pads them to 32 a rank."""
+    update_config.get_moe_padding_size = lambda _: 1
+
+
 def allocate_routed_experts_unpinned(_: Any) -> None:
     """Calls the patch of the same name, which says what it does."""
     patches.allocate_routed_experts_unpinned()

@@ -1,0 +1,49 @@
+"""`sat-slime rehearse`: its options, and the rehearsal that they ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sat_slime.cli.terminal import OverridesAsInLaunch
+
+
+def rehearse(
+    file: Annotated[Path, typer.Argument(help="A YAML file of a run of slime.", show_default=False)],
+    method: Annotated[str | None, typer.Option(help="As in launch: a named method.")] = None,
+    lag: Annotated[int | None, typer.Option(help="As in launch: iterations per weight broadcast.")] = None,
+    overrides: OverridesAsInLaunch = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Gets the page and the numbers; default: rehearsals/NAME.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier rehearsal there first.")] = False,
+    iterations: Annotated[int | None, typer.Option(min=1, help="Default: two more than the lag.")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Fewer layers than the run's.")] = None,
+    experts: Annotated[int | None, typer.Option(min=1, help="Fewer experts than the run's.")] = None,
+    response: Annotated[int, typer.Option(min=8, help="Longest response, in tokens.")] = 24,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of a batch.")] = 4,
+    samples: Annotated[int, typer.Option(min=2, help="Responses to each.")] = 4,
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Also go on from a checkpoint.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be changed; start nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Run FILE whole on this machine's CPU cores before it costs GPUs: real slime, Megatron and SGLang, thin widths.
+
+    Layers, experts, heads, vocabulary, parallel sizes, schedule, method,
+    flags, template and reward are the run's; processes stand in for GPUs.
+    A checkpoint and a resume are part of it. Every check says what was
+    expected and what was found, on a page too. The run's checkpoints, data
+    and output folder are never touched. Needs slime's and Megatron-LM's
+    checkouts (sat-slime prepare slime).
+
+        sat-slime rehearse configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8
+    """
+    from sat_slime.cli.slime_run.rehearsing import Wanted, rehearse_run
+    from sat_slime.rehearsal.thin import Sizes
+
+    sizes = Sizes(iterations, layers, experts, prompts, samples, response)
+    settings = {key: value for key, value in (("method", method), ("pipeline.lag", lag)) if value is not None}
+    wanted = Wanted(file, settings, tuple(overrides or ()), sizes, resume)
+    raise typer.Exit(rehearse_run(wanted, out, overwrite=overwrite, dry_run=dry_run, as_json=as_json))

@@ -1,0 +1,322 @@
+"""A run of slime, its own file, is run whole on this machine's CPU cores, resumed, and checked by what it recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from sat_slime.cli.run_plan import contradiction, load_run
+from sat_slime.cli.run_words import method_line
+from sat_slime.cli.slime_run.job_start import Where, launch_job
+from sat_slime.cli.slime_run.sent_run import stop_job
+from sat_slime.cli.slime_run.slime_plan import plan_slime_run
+from sat_slime.cli.terminal import FAILED, INTERRUPTED, OK, complain, sigterm_as_ctrl_c
+from sat_slime.config import ConfigError, SlimeConfig, dump_config
+from sat_slime.plugin.launch.checks import settings_errors
+from sat_slime.plugin.launch.command import run_folder
+from sat_slime.plugin.launch.duration import duration_lines
+from sat_slime.plugin.launch.job_files import JobRecord
+from sat_slime.plugin.launch.machine import machine_findings
+from sat_slime.plugin.launch.slimes_parser import ask_slime
+from sat_slime.rehearsal.material import make_material
+from sat_slime.rehearsal.records import Records, read_records
+from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, TOLD, Check, all_checks
+from sat_slime.rehearsal.thin import Change, Sizes, checkpoint_at, thin_settings
+from sat_slime.rollout.scratch import new_scratch
+from sat_slime.runs.folder import RunFolderError, writable
+
+COLOURS = {"OK": "green", "TOLD": "cyan", "WARN": "yellow", "FAIL": "bold red"}
+SAMPLED_EVERY_S = 5.0
+"""Seconds between two looks at the memory of the run's processes."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line asks for."""
+
+    file: Path
+    settings: Mapping[str, Any]
+    """Dotted key to value, of the options that stand for a setting."""
+    overrides: tuple[str, ...]
+    sizes: Sizes
+    resume: bool
+    """Whether the run is resumed from a checkpoint."""
+
+
+def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: bool, as_json: bool) -> int:
+    """Rehearse a run, and return the exit code. Raises ConfigError or RunFolderError before anything starts.
+
+    out: gets what was found; None: rehearsals/NAME. dry_run: end where slime would be started.
+    """
+    console = Console(soft_wrap=True, highlight=False, stderr=as_json)
+    if told := contradiction(wanted.settings):
+        raise ConfigError([told])
+    config = load_run(wanted.file, wanted.overrides, wanted.settings)
+    if not isinstance(config, SlimeConfig):
+        raise ConfigError([f"{wanted.file} is an embedded run, which runs on a CPU: sat-slime launch {wanted.file}"])
+    folder = (out or Path("rehearsals") / config.name).absolute()
+    if folder.exists() and not overwrite and not dry_run:
+        raise RunFolderError(f"{folder} is there already: --overwrite deletes it, --out names another")
+    rehearsal = Rehearsal(wanted.file, config, wanted.sizes, wanted.resume, console)
+    with sigterm_as_ctrl_c(), contextlib.ExitStack() as cleaning:
+        scratch = new_scratch()
+        cleaning.callback(scratch.remove)
+        try:
+            rehearsal.prepare(scratch.path / "rehearsal")
+            if not dry_run:
+                rehearsal.run()
+        except KeyboardInterrupt:
+            complain(["interrupted: everything that was started has ended"])
+            return INTERRUPTED
+        if dry_run:
+            return FAILED if rehearsal.failed else OK
+        with writable(folder):
+            rehearsal.keep(folder)
+    rehearsal.tell_result(folder, as_json)
+    return FAILED if rehearsal.failed else OK
+
+
+@dataclass
+class Rehearsal:
+    """A rehearsal, from the settings of the run to what was found."""
+
+    file: Path
+    config: SlimeConfig
+    sizes: Sizes
+    resume: bool
+    console: Console
+    thin: SlimeConfig = field(init=False)
+    folder: Path = field(init=False)
+    changes: list[Change] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    words: str = ""
+    times: dict[str, float] = field(default_factory=dict)
+    memory: float = 0.0
+    """Most bytes that the run's processes held together."""
+
+    @property
+    def failed(self) -> bool:
+        return any(check.mark == FAIL for check in self.checks)
+
+    @property
+    def first(self) -> int:
+        """Iterations of the first job; the run is resumed after them."""
+        saves = self.config.checkpoint.every_n_iterations and self.config.checkpoint.optimizer
+        return checkpoint_at(self.thin) if self.resume and saves else self.thin.pipeline.iterations
+
+    @property
+    def run_folder(self) -> Path:
+        return run_folder(self.thin)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False)
+
+    def prepare(self, folder: Path) -> None:
+        """Ask slime's parser about the run as it is, derive what is rehearsed and make what it starts from. Raises
+        ConfigError."""
+        self.folder = folder
+        config = self.config
+        self.say(f"rehearsal of {self.file}: {method_line(config).partition(' ')[2].strip()}")
+        if errors := settings_errors(config):
+            raise ConfigError([f"{self.file}: {error}" for error in errors])
+        thin = thin_settings(config, folder, self.sizes)
+        self.thin, self.changes = thin.config, thin.changes
+        if errors := settings_errors(self.thin):
+            raise ConfigError([f"the rehearsal of {self.file} cannot be: {error}" for error in errors])
+        refuse_without_checkouts(config)
+        with self._timed("parser"):
+            answer = ask_slime(config, run_folder(config))
+        if answer.refusals:
+            raise ConfigError([f"{self.file}: {line}" for line in answer.refusals])
+        for finding in answer.findings():
+            mark = finding.mark if finding.mark != "WARN" else FAIL
+            self._found(Check("the run's own flags", "taken by slime's parser", finding.detail, mark))
+        for change in self.changes:
+            self.say(f"      {change.key}: {_short(change.was)} -> {_short(change.now)} ({change.why})")
+        with self._timed("material"):
+            words = make_material(config, self.thin, folder)
+        self.words = words.text
+        self._found(Check("words", "the run's tokenizer", words.text, "OK" if words.kind == "own" else TOLD))
+        for finding in machine_findings(self.thin, self.run_folder):
+            if finding.mark != "OK":
+                self._found(Check(finding.what, "nothing to mend", finding.detail, finding.mark))
+        if self.failed:
+            self.say("not started: mend what failed first")
+
+    def run(self) -> None:
+        """Run slime, resume it, and check what was recorded."""
+        if self.failed:
+            return
+        with self._timed("first job"):
+            ended = self._launch(self.first, resume=False)
+        if ended and self.first < self.thin.pipeline.iterations:
+            with self._timed("resumed job"):
+                self._launch(self.thin.pipeline.iterations, resume=True)
+        for check in all_checks(self.thin, self.records(), self.first):
+            self._found(check)
+
+    def records(self) -> Records:
+        return read_records(self.folder, self.run_folder)
+
+    def _launch(self, iterations: int, resume: bool) -> bool:
+        """Run slime up to an iteration, and note how it ended; returns whether it finished."""
+        pipeline = self.thin.pipeline.model_copy(update={"iterations": iterations})
+        thin = self.thin.model_copy(update={"pipeline": pipeline})
+        plan = plan_slime_run(thin, self.file, self.run_folder, resume=resume, look_for_slime=False)
+        what = f"slime, whole, iterations {self.first + 1 if resume else 1} to {iterations}"
+        try:
+            with watching_memory(self.run_folder) as memory:
+                ending = launch_job(plan, Where(skip_checks=True), overwrite=False, live=False, console=self.console)
+        except KeyboardInterrupt:
+            self._stop()
+            raise
+        finally:
+            self.memory = max(self.memory, memory[0])
+        if ending.status == "interrupted":
+            self._stop()
+            raise KeyboardInterrupt
+        if (record := JobRecord.read(self.run_folder)) and record.ray:
+            shutil.rmtree(record.ray.folder, ignore_errors=True)  # a failed job leaves Ray's logs
+        error = (ending.error or "").strip()
+        self._found(Check(what, "finished", ending.status, "OK" if ending.status == "finished" else FAIL, error))
+        return ending.status == "finished"
+
+    def _stop(self) -> None:
+        if self.run_folder.is_dir() and JobRecord.read(self.run_folder):
+            stop_job(self.run_folder, Console(quiet=True))
+
+    def _found(self, check: Check) -> None:
+        self.checks.append(check)
+        told = f"{check.what}: {check.found}" if check.found else f"{check.what}: {check.expected}"
+        self.console.print(f"[{COLOURS[check.mark]}]{check.mark:4}[/]  ", end="")
+        self.console.print(told, markup=False)
+        if check.mark == FAIL and check.expected:
+            self.say(f"      expected: {check.expected}")
+        if check.remark:
+            self.say(f"      {check.remark}")
+
+    @contextlib.contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.times[name] = round(time.monotonic() - begun, 1)
+
+    # ------------------------------------------------------------------------------------------------ what is kept
+
+    def as_json(self) -> dict[str, Any]:
+        """What was found, for programs and for the page."""
+        return {
+            "file": str(self.file),
+            "name": self.config.name,
+            "method": method_line(self.config).partition(" ")[2].strip(),
+            "words": self.words,
+            "held": not self.failed,
+            "checks": [vars(check) for check in self.checks],
+            "changes": [vars(change) for change in self.changes],
+            "seconds": self.times,
+            "memory_gib": round(self.memory / 2**30, 1),
+            "time_of_the_run": duration_lines(self.config),
+            "left": LEFT,
+        }
+
+    def keep(self, folder: Path) -> None:
+        """Write the page, the numbers and the run's rows and log."""
+        from sat_slime.report.rehearsal_page import write_rehearsal
+
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text(dump_config(self.config), encoding="utf-8")
+        (folder / "thin.yaml").write_text(dump_config(self.thin), encoding="utf-8")
+        for name in ("log.txt", "metrics.jsonl", "eval.jsonl", "times.jsonl"):
+            if (self.run_folder / name).is_file():
+                shutil.copyfile(self.run_folder / name, folder / name)
+        shutil.copytree(self.folder / "records", folder / "records")
+        (folder / "rehearsal.json").write_text(json.dumps(self.as_json(), indent=1, default=str), encoding="utf-8")
+        write_rehearsal(self.as_json(), folder)
+
+    def tell_result(self, folder: Path, as_json: bool) -> None:
+        """Print the last lines, or everything as JSON."""
+        if as_json:
+            typer.echo(json.dumps(self.as_json(), indent=1, default=str))
+        count = sum(check.mark == FAIL for check in self.checks)
+        held = sum(check.mark == "OK" for check in self.checks)
+        minutes = sum(self.times.values()) / 60
+        self.say(f"{held} checks held, {count} did not; {minutes:.1f} minutes, {self.memory / 2**30:.1f} GiB")
+        self.say(LEFT)
+        self.say(f"page: {folder / 'rehearsal.html'}")
+
+
+def refuse_without_checkouts(config: SlimeConfig) -> None:
+    """Raise ConfigError, with the commands, where slime or Megatron-LM is not on this machine."""
+    wanted = {"cluster.slime_dir": config.cluster.slime_dir, "cluster.megatron_dir": config.cluster.megatron_dir}
+    parts = {"cluster.slime_dir": "slime", "cluster.megatron_dir": "megatron"}
+    if missing := [f"{key} is {path}" for key, path in wanted.items() if not (Path(path) / parts[key]).is_dir()]:
+        raise ConfigError(
+            [
+                f"a rehearsal needs slime's and Megatron-LM's checkouts, and {' and '.join(missing)}, which is not "
+                "there: sat-slime prepare rehearsal --out DIR, then --set cluster.slime_dir=DIR/slime --set "
+                "cluster.megatron_dir=DIR/Megatron-LM"
+            ]
+        )
+
+
+def _short(value: Any) -> str:
+    text = "unset" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+# ------------------------------------------------------------------------------------------------------------- memory
+
+
+@contextlib.contextmanager
+def watching_memory(run: Path) -> Iterator[list[float]]:
+    """Yields a list of one number, the most bytes that the processes of a run's Ray held together (proportional set
+    size), which grows meanwhile."""
+    most, ended = [0.0], threading.Event()
+
+    def look() -> None:
+        while not ended.wait(SAMPLED_EVERY_S):
+            with contextlib.suppress(Exception):
+                record = JobRecord.read(run)
+                if record and record.ray:
+                    most[0] = max(most[0], _held(record.ray.folder))
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield most
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _held(ray_folder: str) -> float:
+    mark = f"RAY_TMPDIR={ray_folder}".encode()
+    return sum(map(_proportional, _of_ray(mark)))
+
+
+def _of_ray(mark: bytes) -> Iterable[Path]:
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                yield process
+
+
+def _proportional(process: Path) -> float:
+    with contextlib.suppress(OSError):
+        for line in (process / "smaps_rollup").read_text(encoding="utf-8").splitlines():
+            if line.startswith("Pss:"):
+                return float(line.split()[1]) * 1024
+    return 0.0

@@ -1,0 +1,175 @@
+"""Records in the processes of a rehearsal what its checks want to know: a file of JSON lines for each trainer rank, and
+one for each rank of an engine.
+
+It wraps our own trainer's methods and SGLang's loading of a model, and nothing of them changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+FOLDER = "SAT_SLIME_REHEARSAL"
+"""Environment variable with the folder of the records; nothing is recorded where it is unset."""
+
+
+def _write(name: str, row: dict[str, Any]) -> None:
+    file = Path(os.environ[FOLDER]) / f"{name}.jsonl"
+    with file.open("a", encoding="utf-8") as text:
+        text.write(json.dumps({"time": time.time(), **row}) + "\n")
+
+
+# ------------------------------------------------------------------------------------------------------------ trainer
+
+
+def record_trainer(module: Any) -> None:
+    """Wraps the methods of the trainer that `module`, sat_slime.plugin.inside.actor, defines."""
+    actor = module.SatTrainRayActor
+    actor.init = _after(actor.init, _initialized)
+    actor.train_actor = _after(actor.train_actor, _trained)
+    actor.save_model = _after(actor.save_model, _saved)
+    actor.update_weights = _after(actor.update_weights, _pushed)
+
+
+def _after(method: Callable[..., Any], record: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
+    """Return the method, which then writes a row with how long it took and what `record` says of its arguments."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = _batch(*args) if record is _trained else {}  # training takes routes out of the batch
+        begun = time.monotonic()
+        result = method(self, *args, **kwargs)
+        seconds = time.monotonic() - begun
+        if getattr(self, "role", "actor") == "actor":
+            _write(f"rank-{self._rank}", {"seconds": seconds, **record(self, *args, **kwargs), **batch})
+        return result
+
+    return call
+
+
+def _initialized(self: Any, *_: Any, **__: Any) -> dict[str, Any]:
+    import ray
+    from megatron.core import mpu
+
+    return {
+        "event": "initialized",
+        "rank": self._rank,
+        "node": ray.util.get_node_ip_address(),
+        "tensor": mpu.get_tensor_model_parallel_rank(),
+        "pipeline": mpu.get_pipeline_model_parallel_rank(),
+        "context": mpu.get_context_parallel_rank(),
+        "data": mpu.get_data_parallel_rank(),
+        "expert": mpu.get_expert_model_parallel_rank(),
+        "weights": {name: parameter.numel() for name, parameter in _parameters(self)},
+        "gradients": _elements(parameter.main_grad for _, parameter in _parameters(self)),
+        "gradient_buffers": sum(buffer.numel for buffer in _gradients(self)),
+        "copies": {
+            tag: _elements(self.weights_backuper.get(tag).values()) for tag in self.weights_backuper.backup_tags
+        },
+        "optimizer": _optimizer_elements(self),
+        "state": _digest(self),
+        "steps": self.state.steps,
+    }
+
+
+def _trained(self: Any, *_: Any, **__: Any) -> dict[str, Any]:
+    return {"event": "trained", "optimizer": _optimizer_elements(self)}
+
+
+def _batch(rollout_id: int, batch: dict[str, Any], *_: Any) -> dict[str, Any]:
+    routes = batch.get("rollout_routed_experts")
+    return {
+        "rollout": rollout_id,
+        "responses": len(batch["tokens"]),
+        "tokens": sum(len(tokens) for tokens in batch["tokens"]),
+        "micro_batches": list(batch.get("num_microbatches") or []),
+        "route_bytes": sum(one.numel() * one.element_size() for one in routes) if routes else 0,
+    }
+
+
+def _saved(self: Any, rollout_id: int, *_: Any, **__: Any) -> dict[str, Any]:
+    return {"event": "saved", "rollout": rollout_id, "state": _digest(self)}
+
+
+def _pushed(self: Any, *_: Any, **__: Any) -> dict[str, Any]:
+    return {"event": "pushed", "steps": self.state.steps}
+
+
+def _parameters(self: Any) -> Iterable[tuple[str, Any]]:
+    for part in self.model:
+        yield from part.named_parameters()
+
+
+def _gradients(self: Any) -> list[Any]:
+    return [buffer for part in self.model for buffer in (*part.buffers, *part.expert_parallel_buffers)]
+
+
+def _optimizers(self: Any) -> list[Any]:
+    return [part.optimizer for part in getattr(self.optimizer, "chained_optimizers", [self.optimizer])]
+
+
+def _elements(tensors: Iterable[Any]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _optimizer_elements(self: Any) -> dict[str, int]:
+    """Return the elements of each kind of state that torch's AdamW holds on this rank, by its name."""
+    held: dict[str, int] = {}
+    for optimizer in _optimizers(self):
+        for state in optimizer.state.values():
+            for name, tensor in state.items():
+                if name != "step":
+                    held[name] = held.get(name, 0) + tensor.numel()
+    return held
+
+
+def _digest(self: Any) -> str:
+    """Return a checksum of the weights and of the optimizer's state on this rank."""
+    digest = hashlib.sha256()
+    tensors = [parameter for _, parameter in _parameters(self)]
+    for optimizer in _optimizers(self):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                tensors += [state[name] for name in sorted(state)]
+    for tensor in tensors:
+        digest.update(tensor.detach().contiguous().cpu().flatten().view(_bytes()).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _bytes() -> Any:
+    import torch
+
+    return torch.uint8
+
+
+# ------------------------------------------------------------------------------------------------------------ engines
+
+
+def record_engine(module: Any) -> None:
+    """Wraps the loading of a model in `module`, sglang.srt.model_executor.model_runner."""
+    runner = module.ModelRunner
+    load = runner.load_model
+
+    @functools.wraps(load)
+    def load_model(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = load(self, *args, **kwargs)
+        _write(
+            f"engine-{self.server_args.port}-{self.tp_rank}",
+            {
+                "event": "loaded",
+                "port": self.server_args.port,
+                "gpu": self.gpu_id,
+                "tensor": self.tp_rank,
+                "weights": _elements(parameter for _, parameter in self.model.named_parameters()),
+            },
+        )
+        return result
+
+    runner.load_model = load_model

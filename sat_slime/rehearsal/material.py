@@ -1,0 +1,210 @@
+"""Makes what a rehearsal starts from: a thin model with random weights, and prompts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
+from sat_slime.models import Weight
+from sat_slime.plugin.launch.hf_checkpoint import read_checkpoint, turn_end
+from sat_slime.rehearsal.vocabulary import Words, write_tokenizer
+
+SCRIPT = "\\boxed{"
+"""What a response says before its answer."""
+TAIL = "}"
+FILLERS = (" so", " then", " we", " get")
+"""Words before that."""
+SCALE = 8.0
+"""How far a step of the script stands out of the residual stream."""
+CERTAIN = 1e4
+"""How much likelier a step of the script is than all other words together."""
+INSIDE, BEHIND_ATTENTION, BEHIND_FEED_FORWARD = 1.5, 0.15, 0.7
+"""Gains of random matrices: those that read the residual stream, and those that write into it."""
+LINES_READ = 20_000
+"""Lines of a file of prompts that are looked at."""
+
+
+@dataclass(frozen=True)
+class ThinSizes:
+    """A model's sizes, with the constants that its config.json has."""
+
+    model: SlimeModelConfig
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    @property
+    def tied_embeddings(self) -> bool:
+        return not self.model.architecture.get("untie-embeddings-and-output-weights")
+
+    @property
+    def rope_base(self) -> float:
+        return self.model.architecture.get("rotary-base", 10000)
+
+    @property
+    def norm_eps(self) -> float:
+        return float(self.model.architecture.get("norm-epsilon", 1e-5))
+
+    @property
+    def max_positions(self) -> int:
+        return self.model.max_positions or 32768
+
+
+def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> Words:
+    """Writes the rehearsal's model, tokenizer and prompts into its folder.
+
+    Args:
+        run: the settings of the run, whose tokenizer and prompts are taken where they are on this machine.
+        thin: the settings of the rehearsal.
+    """
+    model = folder / "model"
+    model.mkdir(parents=True)
+    own = Path(run.model.hf_checkpoint) if run.model.hf_checkpoint else None
+    words = write_tokenizer(own, thin.model.vocab_size, model)
+    for name in ("rollouts", "records"):
+        (folder / name).mkdir()
+    prompts, answers = training_prompts(run, model, thin.rollout.prompts_per_iteration)
+    _write_lines(folder / "prompts.jsonl", prompts)
+    for name, file in thin.eval.prompts.items():
+        _write_lines(Path(file), evaluation_prompts(run, name, model))
+    stop = stop_token(thin, model)
+    write_model(thin, model, script_tokens(model, answers, stop), stop)
+    return words
+
+
+# ------------------------------------------------------------------------------------------------------------ prompts
+
+
+def training_prompts(run: SlimeConfig, model: Path, count: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return lines of a prompt file, twice as many as a batch has, and the answers that the model is to give."""
+    lines = list(_short_lines(run, Path(run.data.prompts), model)) if run.data.prompts else []
+    lines = lines[: 2 * count] or [_made(run, number) for number in range(2 * count)]
+    return lines, list(dict.fromkeys(str(line.get(run.data.label_key)) for line in lines))
+
+
+def evaluation_prompts(run: SlimeConfig, name: str, model: Path) -> list[dict[str, Any]]:
+    """Return one problem of an evaluation's set."""
+    return list(_short_lines(run, Path(run.eval.prompts[name]), model))[:1] or [_made(run, 99)]
+
+
+def _made(run: SlimeConfig, number: int) -> dict[str, Any]:
+    first, second = 1 + number % 2, 1 + number % 3
+    text = f"What is {first} + {second}? Put the number into \\boxed{{}}."
+    prompt = [{"role": "user", "content": text}] if run.data.chat_template else text
+    return {run.data.input_key: prompt, run.data.label_key: str(first + second)}
+
+
+def _short_lines(run: SlimeConfig, file: Path, model: Path) -> list[dict[str, Any]]:
+    """Return the shortest lines of a prompt file whose answer is one digit, else the shortest of all; none where the
+    file is not there."""
+    if not file.is_file():
+        return []
+    rows: list[dict[str, Any]] = []
+    with file.open(encoding="utf-8") as text:
+        for line, _ in zip(text, range(LINES_READ), strict=False):
+            row = json.loads(line)
+            if isinstance(row, dict) and run.data.input_key in row:
+                rows.append(row)
+    rows.sort(key=lambda row: len(json.dumps(row[run.data.input_key])))
+    short = [row for row in rows if str(row.get(run.data.label_key)).strip().isdigit()]
+    digits = [row for row in short if len(str(row[run.data.label_key]).strip()) == 1]
+    return digits[:64] if len(digits) >= 4 else rows[:64]
+
+
+def _write_lines(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+# -------------------------------------------------------------------------------------------------------------- model
+
+
+def stop_token(thin: SlimeConfig, model: Path) -> int | None:
+    """Return the token with which the model is to end a response: the chat template's, else the tokenizer's."""
+    checkpoint = read_checkpoint(model)
+    end = turn_end(checkpoint, thin.data.chat_template_args) if thin.data.chat_template else None
+    if end is not None and not isinstance(end, str) and end.token is not None:
+        return end.token.number
+    return min(checkpoint.stops, default=None)
+
+
+def script_tokens(model: Path, answers: Sequence[str], stop: int | None) -> list[list[int]]:
+    """Return what responses say, a step each with its choices: words, \\boxed{, one of the answers, }, the end."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+
+    def first(text: str) -> int:
+        return tokenizer.encode(text, add_special_tokens=False).ids[0]
+
+    said = tokenizer.encode(SCRIPT, add_special_tokens=False).ids
+    choices = list(dict.fromkeys(first(answer) for answer in answers[:8])) or [first("1")]
+    return [
+        [first(word) for word in FILLERS],
+        *([token] for token in said),
+        choices,
+        [first(TAIL)],
+        *[[stop]] * (stop is not None),
+    ]
+
+
+def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]], stop: int | None) -> None:
+    """Writes random weights, and a config.json, in Hugging Face's format.
+
+    The embedding and the output layer say what comes next: a token's embedding has a direction of its step of the
+    script, and the rows of the next step's tokens are along it. So responses are words, an answer that is right now and
+    then, and an end, and rewards differ. With tied embeddings one matrix cannot say that, and all are random.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    sizes, model = ThinSizes(thin.model), thin.model
+    family = model.resolved_family
+    assert family is not None
+    torch.manual_seed(thin.seed)
+    tensors: dict[str, torch.Tensor] = {}
+    for weight in family.weights(sizes, model.vocab_size):
+        for name, shape in weight.tensors.items():
+            layers = range(model.layers) if "{layer}" in name else range(1)
+            for layer in layers:
+                for expert in range(max(weight.experts, 1)) if "{expert}" in name else range(1):
+                    tensors[name.format(layer=layer, expert=expert)] = _random(torch, shape, weight, model.layers)
+    embedding, output = tensors["model.embed_tokens.weight"], tensors.get("lm_head.weight")
+    if output is not None:
+        _follow(torch, embedding, output, script)
+    dtype = thin.cluster.cpu_dtype
+    tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    config = family.hf_config(sizes, model.vocab_size, min(read_checkpoint(folder).stops, default=stop or 0), dtype)
+    config["transformers_version"] = "4.51.0"  # without one transformers takes every tokenizer for a faulty Mistral's
+    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def _random(torch: Any, shape: tuple[int, ...], weight: Weight, layers: int) -> Any:
+    """Return random weights with which every layer says something: wrong positions, or an expert less, change log-probs
+    by several percent, and the script is still followed."""
+    if weight.kind == "norm":
+        return torch.ones(shape)
+    ends = any(part in weight.megatron for part in ("linear_proj", "linear_fc2"))
+    gain = INSIDE if not ends else BEHIND_ATTENTION if "linear_proj" in weight.megatron else BEHIND_FEED_FORWARD
+    return torch.randn(shape) * (gain / math.sqrt(shape[-1] * (layers if ends else 1)))
+
+
+def _follow(torch: Any, embedding: Any, output: Any, script: Sequence[Sequence[int]]) -> None:
+    """Writes the script into the two matrices: step 0 also follows every token that is in none."""
+    hidden = embedding.shape[1]
+    length = math.sqrt(hidden)  # of a vector behind the last norm
+    certain = math.log(len(embedding) * CERTAIN)
+    output *= 0.1
+    embedding[:, 0] += SCALE
+    for step, tokens in enumerate(script[:-1] if len(script) > 1 else []):
+        embedding[tokens, 0] -= SCALE if step else 0.0
+        embedding[tokens, step] += SCALE if step else 0.0
+        following = script[step + 1]
+        output[following, step] += (certain - math.log(len(following))) / length
+    # a word comes before a word now and then, too
+    output[list(script[0]), 0] += (certain - math.log(len(script[0])) + 1) / length

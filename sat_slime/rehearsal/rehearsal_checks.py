@@ -1,0 +1,390 @@
+"""Holds what a rehearsal recorded against what its settings ask for: each check with what was expected and found."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sat_slime.config.method_section import build_method
+from sat_slime.config.slime_checks import uses_verifier
+from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.plugin.launch.memory.elements import elements, padded_vocabulary, rank_tensors
+from sat_slime.plugin.launch.memory.memory_needs import (
+    BF16,
+    FP32,
+    copies_of_weights,
+    engine_weights_bytes,
+    weight_copies,
+)
+from sat_slime.rehearsal.records import Records, Row
+
+OK, FAIL, TOLD = "OK", "FAIL", "TOLD"
+"""Marks: held, did not, and what is told without a right value."""
+ROUNDING = {"float32": 1e-4, "bfloat16": 5e-2}
+"""Mean |log pi - log mu| below which trainer and engine agree, by their arithmetic."""
+LEFT = (
+    "Left for GPUs alone: memory of CUDA and its fragments, kernels and their rounding (a bf16 mismatch is another "
+    "one), NCCL and the network, Transformer Engine and flash attention, slime's fork of the router, imbalance of "
+    "trained experts, and how fast it is."
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was held against what it should be."""
+
+    what: str
+    expected: str
+    found: str
+    mark: str = OK
+    remark: str = ""
+
+
+def check(what: str, expected: object, found: object, remark: str = "", same: bool | None = None) -> Check:
+    """Return a check that held if both are the same, or `same` says so."""
+    held = expected == found if same is None else same
+    return Check(what, str(expected), str(found), OK if held else FAIL, remark)
+
+
+def all_checks(thin: SlimeConfig, records: Records, first: int) -> list[Check]:
+    """Return every check that the records allow. first: iterations of the first job, after which the run is resumed."""
+    parts: tuple[Callable[[], Iterator[Check]], ...] = (
+        lambda: _elements(thin, records),
+        lambda: _engines(thin, records),
+        lambda: _placement(thin, records),
+        lambda: _order(thin, records, first),
+        lambda: _agreement(thin, records),
+        lambda: _objective(thin, records),
+        lambda: _routes(thin, records),
+        lambda: _responses(thin, records),
+        lambda: _resume(thin, records, first),
+        lambda: _evaluations(thin, records, first),
+    )
+    return [one for part in parts for one in part()]
+
+
+# ------------------------------------------------------------------------------------------------- memory, placement
+
+
+def _elements(thin: SlimeConfig, records: Records) -> Iterator[Check]:
+    """The elements of weights, gradients and optimizer of every rank, against the formula of `launch`'s estimate."""
+    rows = list(records.of_ranks("initialized"))
+    if not rows:
+        return
+    dense, experts = copies_of_weights(thin)
+    tensors = {row["pipeline"]: rank_tensors(thin, row["pipeline"]) for _, row in rows}
+    expected = {rank: elements(tensors[row["pipeline"]]) for rank, row in rows}
+    yield _by_rank("weights, elements a rank", expected, {rank: sum(row["weights"].values()) for rank, row in rows})
+    yield _by_rank("gradients, elements a rank", expected, {rank: row["gradients"] for rank, row in rows})
+    trained = list(records.of_ranks("trained", last=True))
+    for moment in ("exp_avg", "exp_avg_sq"):
+        held = sum(row["optimizer"].get(moment, 0) for _, row in trained)
+        whole = sum(
+            elements(tensors[row["pipeline"]], expert=False) / dense
+            + elements(tensors[row["pipeline"]], expert=True) / experts
+            for _, row in rows
+        )
+        if trained:
+            yield check(f"Adam's {moment}, elements of all ranks", round(whole), held)
+    copies = {rank: len(row["copies"]) for rank, row in rows}
+    yield _by_rank(
+        "copies of the weights on the host", dict.fromkeys(copies, weight_copies(thin) - _later_copies(thin)), copies
+    )
+
+
+def _later_copies(thin: SlimeConfig) -> int:
+    """Copies that are made as weights are pushed, and so not there yet when a rank begins."""
+    return weight_copies(thin) - 1 - (thin.loss.kl_coef > 0)
+
+
+def _by_rank(what: str, expected: dict[int, int], found: dict[int, int]) -> Check:
+    return check(what, _each(expected), _each(found), same=expected == found)
+
+
+def _each(numbers: dict[int, int]) -> str:
+    """`1,234 on each of 4` where all are the same, else each by its rank."""
+    if len(set(numbers.values())) == 1:
+        return f"{next(iter(numbers.values())):,} on each of {len(numbers)}"
+    return ", ".join(f"{rank}: {number:,}" for rank, number in numbers.items())
+
+
+def _engines(thin: SlimeConfig, records: Records) -> Iterator[Check]:
+    """The elements of every rank of every engine, against the same formula, which pads the vocabulary as Megatron does:
+    SGLang pads it to 64."""
+    if not records.engines:
+        return
+    model, ranks = thin.model, thin.rollout.gpus_per_engine
+    width = FP32 if thin.cluster.cpu_dtype == "float32" else BF16
+    matrices = 2 if model.architecture.get("untie-embeddings-and-output-weights") else 1
+    rows = (padded_vocabulary(model, ranks) - -(-model.vocab_size // 64) * 64) // ranks
+    whole = engine_weights_bytes(thin) // width - matrices * rows * model.hidden_size
+    expected = dict.fromkeys(range(len(records.engines)), whole)
+    found = {n: row["weights"] for n, row in enumerate(records.engines)}
+    yield _by_rank("weights of an engine, elements a rank", expected, found)
+
+
+def _placement(thin: SlimeConfig, records: Records) -> Iterator[Check]:
+    rows = dict(records.of_ranks("initialized"))
+    train, rollout = thin.train, thin.rollout
+    if rows:
+        nodes = Counter(row["node"] for row in rows.values())
+        yield check(
+            "trainer ranks by node",
+            f"{train.nodes} x {train.gpus_per_node}",
+            ", ".join(f"{node}: {count}" for node, count in sorted(nodes.items())),
+            same=sorted(nodes.values()) == [train.gpus_per_node] * train.nodes,
+        )
+        names = ("tensor", "pipeline", "context", "data", "expert")
+        sizes = {name: 1 + max(row[name] for row in rows.values()) for name in names}
+        asked = {
+            "tensor": train.tensor_parallel,
+            "pipeline": train.pipeline_parallel,
+            "context": train.context_parallel,
+            "data": train.data_parallel,
+            "expert": train.expert_parallel,
+        }
+        shown = [", ".join(f"{name} {size}" for name, size in values.items()) for values in (asked, sizes)]
+        yield check("parallel sizes", shown[0], shown[1])
+    if records.engines:
+        ranks = Counter(row["port"] for row in records.engines)
+        yield check(
+            "engines x ranks",
+            f"{rollout.engines} x {rollout.gpus_per_engine}",
+            f"{len(ranks)} x {'/'.join(map(str, sorted(set(ranks.values()))))}",
+        )
+
+
+# ----------------------------------------------------------------------------------------------------- order, numbers
+
+
+def expected_lags(thin: SlimeConfig, first: int) -> list[int]:
+    """Return the lag at which each iteration is trained in mode batch, in optimizer steps: 0, 1, ..., n, 1, ... A job
+    begins, and its first batch is generated, with newest weights. first: iterations of the first job."""
+    lag, steps = thin.pipeline.lag, thin.pipeline.optimizer_steps_per_rollout
+    lags: list[int] = []
+    pushed = generated = 0
+    for iteration in range(thin.pipeline.iterations):
+        if iteration in (0, first):
+            pushed = generated = iteration
+        lags.append((iteration - generated) * steps)
+        generated = pushed  # the next batch is generated while this one is trained
+        if (iteration + 1) % max(lag, 1) == 0 or iteration + 1 in (first, thin.pipeline.iterations):
+            pushed = iteration + 1
+            generated = pushed if lag == 0 else generated
+    return lags
+
+
+def _order(thin: SlimeConfig, records: Records, first: int) -> Iterator[Check]:
+    steps = thin.pipeline.optimizer_steps_per_rollout
+    rows = records.metrics[::steps]
+    yield check("iterations trained", thin.pipeline.iterations, len(rows))
+    found = [row.get("lag/max") for row in rows]
+    if thin.pipeline.mode == "streaming":
+        bound = thin.pipeline.max_staleness
+        known = [lag for lag in found if lag is not None]
+        yield check(
+            "largest lag of each batch",
+            f"at most {bound}",
+            _numbers(found),
+            same=len(known) == len(found) and all(lag <= bound for lag in known),
+        )
+        return
+    expected = expected_lags(thin, first)
+    expected = expected[: len(rows)]  # of those that were trained
+    yield check("lag of each batch", _numbers(expected), _numbers(found), same=expected == found)
+    several = sum(len({str(v) for v in sample.get("weight_versions") or ()}) != 1 for sample in _samples(records))
+    yield check("responses of more or less than one version of the weights", 0, several)
+
+
+def _numbers(values: Sequence[Any]) -> str:
+    return ", ".join("?" if value is None else f"{value:g}" for value in values)
+
+
+def _samples(records: Records) -> Iterator[Row]:
+    return itertools.chain.from_iterable(records.rollouts.values())
+
+
+def _agreement(thin: SlimeConfig, records: Records) -> Iterator[Check]:
+    fresh = [row["mismatch/d_pi"] for row in records.metrics if row.get("lag/max") == 0 and "mismatch/d_pi" in row]
+    bound = ROUNDING[thin.cluster.cpu_dtype]
+    if fresh and (thin.method.r3 or not thin.model.is_moe):
+        yield check(
+            "|log pi - log mu| at lag 0, nats a token",
+            f"below {bound:g}",
+            ", ".join(f"{value:.2g}" for value in fresh),
+            "trainer and engines have the same weights, through slime's own conversion and push",
+            max(fresh) < bound,
+        )
+    stale = [row["mismatch/d_pi"] for row in records.metrics if row.get("lag/max") and "mismatch/d_pi" in row]
+    if stale:
+        yield Check("the same at a lag", "", ", ".join(f"{value:.2g}" for value in stale), TOLD)
+
+
+def _objective(thin: SlimeConfig, records: Records) -> Iterator[Check]:
+    norms = [row.get("grad_norm", math.nan) for row in records.metrics]
+    yield check(
+        "gradient norms", "finite", _numbers([float(f"{n:.2g}") for n in norms]), same=all(map(math.isfinite, norms))
+    )
+    method = build_method(thin.method)
+    if not method.has("sat"):
+        return
+    rates = [row.get("sat/gate_rate", math.nan) for row in records.metrics]
+    open_ = [rate for rate, row in zip(rates, records.metrics, strict=True) if row.get("lag/max")]
+    yield check(
+        f"SAT's gate, share of tokens (scope {thin.method.sat.scope})",
+        f"at most {1 - thin.method.sat.alpha:.2g} of its units; above 0 at a lag",
+        ", ".join(f"{rate:.3f}" for rate in rates),
+        "" if any(open_) else "the quantile is the largest |d|: too few responses, or none that moved",
+        bool(open_) and any(open_),
+    )
+    newly = [row.get("sat/newly_clipped") for row in records.metrics]
+    if any(share is not None for share in newly):
+        shown = ", ".join("?" if share is None else f"{share:.3f}" for share in newly)
+        yield Check("newly clipped, share of tokens", "", shown, TOLD)
+
+
+def _routes(thin: SlimeConfig, records: Records) -> Iterator[Check]:
+    if not (thin.method.r3 and thin.model.is_moe):
+        return
+    model = thin.model
+    each = model.layers * model.experts_per_token
+    width = (1 if model.experts <= 2**8 else 2) if thin.hooks.narrow_routed_experts else 4
+    seen = Counter[float]()
+    for sample in _samples(records):
+        routes = sample.get("rollout_routed_experts")
+        if routes is not None and len(sample["tokens"]) > 1:
+            # an engine answers for every token but the last
+            seen[routes.numel() * routes.element_size() / (len(sample["tokens"]) - 1)] += 1
+    if seen:
+        shown = ", ".join(f"{bytes_:g}" for bytes_ in sorted(seen))
+        yield check("bytes of routes a token, in the manager", f"{each * width}", shown)
+    yield Check(
+        "bytes of routes a token, in an engine's cache and as base64", f"{4 * each} and {4 * each * 4 // 3}", "", TOLD
+    )
+    trained = [row for _, rows in records.ranks.items() for row in rows if row["event"] == "trained"]
+    tokens = sum(row["tokens"] for row in trained)
+    if tokens:
+        held = sum(row["route_bytes"] for row in trained) / tokens
+        yield check(
+            "bytes of routes a token, on a trainer rank",
+            f"about {each * width}",
+            f"{held:.1f}",
+            same=held <= each * width,
+        )
+
+
+def _responses(thin: SlimeConfig, records: Records) -> Iterator[Check]:
+    samples = list(_samples(records))
+    if not samples:
+        return
+    batch = thin.rollout.responses_per_iteration
+    sizes = sorted({len(rollout) for rollout in records.rollouts.values()})
+    yield check("responses of each batch", batch, ", ".join(map(str, sizes)), same=sizes == [batch])
+    reasons = Counter(str(sample["status"]) for sample in samples)
+    yield check(
+        "why responses ended",
+        "stop tokens, some at the limit",
+        ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()),
+        "" if reasons.get("completed") else "no response ended by a stop token",
+        bool(reasons.get("completed")) and set(reasons) <= {"completed", "truncated"},
+    )
+    long = [sample["response_length"] for sample in samples if sample["status"] == "truncated"]
+    if long:
+        yield check(
+            "length of those at the limit",
+            thin.rollout.max_response_tokens,
+            ", ".join(map(str, sorted(set(long)))),
+            same=set(long) == {thin.rollout.max_response_tokens},
+        )
+    yield from _rewards(thin, samples)
+
+
+def _rewards(thin: SlimeConfig, samples: Sequence[Row]) -> Iterator[Check]:
+    rewards = [sample["reward"] for sample in samples]
+    key = thin.extra_args.get("reward-key")
+    numbers = [reward.get(key) if isinstance(reward, dict) and key else reward for reward in rewards]
+    counted = Counter(f"{reward:g}" if isinstance(reward, (int, float)) else str(reward) for reward in numbers)
+    shown = ", ".join(f"{count} x {reward}" for reward, count in counted.most_common(5))
+    yield Check(
+        "rewards",
+        "",
+        shown,
+        TOLD,
+        "" if len(counted) > 1 else "all alike: advantages are 0, and only KL and decay move weights",
+    )
+    if uses_verifier(thin):
+        by_hand = [_boxed(sample["response"]) == str(sample.get("label", "")).strip() for sample in samples]
+        wrong = sum(bool(number) != right for number, right in zip(numbers, by_hand, strict=True))
+        yield check(
+            "rewards by hand: is what stands in the last \\boxed{} the label",
+            f"{sum(by_hand)} of {len(samples)}",
+            f"{sum(map(bool, numbers))} of {len(samples)}",
+            "" if not wrong else f"{wrong} differ",
+            not wrong,
+        )
+
+
+def _boxed(text: str) -> str | None:
+    _, found, rest = text.rpartition("\\boxed{")
+    return rest.partition("}")[0].strip() if found and "}" in rest else None
+
+
+# ----------------------------------------------------------------------------------------------- resume, evaluations
+
+
+def _resume(thin: SlimeConfig, records: Records, first: int) -> Iterator[Check]:
+    if not 0 < first < thin.pipeline.iterations:
+        return
+    saved = {
+        rank: next((row["state"] for row in rows if row["event"] == "saved" and row["rollout"] == first - 1), None)
+        for rank, rows in records.ranks.items()
+    }
+    begun = {
+        rank: [row for row in rows if row["event"] == "initialized"][1:] for rank, rows in sorted(records.ranks.items())
+    }
+    steps = first * thin.pipeline.optimizer_steps_per_rollout
+    yield check(
+        "optimizer steps with which the resumed run begins",
+        f"{steps} on each rank",
+        ", ".join(sorted({str(rows[0]["steps"]) if rows else "not resumed" for rows in begun.values()})),
+        same=all(rows and rows[0]["steps"] == steps for rows in begun.values()),
+    )
+    equal = sum(bool(rows) and rows[0]["state"] == saved[rank] for rank, rows in begun.items())
+    yield check(
+        "ranks whose weights and optimizer come back to the bit",
+        f"{len(begun)} of {len(begun)}",
+        f"{equal} of {len(begun)}",
+    )
+
+
+def _evaluations(thin: SlimeConfig, records: Records, first: int) -> Iterator[Check]:
+    if not thin.eval.every_n_iterations:
+        return
+    expected = expected_evaluations(thin, first)
+    found = [
+        row.get("weights_step")
+        for row in records.evaluations
+        if row.get("dataset") == next(iter(thin.eval.prompts), None)
+    ]
+    yield check(
+        "weights of each evaluation, in optimizer steps", _numbers(expected), _numbers(found), same=expected == found
+    )
+
+
+def expected_evaluations(thin: SlimeConfig, first: int) -> list[int]:
+    """Return the optimizer step of the weights that each evaluation measures: those of the newest push."""
+    lag, every = max(thin.pipeline.lag, 1), thin.eval.every_n_iterations
+    steps, end = thin.pipeline.optimizer_steps_per_rollout, thin.pipeline.iterations
+    measured = [0] if thin.hooks.evaluate_first else []
+    pushed = 0
+    for iteration in range(1, end + 1):
+        ends = iteration in (first, end)
+        if ends or iteration % lag == 0:
+            pushed = iteration
+        if iteration % every == 0 or (ends and thin.hooks.evaluate_last):
+            measured.append(pushed * steps)
+    return measured

@@ -1,0 +1,196 @@
+"""Derives from a run's settings those of its rehearsal, and lists what they change.
+
+What the run is stays: layers, experts and how many a token has, heads, vocabulary, parallel sizes, nodes, schedule,
+method, flags, reward, limits of prompts. Widths become a few numbers, counts as few as show the same, and GPUs
+processes. Files that are read or written are those of the rehearsal's own folder.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.plugin.launch.cpu_run import cpu_arguments
+
+HIDDEN, HEAD_DIM, EXPERT_WIDTH, FEED_FORWARD = 64, 16, 16, 64
+"""Widths of a thin model."""
+LEARNING_RATE = 1e-4
+"""With the run's own a thin model would move by less in ten steps than what fp32 rounds."""
+ONLY_CUDA = re.compile(
+    r"moe-permute-fusion|moe-router-fusion|moe-enable-deepep|moe-deepep.*|moe-flex.*|tp-comm-overlap.*|fp8.*|"
+    r"overlap-(param-gather|grad-reduce|moe.*)|cross-entropy-(loss-fusion|fusion-impl)|use-precision-aware-optimizer|"
+    r"optimizer-cpu-offload|overlap-cpu-optimizer.*|colocate|offload.*|train-memory-margin-bytes|"
+    r"sglang-(cuda-graph.*|disable-cuda-graph.*|quantization|kv-cache-dtype|moe-a2a-backend|moe-runner-backend|"
+    r"deepep.*|enable-deepep.*|enable-dp-attention.*|enable-torch-compile|piecewise.*|mamba.*|speculative.*)"
+)
+"""Flags of kernels, memories and links that a CPU has not."""
+OF_GPUS = "what is CUDA's has a stand-in on a CPU (docs/slime-laptop.md)"
+THIN, FEW, OWN = "thin", "as few as show the same", "its own folder"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large a rehearsal is."""
+
+    iterations: int | None = None
+    """None: two more than the lag."""
+    layers: int | None = None
+    """None: the run's."""
+    experts: int | None = None
+    """None: the run's."""
+    prompts: int = 4
+    """Prompts of a batch."""
+    samples: int = 4
+    """Responses to each."""
+    response: int = 24
+    """Longest response, in tokens."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting that differs in the rehearsal."""
+
+    key: str
+    was: Any
+    now: Any
+    why: str
+
+
+@dataclass
+class Thin:
+    """The rehearsal's settings as they are derived."""
+
+    config: SlimeConfig
+    changes: list[Change] = field(default_factory=list)
+
+    def set(self, key: str, value: Any, why: str) -> None:
+        """Sets a dotted key, and notes it where the value is another; None of a flag takes it out."""
+        section, _, name = key.partition(".")
+        inner, _, flag = name.partition(".")
+        values = getattr(self.config, section)
+        if isinstance(values, dict):
+            inner, flag = "", name
+        flags = values if isinstance(values, dict) else getattr(values, inner)
+        was = flags.get(flag) if flag else flags
+        if was == value:
+            return
+        if flag:
+            value_of_all = {k: v for k, v in flags.items() if k != flag} | ({} if value is None else {flag: value})
+        else:
+            value_of_all = value
+        if isinstance(values, dict):
+            update: dict[str, Any] = {section: value_of_all}
+        else:
+            update = {section: values.model_copy(update={inner: value_of_all})}
+        self.config = self.config.model_copy(update=update)
+        self.changes.append(Change(key, was, value, why))
+
+
+def thin_settings(config: SlimeConfig, folder: Path, sizes: Sizes) -> Thin:
+    """Return the settings of the rehearsal, whose model, prompts and runs are in `folder`, with what they change."""
+    thin = Thin(config)
+    _widths(thin, sizes)
+    _device(thin)
+    _counts(thin, sizes)
+    _places(thin, folder)
+    return thin
+
+
+def _widths(thin: Thin, sizes: Sizes) -> None:
+    model, train = thin.config.model, thin.config.train
+    if sizes.layers and sizes.layers < model.layers:
+        thin.set("model.architecture.num-layers", sizes.layers, "--layers")
+        frequency = model.architecture.get("moe-layer-freq")
+        if isinstance(frequency, str) and not frequency.strip().isdigit():
+            thin.set("model.architecture.moe-layer-freq", f"[1]*{sizes.layers}", "--layers")
+    if sizes.experts and sizes.experts < model.experts:
+        thin.set("model.architecture.num-experts", sizes.experts, "--experts")
+    cut = math.lcm(train.tensor_parallel, thin.config.rollout.gpus_per_engine)
+    if "kv-channels" in model.architecture:
+        thin.set("model.architecture.kv-channels", HEAD_DIM, THIN)
+        hidden = HIDDEN
+    else:  # a head is hidden / heads wide
+        hidden = model.attention_heads * max(4, 2 * (HIDDEN // model.attention_heads // 2))
+    thin.set("model.architecture.hidden-size", hidden, THIN)
+    thin.set("model.architecture.ffn-hidden-size", math.lcm(FEED_FORWARD, cut), THIN)
+    if model.is_moe:
+        cut = math.lcm(train.expert_tensor_parallel, thin.config.rollout.gpus_per_engine)
+        thin.set("model.architecture.moe-ffn-hidden-size", math.lcm(EXPERT_WIDTH, cut), THIN)
+
+
+def _device(thin: Thin) -> None:
+    thin.set("cluster.device", "cpu", "processes in the place of GPUs")
+    thin.set("train.optimizer_offload", False, "all memory is the host's")
+    by_cpu = {name: value for name, value, _ in cpu_arguments(_without_flags(thin.config))}
+    for section in ("model.architecture", "extra_args"):
+        flags = thin.config.extra_args if section == "extra_args" else thin.config.model.architecture
+        for name in list(flags):
+            if name in by_cpu and flags[name] != by_cpu[name]:
+                thin.set(f"{section}.{name}", by_cpu[name], OF_GPUS)
+            elif name not in by_cpu and ONLY_CUDA.fullmatch(name):
+                thin.set(f"{section}.{name}", None, OF_GPUS)
+
+
+def _without_flags(config: SlimeConfig) -> SlimeConfig:
+    """The settings without flags of the user's own, so that all of a CPU's are told."""
+    family = config.model.resolved_family
+    model = config.model.model_copy(update={"architecture": {}, "family": family.name if family else None})
+    return config.model_copy(update={"model": model, "extra_args": {}})
+
+
+def _counts(thin: Thin, sizes: Sizes) -> None:
+    config = thin.config
+    pipeline, rollout, train, evaluation = config.pipeline, config.rollout, config.train, config.eval
+    iterations = sizes.iterations or (4 if pipeline.mode == "streaming" else max(pipeline.lag, 1) + 2)
+    thin.set("pipeline.iterations", iterations, FEW)
+    share = pipeline.optimizer_steps_per_rollout * max(train.data_parallel, 1)
+    thin.set("rollout.prompts_per_iteration", math.lcm(sizes.prompts, share), FEW)
+    thin.set("rollout.samples_per_prompt", sizes.samples, FEW)
+    thin.set("rollout.max_response_tokens", min(sizes.response, rollout.max_response_tokens), FEW)
+    responses = thin.config.rollout.responses_per_iteration
+    thin.set("rollout.concurrent_requests", min(responses, rollout.concurrent_requests), FEW)
+    longest = 256 + thin.config.rollout.max_response_tokens
+    # As many responses a micro-batch as SAT's quantile needs, in logits that fit a laptop.
+    whole = responses // max(train.data_parallel, 1) * (128 + sizes.response)
+    bound = max(longest, min(whole, 4096)) // train.context_parallel
+    thin.set("train.max_tokens_per_gpu", min(bound, train.max_tokens_per_gpu), FEW)
+    thin.set("train.lr", max(LEARNING_RATE, train.lr), "a thin model has to move by more than what fp32 rounds")
+    running = 2 * responses * longest
+    thin.set("extra_args.sglang-max-total-tokens", max(running, 2**13), FEW)
+    if evaluation.every_n_iterations:
+        thin.set("eval.every_n_iterations", min(evaluation.every_n_iterations, max(1, iterations // 2)), FEW)
+        if evaluation.max_response_tokens:
+            thin.set("eval.max_response_tokens", min(sizes.response, evaluation.max_response_tokens), FEW)
+        thin.set("eval.repeats", 1, FEW)
+    if config.checkpoint.every_n_iterations:
+        thin.set("checkpoint.every_n_iterations", checkpoint_at(thin.config), FEW)
+    thin.set("cluster.restarts", 0, "what dies in a rehearsal is told")
+
+
+def checkpoint_at(config: SlimeConfig) -> int:
+    """Return the iteration of the checkpoint from which a rehearsal goes on: the run's own where it is early enough,
+    else after the last push before the end."""
+    iterations, lag = config.pipeline.iterations, max(config.pipeline.lag, 1)
+    own = config.checkpoint.every_n_iterations
+    return own if 0 < own < iterations else max(1, (iterations - 1) // lag * lag)
+
+
+def _places(thin: Thin, folder: Path) -> None:
+    config = thin.config.model_copy(update={"output_dir": str(folder / "runs")})
+    thin.changes.append(Change("output_dir", thin.config.output_dir, config.output_dir, OWN))
+    thin.config = config
+    thin.set("model.hf_checkpoint", str(folder / "model"), "random weights of the thin sizes")
+    thin.set("model.megatron_checkpoint", str(folder / "model"), "random weights of the thin sizes")
+    thin.set("data.prompts", str(folder / "prompts.jsonl"), "a few of the run's, or made")
+    if config.eval.every_n_iterations:
+        sets = {name: str(folder / f"eval-{number}.jsonl") for number, name in enumerate(config.eval.prompts)}
+        thin.set("eval.prompts", sets, "a few of the run's, or made")
+    thin.set("checkpoint.folder", None, OWN)
+    thin.set("logging.wandb_project", None, "nothing of a rehearsal is sent")
+    thin.set("cluster.env.SAT_SLIME_REHEARSAL", str(folder / "records"), "processes record what the checks read")
+    thin.set("cluster.address", None, "a Ray of its own")
+    thin.set("extra_args.save-debug-rollout-data", str(folder / "rollouts" / "{rollout_id}.pt"), "the checks read it")

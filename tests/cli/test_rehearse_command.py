@@ -1,0 +1,31 @@
+"""`sat-slime rehearse` says what it would change, and refuses before anything is started."""
+
+import pytest
+from command_line import PAPER, sat_slime_command
+
+
+def test_without_the_checkouts_it_names_the_commands(tmp_path):
+    result = sat_slime_command("rehearse", PAPER, "--out", tmp_path / "out", "--set", f"cluster.slime_dir={tmp_path}")
+    assert result.exit_code == 2
+    assert "sat-slime prepare rehearsal --out DIR" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--set", "train.expert_parallel=3"], "train.expert_parallel is 3"),
+        (["--method", "sat-gspo", "--set", "model.architecture.qk-layernorm=false"], "docs/model-families.md"),
+    ],
+)
+def test_a_file_that_cannot_be_rehearsed_is_one_line(options, told, tmp_path):
+    result = sat_slime_command("rehearse", PAPER, *options, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert told in result.output
+
+
+def test_an_earlier_rehearsal_stays(tmp_path):
+    (tmp_path / "out").mkdir()
+    result = sat_slime_command("rehearse", PAPER, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "--overwrite" in result.output

@@ -1,0 +1,106 @@
+"""Checks tell a run that did what its settings ask for from one that did not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sat_slime.config import load_config
+from sat_slime.rehearsal.records import Records
+from sat_slime.rehearsal.rehearsal_checks import all_checks, expected_evaluations, expected_lags
+from sat_slime.rehearsal.thin import Sizes, thin_settings
+
+PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
+
+
+def settings(*overrides, lag=8):
+    run = load_config(PAPER, overrides, {"method": "sat-gspo-r3", "pipeline.lag": lag})
+    return thin_settings(run, Path("/nowhere"), Sizes()).config
+
+
+@pytest.mark.parametrize(
+    ("lag", "iterations", "first", "lags"),
+    [
+        (0, 3, 3, [0, 0, 0]),
+        (1, 4, 4, [0, 1, 1, 1]),
+        (2, 8, 8, [0, 1, 2, 1, 2, 1, 2, 1]),
+        (8, 10, 10, [0, 1, 2, 3, 4, 5, 6, 7, 8, 1]),
+        (8, 10, 8, [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]),
+    ],
+)
+def test_lags_are_those_that_whole_runs_had(lag, iterations, first, lags):
+    """The first four are of runs of the whole slime (docs/slime-laptop.md); a resumed run begins anew at lag 0."""
+    thin = settings(lag=lag)
+    thin = thin.model_copy(update={"pipeline": thin.pipeline.model_copy(update={"iterations": iterations})})
+    assert expected_lags(thin, first) == lags
+
+
+def test_evaluations_measure_the_newest_push():
+    assert expected_evaluations(settings(), first=10) == [0, 0, 10]
+    assert expected_evaluations(settings(), first=8) == [0, 0, 8, 10]
+
+
+def rows(lags):
+    return [
+        {"step": n + 1, "lag/max": lag, "mismatch/d_pi": 1e-3 * lag, "grad_norm": 1.0} for n, lag in enumerate(lags)
+    ]
+
+
+def marks(records, thin=None):
+    return {check.what: check.mark for check in all_checks(thin or settings(), records, 10)}
+
+
+def test_a_batch_of_another_lag_is_found():
+    right = Records(metrics=rows([0, 1, 2, 3, 4, 5, 6, 7, 8, 1]))
+    assert marks(right)["lag of each batch"] == "OK"
+    assert marks(replace(right, metrics=rows([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])))["lag of each batch"] == "FAIL"
+
+
+def test_weights_that_did_not_arrive_are_found():
+    arrived, lost = rows([0]), [{**rows([0])[0], "mismatch/d_pi": 0.3}]
+    name = "|log pi - log mu| at lag 0, nats a token"
+    assert [marks(Records(metrics=metrics))[name] for metrics in (arrived, lost)] == ["OK", "FAIL"]
+
+
+def sample(response, reward, status="completed", length=6):
+    return {
+        "response": response,
+        "label": "7",
+        "reward": reward,
+        "status": status,
+        "response_length": length,
+        "tokens": [0] * 10,
+        "weight_versions": ["0"],
+    }
+
+
+def test_a_reward_that_is_not_the_answers_is_found():
+    name = "rewards by hand: is what stands in the last \\boxed{} the label"
+    right = [sample("\\boxed{7}", 1.0), sample("\\boxed{5} \\boxed{8}", 0.0)]
+    assert marks(Records(rollouts={0: right}))[name] == "OK"
+    assert marks(Records(rollouts={0: [*right, sample("\\boxed{5}", 1.0)]}))[name] == "FAIL"
+
+
+def test_responses_that_no_token_ends_are_found():
+    name = "why responses ended"
+    at_limit = sample("so so", 0.0, "truncated", 24)
+    assert marks(Records(rollouts={0: [at_limit, sample("\\boxed{7}", 1.0)]}))[name] == "OK"
+    assert marks(Records(rollouts={0: [at_limit]}))[name] == "FAIL"
+
+
+def rank(state_at_load, steps=8):
+    begun = {"event": "initialized", "node": "127.0.0.1", "weights": {}, "gradients": 0, "copies": {}}
+    begun |= dict.fromkeys(("tensor", "pipeline", "context", "data", "expert"), 0)
+    return [
+        {**begun, "state": "new", "steps": 0},
+        {"event": "saved", "rollout": 7, "state": "saved"},
+        {**begun, "state": state_at_load, "steps": steps},
+    ]
+
+
+def test_a_checkpoint_that_comes_back_otherwise_is_found():
+    def bits(state):
+        found = all_checks(settings(), Records(ranks={0: rank(state)}), first=8)
+        return next(check.mark for check in found if check.what.endswith("to the bit"))
+
+    assert (bits("saved"), bits("other")) == ("OK", "FAIL")

@@ -1,0 +1,87 @@
+"""The settings of a rehearsal are the run's, but for what a CPU cannot and widths and counts."""
+
+from pathlib import Path
+
+import pytest
+
+from sat_slime.config import load_config
+from sat_slime.config.slime_layout import layout_errors
+from sat_slime.plugin.launch.checks import settings_errors
+from sat_slime.rehearsal.thin import Sizes, checkpoint_at, thin_settings
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PAPER = CONFIGS / "paper" / "qwen3-30b-a3b.yaml"
+RECIPES = sorted((CONFIGS / "recipes").glob("*.yaml"))
+
+
+def paper(*overrides, lag=8):
+    return load_config(PAPER, overrides, {"method": "sat-gspo-r3", "pipeline.lag": lag})
+
+
+def test_what_the_run_is_stays(tmp_path):
+    run = paper()
+    thin = thin_settings(run, tmp_path, Sizes()).config
+    assert thin.method == run.method
+    assert thin.pipeline.lag == 8
+    assert thin.pipeline.iterations == 10
+    for size in ("layers", "experts", "experts_per_token", "attention_heads", "kv_heads", "vocab_size"):
+        assert getattr(thin.model, size) == getattr(run.model, size)
+    parallel = ("tensor_parallel", "expert_parallel", "pipeline_parallel", "context_parallel", "world_size")
+    assert all(getattr(thin.train, size) == getattr(run.train, size) for size in parallel)
+    assert (thin.rollout.engines, thin.rollout.gpus_per_engine) == (2, 2)
+    assert thin.data.reward == run.data.reward
+    assert thin.rollout.stop_token_ids == run.rollout.stop_token_ids
+
+
+def test_every_change_is_listed_with_both_values(tmp_path):
+    run = paper()
+    made = thin_settings(run, tmp_path, Sizes())
+    before, after = run.model_dump(), made.config.model_dump()
+
+    def differing(a, b, at=""):
+        if isinstance(a, dict) and isinstance(b, dict):
+            for key in {*a, *b}:
+                yield from differing(a.get(key), b.get(key), f"{at}.{key}" if at else key)
+        elif a != b:
+            yield at
+
+    keys = {change.key for change in made.changes}
+    unlisted = {key for key in differing(before, after) if not any(key == k or key.startswith(f"{k}.") for k in keys)}
+    assert unlisted == set()
+
+
+def test_nothing_is_read_or_written_outside_its_folder(tmp_path):
+    run = paper("checkpoint.folder=/root/mine")
+    thin = thin_settings(run, tmp_path, Sizes()).config
+    paths = (thin.output_dir, thin.model.hf_checkpoint, thin.model.megatron_checkpoint, thin.data.prompts)
+    assert all(path.startswith(str(tmp_path)) for path in (*paths, *thin.eval.prompts.values()))
+    assert thin.checkpoint.folder is None
+
+
+@pytest.mark.parametrize("file", [PAPER, *RECIPES], ids=lambda file: file.stem)
+def test_a_recipe_made_thin_is_a_run_that_slime_takes_here(file, tmp_path):
+    thin = thin_settings(load_config(file), tmp_path, Sizes()).config
+    assert layout_errors(thin) == []
+    assert settings_errors(thin) == []
+
+
+def test_flags_of_cuda_are_left_out_and_others_stay(tmp_path):
+    run = paper(
+        "extra_args.sglang-cuda-graph-max-bs=64",
+        "extra_args.sglang-attention-backend=fa3",
+        "extra_args.lr-warmup-iters=1",
+    )
+    made = thin_settings(run, tmp_path, Sizes())
+    flags = made.config.extra_args
+    assert "sglang-cuda-graph-max-bs" not in flags
+    assert flags["sglang-attention-backend"] == "torch_native"
+    assert flags["lr-warmup-iters"] == 1
+    assert {"extra_args.sglang-cuda-graph-max-bs", "extra_args.sglang-attention-backend"} <= {
+        c.key for c in made.changes
+    }
+
+
+@pytest.mark.parametrize(("lag", "every", "at"), [(8, 8, 8), (8, 500, 8), (1, 20, 2), (0, 20, 2), (2, 3, 3)])
+def test_the_checkpoint_is_before_the_end(lag, every, at, tmp_path):
+    run = paper(f"checkpoint.every_n_iterations={every}", lag=lag)
+    assert checkpoint_at(thin_settings(run, tmp_path, Sizes()).config) == at

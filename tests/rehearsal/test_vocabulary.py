@@ -1,0 +1,49 @@
+"""A rehearsal has the run's own words, Qwen's, or as many with the same special ones."""
+
+import base64
+import json
+
+import pytest
+
+from sat_slime.rehearsal.vocabulary import SPECIAL, WORDS, write_tokenizer
+
+tokenizers = pytest.importorskip("tokenizers")
+
+
+def read(folder):
+    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def test_the_runs_own_is_taken(tmp_path):
+    own, out = tmp_path / "own", tmp_path / "out"
+    own.mkdir(), out.mkdir()
+    (own / "tokenizer.json").write_text("{}")
+    (own / "chat_template.jinja").write_text("{{ messages }}")
+    (own / "model.safetensors").write_text("weights")
+    assert write_tokenizer(own, 151_936, out).kind == "own"
+    assert {file.name for file in out.iterdir()} == {"tokenizer.json", "chat_template.jinja"}
+
+
+def test_the_stand_in_has_the_special_tokens_where_qwen_has_them(tmp_path):
+    words = write_tokenizer(None, 151_936, tmp_path, tmp_path / "no-ranks")
+    tokenizer = read(tmp_path)
+    assert words.kind == "bytes"
+    assert [tokenizer.token_to_id(token) for token in SPECIAL] == list(range(WORDS, WORDS + len(SPECIAL)))
+    text = "Tür \\boxed{7}<|im_end|>"
+    assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["eos_token"] == "<|endoftext|>"
+
+
+def test_ranks_become_merges_in_their_order(tmp_path):
+    """`ab` is merged before `bc`, since its rank is lower."""
+    words = [bytes([byte]) for byte in range(256)] + [b"ab", b"bc"]
+    words += [f"unused-{n}".encode() for n in range(len(words), WORDS)]
+    ranks = tmp_path / "ranks"
+    ranks.write_bytes(b"".join(base64.b64encode(word) + b" %d\n" % n for n, word in enumerate(words)))
+    assert write_tokenizer(None, 151_936, tmp_path, ranks).kind == "qwen"
+    assert read(tmp_path).encode("abc").ids == [256, ord("c")]
+
+
+def test_a_vocabulary_without_room_for_the_bytes_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no room"):
+        write_tokenizer(None, 200, tmp_path, tmp_path / "no-ranks")

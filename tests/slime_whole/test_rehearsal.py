@@ -1,0 +1,48 @@
+"""The paper's own file is rehearsed, with few layers: TP 4 x EP 4, two engines of two ranks, R3, a resume."""
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from whole_run import COMMAND, ROOT, environment
+
+from sat_slime.rollout.scratch import PREFIX
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(2400)]
+
+PAPER = ROOT / "configs" / "paper" / "qwen3-30b-a3b.yaml"
+
+
+def rehearse(slime, out, *options):
+    places = {"cluster.slime_dir": slime.slime_dir, "cluster.megatron_dir": slime.megatron_dir}
+    where = [word for key, value in places.items() for word in ("--set", f"{key}={value}")]
+    words = [*COMMAND, "rehearse", str(PAPER), "--method", "sat-gspo-r3", "--out", str(out), *where, *options]
+    return subprocess.run(
+        [*words, "--layers", "2", "--experts", "16"], capture_output=True, text=True, env=environment()
+    )
+
+
+def scratch_folders():
+    return set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+
+
+def test_every_check_holds_and_nothing_is_left(slime, tmp_path):
+    before = scratch_folders()
+    done = rehearse(slime, tmp_path / "out", "--lag", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "out" / "rehearsal.json").read_text())
+    held = {check["what"] for check in found["checks"] if check["mark"] == "OK"}
+    assert {"weights, elements a rank", "weights of an engine, elements a rank", "lag of each batch"} <= held
+    assert "ranks whose weights and optimizer come back to the bit" in held
+    assert (tmp_path / "out" / "rehearsal.html").stat().st_size > 5_000
+    assert scratch_folders() <= before
+
+
+def test_a_reward_that_raises_is_what_the_rehearsal_says(slime, tmp_path):
+    (tmp_path / "my_reward.py").write_text("async def reward(args, sample, **_):\n    raise KeyError('no answer')\n")
+    options = ("--set", "data.reward=my_reward.reward", "--set", f"cluster.python_path=[{tmp_path}]")
+    done = rehearse(slime, tmp_path / "out", "--lag", "1", "--no-resume", *options)
+    assert done.returncode == 1
+    assert "no answer" in done.stdout
