@@ -294,8 +294,11 @@ def expected_elements(config: SlimeConfig, rank: int) -> dict[str, int]:
         `optimizer`: the parameters, or parts of them, of which it has a master weight and two moments.
     """
     per_stage = max(1, config.train.world_size // config.train.pipeline_parallel)
-    stage, within = divmod(rank, per_stage)
-    return dict(zip(("weights", "buffers", "optimizer"), _rank_elements(_shape(config, stage), within), strict=True))
+    stage = min(rank // per_stage, config.train.pipeline_parallel - 1)
+    within, shape = rank - stage * per_stage, _shape(config, stage)
+    # Ranks that hold the same weights are as many apart as share a model; those of context parallelism are among them.
+    shards = within // shape.cut.tensor, within // (shape.cut.expert * shape.cut.expert_tensor)
+    return dict(zip(("weights", "buffers", "optimizer"), _rank_elements(shape, shards), strict=True))
 
 
 @dataclass(frozen=True)
@@ -322,8 +325,9 @@ def _shape(config: SlimeConfig, stage: int) -> StageShape:
 
 
 @functools.lru_cache(4096)
-def _rank_elements(shape: StageShape, within: int) -> tuple[int, int, int]:
-    """Return weights, elements of buffers, and those of the optimizer, of a rank by its number within its stage."""
+def _rank_elements(shape: StageShape, shards: tuple[int, int]) -> tuple[int, int, int]:
+    """Return weights, elements of buffers, and those of the optimizer. shards: the rank's number among those with the
+    same weights, and with the same experts."""
     model, cut = SlimeModelConfig(architecture=dict(shape.flags), family=shape.family), shape.cut
     tensors = list(tensors_in_order(model, cut, shape.stage, shape.layers))
     tied = cut.pipeline > 1 and not _has(model, "untie-embeddings-and-output-weights")
@@ -331,9 +335,9 @@ def _rank_elements(shape: StageShape, within: int) -> tuple[int, int, int]:
     apart = [tensor for tensor in tensors if tensor.expert and cut.expert > 1]
     together = [tensor for tensor in tensors if not (tensor.expert and cut.expert > 1)]
     size = held = 0
-    for some, copies_apart in ((together, cut.tensor), (apart, cut.expert * cut.expert_tensor)):
-        # ranks that hold the same weights are as many apart, those of context parallelism among them
-        ranks, number = max(1, shape.ranks // copies_apart), within // copies_apart
+    sharing = cut.tensor, cut.expert * cut.expert_tensor
+    for some, number, share_a_model in zip((together, apart), shards, sharing, strict=True):
+        ranks = max(1, shape.ranks // share_a_model)
         full = max(LEAST_OF_A_BUCKET[0], LEAST_OF_A_BUCKET[1] * ranks) if shape.overlap and not shape.stage else None
         for start, end, spans in _buckets(some, ranks, tied, full):
             share = (end - start) // ranks

@@ -20,6 +20,7 @@ from sat_slime.plugin.launch.memory.elements import (
     Cut,
     Tensors,
     elements,
+    expected_elements,
     moe_layers,
     padded_vocabulary,
     rank_tensors,
@@ -111,13 +112,13 @@ def training_need(config: SlimeConfig) -> Need:
 
 def _training_parts(config: SlimeConfig, stage: int) -> Iterator[Part]:
     train, model = config.train, config.model
-    tensors = rank_tensors(config, stage)
-    held, shard = elements(tensors), optimizer_elements(config, tensors)
-    yield Part("weights", BF16 * held)
-    yield Part("gradients", (FP32 if train.fp32_gradients else BF16) * held)  # param_and_grad_buffer.py: grad_data
+    fullest = stage * max(1, train.world_size // train.pipeline_parallel)  # the last of a buffer's ranks holds padding
+    held = expected_elements(config, fullest)
+    yield Part("weights", BF16 * held["buffers"])  # param_and_grad_buffer.py: param_data, grad_data
+    yield Part("gradients", (FP32 if train.fp32_gradients else BF16) * held["buffers"])
     if not train.optimizer_offload:
         # distrib_optimizer.py: master weights, two moments; gradients in bf16 are copied into fp32
-        yield Part("optimizer", (3 if train.fp32_gradients else 4) * FP32 * shard)
+        yield Part("optimizer", (3 if train.fp32_gradients else 4) * FP32 * held["optimizer"])
     last = stage == train.pipeline_parallel - 1
     yield Part("batch", _batch_bytes(config, last), at_full_length=True)
     # A stage holds one micro-batch for itself and each of the stages behind it (1F1B).
@@ -137,16 +138,9 @@ def _training_parts(config: SlimeConfig, stage: int) -> Iterator[Part]:
     yield Part("logits", logits) if logits >= one_layer else Part("a layer", one_layer)
 
 
-def optimizer_elements(config: SlimeConfig, tensors: tuple[Tensors, ...]) -> float:
-    """Return the elements whose optimizer state a rank keeps: ranks with the same weights share it (slime sets
-    Megatron's distributed optimizer, backends/megatron_utils/arguments.py), and context-parallel ranks are among
-    them."""
-    dense, experts = copies_of_weights(config)
-    return elements(tensors, expert=False) / dense + elements(tensors, expert=True) / experts
-
-
 def copies_of_weights(config: SlimeConfig) -> tuple[float, float]:
-    """Return the number of ranks that hold the same weights, of those that are no experts and of experts."""
+    """Return the number of ranks that hold the same weights, of those that are no experts and of experts; they share
+    the optimizer's state (slime sets Megatron's distributed optimizer, backends/megatron_utils/arguments.py)."""
     train = config.train
     stages = train.pipeline_parallel
     return (
@@ -293,10 +287,10 @@ def _offloaded_bytes(config: SlimeConfig, node: int) -> float:
     (megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py)."""
     dense, experts = copies_of_weights(config)
     shares = {False: dense, True: experts}
-    return sum(
-        3 * FP32 * tensors.total / shares[tensors.expert] + _pinned(FP32, tensors, shares[tensors.expert])
-        for tensors in _tensors_of_node(config, node)
-    )
+    each = config.train.gpus_per_node
+    held = sum(expected_elements(config, rank)["optimizer"] for rank in range(node * each, (node + 1) * each))
+    pinned = sum(_pinned(FP32, tensors, shares[tensors.expert]) for tensors in _tensors_of_node(config, node))
+    return 3 * FP32 * held + pinned
 
 
 def weight_copies(config: SlimeConfig) -> int:

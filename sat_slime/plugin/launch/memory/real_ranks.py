@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 FUSED_NORMS = {
@@ -44,7 +44,7 @@ def rank_elements(model: Sequence[Any], optimizer: Any) -> dict[str, int]:
 
     Returns:
         `weights`, `buffers`, and `master`, `exp_avg` and `exp_avg_sq`, each of which is expected as `optimizer`.
-        Parameters in fp32 need no `master`.
+        Parameters in fp32 need no `master`. `gradients_on_host`, as many, where the optimizer is offloaded.
     """
     buffers = [buffer for part in model for buffer in (*part.buffers, *part.expert_parallel_buffers)]
     counts = {
@@ -60,6 +60,9 @@ def rank_elements(model: Sequence[Any], optimizer: Any) -> dict[str, int]:
             *getattr(distributed.optimizer, "param_to_fp32_param", {}).values(),  # offloaded
         ]
         counts["master"] += sum(copy.numel() for copy in masters)
+        if on_host := getattr(distributed.optimizer, "cpu_copy_map_grad", None):
+            copies = sum(gradient.numel() for gradient in on_host.values())
+            counts["gradients_on_host"] = counts.get("gradients_on_host", 0) + copies
         for state in distributed.optimizer.state.values():
             for moment in ("exp_avg", "exp_avg_sq"):
                 counts[moment] += state[moment].numel() if moment in state else 0
@@ -67,19 +70,30 @@ def rank_elements(model: Sequence[Any], optimizer: Any) -> dict[str, int]:
 
 
 def make_state(optimizer: Any) -> None:
-    """Makes the moments, as the first step would."""
+    """Makes the moments, and of an offloaded optimizer the gradients on the host, as the first step would."""
     for distributed in getattr(optimizer, "chained_optimizers", [optimizer]):
+        inner = distributed.optimizer
         if distributed.init_state_fn is not None:
-            distributed.init_state_fn(distributed.optimizer, distributed.config)
-        else:
-            distributed.optimizer.dummy_step()  # the offloaded one
+            distributed.init_state_fn(inner, distributed.config)
+            continue
+        # Megatron's HybridDeviceOptimizer over torch's AdamW, whose step itself would need numbers
+        for group in inner.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = parameter.new_empty(parameter.shape)
+        inner._set_sub_optimizer_grads()
+        with _fakes():
+            for adam in inner.sub_optimizers:
+                for group in adam.param_groups:
+                    adam._init_group(group, *([] for _ in range(6)))
+        inner._sync_sub_optimizers_state_to_hdo()
 
 
 @contextlib.contextmanager
 def without_storage() -> Iterator[None]:
-    """Inside, the GPU is torch's meta device, whose tensors have no storage, and Megatron takes it for one. For a
-    process of its own: it changes torch."""
+    """Inside, the GPU is torch's meta device, whose tensors have no storage, and Megatron takes it for one; what an
+    offloaded optimizer has on the host are torch's fake tensors. For a process of its own: it changes torch."""
     import torch
+    from megatron.core.optimizer.cpu_offloading.hybrid_optimizer import HybridDeviceOptimizer
     from torch.utils._device import DeviceContext
 
     from sat_slime.plugin.cpu.cuda import Stream, is_gpu
@@ -109,6 +123,10 @@ def without_storage() -> Iterator[None]:
         (torch.cuda, "stream", lambda *_: contextlib.nullcontext()),
         (torch.cuda, "Stream", Stream),
         (torch.cuda, "Event", Stream),
+        *(
+            (HybridDeviceOptimizer, name, _with_fakes(vars(HybridDeviceOptimizer)[name]))
+            for name in ("_init_sub_optimizers", "_set_sub_optimizer_grads")
+        ),
     ]
     before = [(owner, name, vars(owner).get(name)) for owner, name, _ in replaced]
     for owner, name, value in replaced:
@@ -124,8 +142,15 @@ def without_storage() -> Iterator[None]:
                 setattr(owner, name, value)
 
 
-def host_without_storage() -> contextlib.AbstractContextManager[Any]:
-    """Inside, tensors on the host have no storage either, as an offloaded optimizer needs it; it takes longer."""
+def _with_fakes(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with _fakes():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _fakes() -> contextlib.AbstractContextManager[Any]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(allow_non_fake_inputs=True)

@@ -26,7 +26,6 @@ from megatron.core.transformer.module import Float16Module  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 from sat_slime.plugin.launch.memory.real_ranks import (  # noqa: E402
-    host_without_storage,
     make_state,
     rank_elements,
     rank_parameters,
@@ -99,12 +98,18 @@ def rank_contents(case):
         }  # fmt: skip
         settings = OptimizerConfig(**{name: value for name, value in asked.items() if name in names})
         settings.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = offload  # it would look for Transformer Engine
-        with host_without_storage() if offload else contextlib.nullcontext():
-            optimizer = get_megatron_optimizer(settings, parts, use_gloo_process_groups=False)
-            make_state(optimizer)
+        optimizer = get_megatron_optimizer(settings, parts, use_gloo_process_groups=False)
+        make_state(optimizer)
         answer = {
             "parameters": [[*key, count] for key, count in rank_parameters(parts).items()],
             "elements": rank_elements(parts, optimizer),
+            "devices": sorted(
+                {
+                    state["exp_avg"].device.type
+                    for distributed in getattr(optimizer, "chained_optimizers", [optimizer])
+                    for state in distributed.optimizer.state.values()
+                }
+            ),
             "gradients": sorted(
                 {str(b.grad_data.dtype) for b in (*parts[0].buffers, *parts[0].expert_parallel_buffers)}
             ),

@@ -129,9 +129,10 @@ BIASED, DENSER, TIED = "recipes/qwen2.5-7b-8gpus", "recipes/qwen3-4b-8gpus", "re
 THIN = ("model.architecture.kv-channels=24", "model.architecture.hidden-size=96", "model.architecture.vocab-size=5000")
 ON_GPUS = "train.optimizer_offload=false"
 RANKS = {
-    "the paper's": (PAPER, (ON_GPUS,), (0, 3)),
-    "8 GPUs": ("recipes/qwen3-30b-a3b-8gpus", (ON_GPUS,), (1,)),
-    "16 GPUs": (LARGE, (ON_GPUS,), (0, 7)),  # two ranks share what is no expert's
+    "the paper's": (PAPER, (), (0,)),  # its optimizer is offloaded
+    "the paper's, on GPUs": (PAPER, (ON_GPUS,), (3,)),
+    "16 GPUs": (LARGE, (), (7,)),  # two ranks share what is no expert's
+    "16 GPUs, on GPUs": (LARGE, (ON_GPUS,), (0, 7)),
     "dense with biases": (BIASED, (), (0, 2)),
     "dense": (DENSER, (), (0, 3)),
     "tied": (TIED, (), (0,)),
@@ -212,8 +213,10 @@ def test_weights_buffers_and_optimizer_of_a_rank_are_megatrons_to_the_element(me
         assert parameters_of(rank_tensors(config, stage)) == real["parameters"], rank
         expected = expected_elements(config, rank)
         as_real = {key: expected[key] for key in ("weights", "buffers")}
-        as_real |= dict.fromkeys(("master", "exp_avg", "exp_avg_sq"), expected["optimizer"])
+        state = ("master", "exp_avg", "exp_avg_sq", *(["gradients_on_host"] if config.train.optimizer_offload else []))
+        as_real |= dict.fromkeys(state, expected["optimizer"])
         assert as_real == real["elements"], rank
+        assert real["devices"] == ["cpu" if config.train.optimizer_offload else "meta"]
         assert real["gradients"] == ["torch.float32" if config.train.fp32_gradients else "torch.bfloat16"]
 
 
