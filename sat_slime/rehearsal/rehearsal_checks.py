@@ -24,8 +24,9 @@ from sat_slime.rehearsal.records import Records, Row
 
 OK, FAIL, TOLD = "OK", "FAIL", "TOLD"
 """Marks: held, did not, and what is told without a right value."""
-ROUNDING = {"float32": 1e-4, "bfloat16": 5e-2}
-"""Mean |log pi - log mu| below which trainer and engine agree, by their arithmetic."""
+ROUNDING = {"float32": 5e-4, "bfloat16": 5e-2}
+"""Mean |log pi - log mu| below which trainer and engine agree, by their arithmetic: a softmax over 152,000 words in
+fp32 is 1e-4 off its value in fp64, and a wrong rotary base or one expert less changes it by 5e-2."""
 LEFT = (
     "Left for GPUs alone: memory of CUDA and its fragments, kernels and their rounding (a bf16 mismatch is another "
     "one), NCCL and the network, Transformer Engine and flash attention, slime's fork of the router, imbalance of "

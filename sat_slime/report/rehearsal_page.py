@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from sat_slime.report.page import Page, Sheet, Strong, warning_box
 
 FILE = "rehearsal.html"
-MARKS = {"OK": "held", "TOLD": "told", "WARN": "told", "FAIL": "did not hold"}
+MARKS = {"OK": "held", "TOLD": "told", "WARN": "told", "FAIL": "fails"}
 """How a check's mark reads on the page."""
 
 
@@ -55,11 +56,13 @@ def write_rehearsal(found: Mapping[str, Any], folder: Path) -> Path:
             [[name, f"{value:.0f}"] for name, value in found["seconds"].items()],
         )
     )
+    page.section(
+        "estimate", "Time of the run itself", f"<pre>{html.escape(chr(10).join(found['time_of_the_run']))}</pre>"
+    )
     held = sum(check["mark"] == "OK" for check in checks)
     summary = [
         f"{held} checks held, {len(failed)} did not.",
         f"Words: {found['words']}." if found["words"] else "",
-        *(f"The run itself: {line}" for line in found["time_of_the_run"]),
         found["left"],
     ]
     return page.write(
