@@ -131,6 +131,7 @@ ON_GPUS = "train.optimizer_offload=false"
 RANKS = {
     "the paper's": (PAPER, (), (0,)),  # its optimizer is offloaded
     "the paper's, on GPUs": (PAPER, (ON_GPUS,), (3,)),
+    "8 GPUs": ("recipes/qwen3-30b-a3b-8gpus", (), (2,)),
     "16 GPUs": (LARGE, (), (7,)),  # two ranks share what is no expert's
     "16 GPUs, on GPUs": (LARGE, (ON_GPUS,), (0, 7)),
     "dense with biases": (BIASED, (), (0, 2)),
