@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -160,3 +164,41 @@ def test_what_a_class_lacks_is_said(package, tmp_path, written, instead, message
     (package / "sorting.py").write_text(code.replace(written, instead, 1))
     with pytest.raises(ConfigError, match=message):
         load_config(settings(tmp_path, name=PATH))
+
+
+@pytest.mark.engine
+@pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
+    reason="the embedded runtime needs the engines: scripts/setup.sh",
+)
+def test_it_trains_on_the_engines_with_a_family_from_outside(package, tmp_path):
+    (package / "family.py").write_text(
+        "from sat_slime.models.qwen3 import Qwen3\n\n\nclass Mine(Qwen3):\n    name = 'mine'\n\n\nFAMILY = Mine()\n"
+    )
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "extends": str(TINY),
+                "name": "outside",
+                "method": "sat-grpo",
+                "pipeline": {"iterations": 2},
+                "task": {"name": PATH, "length": 4},
+                "model": {"family": "my_tasks.family", "experts": 0},
+                "cache_dir": str(tmp_path / "cache"),
+            }
+        )
+    )
+    # A folder of the user's is found as with any command: by PYTHONPATH.
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    launch = [str(Path(sys.executable).parent / "sat-slime"), "launch", str(file), "--no-live"]
+    done = subprocess.run(
+        launch, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = tmp_path / "runs" / "outside"
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2]
+    (sample, *_) = [json.loads(line) for line in (run / "samples" / "000000.jsonl").read_text().splitlines()]
+    assert sorted(sample["prompt"][:-1]) == list(sample["label"]), "a problem of that task"
+    assert "report" in (run / "report.html").read_text().lower()
