@@ -216,6 +216,7 @@ class Page:
             digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
             policy, script = f"{policy}; script-src 'sha256-{digest}'", f"<script>{code}</script>\n"
         values = {"title": html.escape(title), "style": style, "body": body, "policy": policy, "script": script}
+        self._folder.mkdir(parents=True, exist_ok=True)  # a page without tables and figures has made none
         write_atomically(path, _PAGE.format(**values))
         return path
 

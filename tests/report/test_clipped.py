@@ -1,9 +1,13 @@
-"""What is drawn in a panel that can be zoomed stays within it."""
+"""Figures follow Altair's schema, and what is drawn in a panel that can be zoomed stays within it."""
 
 import pytest
+from altair.utils.schemapi import debug_mode
 from made_up_study import LAGS, write_grid
-from synthetic import write_run
+from synthetic import write_cell, write_run
 
+from sat_slime.report.comparison.compared_runs import collect
+from sat_slime.report.comparison.contrasts import Comparison
+from sat_slime.report.comparison.grid_report import figures as grid_figures
 from sat_slime.report.comparison.studies import load_study
 from sat_slime.report.comparison.study_report import figures as study_figures
 from sat_slime.report.figure_files import spec_of
@@ -22,18 +26,27 @@ def unclipped(spec, zoomed=False):
         yield from unclipped(part, zoomed)
 
 
+def valid_specs(figures):
+    """The specifications of all that have data; drawn with each part held against Altair's schema."""
+    with debug_mode(True):
+        return [spec_of(drawing) for figure in figures if (drawing := figure.draw()) is not None]
+
+
 def test_the_figures_of_a_run(tmp_path):
     run = load_run(write_run(tmp_path / "run", 40))
-    drawings = [figure.draw() for figure in figures(run.data, run.config)]
-    specs = [spec_of(drawing) for drawing in drawings if drawing is not None]
+    specs = valid_specs(figures(run.data, run.config))
     assert len(specs) > 4 and [mark for spec in specs for mark in unclipped(spec)] == []
     line = {"type": "line"}
     assert list(unclipped({"params": [{"bind": "scales"}], "layer": [{"mark": line}]})) == [line]
 
 
 def test_the_figures_of_a_study(folder):
-    drawings = [figure.draw() for figure in study_figures(load_study(folder))]
-    assert [mark for drawing in drawings if drawing for mark in unclipped(spec_of(drawing))] == []
+    assert [mark for spec in valid_specs(study_figures(load_study(folder))) for mark in unclipped(spec)] == []
+
+
+def test_the_figures_of_a_comparison_follow_the_schema(tmp_path):
+    runs = [write_cell(tmp_path / f"{method}", method, 8, 0) for method in ("gspo", "sat-gspo-r3")]
+    assert len(valid_specs(grid_figures(Comparison(collect(runs))))) == 10
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,8 @@ def written(paths, out):
     return write_checkup(paths, out, None, lambda name: None)
 
 
-def test_all_that_slime_left_of_a_run(tmp_path):
+def test_all_that_slime_left_of_a_run(tmp_path, draw_only):
+    draw_only("reward")
     told = written([TRACKERS / "events", DUMP], tmp_path / "out")
     assert told.summary[0] == (
         "Read: 3 optimizer steps of a tracker (1 to 3); 1 evaluations; 1 optimizer steps in dumps, 221 tokens; 1 "
@@ -41,7 +42,8 @@ def test_all_that_slime_left_of_a_run(tmp_path):
     assert list((tmp_path / "out" / "figures").glob("reward.*"))
 
 
-def test_a_log_alone_says_which_flags_would_tell_more(tmp_path):
+def test_a_log_alone_says_which_flags_would_tell_more(tmp_path, draw_only):
+    draw_only()
     told = written([TRACKERS / "job.log"], tmp_path / "out")
     text = " ".join([*told.unknown, *told.next])
     for flag in (
@@ -113,7 +115,8 @@ def test_one_token_with_most_of_the_tail_is_named(tmp_path):
     assert "the token 99" in found["one token"] and "between 95" in found["position"]
 
 
-def test_a_report_of_trackers_alone_is_one_runs_page(tmp_path):
+def test_a_report_of_trackers_alone_is_one_runs_page(tmp_path, draw_only):
+    draw_only("mismatch")
     (page,) = write_reports([TRACKERS / "events"], tmp_path / "out", [])
     text = page.read_text()
     assert "3 optimizer steps." in text and "a run of slime, from events" in text

@@ -74,7 +74,8 @@ def test_broken_files_are_left_out(tmp_path):
     assert np.isnan(run_numbers(run).best)
 
 
-def test_a_grid_whose_runs_have_tensorboard_events_is_a_grid(tmp_path):
+def test_a_grid_whose_runs_have_tensorboard_events_is_a_grid(tmp_path, draw_only):
+    draw_only()
     path = write_grid(tmp_path, "small", ("gspo",), (8,))
     for run in (path / "runs").iterdir():
         (run / "tensorboard").mkdir()
@@ -141,7 +142,7 @@ def failed_grid(tmp_path, monkeypatch):
     return folder.path
 
 
-def test_what_failed_in_a_grid_reaches_its_report(failed_grid):
+def test_what_failed_in_a_grid_reaches_its_report(failed_grid, draw_only):
     collection = collect([failed_grid])
     assert [(run.where, run.status, run.error) for run in collection.runs] == [
         ("GRPO lag 1 seed 1", "finished", None),
@@ -150,6 +151,7 @@ def test_what_failed_in_a_grid_reaches_its_report(failed_grid):
     assert collection.left_out == ["grpo-lag1-seed0: the key is wrong"]
     assert len(collection.planned) == 4 and collection.methods == ["grpo", "gspo"]
     assert [cell.name for cell in collection.not_run] == ["grpo-lag1-seed0", "gspo-lag1-seed1"]
+    draw_only()
     (page,) = write_comparison([failed_grid])
     text = page.read_text()
     assert "<li>grpo-lag1-seed0: the key is wrong</li>" in text

@@ -61,7 +61,8 @@ def test_text_from_files_is_escaped(tmp_path):
     assert "engine 0 died &lt;often&gt;" in text
 
 
-def test_formulas_stay_text_in_a_spreadsheet(tmp_path):
+def test_formulas_stay_text_in_a_spreadsheet(tmp_path, draw_only):
+    draw_only()
     write_comparison([write_slime_log(tmp_path / "=cmd.jsonl")], tmp_path / "out")
     assert "'=cmd" in (tmp_path / "out" / "tables" / "runs.csv").read_text()
 
@@ -92,8 +93,9 @@ def report(*arguments):
     return CliRunner().invoke(app, ["report", *map(str, arguments)])
 
 
-def test_command_takes_one_run_several_or_a_grid(tmp_path, grid, page, monkeypatch):
+def test_command_takes_one_run_several_or_a_grid(tmp_path, grid, page, monkeypatch, draw_only):
     monkeypatch.chdir(tmp_path)
+    draw_only("drift")
     run = grid / "runs" / "grpo-lag1-seed0"
     assert report(run).output.strip() == str(run / "report.html")
     assert report(run, grid / "runs" / "gspo-lag1-seed0").output.strip() == "report/report.html"

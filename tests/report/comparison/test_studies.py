@@ -43,12 +43,13 @@ def test_a_denominator_that_a_grid_sets_is_a_changed_setting(tmp_path):
     ]
 
 
-def test_another_model_or_task_is_compared_with_nothing_of_the_base(tmp_path):
+def test_another_model_or_task_is_compared_with_nothing_of_the_base(tmp_path, draw_only):
     write_grid(tmp_path, "sweep", ("gspo", "sat-gspo"), (1, 8))
     write_grid(tmp_path, "half-lr", ("gspo",), (8,), {"train.lr": 1e-4})
     write_grid(tmp_path, "layers", ("gspo",), (8,), {"model.layers": 4})
     write_grid(tmp_path, "longer", ("gspo",), (8,), {"task.max_digits": 9, "train.lr": 1e-4})
     assert [grid.name for grid in load_study(tmp_path).variants] == ["half-lr"]
+    draw_only("plane")
     (page,) = write_reports([tmp_path], None, [])
     tables = page.parent / "tables"
     effects = (tables / "variants_gspo.csv").read_text()
@@ -84,7 +85,8 @@ def test_a_lag_that_has_begun_counts_once_a_method_has_all_its_seeds(tmp_path):
     assert study.sweeps == [study.base] and radius_lags(study) == [8, 32]
 
 
-def test_another_radius_is_no_sweep_however_many_lags_it_has(tmp_path):
+def test_another_radius_is_no_sweep_however_many_lags_it_has(tmp_path, draw_only):
+    draw_only("radius", "plane")
     write_grid(tmp_path, "sweep", ("gspo", "sat-gspo"), LAGS)
     for radius, lags in ((0.05, (1, 8, 32)), (0.4, (8, 32))):
         clip = {"method.clip.eps_low": radius, "method.clip.eps_high": radius}
@@ -112,7 +114,8 @@ def test_a_seed_without_evaluations_is_not_compared(tmp_path):
     assert (tolerance.lag, tolerance.n) == (1, 2)
 
 
-def test_an_interval_of_two_radii_is_told_as_both(tmp_path):
+def test_an_interval_of_two_radii_is_told_as_both(tmp_path, draw_only):
+    draw_only()
     clip = {"method.clip.eps_low": 0.2, "method.clip.eps_high": 0.28}
     write_grid(tmp_path, "sweep", ("gspo", "sat-gspo"), LAGS, clip)
     write_grid(tmp_path, "methods", ("grpo",), (1, 8), clip)

@@ -92,7 +92,8 @@ def test_time_is_that_of_runs_with_the_machine_to_themselves(folder, report):
     )
 
 
-def test_methods_stand_side_by_side_at_each_lag(tmp_path):
+def test_methods_stand_side_by_side_at_each_lag(tmp_path, draw_only):
+    draw_only("methods")
     write_grid(tmp_path, "sweep", ("grpo", "gspo"), (1, 8, 32))
     write_grid(tmp_path, "more", ("gspo-r3",), (8, 32))
     (page,) = write_reports([tmp_path], tmp_path / "out", [])

@@ -119,7 +119,8 @@ def test_only_this_machine_is_listened_to(server):
     assert server.server_address[0] == "127.0.0.1"
 
 
-def test_ticked_runs_are_compared_outside_of_their_folders(server, root):
+def test_ticked_runs_are_compared_outside_of_their_folders(server, root, draw_only):
+    draw_only("drift")
     before = sorted(path for path in root.rglob("*"))
     chosen = "&".join(f"run={quote(path)}" for path in ("runs/old/two", "grids/small"))
     answer, _ = get(server, f"/compare?{chosen}")
