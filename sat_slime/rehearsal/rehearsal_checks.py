@@ -12,11 +12,10 @@ from typing import Any
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import uses_verifier
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.plugin.launch.memory.elements import elements, padded_vocabulary, rank_tensors
+from sat_slime.plugin.launch.memory.elements import expected_elements, padded_vocabulary
 from sat_slime.plugin.launch.memory.memory_needs import (
     BF16,
     FP32,
-    copies_of_weights,
     engine_weights_bytes,
     weight_copies,
 )
@@ -72,29 +71,21 @@ def all_checks(thin: SlimeConfig, records: Records, first: int) -> list[Check]:
 
 
 def _elements(thin: SlimeConfig, records: Records) -> Iterator[Check]:
-    """The elements of weights, gradients and optimizer of every rank, against the formula of `launch`'s estimate."""
-    rows = list(records.of_ranks("initialized"))
-    if not rows:
-        return
-    dense, experts = copies_of_weights(thin)
-    tensors = {row["pipeline"]: rank_tensors(thin, row["pipeline"]) for _, row in rows}
-    expected = {rank: elements(tensors[row["pipeline"]]) for rank, row in rows}
-    yield _by_rank("weights, elements a rank", expected, {rank: sum(row["weights"].values()) for rank, row in rows})
-    yield _by_rank("gradients, elements a rank", expected, {rank: row["gradients"] for rank, row in rows})
+    """Yield the elements of weights, buffers and optimizer of every rank, against the formula of `launch`'s
+    estimate."""
+    kinds = {
+        "weights": ("weights", "weights"),
+        "buffers": ("buffers", "buffers of weights, and of gradients"),
+        "exp_avg": ("optimizer", "Adam's first moment"),
+        "exp_avg_sq": ("optimizer", "Adam's second moment"),
+    }
     trained = list(records.of_ranks("trained", last=True))
-    for moment in ("exp_avg", "exp_avg_sq"):
-        held = sum(row["optimizer"].get(moment, 0) for _, row in trained)
-        whole = sum(
-            elements(tensors[row["pipeline"]], expert=False) / dense
-            + elements(tensors[row["pipeline"]], expert=True) / experts
-            for _, row in rows
-        )
-        if trained:
-            yield check(f"Adam's {moment}, elements of all ranks", round(whole), held)
-    copies = {rank: len(row["copies"]) for rank, row in rows}
-    yield _by_rank(
-        "copies of the weights on the host", dict.fromkeys(copies, weight_copies(thin) - _later_copies(thin)), copies
-    )
+    for kind, (formula, words) in kinds.items() if trained else ():
+        expected = {rank: expected_elements(thin, rank)[formula] for rank, _ in trained}
+        yield _by_rank(f"{words}, elements a rank", expected, {rank: row["elements"][kind] for rank, row in trained})
+    if copies := {rank: len(row["copies"]) for rank, row in records.of_ranks("initialized")}:
+        expected = dict.fromkeys(copies, weight_copies(thin) - _later_copies(thin))
+        yield _by_rank("copies of the weights on the host", expected, copies)
 
 
 def _later_copies(thin: SlimeConfig) -> int:

@@ -89,13 +89,24 @@ def test_responses_that_no_token_ends_are_found():
 
 
 def rank(state_at_load, steps=8):
-    begun = {"event": "initialized", "node": "127.0.0.1", "weights": {}, "gradients": 0, "copies": {}}
+    begun = {"event": "initialized", "node": "127.0.0.1", "copies": {}}
     begun |= dict.fromkeys(("tensor", "pipeline", "context", "data", "expert"), 0)
     return [
         {**begun, "state": "new", "steps": 0},
         {"event": "saved", "rollout": 7, "state": "saved"},
         {**begun, "state": state_at_load, "steps": steps},
     ]
+
+
+def test_a_rank_that_holds_other_weights_is_found():
+    """The number is that of a rank of a whole run: 48 layers of 128 experts, TP 4 x EP 4."""
+
+    def weights(count):
+        held = {"weights": count, "buffers": 0, "exp_avg": 0, "exp_avg_sq": 0}
+        row = {"event": "trained", "elements": held, "tokens": 47, "route_bytes": 47 * 384}
+        return marks(Records(ranks={0: [row]}))["weights, elements a rank"]
+
+    assert (weights(10_870_336), weights(10_870_335)) == ("OK", "FAIL")
 
 
 def test_a_checkpoint_that_comes_back_otherwise_is_found():

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from sat_slime.plugin.launch.memory.real_ranks import rank_elements
+
 FOLDER = "SAT_SLIME_REHEARSAL"
 """Environment variable with the folder of the records; nothing is recorded where it is unset."""
 
@@ -66,20 +68,16 @@ def _initialized(self: Any, *_: Any, **__: Any) -> dict[str, Any]:
         "context": mpu.get_context_parallel_rank(),
         "data": mpu.get_data_parallel_rank(),
         "expert": mpu.get_expert_model_parallel_rank(),
-        "weights": {name: parameter.numel() for name, parameter in _parameters(self)},
-        "gradients": _elements(parameter.main_grad for _, parameter in _parameters(self)),
-        "gradient_buffers": sum(buffer.numel for buffer in _gradients(self)),
         "copies": {
             tag: _elements(self.weights_backuper.get(tag).values()) for tag in self.weights_backuper.backup_tags
         },
-        "optimizer": _optimizer_elements(self),
         "state": _digest(self),
         "steps": self.state.steps,
     }
 
 
 def _trained(self: Any, *_: Any, **__: Any) -> dict[str, Any]:
-    return {"event": "trained", "optimizer": _optimizer_elements(self)}
+    return {"event": "trained", "elements": rank_elements(self.model, self.optimizer)}
 
 
 def _batch(rollout_id: int, batch: dict[str, Any], *_: Any) -> dict[str, Any]:
@@ -106,27 +104,12 @@ def _parameters(self: Any) -> Iterable[tuple[str, Any]]:
         yield from part.named_parameters()
 
 
-def _gradients(self: Any) -> list[Any]:
-    return [buffer for part in self.model for buffer in (*part.buffers, *part.expert_parallel_buffers)]
-
-
 def _optimizers(self: Any) -> list[Any]:
     return [part.optimizer for part in getattr(self.optimizer, "chained_optimizers", [self.optimizer])]
 
 
 def _elements(tensors: Iterable[Any]) -> int:
     return sum(tensor.numel() for tensor in tensors)
-
-
-def _optimizer_elements(self: Any) -> dict[str, int]:
-    """Return the elements of each kind of state that torch's AdamW holds on this rank, by its name."""
-    held: dict[str, int] = {}
-    for optimizer in _optimizers(self):
-        for state in optimizer.state.values():
-            for name, tensor in state.items():
-                if name != "step":
-                    held[name] = held.get(name, 0) + tensor.numel()
-    return held
 
 
 def _digest(self: Any) -> str:
