@@ -211,7 +211,7 @@ ONE_THING = {
     "tables": "the tables of a report",
     "loss": "the loss; plugin/loss is its dotted path for slime",
     "reward": "plugin/reward is the dotted path for slime",
-    "running_sums": "the task; plugin/running_sums is the dotted path of its reward for slime",
+    "running_sums": "the task; plugin/running_sums is a dotted path of its reward for slime",
     "streaming": "plugin/streaming is the dotted path for slime",
 }
 """Names that several modules have, each for one thing."""

@@ -102,16 +102,21 @@ def prepare_laptop(
         Path | None, typer.Option(metavar="FOLDER", help="Where to; default: where configs/slime/laptop.yaml looks.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Make it anew where it is there.")] = False,
+    overrides: OverridesAsInLaunch = None,
 ) -> None:
     """Make the model, tokenizer, prompts and held-out problems of configs/slime/laptop.yaml: those of the embedded
     quick start. sat-slime launch makes them where they are missing.
 
+    --set changes settings of the quick start: another task, its settings, its warm-up.
+
         sat-slime prepare laptop --out data/laptop
+
+        sat-slime prepare laptop --overwrite --set task.name=pointer_chasing
     """
     from sat_slime.cli.slime_run.laptop import LAPTOP, make_laptop
 
     folder = out or LAPTOP
-    make_laptop(folder.absolute(), overwrite)
+    make_laptop(folder.absolute(), overwrite, overrides or [])
     typer.echo(f"{folder} is ready")
 
 

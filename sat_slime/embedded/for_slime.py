@@ -1,7 +1,8 @@
-"""The quick start's initial model and problems as files that slime takes: `python -m sat_slime.embedded.for_slime OUT`.
+"""The quick start's initial model and problems as files that slime takes: `python -m sat_slime.embedded.for_slime OUT`,
+or those of another task: `... OUT task.name=pointer_chasing`.
 
 `OUT/model` is a Hugging Face folder with a tokenizer whose tokens are the characters, `OUT/prompts.jsonl` and
-`OUT/held_out.jsonl` have a `prompt` and a `label` in each line.
+`OUT/held_out.jsonl` have a `prompt`, a `label` and the task in each line.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from sat_slime.config import ConfigError
+from sat_slime.config.loader import vary
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.initial_model import cached_model, is_model
 from sat_slime.embedded.rollout_batch import evaluation_requests, training_requests
@@ -22,6 +25,16 @@ ITERATIONS = 256
 """Iterations whose prompts are written, in the order in which an embedded run draws them; the quick start has 240."""
 PADDING, UNKNOWN = "<pad>", "<unk>"
 """The two tokens that are no character of the task; the model has never seen them."""
+
+
+def quick_start(overrides: Sequence[str]) -> EmbeddedConfig:
+    """Return the settings of the quick start with these, KEY=VALUE each, over them. Raises ConfigError."""
+    config = vary(EmbeddedConfig(), [], overrides)
+    if not isinstance(config, EmbeddedConfig):
+        raise ConfigError(
+            [f"runtime is {config.runtime}, but model and problems are those of an embedded run: leave it"]
+        )
+    return config
 
 
 def write_folder(config: EmbeddedConfig, folder: Path) -> None:
@@ -39,8 +52,8 @@ def write_folder(config: EmbeddedConfig, folder: Path) -> None:
     shutil.copytree(model, part / "model")
     write_tokenizer(config.task, part / "model")
     drawn = (problem for iteration in range(ITERATIONS) for problem in training_requests(config, iteration)[0])
-    write_problems(drawn, part / "prompts.jsonl")
-    write_problems(evaluation_requests(config, 0)[0], part / "held_out.jsonl")
+    write_problems(config.task, drawn, part / "prompts.jsonl")
+    write_problems(config.task, evaluation_requests(config, 0)[0], part / "held_out.jsonl")
     shutil.rmtree(folder, ignore_errors=True)
     part.rename(folder)
 
@@ -62,11 +75,12 @@ def write_tokenizer(task: Task, folder: Path) -> None:
     wrapped.save_pretrained(folder)
 
 
-def write_problems(problems: Iterable[Problem], file: Path) -> None:
-    """Writes a line of JSON for each problem."""
-    lines = (json.dumps({"prompt": problem.prompt, "label": problem.label}) for problem in problems)
+def write_problems(task: Task, problems: Iterable[Problem], file: Path) -> None:
+    """Writes a line of JSON for each problem. It names the task, by which `sat_slime.plugin.task_reward` grades."""
+    metadata = {"task": task.model_dump()}
+    lines = (json.dumps({"prompt": row.prompt, "label": row.label, "metadata": metadata}) for row in problems)
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    write_folder(EmbeddedConfig(), Path(sys.argv[1]))
+    write_folder(quick_start(sys.argv[2:]), Path(sys.argv[1]))

@@ -56,7 +56,10 @@ def test_the_weights_are_the_caches(folder, config):
 def test_prompts_come_in_the_order_of_an_embedded_run(folder, config):
     written = rows(folder / "prompts.jsonl")
     drawn = [problem for iteration in range(3) for problem in training_requests(config, iteration)[0]]
-    assert written[: len(drawn)] == [{"prompt": problem.prompt, "label": problem.label} for problem in drawn]
+    assert written[: len(drawn)] == [
+        {"prompt": problem.prompt, "label": problem.label, "metadata": {"task": config.task.model_dump()}}
+        for problem in drawn
+    ]
     assert len(written) == for_slime.ITERATIONS * config.rollout.prompts_per_iteration
 
 

@@ -5,27 +5,33 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from sat_slime.config import ConfigError, SlimeConfig
+from sat_slime.config import ConfigError, SlimeConfig, config_errors
 
 LAPTOP = Path("~/.cache/sat_slime/laptop").expanduser()
 """The folder in which configs/slime/laptop.yaml looks for its model and prompts."""
-RUNNING_SUMS = "sat_slime.plugin.running_sums.reward"
-"""The data.reward of a run that is for this model."""
+REWARDS = ("sat_slime.plugin.task_reward.reward", "sat_slime.plugin.running_sums.reward")
+"""The values of data.reward of a run that is for this model."""
 MODEL, PROMPTS, HELD_OUT = "model", "prompts.jsonl", "held_out.jsonl"
 """The names of what is made in the folder."""
 
 
-def make_laptop(folder: Path, overwrite: bool) -> None:
+def make_laptop(folder: Path, overwrite: bool, overrides: Sequence[str] = ()) -> None:
     """Write the quick start's warmed-up model, from its cache if it is there, and its problems, as slime reads them.
-    Raises ConfigError."""
+
+    overrides: settings of the quick start as KEY=VALUE, such as those of another task. Raises ConfigError."""
+    from sat_slime.embedded.for_slime import quick_start
+
+    if faults := config_errors(quick_start(overrides)):
+        raise ConfigError(faults)
     if folder.exists() and not overwrite:
         raise ConfigError([f"{folder} is there already: --overwrite makes it anew, --out names another"])
     # In a process of its own, since it makes Megatron's process groups.
-    program = [sys.executable, "-W", "ignore", "-m", "sat_slime.embedded.for_slime", str(folder)]
+    program = [sys.executable, "-W", "ignore", "-m", "sat_slime.embedded.for_slime", str(folder), *overrides]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     result = subprocess.run(program, capture_output=True, text=True, env=environment)
     if result.returncode:
@@ -34,9 +40,9 @@ def make_laptop(folder: Path, overwrite: bool) -> None:
 
 
 def missing_laptop(config: SlimeConfig) -> Path | None:
-    """Return the folder that the launch of a run has to make first, or None. It is that of a run of running sums whose
-    model is FOLDER/model and whose prompts are in FOLDER too, where there is no FOLDER yet."""
-    if config.data.reward != RUNNING_SUMS or not (config.model.hf_checkpoint and config.data.prompts):
+    """Return the folder that the launch of a run has to make first, or None. It is that of a run with the reward of a
+    task whose model is FOLDER/model and whose prompts are in FOLDER too, where there is no FOLDER yet."""
+    if config.data.reward not in REWARDS or not (config.model.hf_checkpoint and config.data.prompts):
         return None
     folder = Path(config.model.hf_checkpoint).parent
     asked = (Path(config.model.hf_checkpoint), Path(config.data.prompts))
