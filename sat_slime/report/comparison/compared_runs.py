@@ -29,6 +29,8 @@ from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_track
 
 Rows = list[dict[str, Any]]
 _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
+_ON = " on "
+"""It stands between a method and its task."""
 _UNTOLD = {*marked_settings(OWN_TO_A_CELL), *marked_settings(COMPUTES_NOTHING)}
 """Settings in which runs may differ without being told: those of a cell, and those that compute nothing."""
 
@@ -38,7 +40,8 @@ class ComparedRun:
     """One run, as far as it goes."""
 
     method: str
-    """Our name of the method, such as sat-gspo-r3; of a run that names none, the run's own name."""
+    """Our name of the method, such as sat-gspo-r3; of a run that names none, the run's own name. Among runs of several
+    tasks those of another task than the first run's have it behind: `sat-gspo-r3 on pointer_chasing`."""
     lag: int | None
     seed: int | None
     path: Path
@@ -53,6 +56,11 @@ class ComparedRun:
     def label(self) -> str:
         """The method's name as the paper writes it."""
         return label_of(self.method)
+
+    @property
+    def task(self) -> str | None:
+        """The task of a run of the embedded runtime; None where none is named."""
+        return section(self.config, "task").get("name")
 
     @property
     def steps(self) -> int:
@@ -125,7 +133,7 @@ class Collection:
     @property
     def not_run(self) -> list[Cell]:
         """Planned cells without a run."""
-        there = {(run.method, run.lag, run.seed) for run in self.runs}
+        there = {(run.method.partition(_ON)[0], run.lag, run.seed) for run in self.runs}
         return [cell for cell in self.planned if (cell.method, cell.lag, cell.seed) not in there]
 
 
@@ -143,6 +151,9 @@ def collect(paths: Sequence[str | Path]) -> Collection:
 
 
 def _add(collection: Collection, run: ComparedRun) -> None:
+    first = next((other.task for other in collection.runs if other.task), run.task)
+    if run.task and run.task != first:  # never one cell with runs of the same method on the other task
+        run.method += f"{_ON}{run.task}"
     same = [other for other in collection.runs if (other.method, other.lag) == (run.method, run.lag)]
     if run.seed is not None and any(other.seed == run.seed for other in same):
         collection.left_out.append(f"{run.path}: a second run of {run.where}; the first one given is used")

@@ -248,6 +248,11 @@ def limits(comparison: Comparison) -> Iterator[str]:
     )
     if len(datasets := sorted({name for run in collection.runs for name in run.datasets})) > 1:
         yield f"Evaluated data sets: {', '.join(datasets)}. The score of a run is that of the first one it evaluated."
+    if len(tasks := list(dict.fromkeys(run.task for run in collection.runs if run.task))) > 1:
+        yield (
+            f"The runs are of different tasks, {' and '.join(tasks)}: an accuracy on one says nothing about an "
+            "accuracy on another, so only methods on the same task can be compared."
+        )
     differing = differing_settings(collection.runs)
     for key, values in differing.items():
         counts = ", ".join(f"{value} ({count} runs)" for value, count in values.items())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from made_up_study import write_grid
 from synthetic import step_metrics, write_cell, write_slime_log
 
@@ -22,7 +23,8 @@ from sat_slime.report.comparison.compared_runs import (
     load_compared_run,
 )
 from sat_slime.report.comparison.comparison_report import write_comparison
-from sat_slime.report.comparison.contrasts import run_numbers, score_curve
+from sat_slime.report.comparison.contrasts import Comparison, run_numbers, score_curve
+from sat_slime.report.comparison.grid_report import limits
 from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.rows import to_json
@@ -191,6 +193,20 @@ def test_a_second_run_of_a_cell_is_told_and_left_out(tmp_path):
     collection = collect(paths)
     assert len(collection.runs) == 1
     assert "a second run of GRPO lag 1 seed 0" in collection.left_out[0]
+
+
+def test_runs_of_another_task_are_a_method_of_their_own(tmp_path):
+    paths = [write_cell(tmp_path / name, "sat-gspo", 1, 0, 200, "finished") for name in "ab"]
+    config = yaml.safe_load((paths[1] / "config.yaml").read_text())
+    (paths[1] / "config.yaml").write_text(yaml.safe_dump({**config, "task": {"name": "pointer_chasing", "hops": 4}}))
+    collection = collect(paths)
+    assert [run.where for run in collection.runs] == [
+        "SAT-GSPO lag 1 seed 0",
+        "sat-gspo on pointer_chasing lag 1 seed 0",
+    ]
+    assert collection.left_out == [] and len(collection.of("sat-gspo", 1)) == 1
+    said = list(limits(Comparison(collection)))
+    assert any("of different tasks, running_sums and pointer_chasing" in sentence for sentence in said)
 
 
 def test_settings_that_differ_are_found(tmp_path):
