@@ -193,7 +193,7 @@ class WarmupConfig(Section):
     error_rate: Annotated[float, Field(ge=0, le=1)] = 0.2
     """Probability that a step of a careless demonstration errs."""
     direct_rate: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """Share of the careless demonstrations that answer at once, without partial sums."""
+    """Share of the careless demonstrations that answer at once, without the steps before."""
     seed: Annotated[NonNegativeInt, OWN_TO_A_CELL] = 1234
     """Seed of the initial weights and the demonstrations."""
 
