@@ -30,7 +30,7 @@ class Anneal(RadiusControl):
         needs="rollout log-probs; the embedded runtime, which keeps its state",
         excludes="bases without a clip interval of PPO's kind; another radius policy",
     )
-    style = Style("#44AA99", (0, (1, 1)))
+    style = Style("vermilion", (0, (4, 1)))
 
     def start(self) -> dict[str, float]:
         return {"scale": 1.0, "lag": 0.0, "entropy": 0.0}

@@ -50,7 +50,7 @@ class BAPO(RadiusPolicy, Judge):
         source="arXiv 2510.18927 and its public code, which raises l before u",
         excludes="SAT and M2PO, whose threshold is another one of the batch; bases without a clip interval",
     )
-    style = Style("#CC6677", (0, (4, 2, 1, 2)))
+    style = Style("vermilion", (0, (4, 2, 1, 2)))
 
     def __post_init__(self) -> None:
         if not self.lower_start <= self.lower_max <= 1 <= self.upper_start <= self.upper_max:

@@ -42,7 +42,7 @@ class KLBudget(RadiusControl):
         needs="rollout log-probs; the embedded runtime, which keeps its state",
         excludes="bases without a clip interval of PPO's kind; another radius policy",
     )
-    style = Style("#999933", (0, (1, 1)))
+    style = Style("vermilion", (0, (2, 2)))
 
     def start(self) -> dict[str, float]:
         return {"scale": 1.0, "lag": 0.0, "kl": 0.0, "steps": 0.0}

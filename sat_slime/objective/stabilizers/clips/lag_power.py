@@ -39,7 +39,7 @@ class LagPower(RadiusPolicy):
         needs="rollout log-probs; the lag of each token",
         excludes="bases without a clip interval of PPO's kind; another radius policy",
     )
-    style = Style("#228833", (0, (7, 2)))
+    style = Style("vermilion", (0, (7, 2)))
 
     @property
     def needs(self) -> tuple[Need, ...]:

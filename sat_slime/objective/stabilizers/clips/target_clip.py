@@ -46,7 +46,7 @@ class TargetClip(RadiusControl):
         needs="rollout log-probs; the embedded runtime, which keeps its state",
         excludes="bases without a clip interval of PPO's kind; another radius policy",
     )
-    style = Style("#882255", (0, (1, 1)))
+    style = Style("vermilion", (0, (1, 1)))
     metrics = (
         Metric(
             "target_clip/share",
