@@ -1,4 +1,4 @@
-"""A grid as typed data: one run, repeated over methods, lags and seeds."""
+"""A grid as typed data: one run, repeated over methods, lags, seeds and, if wanted, tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CostConfig(Section):
 
 
 class GridConfig(Section):
-    """One run over methods x lags x seeds. A cell is one method at one lag with one seed."""
+    """One run over methods x lags x seeds, and x tasks where they are given. A cell is one of each."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "grid"
     """Name of the grid and of its folder."""
@@ -53,6 +53,9 @@ class GridConfig(Section):
     seed_keys: Annotated[list[str], Field(min_length=1, default_factory=lambda: ["seed"])]
     """Settings of the run that take the cell's seed. With warmup.seed among them each seed has an initial model of its
     own, which all methods and lags of that seed share."""
+    tasks: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Values of task.name, each with settings of the run for its cells, such as `pointer_chasing: {task.hops: 4}`, or
+    `{}`. Unset: the run's task alone."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every cell, laid over the run's."""
     overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)

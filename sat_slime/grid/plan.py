@@ -10,25 +10,34 @@ from typing import Any
 from sat_slime.config import ConfigError, GridConfig, build_method
 from sat_slime.config.grid_schema import matches
 from sat_slime.config.loader import RunConfig, vary
+from sat_slime.config.schema import EmbeddedConfig
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One method at one lag with one seed."""
+    """One method at one lag with one seed, on one task."""
 
     method: str
     lag: int
     seed: int
+    task: str | None = None
+    """Its task where the grid has several; None: the run's own."""
 
     @property
     def name(self) -> str:
-        return f"{self.method}-lag{self.lag}-seed{self.seed}"
+        return f"{self.method}-lag{self.lag}-seed{self.seed}" + (f"-on-{self.task}" if self.task else "")
 
 
 def plan_cells(grid: GridConfig) -> list[Cell]:
     """Return every cell, in the order in which they run, seed by seed: so a grid that is ended early has whole seeds,
     in which all methods and lags can be compared."""
-    return [Cell(method, lag, seed) for seed in grid.seeds for method in grid.methods for lag in grid.lags]
+    return [
+        Cell(method, lag, seed, task)
+        for seed in grid.seeds
+        for task in grid.tasks or (None,)
+        for method in grid.methods
+        for lag in grid.lags
+    ]
 
 
 def select_cells(grid: GridConfig, only: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
@@ -71,9 +80,14 @@ def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: 
     place: the grid's file, for messages. run: the run that all cells are variants of. runs: the folder in which the
     cells' run folders will stand.
     """
+    if cell.task and not isinstance(run, EmbeddedConfig):
+        raise ConfigError(
+            [f"{file}: tasks are for embedded runs, and run is one of {run.runtime}: its task is in data.prompts"]
+        )
     layers: list[tuple[str, dict[str, Any]]] = [
         (f"{file}: methods, lags and seeds", {"method": cell.method, "pipeline.lag": cell.lag}),
         (f"{file}: seed_keys", dict.fromkeys(grid.seed_keys, cell.seed)),
+        *([(f"{file}: tasks", {"task.name": cell.task} | grid.tasks[cell.task])] if cell.task else []),
         *((f"{file}: overrides", dict(values)) for values in grid.overrides_of(cell.method, cell.lag)),
     ]
     config = vary(run, [*layers, (str(file), {"name": cell.name, "output_dir": str(runs)})])
@@ -83,6 +97,13 @@ def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: 
             [
                 f"{file}: overrides make the run of {cell.name} one of {named} at lag {config.pipeline.lag} with seed "
                 f"{config.seed}: leave the method's switches, pipeline.lag and seed to methods, lags and seeds"
+            ]
+        )
+    if cell.task and isinstance(config, EmbeddedConfig) and config.task.name != cell.task:
+        raise ConfigError(
+            [
+                f"{file}: settings make the run of {cell.name} one on {config.task.name}: leave task.name to "
+                "tasks, whose keys are its values"
             ]
         )
     return config

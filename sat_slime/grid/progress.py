@@ -100,12 +100,13 @@ class Expectation:
 def expect(
     cell: Cell, states: Sequence[CellState], size: CellSize, running_s: Sequence[float], cost: CostConfig
 ) -> Expectation:
-    """Return what a cell takes: as finished cells of the grid took, those of the same lag where there are any; else
+    """Return what a cell takes: as finished cells of its task took, those of the same lag where there are any; else
     from the steps of running ones; else from the grid's own `cost`.
 
     running_s: seconds per iteration of the cells that run.
     """
-    finished = [state for state in states if state.state == "finished" and state.minutes > 0]
+    of_task = [state for state in states if state.cell.task == cell.task]
+    finished = [state for state in of_task if state.state == "finished" and state.minutes > 0]
     same_lag = [state.minutes for state in finished if state.cell.lag == cell.lag]
     if same_lag:
         return Expectation(statistics.median(same_lag), "measured: finished cells of the same lag, median")

@@ -63,7 +63,7 @@ class CellState:
     def of(cls, row: dict[str, Any]) -> CellState:
         """Return the state that a row of state.json holds. Raises KeyError or ValueError where it is no such row."""
         return cls(
-            Cell(row["method"], row["lag"], row["seed"]),
+            Cell(row["method"], row["lag"], row["seed"], row.get("task")),
             row["state"],
             row["attempts"],
             row["error"],

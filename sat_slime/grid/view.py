@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import Counter
@@ -111,19 +112,20 @@ def _shown(value: float, form: str) -> str:
 
 
 def matrix(grid: GridConfig, states: Sequence[CellState], wanted: Sequence[Cell]) -> Table:
-    """Return a table of methods by lags: how many of the seeds are in which state."""
+    """Return a table of methods, on each task of several, by lags: how many of the seeds are in which state."""
     chosen = set(wanted)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True)
     for lag in grid.lags:
         table.add_column(f"lag {lag}", no_wrap=True)
-    for method in grid.methods:
+    for task, method in itertools.product(grid.tasks or (None,), grid.methods):
         texts = []
         for lag in grid.lags:
-            of_it = [s for s in states if (s.cell.method, s.cell.lag) == (method, lag) and s.cell in chosen]
+            cells = {Cell(method, lag, seed, task) for seed in grid.seeds} & chosen
+            of_it = [state for state in states if state.cell in cells]
             counts = Counter(state.state for state in of_it)
             texts.append(", ".join(f"{counts[state]} {state}" for state in STATES if counts[state]) or "–")
-        table.add_row(method, *texts)
+        table.add_row(f"{method} on {task}" if task else method, *texts)
     return table
 
 

@@ -35,7 +35,6 @@ READERS: dict[type[Section], tuple[str, ...]] = {
 TAKEN_WHOLE = (MethodConfig,)
 """Sections whose settings `build_method` hands on to the stabilizers; tests/config/test_method_section.py says so."""
 READ_OTHERWISE = {
-    "EmbeddedConfig.task.name": "the name of the task, of which there is one where nothing looks it up",
     **{
         f"SlimeConfig.verifier.{key}": "plugin.launch.command sends the section whole, plugin.reward reads it"
         for key in ("workers", "cpu_s", "wall_s", "memory_mb")

@@ -10,6 +10,7 @@ from sat_slime.config.loader import key_paths, vary
 from sat_slime.embedded.initial_model import cached_model
 from sat_slime.embedded.rollout_batch import evaluation_requests, training_requests
 from sat_slime.grid.plan import Cell, cell_config, plan_cells
+from sat_slime.grid.state import CellState
 from sat_slime.plugin.launch.checks import settings_errors
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +88,43 @@ def test_overrides_are_laid_on_in_the_order_of_the_file():
     assert of("gspo", 1) == (5e-4, "microbatch")
     assert of("sat-gspo", 1) == (1e-3, "step")
     assert of("sat-gspo", 8) == (2e-3, "step")
+
+
+def test_cells_of_two_tasks_are_never_one(tmp_path):
+    file, run = tmp_path / "grid.yaml", ROOT / "configs" / "embedded" / "quickstart.yaml"
+    text = f"name: x\nrun: {run}\nmethods: [gspo]\nlags: [1]\nseeds: [0, 1]\n"
+    file.write_text(f"{text}tasks: {{running_sums: {{}}, pointer_chasing: {{task.hops: 4}}}}\n")
+    grid, base = load_grid(file), load_config(run, ["task.max_digits=7"])
+    configs = {cell: cell_config(grid, file, base, cell, tmp_path) for cell in plan_cells(grid)}
+    assert [cell.name for cell in configs] == [
+        f"gspo-lag1-seed{seed}-on-{task}" for seed in (0, 1) for task in ("running_sums", "pointer_chasing")
+    ]
+    assert all(config.name == cell.name and config_errors(config) == [] for cell, config in configs.items())
+    sums, pointers = list(configs.values())[:2]
+    assert (sums.task.max_digits, pointers.task.name, pointers.task.hops) == (7, "pointer_chasing", 4)
+    assert cached_model(sums) != cached_model(pointers)
+    assert CellState.of(CellState(cell := plan_cells(grid)[1]).row()).cell == cell
+
+
+@pytest.mark.parametrize(
+    ("run", "more", "message"),
+    [
+        ("embedded/quickstart", "tasks: {runing_sums: {}}", "'runing_sums' is no task"),
+        ("embedded/quickstart", "tasks: {running_sums: {task.hops: 4}}", "unknown key 'task.hops'"),
+        (
+            "embedded/quickstart",
+            "tasks: {running_sums: {}}\noverrides: {gspo: {task.name: pointer_chasing}}",
+            "one on pointer_chasing: leave task.name to tasks",
+        ),
+        ("slime/laptop", "tasks: {running_sums: {}}", "tasks are for embedded runs"),
+    ],
+)
+def test_tasks_that_cannot_be(tmp_path, run, more, message):
+    file, path = tmp_path / "grid.yaml", ROOT / "configs" / f"{run}.yaml"
+    file.write_text(f"name: x\nrun: {path}\nmethods: [gspo]\nlags: [1]\nseeds: [0]\n{more}\n")
+    grid = load_grid(file)
+    with pytest.raises(ConfigError, match=message):
+        cell_config(grid, file, load_config(path), plan_cells(grid)[0], tmp_path)
 
 
 def test_a_method_named_by_what_stands_beside_its_base_is_a_cell_of_its_full_name(tmp_path):

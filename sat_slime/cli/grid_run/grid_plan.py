@@ -160,9 +160,10 @@ def describe(plan: GridPlan, retry_failed: bool) -> RenderableType:
     counts = Counter(state.state for state in states if state.cell in chosen)
     steps = pipeline.iterations * pipeline.optimizer_steps_per_rollout
     chosen_note = "" if len(plan.wanted) == len(states) else f"; {len(plan.wanted)} of them chosen"
+    tasks = f" x {len(grid.tasks)} tasks" if grid.tasks else ""
     lines = [
         f"grid        {plan.folder.path.name}: {len(grid.methods)} methods x {len(grid.lags)} lags x {len(grid.seeds)} "
-        f"seeds = {len(states)} cells{chosen_note}",
+        f"seeds{tasks} = {len(states)} cells{chosen_note}",
         f"a cell      {plan.run.runtime} runtime, {pipeline.iterations} iterations, {steps} optimizer steps",
         f"order       seed by seed ({', '.join(map(str, grid.seeds))}), {grid.parallel} at a time; a failed cell is "
         f"started again, {grid.retries} time(s)",
