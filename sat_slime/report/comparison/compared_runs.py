@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder
-from sat_slime.report.comparison.method_names import PAPER_ORDER, label_of
+from sat_slime.report.comparison.method_names import ON, PAPER_ORDER, label_of
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, read_yaml, section
@@ -29,8 +29,6 @@ from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_track
 
 Rows = list[dict[str, Any]]
 _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
-_ON = " on "
-"""It stands between a method and its task."""
 _UNTOLD = {*marked_settings(OWN_TO_A_CELL), *marked_settings(COMPUTES_NOTHING)}
 """Settings in which runs may differ without being told: those of a cell, and those that compute nothing."""
 
@@ -41,7 +39,7 @@ class ComparedRun:
 
     method: str
     """Our name of the method, such as sat-gspo-r3; of a run that names none, the run's own name. Among runs of several
-    tasks those of another task than the first run's have it behind: `sat-gspo-r3 on pointer_chasing`."""
+    tasks those of another than `Collection.task` have it behind: `sat-gspo-r3 on pointer_chasing`."""
     lag: int | None
     seed: int | None
     path: Path
@@ -112,7 +110,19 @@ class Collection:
     left_out: list[str] = field(default_factory=list)
     """Sentences about what was given and is not in the report."""
     planned: list[Cell] = field(default_factory=list)
-    """Cells that the given grids plan."""
+    """Cells that the given grids plan, their methods named as those of runs."""
+    task: str | None = None
+    """The task of the first grid or run, whose methods have no task in their names."""
+
+    def named(self, method: str, task: str | None) -> str:
+        """Return the name of a method on a task, so that a cell has runs of one task only."""
+        self.task = self.task or task
+        return method if task in (None, self.task) else f"{method}{ON}{task}"
+
+    @property
+    def tasks(self) -> list[str]:
+        """Tasks of the runs, as they come."""
+        return list(dict.fromkeys(run.task for run in self.runs if run.task))
 
     @property
     def methods(self) -> list[str]:
@@ -133,7 +143,7 @@ class Collection:
     @property
     def not_run(self) -> list[Cell]:
         """Planned cells without a run."""
-        there = {(run.method.partition(_ON)[0], run.lag, run.seed) for run in self.runs}
+        there = {(run.method, run.lag, run.seed) for run in self.runs}
         return [cell for cell in self.planned if (cell.method, cell.lag, cell.seed) not in there]
 
 
@@ -151,9 +161,7 @@ def collect(paths: Sequence[str | Path]) -> Collection:
 
 
 def _add(collection: Collection, run: ComparedRun) -> None:
-    first = next((other.task for other in collection.runs if other.task), run.task)
-    if run.task and run.task != first:  # never one cell with runs of the same method on the other task
-        run.method += f"{_ON}{run.task}"
+    run.method = collection.named(run.method, run.task)
     same = [other for other in collection.runs if (other.method, other.lag) == (run.method, run.lag)]
     if run.seed is not None and any(other.seed == run.seed for other in same):
         collection.left_out.append(f"{run.path}: a second run of {run.where}; the first one given is used")
@@ -164,6 +172,8 @@ def _add(collection: Collection, run: ComparedRun) -> None:
 def _add_grid(collection: Collection, grid: GridFolder) -> None:
     """Add the runs of a grid, and what the grid itself knows of its cells: which are planned, and why one failed."""
     planned, states = _known_to(grid, collection.left_out)
+    task = section(read_yaml(grid.run), "task").get("name")
+    planned = [replace(cell, method=collection.named(cell.method, cell.task or task)) for cell in planned]
     collection.planned += [cell for cell in planned if cell not in collection.planned]
     for path in sorted(grid.runs.iterdir()) if grid.runs.is_dir() else []:
         if not (path / "metrics.jsonl").exists() and not (path / "config.yaml").exists():

@@ -248,10 +248,11 @@ def limits(comparison: Comparison) -> Iterator[str]:
     )
     if len(datasets := sorted({name for run in collection.runs for name in run.datasets})) > 1:
         yield f"Evaluated data sets: {', '.join(datasets)}. The score of a run is that of the first one it evaluated."
-    if len(tasks := list(dict.fromkeys(run.task for run in collection.runs if run.task))) > 1:
+    if len(tasks := collection.tasks) > 1:
         yield (
-            f"The runs are of different tasks, {' and '.join(tasks)}: an accuracy on one says nothing about an "
-            "accuracy on another, so only methods on the same task can be compared."
+            f"The runs are of different tasks, {' and '.join(tasks)}; methods without one in their names are on "
+            f"{collection.task}. An accuracy on one says nothing about an accuracy on another, so only methods on the "
+            "same task can be compared."
         )
     differing = differing_settings(collection.runs)
     for key, values in differing.items():
@@ -275,9 +276,11 @@ def _experiment(collection: Collection) -> Iterator[str]:
     )
     paper = "the paper: Qwen3-30B-A3B-Base, mathematics, 544 iterations of 256 x 16, learning rate 1e-6"
     if config.get("runtime") == "embedded":
+        experts, tasks = _get(config, "model", "experts"), " and ".join(collection.tasks)
+        family = _get(config, "model", "family") or ("Qwen3-MoE" if experts else "dense Qwen3")
         model = (
-            f"a Qwen3-MoE of {_get(config, 'model', 'layers')} layers, width {_get(config, 'model', 'hidden_size')}, "
-            f"{_get(config, 'model', 'experts')} experts, on the task {_get(config, 'task', 'name')}"
+            f"a {family} of {_get(config, 'model', 'layers')} layers, width {_get(config, 'model', 'hidden_size')}"
+            f"{f', {experts} experts' if experts else ''}, on the task {tasks}"
         )
         yield (
             f"Ours: {model}, {budget}; {paper}. What happens at this size need not happen at that one; no run of the "

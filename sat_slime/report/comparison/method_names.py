@@ -12,11 +12,20 @@ from sat_slime.objective.stabilizers import imported
 from sat_slime.report.looks import COLOURS, Look, apart
 
 PAPER_ORDER = [method.name for method in PAPER_METHODS]
+ON = " on "
+"""It stands between a method and its task, where runs are of several."""
+
+
+def task_suffix(name: str) -> str:
+    """Return what a name says of its task: ` on pointer_chasing`, or nothing."""
+    return name.removeprefix(name.partition(ON)[0])
 
 
 def method_called(name: str) -> Method | None:
-    """Return the method of that name. None: there is none, or its base is outside this package and no run's settings
-    named it, or could not be imported here. A name, which may be a folder's, has nothing imported."""
+    """Return the method of that name, on whatever task. None: there is none, or its base is outside this package and
+    no run's settings named it, or could not be imported here. A name, which may be a folder's, has nothing
+    imported."""
+    name = name.partition(ON)[0]
     if "." in name and not any(path in name for path in imported()):
         return None
     return _named(name)
@@ -31,9 +40,9 @@ def _named(name: str) -> Method | None:
 
 
 def label_of(name: str) -> str:
-    """Return `sat-gspo-r3` as the paper writes it, `SAT-GSPO w/ R3`; other names as they are."""
+    """Return `sat-gspo-r3` as the paper writes it, `SAT-GSPO w/ R3`, its task behind it; other names as they are."""
     method = method_called(name)
-    return method.label if method else name
+    return method.label + task_suffix(name) if method else name
 
 
 def has(name: str, stabilizer: str) -> bool:
@@ -43,9 +52,9 @@ def has(name: str, stabilizer: str) -> bool:
 
 
 def pairs_without(stabilizer: str, names: list[str]) -> list[tuple[str, str]]:
-    """Return (name, name of that method without the stabilizer) of the methods that have it."""
-    methods = [method for method in map(method_called, names) if method and method.has(stabilizer)]
-    return [(method.name, method.without(stabilizer).name) for method in methods]
+    """Return (name, name of that method without the stabilizer) of the methods that have it, each on its own task."""
+    methods = [(method_called(name), task_suffix(name)) for name in names if has(name, stabilizer)]
+    return [(method.name + on, method.without(stabilizer).name + on) for method, on in methods if method]
 
 
 def stabilizers_beside(names: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from sat_slime.report.comparison.contrasts import Arm, Comparison, Contrast, contrast, corrected
-from sat_slime.report.comparison.method_names import label_of, method_called, pairs_without
+from sat_slime.report.comparison.method_names import label_of, method_called, pairs_without, task_suffix
 from sat_slime.report.comparison.paper_numbers import paper_cell
 
 QUANTITIES = ("best", "late", "d_pi")
@@ -21,15 +21,18 @@ def paper_contrasts(comparison: Comparison) -> list[Contrast]:
     groups: dict[str, list[Contrast]] = {}
     collection = comparison.collection
     methods = collection.methods
+    suffixes = sorted(set(map(task_suffix, methods)))
+    tasks = [[method for method in methods if task_suffix(method) == suffix] for suffix in suffixes]
     for lag in collection.lags:
         arm = partial(_arm, comparison, lag)
         where = "?" if lag is None else str(lag)
-        bases = [(arm(sat), arm(base)) for sat, base in pairs_without("sat", methods) if base in methods]
-        groups.setdefault(AGAINST_BASE, []).extend(_between(*pair, where) for pair in bases)
-        if len(bases) > 1:
-            groups[AGAINST_BASE].append(_contrast(f"mean of the {len(bases)} pairs above", where, bases))
-        for group, pairs in _named_pairs(methods).items():
-            groups.setdefault(group, []).extend(_between(arm(method), arm(other), where) for method, other in pairs)
+        for names in tasks:  # no contrast is between tasks, and no mean over them
+            bases = [(arm(sat), arm(base)) for sat, base in pairs_without("sat", names) if base in names]
+            groups.setdefault(AGAINST_BASE, []).extend(_between(*pair, where) for pair in bases)
+            if len(bases) > 1:
+                groups[AGAINST_BASE].append(_contrast(f"mean of the {len(bases)} pairs above", where, bases))
+            for group, pairs in _named_pairs(names).items():
+                groups.setdefault(group, []).extend(_between(arm(method), arm(other), where) for method, other in pairs)
     known = [lag for lag in collection.lags if lag is not None]
     if len(known) > 1:
         low, high = known[0], known[-1]
@@ -62,7 +65,9 @@ def _paper_difference(a: Arm, b: Arm) -> tuple[float, float]:
 
 
 def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:
-    """Return what else the paper compares, as (method, other method) by group."""
+    """Return what else the paper compares of methods on one task, as (method, other method) by group."""
+    on = task_suffix(methods[0])
+    methods = [method.removesuffix(on) for method in methods]
     best = [("sat-gspo-r3", other) for other in ("grpo", "gspo", "dppo")]
     known = [method for method in map(method_called, methods) if method and not method.has("sat")]
     gspo = [(method.name, method.on("grpo").name) for method in known if method.base_name == "gspo" != method.name]
@@ -73,6 +78,6 @@ def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:
         "sequence ratio or DPPO against GRPO": [("gspo", "grpo"), ("dppo", "grpo"), *gspo],
     }
     return {
-        group: [(method, other) for method, other in pairs if method in methods and other in methods]
+        group: [(method + on, other + on) for method, other in pairs if {method, other} <= {*methods}]
         for group, pairs in groups.items()
     }

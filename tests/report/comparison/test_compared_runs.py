@@ -25,6 +25,7 @@ from sat_slime.report.comparison.compared_runs import (
 from sat_slime.report.comparison.comparison_report import write_comparison
 from sat_slime.report.comparison.contrasts import Comparison, run_numbers, score_curve
 from sat_slime.report.comparison.grid_report import limits
+from sat_slime.report.comparison.paper_contrasts import paper_contrasts
 from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.rows import to_json
@@ -202,11 +203,34 @@ def test_runs_of_another_task_are_a_method_of_their_own(tmp_path):
     collection = collect(paths)
     assert [run.where for run in collection.runs] == [
         "SAT-GSPO lag 1 seed 0",
-        "sat-gspo on pointer_chasing lag 1 seed 0",
+        "SAT-GSPO on pointer_chasing lag 1 seed 0",
     ]
     assert collection.left_out == [] and len(collection.of("sat-gspo", 1)) == 1
     said = list(limits(Comparison(collection)))
     assert any("of different tasks, running_sums and pointer_chasing" in sentence for sentence in said)
+
+
+def test_cells_of_a_grid_of_two_tasks_are_paired_on_their_own_task(tmp_path):
+    run = vary(load_config(ROOT / "configs/embedded/tiny.yaml"), [])
+    grid = GridConfig(
+        methods=["gspo", "sat-gspo"], lags=[1], seeds=[0, 1], tasks={"running_sums": {}, "pointer_chasing": {}}
+    )
+    folder = GridFolder(tmp_path / "grid")
+    folder.path.mkdir()
+    folder.begin(grid, run)
+    for cell in plan_cells(grid)[:4]:
+        config = cell_config(grid, folder.config, run, cell, folder.runs)
+        path = write_cell(folder.runs / cell.name, cell.method, 1, 0)
+        values = yaml.safe_load((path / "config.yaml").read_text())
+        (path / "config.yaml").write_text(yaml.safe_dump({**values, "task": config.task.model_dump()}))
+    collection = collect([folder.path])
+    assert collection.task == "running_sums", "the grid's first, whatever the order of the folders"
+    assert collection.methods == ["gspo", "sat-gspo", "gspo on pointer_chasing", "sat-gspo on pointer_chasing"]
+    assert [run.method for run in collection.of("gspo", 1)] == ["gspo"]
+    assert [(cell.method, cell.seed) for cell in collection.not_run] == [(name, 1) for name in collection.methods]
+    labels = {contrast.label for contrast in paper_contrasts(Comparison(collection))}
+    assert {"SAT-GSPO − GSPO", "SAT-GSPO on pointer_chasing − GSPO on pointer_chasing"} <= labels
+    assert not any(("on pointer" in label) != (label.count("on pointer") == 2) for label in labels if " − " in label)
 
 
 def test_settings_that_differ_are_found(tmp_path):
