@@ -18,7 +18,7 @@ from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder
-from sat_slime.report.comparison.method_names import ON, PAPER_ORDER, label_of
+from sat_slime.report.comparison.method_names import ON, PAPER_ORDER, label_of, task_suffix
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, read_yaml, section
@@ -129,6 +129,12 @@ class Collection:
         """Methods in the paper's order, others after them."""
         names = dict.fromkeys([run.method for run in self.runs] + [cell.method for cell in self.planned])
         return sorted(names, key=lambda name: (PAPER_ORDER.index(name) if name in PAPER_ORDER else 99, name))
+
+    @property
+    def by_task(self) -> dict[str, list[str]]:
+        """The methods on each task, by what their names say of it (`task_suffix`): only these can be compared."""
+        suffixes = sorted(set(map(task_suffix, self.methods)))
+        return {suffix: [method for method in self.methods if task_suffix(method) == suffix] for suffix in suffixes}
 
     @property
     def lags(self) -> list[int | None]:

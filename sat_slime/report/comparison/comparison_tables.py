@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
@@ -27,8 +28,14 @@ PERCENT, NATS = 100.0, 1.0
 
 def main_table(comparison: Comparison, lag: int | None, ours: str, explain: bool = True) -> Sheet:
     """Set the paper's Table 1 and ours side by side, at one lag. explain: the table says how it is read."""
-    from_best = {quantity: comparison.against_best(lag, quantity) for quantity in ("best", "late", "d_pi")}
-    rows = [["before training", f"{BASE_MODEL_SCORE:.2f}", "", _initial(comparison), "", "", ""]]
+    by_task = comparison.collection.by_task
+    from_best: dict[str, dict[str, Difference]] = {"best": {}, "late": {}, "d_pi": {}}
+    for quantity, methods in itertools.product(from_best, by_task.values()):
+        from_best[quantity] |= comparison.against_best(methods, lag, quantity)
+    rows = [
+        [f"before training{on}", "" if on else f"{BASE_MODEL_SCORE:.2f}", "", _initial(comparison, methods), "", "", ""]
+        for on, methods in (by_task or {"": []}).items()
+    ]
     numbers: list[list[Any]] = [_NUMBER_HEAD]
     for method in comparison.collection.methods:
         summary, paper = comparison.summary(method, lag), paper_cell(method, lag)
@@ -64,15 +71,16 @@ def _how_to_read(tested: bool) -> str:
         "with the number of seeds). Ours: mean over seeds [95 % interval, Student's t]; late: mean of the last "
         "quarter's evaluations; d_pi: mean of the last quarter (the paper's: last epoch). "
         + (
-            "Bold: best mean of a column; ≈: within noise of it; ?: fewer than two seeds in common with it."
+            "Bold: best mean of a column (each task); ≈: within noise of it; ?: fewer than two seeds in common with it."
             if tested
             else "No seeds to tell differences by."
         )
     )
 
 
-def _initial(comparison: Comparison) -> str:
-    return f"{PERCENT * comparison.initial.mean:.1f}" if comparison.initial.n else DASH
+def _initial(comparison: Comparison, methods: Sequence[str]) -> str:
+    initial = comparison.initial(methods)
+    return f"{PERCENT * initial.mean:.1f}" if initial.n else DASH
 
 
 _NUMBER_HEAD = [

@@ -133,17 +133,16 @@ class Comparison:
             tuple(run.seed for run in runs),
         )
 
-    @cached_property
-    def initial(self) -> Estimate:
-        """Accuracy before training, over all runs that measured it."""
-        return mean_interval([run.initial for run in self.numbers.values()])
+    def initial(self, methods: Sequence[str]) -> Estimate:
+        """Return the accuracy before training, over all runs of these methods that measured it."""
+        return mean_interval([self.of(run).initial for run in self.collection.runs if run.method in methods])
 
-    def against_best(self, lag: int | None, quantity: str) -> dict[str, Difference]:
-        """Return {method: its distance to the best mean at this lag}; Holm's correction is over the methods. The best
-        d_pi is the lowest, of any other quantity the highest, among the methods with the most seeds: otherwise the
-        luckiest single run would be the best. Empty with fewer than two methods."""
+    def against_best(self, methods: Sequence[str], lag: int | None, quantity: str) -> dict[str, Difference]:
+        """Return {method: its distance to the best mean of `methods`, on one task, at this lag}; Holm's correction is
+        over the methods. The best d_pi is the lowest, of any other quantity the highest, among the methods with the
+        most seeds: otherwise the luckiest single run would be the best. Empty with fewer than two methods."""
         sign = -1.0 if quantity == "d_pi" else 1.0
-        estimates = {m: getattr(self.summary(m, lag), quantity) for m in self.collection.methods}
+        estimates = {m: getattr(self.summary(m, lag), quantity) for m in methods}
         means = {method: estimate.mean for method, estimate in estimates.items() if estimate.n}
         if len(means) < 2:
             return {}

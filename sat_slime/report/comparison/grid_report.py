@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -189,8 +190,8 @@ def summary(comparison: Comparison, contrasts: Sequence[Contrast]) -> Iterator[s
     text = f"{whole} whole runs of {len(collection.methods)} methods"
     parts = [f"{len(collection.runs) - whole} not whole", f"{len(collection.not_run)} planned and not run"]
     yield f"{text}; {', '.join(parts)}. Compared: {seeds_text(collection)} a cell."
-    for lag in collection.lags:
-        yield from _best_at(comparison, lag)
+    for lag, methods in itertools.product(collection.lags, collection.by_task.values()):
+        yield from _best_at(comparison, methods, lag)
     for group in (AGAINST_BASE, AGAINST_BASELINES):
         yield from _told_apart([contrast for contrast in contrasts if contrast.group == group], group)
     collapsed = [run for run in collection.runs if run.collapse.met]
@@ -200,8 +201,8 @@ def summary(comparison: Comparison, contrasts: Sequence[Contrast]) -> Iterator[s
         yield f"The collapse rule marks {len(collapsed)} of {len(judged)} runs with enough scores to tell{names}."
 
 
-def _best_at(comparison: Comparison, lag: int | None) -> Iterator[str]:
-    from_best = comparison.against_best(lag, "late")
+def _best_at(comparison: Comparison, methods: Sequence[str], lag: int | None) -> Iterator[str]:
+    from_best = comparison.against_best(methods, lag, "late")
     if not from_best:
         return
     best = next(method for method, difference in from_best.items() if difference.n == 0 and difference.mean == 0)

@@ -21,12 +21,10 @@ def paper_contrasts(comparison: Comparison) -> list[Contrast]:
     groups: dict[str, list[Contrast]] = {}
     collection = comparison.collection
     methods = collection.methods
-    suffixes = sorted(set(map(task_suffix, methods)))
-    tasks = [[method for method in methods if task_suffix(method) == suffix] for suffix in suffixes]
     for lag in collection.lags:
         arm = partial(_arm, comparison, lag)
         where = "?" if lag is None else str(lag)
-        for names in tasks:  # no contrast is between tasks, and no mean over them
+        for names in collection.by_task.values():  # no contrast is between tasks, and no mean over them
             bases = [(arm(sat), arm(base)) for sat, base in pairs_without("sat", names) if base in names]
             groups.setdefault(AGAINST_BASE, []).extend(_between(*pair, where) for pair in bases)
             if len(bases) > 1:

@@ -23,6 +23,7 @@ from sat_slime.report.comparison.compared_runs import (
     load_compared_run,
 )
 from sat_slime.report.comparison.comparison_report import write_comparison
+from sat_slime.report.comparison.comparison_tables import main_table
 from sat_slime.report.comparison.contrasts import Comparison, run_numbers, score_curve
 from sat_slime.report.comparison.grid_report import limits
 from sat_slime.report.comparison.paper_contrasts import paper_contrasts
@@ -228,6 +229,10 @@ def test_cells_of_a_grid_of_two_tasks_are_paired_on_their_own_task(tmp_path):
     assert collection.methods == ["gspo", "sat-gspo", "gspo on pointer_chasing", "sat-gspo on pointer_chasing"]
     assert [run.method for run in collection.of("gspo", 1)] == ["gspo"]
     assert [(cell.method, cell.seed) for cell in collection.not_run] == [(name, 1) for name in collection.methods]
+    comparison, (plain, other) = Comparison(collection), collection.by_task.values()
+    assert set(comparison.against_best(other, 1, "late")) == {"gspo on pointer_chasing", "sat-gspo on pointer_chasing"}
+    rows = {row[0]: row[4] for row in main_table(comparison, 1, "ours").rows}
+    assert "before training on pointer_chasing" in rows and comparison.initial(plain).n == 2
     labels = {contrast.label for contrast in paper_contrasts(Comparison(collection))}
     assert {"SAT-GSPO − GSPO", "SAT-GSPO on pointer_chasing − GSPO on pointer_chasing"} <= labels
     assert not any(("on pointer" in label) != (label.count("on pointer") == 2) for label in labels if " − " in label)

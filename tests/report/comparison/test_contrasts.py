@@ -53,5 +53,5 @@ def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
     paths = [write_cell(tmp_path / f"g{seed}", "grpo", 1, seed, 200) for seed in (0, 1)]
     lucky = write_cell(tmp_path / "lucky", "gspo", 1, 0, 200)
     (lucky / "eval.jsonl").write_text('{"step": 10, "accuracy": 1.0}\n')
-    from_best = Comparison(collect([*paths, lucky])).against_best(1, "best")
+    from_best = Comparison(collection := collect([*paths, lucky])).against_best(collection.methods, 1, "best")
     assert from_best["grpo"].mean == 0 and from_best["gspo"].verdict == "one seed"
