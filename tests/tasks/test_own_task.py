@@ -173,7 +173,7 @@ def test_what_a_class_lacks_is_said(package, tmp_path, written, instead, message
 )
 def test_it_trains_on_the_engines_with_a_family_from_outside(package, tmp_path):
     (package / "family.py").write_text(
-        "from sat_slime.models.qwen3 import Qwen3\n\n\nclass Mine(Qwen3):\n    name = 'mine'\n\n\nFAMILY = Mine()\n"
+        "from sat_slime.models.qwen3 import Qwen3\n\n\nclass Mine(Qwen3):\n    pass\n\n\nFAMILY = Mine()\n"
     )
     file = tmp_path / "run.yaml"
     file.write_text(
@@ -199,6 +199,7 @@ def test_it_trains_on_the_engines_with_a_family_from_outside(package, tmp_path):
     run = tmp_path / "runs" / "outside"
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2]
-    (sample, *_) = [json.loads(line) for line in (run / "samples" / "000000.jsonl").read_text().splitlines()]
-    assert sorted(sample["prompt"][:-1]) == list(sample["label"]), "a problem of that task"
+    (samples,) = (run / "samples").iterdir()
+    sample = json.loads(samples.read_text().splitlines()[0])
+    assert re.fullmatch("[a-h]{4}=", sample["prompt"]), "a problem of that task"
     assert "report" in (run / "report.html").read_text().lower()

@@ -190,7 +190,7 @@ def test_one_restart_is_counted_once_however_many_streams_meet_it(with_fake, mon
     results, status = with_fake(scenario, ["die"], max_running_requests=32)
     assert sum(result.stats["lost"] > 0 for result in results) > 1, "several streams met it"
     group = object.__new__(EngineGroup)
-    group._restarts_told = 0
+    group._restarts_reported = 0
     monkeypatch.setattr(EngineGroup, "_call", lambda self, method: [status, status | {"restarts": 0}])
     assert (group.new_restarts(), group.new_restarts()) == (1, 0)
     status["restarts"] = 3

@@ -30,7 +30,7 @@ class KLBudget(RadiusControl):
     row = Row(
         "KL budget",
         unit="token or sequence",
-        discriminator="|r − 1| and the KL of the lag cycle before",
+        discriminator="|r − 1|; its radius by the divergence of the lag cycle before",
         constraint="clip interval",
         weight="{0, 1}",
         direction="asymmetric, adaptive",
