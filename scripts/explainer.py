@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from drawing import IMAGES, path, style
 
 from sat_slime.config.loader import load_config
 from sat_slime.objective import contraction_factors
 from sat_slime.objective.stabilizers.clips.ppo import Clip
 
-IMAGES = Path(__file__).parents[1] / "docs/images"
 MEASURED = IMAGES / "explainer.json"
 
 SECONDS = 20.0
@@ -36,44 +36,22 @@ TOP, BASE = 400, 560  # the panel of the radii
 LOW, HIGH = 1e-4, 1.0  # the range of |d| that is drawn, nats
 MOST = 0.30  # top of the axis of radii
 
-LIGHT = {
-    "ink": "#1c1c1c",
-    "dim": "#5f6368",
-    "paper": "#fdfdfc",
-    "rule": "#d4d4d0",
-    "old": "#0072b2",
-    "new": "#d55e00",
-    "sat": "#009e73",
-}
-DARK = {
-    "ink": "#e6e6e3",
-    "dim": "#a0a4a8",
-    "paper": "#17181a",
-    "rule": "#43464b",
-    "old": "#2f8fcb",
-    "new": "#e07a2b",
-    "sat": "#3ccf9f",
-}
-# Plain classes instead of CSS variables, which not every program that shows SVG knows.
 COLOURS = """
   .paper {{ fill: {paper}; }} .axis {{ stroke: {dim}; }} text, .ink {{ fill: {ink}; }} .small, .tip {{ fill: {dim}; }}
   .old {{ fill: {old}; }} .new, .push {{ fill: {new}; }} .in {{ fill: #fff; }} .pushed {{ stroke: {new}; }}
   .drift {{ fill: {old}; stroke: {old}; }} .ppo {{ stroke: {dim}; }} .sat, .q {{ stroke: {sat}; }}
   .ratio {{ stroke: {ink}; }} .cut, .satword {{ fill: {sat}; }}
 """
-STYLE = (
+STYLE = style(
     """
-  text {{ font: 15px system-ui, -apple-system, "Segoe UI", sans-serif; }}
-  .small, .in {{ font-size: 13px; }} .in, .mid {{ text-anchor: middle; }}
-  .caption {{ font-size: 17px; font-weight: 600; }}
-  .axis {{ fill: none; }} .pushed {{ fill: none; stroke-width: 2.5; }} .drift {{ fill-opacity: .3; }}
-  .curve {{ fill: none; stroke-width: 2.5; }} .ppo {{ stroke-dasharray: 7 5; }} .ratio {{ stroke-width: 1.2; }}
-  .q {{ stroke-dasharray: 3 4; stroke-width: 1.5; }} .cut {{ fill-opacity: .4; }} .satword {{ font-weight: 600; }}
-""".format()
-    + COLOURS.format(**LIGHT)
-    + "@media (prefers-color-scheme: dark) {"
-    + COLOURS.format(**DARK)
-    + "}"
+  text { font: 15px system-ui, -apple-system, "Segoe UI", sans-serif; }
+  .small, .in { font-size: 13px; } .in, .mid { text-anchor: middle; }
+  .caption { font-size: 17px; font-weight: 600; }
+  .axis { fill: none; } .pushed { fill: none; stroke-width: 2.5; } .drift { fill-opacity: .3; }
+  .curve { fill: none; stroke-width: 2.5; } .ppo { stroke-dasharray: 7 5; } .ratio { stroke-width: 1.2; }
+  .q { stroke-dasharray: 3 4; stroke-width: 1.5; } .cut { fill-opacity: .4; } .satword { font-weight: 600; }
+""",
+    COLOURS,
 )
 
 
@@ -216,7 +194,7 @@ def interval(drifts: list[Drift], edges: np.ndarray, clock: Clock) -> list[str]:
             for low, high, top in zip(edges[:-1], edges[1:], tops, strict=True)
             for x, top in ((_x(low), top), (_x(high), top))
         ]
-        return _path([(LEFT, TOKENS_BASE), *corners, (RIGHT, TOKENS_BASE)]) + "z"
+        return path([(LEFT, TOKENS_BASE), *corners, (RIGHT, TOKENS_BASE)]) + "z"
 
     def contracted(q: float) -> np.ndarray:
         log_ratio = torch.tensor(grid)
@@ -224,26 +202,26 @@ def interval(drifts: list[Drift], edges: np.ndarray, clock: Clock) -> list[str]:
         return radius * factors.numpy()
 
     def sat(q: float) -> str:
-        return _path([(_x(d), _y(eps)) for d, eps in zip(grid, contracted(q), strict=True)])
+        return path([(_x(d), _y(eps)) for d, eps in zip(grid, contracted(q), strict=True)])
 
     def newly_clipped(q: float) -> str:
         ratio = np.exp(grid) - 1
         cut = (ratio > contracted(q)) & (ratio <= radius)
         if not cut.any():
-            return _path([(_x(q), BASE)] * 4) + "z"
+            return path([(_x(q), BASE)] * 4) + "z"
         first, last = _x(grid[cut][0]), _x(math.log1p(radius))
-        return _path([(first, BASE), (first, TOKENS_TOP), (last, TOKENS_TOP), (last, BASE)]) + "z"
+        return path([(first, BASE), (first, TOKENS_TOP), (last, TOKENS_TOP), (last, BASE)]) + "z"
 
     frames = {
         "drift": [tokens(drift) for drift in drifts],
         "cut": [newly_clipped(drift.q) for drift in drifts],
         "curve sat": [sat(drift.q) for drift in drifts],
-        "q": [_path([(_x(drift.q), BASE), (_x(drift.q), TOKENS_TOP)]) for drift in drifts],
+        "q": [path([(_x(drift.q), BASE), (_x(drift.q), TOKENS_TOP)]) for drift in drifts],
     }
     parts = []
     for name in ("drift", "cut"):
         parts.append(f'<path class="{name}" d="{frames[name][-1]}">{clock.steps("d", frames[name])}</path>')
-    ratio = _path([(_x(d), _y(math.expm1(d))) for d in grid if math.expm1(d) <= MOST])
+    ratio = path([(_x(d), _y(math.expm1(d))) for d in grid if math.expm1(d) <= MOST])
     parts += [
         f'<path class="axis" d="M{LEFT} {TOKENS_BASE}H{RIGHT}M{LEFT} {BASE}H{RIGHT}"/>',
         f'<path class="curve ratio" d="{ratio}"/>',
@@ -315,10 +293,6 @@ def _x(d: float) -> float:
 
 def _y(radius: float) -> float:
     return BASE - (BASE - TOP) * radius / MOST
-
-
-def _path(points: list[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes what is made from the code: configs/*/base.yaml, the pages below docs/reference, and docs/mistakes.md.
+# Writes what is made from the code: configs/*/base.yaml, the pages below docs/reference, and docs/common-errors.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

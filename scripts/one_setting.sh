@@ -2,13 +2,14 @@
 # The study of docs/results/one-setting/plan.md, in its order; its grids lie where it is called. Ended at any time, it
 # goes on when it is given again. SAT_SLIME is the command, if another than that of this checkout.
 #   scripts/one_setting.sh calibrate
+#   scripts/one_setting.sh confirm
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-failed=0
+failed=0 grids=one-setting
 grid() {
     local code=0
-    "${SAT_SLIME:-$root/.venv/bin/sat-slime}" grid "$root/configs/grid/one-setting/$1.yaml" --no-live --retry-failed "${@:2}" || code=$?
+    "${SAT_SLIME:-$root/.venv/bin/sat-slime}" grid "$root/configs/grid/$grids/$1.yaml" --no-live --retry-failed "${@:2}" || code=$?
     ((code <= 1)) || exit "$code"  # bad input, or Ctrl-C
     ((code == 0)) || failed=1
 }
@@ -35,8 +36,14 @@ case "${1:-}" in
         for seed in 0 1 2; do third "$seed"; done
         for seed in 3 4; do first "$seed" && second "$seed" && third "$seed"; done
         ;;
+    confirm)
+        grids=one-setting-confirm
+        for seed in 5 6 7 8 9 10 11 12 13 14; do
+            for name in eps-0.8 eps-1.6 eps-0.2 power-0.6 eps-0.4; do grid "$name" --seeds "$seed"; done
+        done
+        ;;
     *)
-        echo "usage: scripts/one_setting.sh calibrate" >&2
+        echo "usage: scripts/one_setting.sh calibrate | confirm" >&2
         exit 2
         ;;
 esac

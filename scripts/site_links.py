@@ -1,4 +1,4 @@
-"""A hook of mkdocs: links out of docs/, which are right in the repository, lead from the site to its pages."""
+"""A hook of mkdocs: links out of docs/ lead to the repository's pages, and terms of the glossary explain themselves."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from typing import Any
 
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 """A link to a file: what stands before it, its path, its anchor."""
+TERM = re.compile(r"^\| \*\*(.+?)\*\* \| (.+) \|$", re.MULTILINE)
+"""A row of docs/glossary.md."""
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """The text of a page with its links to files that are not on the site rewritten."""
+    """The text of a page, its links to files outside the site rewritten, with the glossary as abbreviations."""
     docs = Path(config.docs_dir)
     here = Path(page.file.abs_src_path).parent
-    return LINK.sub(lambda link: _rewritten(link, here, docs, config.extra["repository"]), markdown)
+    text = LINK.sub(lambda link: _rewritten(link, here, docs, config.extra["repository"]), markdown)
+    return text if here / "glossary.md" == Path(page.file.abs_src_path) else text + abbreviations(docs)
+
+
+def abbreviations(docs: Path) -> str:
+    """Return the terms of the glossary as Markdown's abbreviations, which a browser shows on hovering."""
+    rows = TERM.findall((docs / "glossary.md").read_text())
+    return "\n".join(
+        ["", "", *(f"*[{term}]: {meaning.replace('`', '').replace(chr(92), '')}" for term, meaning in rows)]
+    )
 
 
 def _rewritten(link: re.Match[str], here: Path, docs: Path, repository: str) -> str:

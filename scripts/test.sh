@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up .venv and runs the tests in two workers; arguments go to pytest: ./scripts/test.sh -m "not engine"
+# Sets up .venv and runs the tests in three workers; arguments go to pytest: ./scripts/test.sh -m "not engine"
 #
 # A file of tests is one worker's, and a test that is named with :: runs without workers, as with --pdb or -n 0.
 #

@@ -1,16 +1,21 @@
-"""The notebooks run from their first cell to their last; each claim in them is an assert."""
+"""The notebooks run from their first cell to their last; each claim in them is an assert. They are kept with their
+outputs, which those of a fresh run equal:
+
+    PYTHONPATH=. .venv/bin/python tests/test_notebooks.py        # runs them and keeps what they show
+"""
 
 from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from sat_slime.rollout.token_dump import read_dump
 
@@ -18,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LARGEST = 300_000
-"""Bytes of a file of data."""
+"""Bytes of a file of data, and of a notebook with its outputs."""
 
 notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -31,14 +36,45 @@ def run(notebook, folder):
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
 
 
-@notebooks
-def test_it_runs(path, tmp_path):
-    shutil.copytree(FOLDER / "data", tmp_path / "data")
+def run_alone(path, folder):
+    """The notebook of `path` after a run in an empty folder beside its data: what a cell prints is one output, without
+    the time it took, and nothing tells when or how often it ran."""
+    shutil.copytree(FOLDER / "data", folder / "data")
     notebook = read(path)
-    run(notebook, tmp_path)
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    run(notebook, folder)
+    for cell in code_cells(notebook):
+        printed = "".join(output.text for output in cell.outputs if output.get("name") == "stdout")
+        lines = [line.rstrip() for line in re.sub(r" in [\d.]+ s \([\d,]+ tokens/s\)", "", printed).splitlines()]
+        cell.outputs = [output for output in cell.outputs if output.get("name") != "stdout"]
+        if printed:
+            cell.outputs.insert(0, new_output("stream", name="stdout", text="\n".join(lines) + "\n"))
+        for output in cell.outputs:
+            if "execution_count" in output:
+                output.execution_count = None
+        cell.execution_count = None
+        cell.metadata.pop("execution", None)
+    return notebook
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def shown(cell):
+    """What a cell prints, and what the marks of its charts say: another font moves a chart's labels."""
+    texts = [output.text for output in cell.outputs if output.output_type == "stream"]
+    charts = [output.data["image/svg+xml"] for output in cell.outputs if "image/svg+xml" in output.get("data", {})]
+    return texts, [re.findall(r'aria-label="([^"]*)"', chart) for chart in charts]
+
+
+@notebooks
+def test_it_runs_and_shows_what_is_kept(path, tmp_path):
+    notebook = run_alone(path, tmp_path)
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
     assert [output for output in outputs if output.get("name") == "stderr"] == []
     assert any("image/svg+xml" in output.get("data", {}) for output in outputs)
+    for fresh, kept in zip(code_cells(notebook), code_cells(read(path)), strict=True):
+        assert shown(fresh) == shown(kept), f"keep its outputs anew:\n{fresh.source}"
 
 
 def test_a_claim_that_is_false_fails(tmp_path):
@@ -47,10 +83,13 @@ def test_a_claim_that_is_false_fails(tmp_path):
 
 
 @notebooks
-def test_it_is_kept_without_outputs(path):
-    cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
-    assert cells and not any(cell.outputs or cell.execution_count for cell in cells)
-    assert any("assert" in cell.source for cell in cells)
+def test_it_is_kept_small_and_starts_with_what_it_shows(path):
+    notebook = read(path)
+    first, *_ = notebook.cells
+    assert first.cell_type == "markdown" and first.source.startswith("# ") and "\n- **" in first.source
+    assert any("assert" in cell.source for cell in code_cells(notebook))
+    assert not any(cell.execution_count for cell in code_cells(notebook))
+    assert path.stat().st_size < LARGEST
 
 
 @notebooks
@@ -67,3 +106,9 @@ def test_the_data_are_small_and_whole():
     (file,) = (FOLDER / "data").glob("*.safetensors")
     assert file.stat().st_size < LARGEST
     assert read_dump(file).metadata["lag"] == "8"
+
+
+if __name__ == "__main__":
+    for path in NOTEBOOKS:
+        with tempfile.TemporaryDirectory() as folder:
+            nbformat.write(run_alone(path, Path(folder)), path)

@@ -40,7 +40,7 @@ it, in this order. Each name leads to its settings, its source, and what it goes
 
 `ratio` is what a base's r is of, `interval` whether it has PPO's interval,
 [`method.clip`](configuration/method.md#methodclip). [Choosing](../choosing.md) says when to take which,
-[the objective](../objective.md) how they become a loss, [sources](../sources.md) what was run beside them."""
+[the objective](../objective.md) how they become a loss, [sources](../internals/sources.md) what was run beside them."""
 
 
 def overview() -> str:

@@ -23,13 +23,14 @@ empty, the number is of the whole step or batch at once. slime's own name of a n
 HEALTH = """\
 What looks [unhealthy](../report.md#health): the level of a metric, over the newest 16 steps or more for whole cycles of
 the lag, is out of its bound."""
-OVER = {"mean": "mean", "max": "largest", "sum": "sum"}
+OVER = {"mean": "mean", "max": "largest", "sum": "sum", "run": "mean of the run, after 64 steps"}
 OF = {
     "beginning": "its first level",
     "lowest": "its lowest mean over 32 steps",
     "tail": "SAT's tail, 1 − alpha",
     "lag": "the lag of the plan",
     "responses": "the responses of a batch",
+    "clipped": "9 % of the tokens, where the clip is GRPO's",
 }
 
 
@@ -50,7 +51,8 @@ def _rules(entries: Iterable[Metric]) -> str:
 
 
 def _holds(bound: Bound) -> str:
-    limit = f"{bound.limit:g} times {OF[bound.of]}" if bound.of else f"{bound.limit:g}"
+    times = "" if bound.limit == 1 else f"{bound.limit:g} times "
+    limit = f"{times}{OF[bound.of]}" if bound.of else f"{bound.limit:g}"
     ceiling = f", or above {bound.ceiling:g}" if math.isfinite(bound.ceiling) else ""
     return f"{'above' if bound.above else 'below'} {limit}{ceiling}"
 
