@@ -6,6 +6,7 @@ Importing it needs no engine; `run` imports them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,10 @@ def run(
     from sat_slime.embedded.cluster.own_ray import local_ray
     from sat_slime.embedded.loop.interruption import interruptible
 
-    with interruptible() as interruption, local_ray(folder.resolve() / "logs", lost) as scratch:
+    with (
+        interruptible(partial(log.message, level="warning")) as interruption,
+        local_ray(folder.resolve() / "logs", lost) as scratch,
+    ):
         pipeline = _pipeline_class(config)(config, folder.resolve(), scratch, log, interruption)
         try:
             pipeline.run(resume)

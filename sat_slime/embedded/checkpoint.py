@@ -23,6 +23,7 @@ from safetensors.numpy import load_file, save_file
 from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, written_whole
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.rollout_batch import RolloutBatch, training_group, training_requests
+from sat_slime.rollout.stream import Group, StreamState
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.runs import checkpoints as runs
 
@@ -53,6 +54,8 @@ class LoopState:
     """Tensor-, expert- and data-parallel sizes, by which the rank files are cut."""
     initial: dict[str, str] = field(default_factory=dict)
     """Checksums of the initial model's files, by name; it is the reference of the KL."""
+    canary: list[float] = field(default_factory=list)
+    """Differences of the pushes that passed the canary, the newest ones."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +64,6 @@ class Checkpoint:
 
     path: Path
     state: LoopState
-
-
-@dataclass(frozen=True)
-class Unreported:
-    """The events of a stream since its last batch, which the row of the next batch reports."""
-
-    finished: list[int] = field(default_factory=list)
-    """Lengths in tokens of the responses completed."""
-    dropped: list[int] = field(default_factory=list)
-    """Lengths in tokens of the responses dropped."""
-    faults: dict[str, int] = field(default_factory=dict)
 
 
 @contextmanager
@@ -196,17 +188,9 @@ def read_batch(folder: Path, config: EmbeddedConfig) -> RolloutBatch | None:
     return RolloutBatch(config.task, meta["iteration"], problems, responses, meta["seconds"], meta["faults"])
 
 
-def write_queue(
-    folder: Path, groups: Sequence[RolloutBatch], unfinished: Sequence[int], next_number: int, unreported: Unreported
-) -> None:
-    """Saves a stream.
-
-    Args:
-        groups: the complete groups.
-        unfinished: numbers of the groups in generation.
-        next_number: number of the first group that was not begun.
-        unreported: what no row has reported yet.
-    """
+def write_queue(folder: Path, state: StreamState[int, RolloutBatch], faults: Mapping[str, int]) -> None:
+    """Saves a stream. faults: counts of what went wrong that no row has reported yet."""
+    groups = [group.result for group in state.waiting if group.result is not None]
     responses = [response for group in groups for response in group.responses]
     if responses:
         save_file(_arrays(responses), folder / "queue.safetensors")
@@ -214,26 +198,34 @@ def write_queue(
         "numbers": [group.iteration for group in groups],
         "seconds": [group.seconds for group in groups],
         "finish_reasons": [r.finish_reason for r in responses],
-        "unfinished": list(unfinished),
-        "next": next_number,
-        "untold": asdict(unreported),
+        "unfinished": state.unfinished,
+        "next": state.drawn,
+        "untold": {
+            "finished": state.finished,
+            "dropped": state.dropped,
+            "aborted": state.aborted,
+            "faults": dict(faults),
+        },
     }
     (folder / "queue.json").write_text(json.dumps(meta))
 
 
-def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[list[RolloutBatch], list[int], int, Unreported]:
+def read_queue(folder: Path, config: EmbeddedConfig) -> tuple[StreamState[int, RolloutBatch], dict[str, int]]:
     """Reads what `write_queue` saved; prompts follow from the run's seed."""
     meta = json.loads((folder / "queue.json").read_text())
     prompts = [training_group(config, number) for number in meta["numbers"]]
     requests = [request for _, requests in prompts for request in requests]
     arrays = load_file(folder / "queue.safetensors") if requests else {}
     responses = _responses(arrays, requests, meta["finish_reasons"])
-    size = config.rollout.samples_per_prompt
-    groups = [
-        RolloutBatch(config.task, number, [problem], responses[i * size : (i + 1) * size], seconds)
-        for i, (number, (problem, _), seconds) in enumerate(zip(meta["numbers"], prompts, meta["seconds"], strict=True))
-    ]
-    return groups, meta["unfinished"], meta["next"], Unreported(**meta["untold"])
+    size, waiting = config.rollout.samples_per_prompt, []
+    for i, (number, (problem, _), seconds) in enumerate(zip(meta["numbers"], prompts, meta["seconds"], strict=True)):
+        batch = RolloutBatch(config.task, number, [problem], responses[i * size : (i + 1) * size], seconds)
+        oldest, newest = batch.versions
+        lengths = batch.lengths.ravel().tolist()
+        waiting.append(Group(number, 1, result=batch, oldest=oldest, newest=newest, lengths=lengths))
+    unreported = meta["untold"]
+    faults = unreported.pop("faults")
+    return StreamState(waiting, meta["unfinished"], meta["next"], **unreported), faults
 
 
 def _arrays(responses: Sequence[Response]) -> dict[str, np.ndarray]:

@@ -76,7 +76,13 @@ class HeldOutEngine:
     def __init__(self, config: EmbeddedConfig, weights: Weights, log_dir: Path) -> None:
         self.config, self.weights = config, weights
         self._engine = RolloutEngine(
-            0, config.rollout, config.model, config.task.vocab_size, str(weights.folder.resolve()), str(log_dir)
+            0,
+            config.rollout,
+            config.model,
+            config.task.vocab_size,
+            str(weights.folder.resolve()),
+            str(log_dir),
+            tool=config.task.called_tool,
         )
 
     async def __aenter__(self) -> HeldOutEngine:

@@ -14,11 +14,15 @@ from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.objective import group_advantages
 from sat_slime.reward import Verdict
+from sat_slime.rollout.canary import prefix_length
 from sat_slime.rollout.types import GenerationRequest, Response
 from sat_slime.tasks import Problem, Task
 
 # Streams of random numbers: under one seed they never overlap.
 _TRAINING, _EVALUATION_PROBLEMS, _EVALUATION = 1, 2, 3
+EVERY_VERSION = 0
+"""The oldest weights whose tokens are trained, where all are; a tool's tokens, of version TOOL, never are."""
+_LAGS = ("lag/mean", "lag/min", "lag/max", "lag/generation_mean", "lag/queue_mean")
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,10 @@ class RolloutBatch:
         return np.array([len(r.output_ids) for r in self.responses]).reshape(len(self.problems), -1)
 
     @property
-    def oldest(self) -> int:
-        """Version of the oldest weights that generated a token."""
-        return min(int(response.versions[0]) for response in self.responses)
+    def versions(self) -> tuple[int, int]:
+        """Versions of the oldest and of the newest weights that generated a token."""
+        oldest = min(int(response.versions[0]) for response in self.responses)
+        return oldest, max(response.weight_version for response in self.responses)
 
     @property
     def truncated(self) -> np.ndarray:
@@ -94,14 +99,31 @@ class RolloutBatch:
         }
 
 
-def lag_metrics(responses: Sequence[Response], updates: int) -> dict[str, float]:
-    """Return lag/* over all tokens of the responses, at an optimizer step on weights of `updates` updates.
+def oldest_trained(config: EmbeddedConfig, updates: int) -> int:
+    """Return the version of the oldest weights whose tokens are trained in a rollout that begins on weights of
+    `updates` updates; EVERY_VERSION where no token is masked (`pipeline.over_age`)."""
+    pipeline = config.pipeline
+    if pipeline.mode != "streaming" or pipeline.over_age != "mask":
+        return EVERY_VERSION
+    return max(EVERY_VERSION, updates + pipeline.optimizer_steps_per_rollout - 1 - pipeline.max_staleness)
+
+
+def lag_metrics(responses: Sequence[Response], updates: int, oldest: int = EVERY_VERSION) -> dict[str, float]:
+    """Return lag/* over the tokens of the responses, at an optimizer step on weights of `updates` updates.
 
     A token's lag is the sum of two parts (Eq. fully-async-lag): the updates while the rest of its response was
     generated, and the updates since then.
+
+    Args:
+        oldest: version of the oldest weights whose tokens are trained; others do not count, nor do those of a tool.
+            Without any the lag is 0.
     """
     versions = np.concatenate([r.versions for r in responses])
     last = np.repeat([r.weight_version for r in responses], [len(r.output_ids) for r in responses])
+    trained = versions >= oldest
+    if not trained.any():
+        return dict.fromkeys(_LAGS, 0)
+    versions, last = versions[trained], last[trained]
     lags = updates - versions
     return {
         "lag/mean": float(lags.mean()),
@@ -166,6 +188,21 @@ def training_group(config: EmbeddedConfig, number: int) -> tuple[Problem, list[G
     return problems[index], [replace(request, distribution_size=size) for request in mine]
 
 
+def canary_responses(config: EmbeddedConfig, sequences: Sequence[tuple[int, ...]]) -> list[Response]:
+    """Return the canary's sequences as responses that the trainer can score: their prefixes as prompts. Their routes
+    only fill the place of an engine's; the trainer routes freely."""
+    start, model = prefix_length(sequences), config.model
+    shape = (len(sequences[0]) - 1, model.layers, model.experts_per_token)
+    routes = np.broadcast_to(np.arange(model.experts_per_token, dtype=np.uint16), shape) if model.is_moe else None
+    length = len(sequences[0]) - start
+    nothing = np.zeros(length, np.float32)
+    versions = np.zeros(length, np.int64)
+    return [
+        Response(f"canary-{i}", tokens[:start], tokens[start:], nothing, routes, "length", versions)
+        for i, tokens in enumerate(sequences)
+    ]
+
+
 def evaluation_requests(
     config: EmbeddedConfig, step: int, repeats: int | None = None
 ) -> tuple[list[Problem], list[GenerationRequest]]:
@@ -185,7 +222,7 @@ def _requests(config, prefix, problems, samples, temperature, rng, **sampling) -
             max_new_tokens=config.rollout.max_response_tokens,
             temperature=temperature,
             seed=int(rng.integers(2**31)),
-            stop_token_ids=(config.task.eos_id,),
+            stop_token_ids=config.task.stop_ids,
             **sampling,
         )
         for p, problem in enumerate(problems)

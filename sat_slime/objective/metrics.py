@@ -190,6 +190,13 @@ _STEP = (
         lines=(Line("all", "black"),),
         table=Shown("clipped, share of tokens", ".2%"),
         live=Shown("clip", ".1%"),
+        health=Rule(
+            "radius",
+            Bound(1, of="clipped", over="run"),
+            "{level:.1%} of the tokens have been clipped, above {usual:.0%}: the radius is narrow for this lag. Token "
+            "radii that clipped so many lost 2 to 19 points at lag 32 and 64 in the study of one setting for every lag",
+            "Try twice the radius (method.clip), or grpo-lag-power",
+        ),
     ),
     Metric(
         "clip/{upper,lower}",
@@ -327,9 +334,16 @@ _STEP = (
         ),
     ),
     Metric(
-        "rollout/{dropped,dropped_length_mean}",
+        "rollout/{dropped,aborted,dropped_length_mean}",
         "count, tokens",
-        "Mode streaming: responses dropped for their lag since the step before; their mean length.",
+        "Mode streaming: responses dropped for their lag since the step before; those among them that were aborted in "
+        "generation; the mean length of the others.",
+        "step",
+    ),
+    Metric(
+        "rollout/masked_tokens",
+        "count",
+        "Mode streaming with `pipeline.over_age` mask: tokens of the batch beyond the bound, which are not trained.",
         "step",
     ),
     Metric(
@@ -338,6 +352,27 @@ _STEP = (
         "Mode streaming: responses of LOW to HIGH tokens completed, and dropped, since the step before; the last of "
         "them also longer ones.",
         "step",
+    ),
+    Metric(
+        "canary/d",
+        "nats",
+        "[Canary](asynchrony.md#the-canary): mean abs(d) of the worst engine at the push after this step; in the first "
+        "row, before it.",
+        "step",
+    ),
+    Metric("canary/limit", "nats", "Its limit, learned from the pushes that passed.", "step"),
+    Metric("canary/worst_engine", "index", "The engine that it is of, from 0.", "step"),
+    Metric(
+        "canary/faults",
+        "count",
+        "Engines that do not hold the weights of that push.",
+        "step",
+        health=Rule(
+            "canary",
+            Bound(0, over="sum"),
+            "the canary found engines without the pushed weights {level:g} times in {steps} steps",
+            "The log names engine, push and remedy; `pipeline.canary: stop` ends such a run",
+        ),
     ),
     Metric(
         "verifier/{verdicts,correct,timeouts,kills,parse_failures,label_failures,no_answer}",

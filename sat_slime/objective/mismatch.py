@@ -4,18 +4,21 @@ histogram, and what it is made of, token by token (Eq. split)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from .quantile import tail_quantile
+from .quantile import nan_error, tail_quantiles
 from .ranks import gather
 
 HISTOGRAM_EDGES = tuple(10.0 ** (exponent / 8) for exponent in range(-64, 17))
 """Edges of mismatch_histogram in |d|: 1e-8 to 1e2, eight to a decade."""
 
 
+CHUNK = 2**17
+"""Tokens that are in float64 at a time: what a step's metrics take beside its columns, and it stays in a core's
+cache."""
 _QUANTILES = {"q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
@@ -43,41 +46,79 @@ def mismatch_metrics(
     Returns:
         Plain numbers, the same on all ranks; without any token all are 0, ess 1.
     """
-    mu = rollout_log_probs.detach()[mask].double()
-    d = log_probs.detach()[mask].double() - mu
-    largest = max(gather(float(d.amax()) if len(d) else -math.inf, group))
-    sums = {
-        "n": float(len(d)),
-        "d_pi": float(d.abs().sum()),
-        "k3_kl": float((d.expm1() - d).sum()),
-        "w": float((d - largest).exp().sum()),
-        "w2": float((2 * (d - largest)).exp().sum()),
-        "max": float(d.abs().amax()) if len(d) else 0.0,
-    }
-    quantiles = {name: float(tail_quantile(d.abs(), alpha, group)) for name, alpha in _QUANTILES.items()}
-    if checkpoint_log_probs is not None:
-        checkpoint = checkpoint_log_probs.detach()[mask].double()
-        policy = log_probs.detach()[mask].double() - checkpoint
-        sums["policy"] = float(policy.abs().sum())
-        sums["implementation"] = float((checkpoint - mu).abs().sum())
-        for name, beyond in {"mean": -1.0, "q90": quantiles["q90"], "q99": quantiles["q99"]}.items():
-            tail = d.abs() > beyond
-            sums[f"of_{name}"] = float(d[tail].abs().sum())
-            sums[f"policy_of_{name}"] = float((policy * d.sign())[tail].sum())
-    parts = gather(sums, group)
-    total = {name: math.fsum(part[name] for part in parts) for name in sums}
-    n = max(total["n"], 1.0)
-    metrics = {"mismatch/d_pi": total["d_pi"] / n, "mismatch/k3_kl": total["k3_kl"] / n}
+    columns = [column.detach() for column in (log_probs, rollout_log_probs, checkpoint_log_probs) if column is not None]
+
+    def differences() -> Iterator[list[torch.Tensor]]:
+        """d of the active tokens, a chunk at a time; with pi_l its policy and its implementation part, too."""
+        for pi, mu, *pi_l in _active(columns, mask):
+            yield [pi - mu, *(part for c in pi_l for part in (pi - c, c - mu))]
+
+    n, largest = _count_and_largest((d for d, *_ in differences()), group)
+    levels = tail_quantiles(lambda: (d.abs() for d, *_ in differences()), list(_QUANTILES.values()), group)
+    quantiles = dict(zip(_QUANTILES, levels, strict=True))
+    sums: dict[str, float] = {}
+    for d, *parts in differences():
+        for name, value in _sums(d, largest, quantiles, *parts).items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+    of_ranks = gather(sums, group)
+    total = {name: math.fsum(part[name] for part in of_ranks) for name in sums}
+    metrics = {"mismatch/d_pi": total["d_pi"] / max(n, 1), "mismatch/k3_kl": total["k3_kl"] / max(n, 1)}
     metrics |= {f"mismatch/{name}": value for name, value in quantiles.items()}
-    metrics["mismatch/max"] = max(part["max"] for part in parts)
-    metrics["mismatch/ess"] = total["w"] ** 2 / (n * total["w2"]) if total["n"] else 1.0
+    metrics["mismatch/max"] = max(abs(bound) for bound in largest) if n else 0.0
+    metrics["mismatch/ess"] = total["w"] ** 2 / (n * total["w2"]) if n else 1.0
     for name in ("policy", "implementation"):
         if name in total:
-            metrics[f"mismatch/{name}"] = total[name] / n
-    for name in ("mean", "q90", "q99"):
-        if total.get(f"of_{name}"):
-            metrics[f"mismatch/policy_of_{name}"] = total[f"policy_of_{name}"] / total[f"of_{name}"]
+            metrics[f"mismatch/{name}"] = total[name] / max(n, 1)
+    for name, of in {"mean": "d_pi", "q90": "of_q90", "q99": "of_q99"}.items():
+        if "policy" in total and total[of]:
+            metrics[f"mismatch/policy_of_{name}"] = total[f"policy_of_{name}"] / total[of]
     return metrics
+
+
+def _active(columns: Sequence[torch.Tensor], mask: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """Yield the active tokens of the columns in float64, a chunk at a time; at least one chunk, if an empty one."""
+    for start in range(0, max(len(mask), 1), CHUNK):
+        part = slice(start, start + CHUNK)
+        active = mask[part]
+        chosen = part if bool(active.all()) else active
+        yield [(column if chosen is part else column[part])[chosen].double() for column in columns]
+
+
+def _count_and_largest(
+    parts: Iterable[torch.Tensor], group: torch.distributed.ProcessGroup | None
+) -> tuple[int, tuple[float, float]]:
+    """Return how many values all ranks have, and the least and the largest of them.
+
+    Raises:
+        ValueError: a value is NaN. Across ranks all raise.
+    """
+    count, nans, low, high = 0, 0, math.inf, -math.inf
+    for part in parts:
+        if len(part):
+            least, most = (float(bound) for bound in part.aminmax())
+            nans += int(part.isnan().sum()) if math.isnan(most) else 0
+            count, low, high = count + len(part), min(low, least), max(high, most)
+    counts, all_nans, lows, highs = zip(*gather((count, nans, low, high), group), strict=True)
+    if sum(all_nans):
+        raise ValueError(nan_error(sum(all_nans), sum(counts)))
+    return sum(counts), (min(lows), max(highs))
+
+
+def _sums(
+    d: torch.Tensor, largest: tuple[float, float], quantiles: Mapping[str, float], *parts: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Return the sums over a chunk's tokens of which `mismatch_metrics` makes means and shares."""
+    size, w = d.abs(), (d - largest[1]).exp_()
+    sums = {"d_pi": size.sum(), "k3_kl": d.expm1().sub_(d).sum(), "w": w.sum(), "w2": w.square_().sum()}
+    if parts:
+        policy, implementation = parts
+        sums |= {"policy": policy.abs().sum(), "implementation": implementation.abs_().sum()}
+        along = policy.mul_(d.sign())
+        sums["policy_of_mean"] = along.sum()
+        for name in ("q90", "q99"):
+            tail = size > quantiles[name]
+            sums |= {f"of_{name}": size[tail].sum(), f"policy_of_{name}": along[tail].sum()}
+    return sums
 
 
 def mismatch_histogram(

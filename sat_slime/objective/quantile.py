@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 
 import torch
@@ -9,6 +10,9 @@ import torch
 RADIX_BITS = 11
 """Bits of the float pattern that one histogram resolves: 16 KiB of counts per all-reduce, three to a float32."""
 RADIX = 1 << RADIX_BITS
+LEADING_BITS = 16
+"""Bits of a float64's pattern by which `tail_quantiles` counts values first: bins 3 % wide, so that few values share
+that of a quantile."""
 
 
 def quantile_rank(alpha: float, n: int) -> int:
@@ -44,9 +48,7 @@ def tail_quantile(
     values = values if values.dtype == torch.float64 else values.float()
     n, n_nan = _counts(values, group)
     if n_nan:
-        raise ValueError(
-            f"{n_nan} of {n} log-ratios are NaN: look for NaN or infinite log-probs among the active tokens"
-        )
+        raise ValueError(nan_error(n_nan, n))
     rank = quantile_rank(alpha, n)
     if n == 0:
         return values.new_zeros(())
@@ -55,6 +57,55 @@ def tail_quantile(
     if values.is_cuda:  # where torch refuses kthvalue under deterministic algorithms
         return values.topk(len(values) - rank + 1, sorted=False).values.amin()
     return values.kthvalue(rank).values
+
+
+def nan_error(n_nan: int, n: int) -> str:
+    """Return what is said of log-ratios of which some are NaN."""
+    return f"{n_nan} of {n} log-ratios are NaN: look for NaN or infinite log-probs among the active tokens"
+
+
+def tail_quantiles(
+    parts: Callable[[], Iterable[torch.Tensor]],
+    alphas: Sequence[float],
+    group: torch.distributed.ProcessGroup | None = None,
+) -> list[float]:
+    """Return the `tail_quantile` of several levels, to the bit, of values that come in parts: in two passes over them,
+    and in little memory beside a part, however many there are.
+
+    Args:
+        parts: each call gives the values anew, float64, none of them negative or NaN; at least one part, if an empty
+            one.
+        alphas: levels in (0, 1].
+        group: ranks that hold parts of the values. All must call.
+    """
+    counts = sum(torch.bincount(_leading(part), minlength=1 << LEADING_BITS) for part in parts())
+    assert isinstance(counts, torch.Tensor), "there is a part"
+    if group is not None:
+        torch.distributed.all_reduce(counts, group=group)
+    counts = counts.cpu()
+    at_most = counts.cumsum(0)
+    n = int(at_most[-1])
+    if n == 0:
+        return [0.0] * len(alphas)
+    ranks = [quantile_rank(alpha, n) for alpha in alphas]
+    bins = [int(torch.searchsorted(at_most, rank)) for rank in ranks]
+    candidates: dict[int, list[torch.Tensor]] = {bin_: [] for bin_ in bins}
+    for part in parts():
+        leading = _leading(part)
+        for bin_, found in candidates.items():
+            found.append(part[leading == bin_])
+    quantiles = []
+    for rank, bin_ in zip(ranks, bins, strict=True):
+        k = rank - int(at_most[bin_] - counts[bin_])
+        values = torch.cat(candidates[bin_])
+        kth = values.sort().values[k - 1] if group is None else _kth_smallest_of_ranks(values, k, group)
+        quantiles.append(float(kth))
+    return quantiles
+
+
+def _leading(values: torch.Tensor) -> torch.Tensor:
+    """Return the leading bits of the values' patterns, without the sign."""
+    return values.view(torch.int64) >> (63 - LEADING_BITS)
 
 
 def _counts(values: torch.Tensor, group: torch.distributed.ProcessGroup | None) -> tuple[int, int]:

@@ -58,8 +58,8 @@ class Settings:
 
 
 @dataclass
-class Found:
-    """The faults that were found in a file."""
+class FileFaults:
+    """The faults of a file of prompts, and its number of rows."""
 
     rows: int
     faults: list[Fault]
@@ -73,14 +73,14 @@ class _Prompt:
     label: str | None
 
 
-def check_file(path: Path, settings: Settings, pool: VerifierPool, evaluation: Path | None = None) -> Found:
+def check_file(path: Path, settings: Settings, pool: VerifierPool, evaluation: Path | None = None) -> FileFaults:
     """Looks for every fault in a file. Raises PromptError where it, or the evaluation's file, cannot be read at all."""
-    found = Found(0, [])
+    found = FileFaults(0, [])
     first: dict[bytes, tuple[int, str | None]] = {}
     labels: dict[str, list[int]] = {}
     problems = None
     if evaluation is not None:
-        ignored = Found(0, [])
+        ignored = FileFaults(0, [])
         problems = Problems((prompt.row, prompt.problem) for prompt in _prompts(evaluation, settings, ignored))
         if not ignored.rows:
             raise PromptError(f"{evaluation} has no rows: name another --eval")
@@ -111,7 +111,7 @@ def check_file(path: Path, settings: Settings, pool: VerifierPool, evaluation: P
     return found
 
 
-def _prompts(path: Path, settings: Settings, found: Found) -> Iterator[_Prompt]:
+def _prompts(path: Path, settings: Settings, found: FileFaults) -> Iterator[_Prompt]:
     """Yields the rows that can be looked at further; notes the faults of the others."""
     for number, row in _rows(path):
         found.rows += 1
@@ -133,7 +133,7 @@ def _prompts(path: Path, settings: Settings, found: Found) -> Iterator[_Prompt]:
         if prompt and text is None:
             note("no prompt", repr(prompt)[:60])
         elif not text or not (problem := strip_instruction(text)[0]):
-            note("empty prompt", "an instruction alone" if text else "")
+            note("empty prompt", "only an instruction" if text else "")
         else:
             yield _Prompt(number, prompt, problem, label)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from sat_slime.rollout.canary import EngineScores, read_scores, score_payload
 from sat_slime.rollout.types import GenerationRequest
 
 
@@ -81,12 +82,27 @@ class SGLangClient:
         except ServerRefused as error:
             raise ServerRefused(f"the weights of {path} could not be loaded: {error}") from error
 
+    async def score(self, sequences: Sequence[Sequence[int]]) -> EngineScores:
+        """Scores the canary's sequences. Raises: ServerLost, ServerRefused."""
+        answers = await self._post("/generate", score_payload(sequences))
+        try:
+            return read_scores(answers, sequences)
+        except ValueError as error:
+            raise ServerLost(str(error)) from error
+
     async def abort_all(self) -> None:
         """Ends every request in flight: each is answered with the tokens that it has so far.
 
         Raises: ServerLost, ServerRefused.
         """
         await self._post("/abort_request", {"abort_all": True}, answers=False)
+
+    async def abort(self, wire_id: str) -> None:
+        """Ends the requests in flight whose id begins so: each is answered with the tokens that it has so far.
+
+        Raises: ServerLost, ServerRefused.
+        """
+        await self._post("/abort_request", {"rid": wire_id}, answers=False)
 
     async def healthy(self, timeout_s: float = 10.0) -> bool:
         """Return whether the HTTP server answers that it is up."""

@@ -34,7 +34,7 @@ TOKEN_COLUMNS = {
     "entropy": np.float32,
 }
 """Columns of (N,): token id; whether it is active; log pi of the weights at the start of the step; log mu; advantage;
-optimizer updates of the weights that generated the token; entropy of pi in nats."""
+optimizer updates of the weights that generated the token, -1 for one that a tool wrote; entropy of pi in nats."""
 
 _NAME = re.compile(r"(\d{6,})(?:-(\d+))?\.safetensors")
 
@@ -70,7 +70,7 @@ class TokenDump:
     entropy: np.ndarray
 
     more: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Further columns (N, ...) by name, as far as they were measured; docs/run-folder.md lists them."""
+    """Further columns (N, ...) by name, as far as they were measured; docs/internals/token-dumps.md lists them."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Further facts of the run."""
 

@@ -7,6 +7,9 @@ from typing import Literal
 
 import numpy as np
 
+TOOL = -1
+"""The version of tokens that a tool wrote: no weights generated them."""
+
 
 @dataclass(frozen=True)
 class GenerationRequest:
@@ -39,13 +42,14 @@ class Response:
     """(T,) output tokens, the stop token included."""
     log_probs: np.ndarray
     """(T,) float32: log mu of each output token, under the engine's softmax at the sampling temperature over the tokens
-    that it sampled from."""
+    that it sampled from; 0 for the tokens of a tool."""
     routed_experts: np.ndarray | None
     """(P + T - 1, layers, top-k) unsigned: experts of each forwarded token; None from a dense model."""
     finish_reason: Literal["stop", "length", "abort"]
     """`abort`: this is a part, which may have no tokens at all."""
     versions: np.ndarray
-    """(T,) int64: optimizer updates of the weights that generated each token, as the engine reported them."""
+    """(T,) int64: optimizer updates of the weights that generated each token, as the engine reported them; TOOL for the
+    tokens of a tool."""
     distribution: np.ndarray | None = None
     """(T, vocabulary) float32: log mu of every token, -inf outside the nucleus; None where it was not asked for."""
     reward: float = 0.0
@@ -56,4 +60,4 @@ class Response:
     @property
     def weight_version(self) -> int:
         """Optimizer updates of the weights that generated its last token."""
-        return int(self.versions[-1])
+        return int(self.versions.max())

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from sat_slime.objective import mismatch_histogram, mismatch_metrics
+from sat_slime.objective import mismatch, mismatch_histogram, mismatch_metrics, tail_quantile
 
 
 def test_mismatch_of_known_tokens() -> None:
@@ -67,3 +67,24 @@ def test_histogram_counts_every_token_once() -> None:
     assert counts[0] == 3 - (torch.tensor(1e-8).double().item() >= 1e-8)
     assert counts[-1] == 3
     assert edges == sorted(edges) and edges[0] == pytest.approx(1e-8) and edges[-1] == pytest.approx(100)
+
+
+@pytest.mark.parametrize("chunk", [7, 64, 1000])
+def test_the_metrics_do_not_depend_on_the_chunks_in_which_they_are_taken(monkeypatch, chunk):
+    generator = torch.Generator().manual_seed(0)
+    mu = -torch.rand(500, generator=generator)
+    pi, pi_l = mu + 0.1 * torch.randn(500, generator=generator), mu + 0.05 * torch.randn(500, generator=generator)
+    mask = torch.rand(500, generator=generator) < 0.8
+    mask[100:300] = True
+    whole = mismatch_metrics(pi, mu, mask, checkpoint_log_probs=pi_l)
+    monkeypatch.setattr(mismatch, "CHUNK", chunk)
+    in_chunks = mismatch_metrics(pi, mu, mask, checkpoint_log_probs=pi_l)
+    assert in_chunks == pytest.approx(whole, rel=1e-12)
+    d = (pi.double() - mu.double())[mask]
+    for name, alpha in {"q50": 0.5, "q90": 0.9, "q99": 0.99}.items():
+        assert in_chunks[f"mismatch/{name}"] == float(tail_quantile(d, alpha)), "to the bit"
+
+
+def test_nan_is_told_and_named():
+    with pytest.raises(ValueError, match="1 of 3 log-ratios are NaN"):
+        mismatch_metrics(torch.tensor([0.0, float("nan"), 1.0]), torch.zeros(3), torch.ones(3, dtype=torch.bool))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from fake_sglang import response
 
-from sat_slime.rollout.continuation import joined, rest
-from sat_slime.rollout.types import GenerationRequest
+from sat_slime.rollout.continuation import by_tool, joined, rest
+from sat_slime.rollout.types import TOOL, GenerationRequest
 from sat_slime.rollout.validation import Expectations, RejectedResponse, validate
 
 REQUEST = GenerationRequest("a", (1, 2, 3), max_new_tokens=9, temperature=1.0, seed=5, stop_token_ids=())
@@ -98,3 +98,31 @@ def test_who_was_not_interrupted_takes_no_part():
         validate(REQUEST, "a#0", raw, expected)
     with pytest.raises(RejectedResponse, match="weight_version"):
         validate(REQUEST, "a#0", raw, dataclasses.replace(expected, weight_version=1), interruptible=True)
+
+
+def test_a_tools_tokens_are_a_part_that_no_weights_generated():
+    """Two turns of weights 3 and 4, the second cut off within: its rest is of weights 5."""
+    first = part(REQUEST, 2, 3)
+    tool = by_tool(REQUEST, joined(REQUEST, [first]), (7, 8))
+    assert tool.prompt_ids == rest(REQUEST, [first]).prompt_ids
+    assert joined(REQUEST, [first, tool]).finish_reason == "abort", "the model goes on"
+    ends = dataclasses.replace(REQUEST, stop_token_ids=(8,))
+    assert joined(ends, [first, tool]).finish_reason == "abort", "whatever the tool wrote"
+    second = part(rest(REQUEST, [first, tool]), 2, 4)
+    assert second.prompt_ids == REQUEST.prompt_ids + first.output_ids + (7, 8)
+    third = part(rest(REQUEST, [first, tool, second]), 3, 5, aborted=False)
+    whole = joined(REQUEST, [first, tool, second, third])
+    assert whole.output_ids == (*first.output_ids, 7, 8, *second.output_ids, *third.output_ids)
+    assert whole.versions.tolist() == [3] * 2 + [TOOL] * 2 + [4] * 2 + [5] * 3 and whole.weight_version == 5
+    assert whole.log_probs[2:4].tolist() == [0, 0] and (np.delete(whole.log_probs, [2, 3]) < 0).all()
+    # The rows of the tool's tokens, and the one that drew its first, are those of the pass that read them.
+    assert len(whole.routed_experts) == 3 + 9 - 1
+    np.testing.assert_array_equal(whole.routed_experts[:4], first.routed_experts)
+    np.testing.assert_array_equal(whole.routed_experts[4:8], second.routed_experts[4:])
+    np.testing.assert_array_equal(whole.routed_experts[8:], third.routed_experts[8:])
+
+
+def test_a_tools_distribution_is_finite():
+    request = dataclasses.replace(REQUEST, distribution_size=16)
+    tool = by_tool(request, joined(request, [part(REQUEST, 2, 3)]), (7, 8))
+    np.testing.assert_allclose(np.exp(tool.distribution).sum(1), 1, rtol=1e-6)

@@ -203,3 +203,31 @@ def test_it_trains_on_the_engines_with_a_family_from_outside(package, tmp_path):
     sample = json.loads(samples.read_text().splitlines()[0])
     assert re.fullmatch("[a-h]{4}=", sample["prompt"]), "a problem of that task"
     assert "report" in (run / "report.html").read_text().lower()
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('    call = "?"', "has call or tool alone: define both, or neither"),
+        ('    call = "??"', "call is '??': let it be one character of the alphabet, another than eos"),
+        ('    call = "$"\n\n    def tool(self, answer):\n        return ""', "call is '$'"),
+        ('    def tool(self, answer):\n        return ""', "has call or tool alone"),
+    ],
+)
+def test_half_a_tool_is_found_before_the_run(package, tmp_path, lines, said):
+    code = (package / "sorting.py").read_text()
+    alphabet = next(line for line in code.splitlines() if "alphabet" in line)
+    (package / "sorting.py").write_text(code.replace(alphabet, alphabet[:-1] + '?"\n' + lines, 1))
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load_config(settings(tmp_path, name=PATH))
+
+
+def test_a_tool_that_writes_another_character_is_one_line(package):
+    class Odd(RunningSums):
+        call = "="
+
+        def tool(self, answer):
+            return "1x"
+
+    with pytest.raises(ValueError, match=r"the tool of task running_sums wrote '1x' after '1=', but 'x' is not in its"):
+        Odd().called_tool(Odd().encode("1="))

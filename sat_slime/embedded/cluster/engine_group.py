@@ -12,6 +12,7 @@ from sat_slime.embedded.cluster.ray_environment import ray
 from sat_slime.embedded.cluster.results import wait_all
 from sat_slime.embedded.engine.rollout_engine import GenerationResult, RolloutEngine
 from sat_slime.embedded.rollout_batch import RolloutBatch
+from sat_slime.rollout.canary import EngineScores
 from sat_slime.rollout.types import GenerationRequest
 from sat_slime.tasks import Problem
 
@@ -27,12 +28,11 @@ def faults_of(results: Sequence[GenerationResult]) -> dict[str, int]:
 
 
 def groups_in_flight(config: EmbeddedConfig) -> int:
-    """Return the most groups that a stream has in generation: as many as the servers decode side by side. 0 in mode
-    batch."""
+    """Return the most groups that a stream has in generation: so many that the servers decode as much as they can side
+    by side even when all groups lack a single response; what is more waits in the servers. 0 in mode batch."""
     if config.pipeline.mode != "streaming":
         return 0
-    decoded = config.rollout.engines * config.rollout.max_running_requests // config.rollout.samples_per_prompt
-    return max(1, min(decoded, config.pipeline.queue_prompts))
+    return min(config.rollout.engines * config.rollout.max_running_requests, config.pipeline.queue_prompts)
 
 
 class EngineGroup:
@@ -43,7 +43,13 @@ class EngineGroup:
         engine_class = ray.remote(RolloutEngine).options(num_cpus=0, max_concurrency=8 + groups_in_flight(config))
         self.engines: list[Any] = [
             engine_class.remote(
-                index, config.rollout, config.model, config.task.vocab_size, str(model_path), str(log_dir)
+                index,
+                config.rollout,
+                config.model,
+                config.task.vocab_size,
+                str(model_path),
+                str(log_dir),
+                tool=config.task.called_tool,
             )
             for index in range(config.rollout.engines)
         ]
@@ -57,6 +63,15 @@ class EngineGroup:
     def update_weights(self, folder: Path, version: int) -> None:
         """Gives all engines new weights, which wait for calls of `generate` and interrupt those of `stream`."""
         self._call("update_weights", str(folder), version)
+
+    def start_score(self, sequences: Sequence[Sequence[int]]) -> list[Any]:
+        """Starts scoring the canary's sequences on every engine; `scores` takes what this returns."""
+        return [engine.score.remote(sequences) for engine in self.engines]
+
+    def scores(self, futures: list[Any]) -> dict[str, EngineScores]:
+        """Waits for the engines' scores, which stand by the engine's name."""
+        results = wait_all(futures, "rollout engine")
+        return {f"rollout engine {index}": scores for index, scores in enumerate(results)}
 
     def stop(self) -> None:
         """Stops all servers."""
@@ -99,6 +114,11 @@ class EngineGroup:
         """Starts generation of one problem's responses, which new weights do not wait for; its result is a
         GenerationResult. `index` numbers the groups, which the engines take in turn."""
         return self.engines[index % len(self.engines)].stream.remote(requests)
+
+    def give_up(self, oldest: int) -> None:
+        """Ends the groups in generation that have a token of weights before version `oldest`; waits for nothing."""
+        for engine in self.engines:
+            engine.give_up.remote(oldest)
 
     def collect(self, futures: list[Any], iteration: int, problems: list[Problem]) -> RolloutBatch:
         """Waits for a batch."""

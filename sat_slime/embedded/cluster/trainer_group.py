@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.cluster.ray_environment import ray
 from sat_slime.embedded.cluster.results import ActorFailure, wait_all
 from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult
+from sat_slime.rollout.types import Response
 
 
 def _log_to(path: Path) -> None:
@@ -80,6 +82,12 @@ class TrainerGroup:
     def wait(self, futures: list[Any]) -> Any:
         """Waits for all ranks; returns what rank 0 returned."""
         return wait_all(futures, "trainer rank")[0]
+
+    def score(self, responses: Sequence[Response]) -> np.ndarray:
+        """Return (tokens,) log pi of responses in their order, without the temperature of the rollout."""
+        shares = wait_all(self.start("score", responses, replay=False, temperature=1.0), "trainer rank")
+        scores = {name: values for share in shares for name, values in share.items()}
+        return np.concatenate([scores[response.request_id] for response in responses])
 
     def train(self, batch: RolloutBatch, dump: bool = False) -> list[StepResult]:
         """Trains on a batch, which is sent once for all ranks. dump: also return the tokens' columns."""

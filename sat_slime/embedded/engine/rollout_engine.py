@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from sat_slime.config.schema import ModelConfig, RolloutConfig
 from sat_slime.embedded.engine.server import SGLangServer
+from sat_slime.rollout.canary import EngineScores
 from sat_slime.rollout.client import ServerLost, ServerRefused
-from sat_slime.rollout.continuation import joined, rest
-from sat_slime.rollout.types import GenerationRequest, Response
+from sat_slime.rollout.continuation import by_tool, joined, rest
+from sat_slime.rollout.types import TOOL, GenerationRequest, Response
 from sat_slime.rollout.validation import Expectations, RejectedResponse, validate
 
 POSTS_IN_FLIGHT = 4
@@ -22,6 +23,10 @@ ENDING_S = 1.0
 """Seconds that a server's process may take to end after its connections broke, before it counts as alive."""
 INTERRUPT_EVERY_S = 0.2
 """Seconds until an interruption is repeated, for requests that had not reached SGLang's scheduler."""
+
+
+Tool = Callable[[tuple[int, ...]], "tuple[int, ...] | None"]
+"""What a tool writes after the tokens of a response so far; None where they do not end with a call of it."""
 
 
 class EngineFailed(RuntimeError):
@@ -35,7 +40,8 @@ class GenerationResult:
     responses: list[Response]
     """One per request, in the order of the requests."""
     stats: dict[str, Any]
-    """seconds; tokens (of responses); rejected (reason -> count); lost (requests without an answer); resent."""
+    """seconds; tokens (of responses); rejected (reason -> count); lost (requests without an answer); resent; given_up
+    (whether some responses lack their end)."""
 
 
 @dataclass
@@ -54,6 +60,14 @@ class _Batch:
     """Rejected responses, by reason."""
     lost: int = 0
     """Requests that a server did not answer."""
+    given_up: bool = False
+    """Whether nobody wants the responses any more."""
+
+    @property
+    def oldest(self) -> int | None:
+        """Version of the oldest weights that generated a token so far; None where there is none."""
+        known = [part.versions[0] for parts in self.parts.values() for part in parts if part.output_ids]
+        return min((int(version) for version in known if version != TOOL), default=None)
 
 
 class RolloutEngine:
@@ -73,12 +87,15 @@ class RolloutEngine:
         model_path: str,
         log_dir: str,
         command: list[str] | None = None,
+        tool: Tool | None = None,
     ) -> None:
-        """model_path: Hugging Face folder of the first weights, version 0. command: default: SGLang's server."""
+        """model_path: Hugging Face folder of the first weights, version 0. command: default: SGLang's server.
+        tool: answers calls, whose tokens are among a request's stop tokens."""
         self.index = index
         self.rollout = rollout
         self.model = model
         self.vocab_size = vocab_size
+        self._tool = tool
         self._weights = (model_path, 0)
         self._server = SGLangServer(index, rollout, model, log_dir, command)
         self._turn = asyncio.Lock()
@@ -91,6 +108,8 @@ class RolloutEngine:
         self._restarts = 0
         self._ended = f"SGLang's server of engine {index} was ended"
         """How the server failed that this engine ended, as the beginning of a sentence."""
+        self._streams: list[_Batch] = []
+        """The calls of `stream` that are in progress."""
         self._deaths: list[str] = []
         """Why servers were restarted since `new_deaths` was called last."""
         self._in_flight = 0
@@ -125,6 +144,16 @@ class RolloutEngine:
                 self._end_server("did not take new weights")
                 await self._revive()
 
+    async def score(self, sequences: Sequence[Sequence[int]]) -> EngineScores:
+        """Scores the canary's sequences, beside what `stream` has in flight; once more after a restart of a lost
+        server. Raises ServerLost, ServerRefused, EngineFailed, ServerFailed."""
+        try:
+            return await self._server.client.score(sequences)
+        except ServerLost:
+            await self._try_server()
+            await self._ensure_server()
+            return await self._server.client.score(sequences)
+
     async def generate(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
         """Returns exactly one validated response for each request, in order.
 
@@ -144,12 +173,27 @@ class RolloutEngine:
         restarted, a response keeps what it had at its last interruption.
         """
         self._check(requests)
-        return await self._answer(requests, _Batch(interruptible=True))
+        batch = _Batch(interruptible=True)
+        self._streams.append(batch)
+        try:
+            return await self._answer(requests, batch)
+        finally:
+            self._streams.remove(batch)
+
+    async def give_up(self, oldest: int) -> None:
+        """Ends the calls of `stream` that have a token of weights before version `oldest`: they return what they have
+        so far."""
+        for batch in self._streams:
+            if not batch.given_up and batch.oldest is not None and batch.oldest < oldest:
+                batch.given_up = True
+                for request_id in set(batch.parts) - set(batch.responses):
+                    with suppress(ServerLost, ServerRefused):  # then its answers come later, or not at all
+                        await self._server.client.abort(f"{request_id}#")
 
     async def _answer(self, requests: Sequence[GenerationRequest], batch: _Batch) -> GenerationResult:
         started = time.monotonic()
         pending = list(requests)
-        while pending:
+        while pending and not batch.given_up:
             await self._ensure_server()
             lost = batch.lost
             posts = [pending[i : i + self._post_size] for i in range(0, len(pending), self._post_size)]
@@ -158,7 +202,10 @@ class RolloutEngine:
             self._check_attempts(pending, batch)
             if batch.lost > lost:
                 await self._try_server()
-        responses = [batch.responses[request.request_id] for request in requests]
+        responses = [
+            batch.responses.get(request.request_id) or joined(request, batch.parts[request.request_id])
+            for request in requests
+        ]
         return GenerationResult(
             responses,
             {
@@ -167,6 +214,7 @@ class RolloutEngine:
                 "rejected": dict(batch.rejected),
                 "lost": batch.lost,
                 "resent": sum(len(reasons) for reasons in batch.failures.values()),
+                "given_up": len(batch.responses) < len(requests),
             },
         )
 
@@ -268,7 +316,7 @@ class RolloutEngine:
         async with nullcontext() if batch.interruptible else self._posts:
             while not self._may_send.is_set():
                 await self._may_send.wait()
-            if not self._server.alive:
+            if batch.given_up or not self._server.alive:
                 return  # nothing was sent: this is no attempt
             sent = [rest(request, batch.parts[request.request_id]) for request in requests]
             wire_ids = [f"{request.request_id}#{self._sendings(request, batch)}" for request in requests]
@@ -295,8 +343,19 @@ class RolloutEngine:
             parts = batch.parts[request.request_id]
             parts.append(part)
             response = joined(request, parts)
-            if response.finish_reason != "abort":
+            if written := self._written_by_tool(request, response):
+                parts.append(by_tool(request, response, written))
+            elif response.finish_reason != "abort":
                 batch.responses[request.request_id] = response
+
+    def _written_by_tool(self, request: GenerationRequest, response: Response) -> tuple[int, ...] | None:
+        """Return what the tool answers; None where it was not called, or where no token could follow its answer: then
+        the response ends with the call."""
+        if self._tool is None or response.finish_reason != "stop":
+            return None
+        written = self._tool(response.output_ids)
+        room = request.max_new_tokens - len(response.output_ids)
+        return written if written and len(written) < room else None
 
     def _sendings(self, request: GenerationRequest, batch: _Batch) -> int:
         """Counts the sendings of a request so far."""

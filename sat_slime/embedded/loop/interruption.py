@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,9 @@ class Interruption:
     """The loop runs."""
     over: bool = False
     """The loop has ended."""
+    bell: int | None = None
+    """A pipe that is written to when an end after the iteration is asked for. The handler itself must not ask the log
+    to tell it, which may hold a lock while the signal comes, and must not write on a live view."""
     _asked_at: float = -math.inf
 
     def handle(self, number: int, frame: Any) -> None:
@@ -41,20 +44,36 @@ class Interruption:
             self.asked = True
             raise KeyboardInterrupt
         self.asked = True
-        # The log is not asked to tell it: it may hold a lock while the signal comes.
-        os.write(2, b"\nending after this iteration and a checkpoint; once more to end at once\n")
+        if self.bell is not None:
+            os.write(self.bell, b"!")
+
+
+ACKNOWLEDGED = "ending after this iteration and a checkpoint; Ctrl-C once more ends at once, without one"
 
 
 @contextmanager
-def interruptible() -> Iterator[Interruption]:
-    """Inside, an Interruption handles SIGINT and SIGTERM of this process."""
+def interruptible(tell: Callable[[str], object]) -> Iterator[Interruption]:
+    """Inside, an Interruption handles SIGINT and SIGTERM of this process. tell: is told at once, from a thread, that
+    the run will end after the iteration."""
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield interruption  # only the main thread may handle signals
         return
+    heard, interruption.bell = os.pipe()
+
+    def listen() -> None:
+        while os.read(heard, 1):
+            tell(ACKNOWLEDGED)
+        os.close(heard)
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
     previous = {number: signal.signal(number, interruption.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield interruption
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+        bell, interruption.bell = interruption.bell, None
+        os.close(bell)
+        listener.join()

@@ -2,7 +2,7 @@
 
 An iteration takes a batch, trains on it and, where they are due, broadcasts weights, evaluates and saves. Where a batch
 comes from, and what goes on beside training, an order says by overriding the methods at the end of `Pipeline`.
-The bound on staleness, `pipeline.max_staleness`, is kept by stream_order.py with the rules of rollout/staleness.py.
+The bound on staleness, `pipeline.max_staleness`, is kept by rollout/stream.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from sat_slime.embedded.initial_model import (
 from sat_slime.embedded.loop.interruption import Interruption
 from sat_slime.embedded.loop.recording import evaluation_row, histogram_row, sample_rows, step_row, token_dump
 from sat_slime.embedded.quantization import quantize_folder
-from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, evaluation_requests
+from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, canary_responses, evaluation_requests
+from sat_slime.rollout.canary import Canary, canary_sequences
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
 
 
@@ -49,6 +50,10 @@ class RunLog(Protocol):
     def message(self, text: str, level: str = "info") -> None: ...
     def rewind(self, step: int) -> None: ...
     def stop_reason(self) -> str | None: ...
+
+
+CANARY_TOKENS = 32
+"""Tokens of a canary's sequence; these servers keep no prefix cache, whose pages it would have to fill."""
 
 
 def _is_due(iteration: int, every: int) -> bool:
@@ -84,6 +89,10 @@ class Pipeline(ABC):
         """Relative error of the weights that the engines hold, where `rollout.weights` rounds them."""
         self.initial_checksums: dict[str, str] = {}
         """Checksums of the initial model's files, by name."""
+        self.canary = Canary(config.rollout.dtype)
+        """The check of each push."""
+        self.canary_metrics: dict[str, float] = {}
+        """Its numbers that no row has told yet."""
 
     def run(self, saved: Checkpoint | None) -> None:
         """Brings up the ranks and the engines, runs the loop to its end, and stops the engines, however it ends.
@@ -181,6 +190,7 @@ class Pipeline(ABC):
         for version in state.weight_versions:
             self.trainer.call("remember_weights", self._weights_folder(version), version)
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
+        self.canary.levels = state.canary
         self._update_engines(self.versions[-1])
         self._read_ahead(path)
 
@@ -283,6 +293,7 @@ class Pipeline(ABC):
         with naming(folder):
             version = self.trainer.call("export_weights", folder)
         self._update_engines(version)
+        self._check_engines(version)
         if version not in self.versions:
             self.versions.append(version)
         kept = self.config.pipeline.weights_in_use
@@ -301,15 +312,35 @@ class Pipeline(ABC):
             folder = rounded
         self.engines.update_weights(folder, version)
 
+    def _check_engines(self, version: int) -> None:
+        """Has the engines and the trainer, which has the weights that were just pushed, score the canary's sequences.
+
+        Raises:
+            ActorFailure: an engine does not hold these weights, and `pipeline.canary` is stop.
+        """
+        if self.config.pipeline.canary == "none":
+            return
+        sequences = canary_sequences(self.config.task.vocab_size, min(CANARY_TOKENS, self.config.model.max_positions))
+        futures = self.engines.start_score(sequences)
+        trainer = self.trainer.score(canary_responses(self.config, sequences))
+        verdict = self.canary.check(version, trainer, self.engines.scores(futures))
+        self.canary_metrics = verdict.metrics
+        if verdict.faults and self.config.pipeline.canary == "stop":
+            raise ActorFailure(f"{verdict.message} (pipeline.canary is stop; go on with --resume)")
+        if verdict.faults:
+            self.log.message(verdict.message, "warning")
+
     # ------------------------------------------------------------------------------------- record, measure, save
 
     def _record(self, batch: RolloutBatch, results: list[StepResult]) -> None:
         restarts = self._restarts(f"iteration {self.iteration}")
         rounding = {} if self.weight_error is None else {"rollout/weight_error": self.weight_error}
         for result in results:
-            self.log.step(step_row(batch, result, self.iteration, self.seconds) | self.metrics | rounding | restarts)
+            row = step_row(batch, result, self.iteration, self.seconds) | self.metrics | rounding | restarts
+            self.log.step(row | self.canary_metrics)
             self.log.histogram(histogram_row(self.config, result))
             restarts = dict.fromkeys(restarts, 0)  # the iteration's first row has told them
+            self.canary_metrics = {}
         for part, result in enumerate(results):
             if result.tokens is not None:
                 dump = token_dump(self.config, batch, result, self.iteration, part)
@@ -344,6 +375,7 @@ class Pipeline(ABC):
             self.versions,
             checkpoint.parallel_layout(self.config),
             self.initial_checksums,
+            self.canary.levels,
         )
         try:
             with naming(self.checkpoints), checkpoint.writing(self.checkpoints, state) as part:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig, EvalConfig
-from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult
+from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, oldest_trained
 from sat_slime.evaluation.scores import Graded, measured_weights, summary
 from sat_slime.rollout.token_dump import TokenDump
 
@@ -48,6 +49,7 @@ def token_dump(config: EmbeddedConfig, batch: RolloutBatch, result: StepResult, 
         columns["rollout_head"] = mu.astype(np.float32)
     columns |= _total_variation(mu, columns.pop("log_distribution", None), columns.pop(_PI_L, None))
     step = int(result.metrics["step"])
+    versions = np.concatenate([response.versions for response in responses]).astype(np.int32)
     return TokenDump(
         iteration=iteration,
         step=step,
@@ -58,11 +60,11 @@ def token_dump(config: EmbeddedConfig, batch: RolloutBatch, result: StepResult, 
         prompt_index=np.arange(mine.start, mine.stop) // config.rollout.samples_per_prompt,
         rewards=batch.rewards.reshape(-1)[mine],
         tokens=np.concatenate([np.asarray(response.output_ids, np.int32) for response in responses]),
-        mask=np.ones(sum(lengths), np.bool_),
+        mask=versions >= oldest_trained(config, step - 1 - part),
         log_probs=columns.pop("log_probs"),
         rollout_log_probs=np.concatenate([response.log_probs for response in responses]),
         advantages=np.repeat(np.array([response.advantage for response in responses], np.float32), lengths),
-        versions=np.concatenate([response.versions for response in responses]).astype(np.int32),
+        versions=versions,
         entropy=columns.pop("entropy"),
         more=columns,
         metadata={
@@ -99,10 +101,18 @@ def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:
             "advantage": response.advantage,
             "finish_reason": response.finish_reason,
             "weight_version": response.weight_version,
+            **_versions_of(response.versions),
             "log_prob": float(response.log_probs.sum()),
         }
         for i, response in enumerate(batch.graded())
     ]
+
+
+def _versions_of(versions: np.ndarray) -> dict[str, list[list[int]]]:
+    """Return `weight_versions`, [version, tokens] in the order of the tokens, of a response whose weights changed while
+    it was decoded."""
+    parts = [[int(version), len(list(tokens))] for version, tokens in groupby(np.asarray(versions).tolist())]
+    return {"weight_versions": parts} if len(parts) > 1 else {}
 
 
 def evaluation_row(batch: RolloutBatch, scores: EvalConfig, step: int, iteration: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sat_slime.embedded.rollout_batch import EVERY_VERSION
 from sat_slime.embedded.trainer.model import PackedLayout
 from sat_slime.embedded.trainer.parallel import device
 from sat_slime.objective import Need, TokenBatch
@@ -40,7 +41,10 @@ class MicroBatch:
     lengths: list[int]
     """Response tokens of each response; their sum is R."""
     versions: Tensor
-    """(R,) weight version that generated each response token."""
+    """(R,) weight version that generated each response token; TOOL for those of a tool."""
+    mask: Tensor
+    """(R,) bool: the response tokens that are trained: all that a model generated, of weights that the bound on
+    staleness lets in."""
     routed_experts: Tensor | None
     """(N, layers, top-k) int64 experts of the rollout engine; padding takes the first experts."""
     distribution: Tensor | None = None
@@ -70,10 +74,10 @@ class MicroBatch:
             log_probs=log_probs,
             rollout_log_probs=self.rollout_log_probs,
             advantages=self.advantages,
-            mask=torch.ones_like(self.output_ids, dtype=torch.bool),
+            mask=self.mask,
             lengths=torch.tensor(self.lengths, dtype=torch.int64, device=log_probs.device),
             proximal_log_probs=self.proximal_log_probs,
-            lags=(updates - self.versions).to(log_probs.dtype) if "lags" in needs else None,
+            lags=(updates - self.versions).where(self.mask, 0).to(log_probs.dtype) if "lags" in needs else None,
             rewards=self.rewards if "rewards" in needs else None,
             rollout_head=self.distribution if heads else None,
             policy_head=head if heads else None,
@@ -141,6 +145,7 @@ def pack(
     tokens: int,
     routing_shape: tuple[int, int] | None,
     top_p_replay: bool = False,
+    oldest: int = EVERY_VERSION,
 ) -> MicroBatch:
     """Packs some responses of a batch into a row; what is left is padding that nothing reads.
 
@@ -149,6 +154,7 @@ def pack(
         tokens: of the row.
         routing_shape: (layers, top-k) of a MoE model whose responses carry routed experts, else None.
         top_p_replay: whether the trainer's softmax goes over the tokens alone that the engine sampled from.
+        oldest: version of the oldest weights whose tokens are trained.
     """
     responses = [batch[i] for i in part]
     sequences = [[*r.prompt_ids, *r.output_ids[:-1]] for r in responses]
@@ -179,6 +185,7 @@ def pack(
         layers, top_k = routing_shape
         filler = np.broadcast_to(np.arange(top_k), (padding, layers, top_k))
         routes = tensor(np.concatenate([*[r.routed_experts for r in responses], filler]), torch.int64)
+    versions = tensor(np.concatenate([*[r.versions for r in responses], np.zeros(0, dtype=np.int64)]), torch.int64)
     return MicroBatch(
         token_ids=tensor([t for sequence in sequences for t in sequence] + [0] * padding, torch.int64),
         layout=PackedLayout.of(lengths + _padding_sequences(padding, longest=max(lengths, default=_PADDING_LENGTH))),
@@ -191,7 +198,8 @@ def pack(
         rewards=of_each_token([r.reward for r in responses]),
         request_ids=[r.request_id for r in responses],
         lengths=output_lengths,
-        versions=tensor(np.concatenate([*[r.versions for r in responses], np.zeros(0, dtype=np.int64)]), torch.int64),
+        versions=versions,
+        mask=versions >= oldest,
         routed_experts=routes,
         distribution=distribution,
         kept=distribution.isfinite() if distribution is not None and top_p_replay else None,

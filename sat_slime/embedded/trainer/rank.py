@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sat_slime.config.method_section import build_method
 from sat_slime.config.schema import EmbeddedConfig
-from sat_slime.embedded.rollout_batch import StepResult, lag_metrics, step_is_diagnosed
+from sat_slime.embedded.rollout_batch import StepResult, lag_metrics, oldest_trained, step_is_diagnosed
 from sat_slime.embedded.trainer import parallel, routing
 from sat_slime.embedded.trainer.log_probs import Wanted
 from sat_slime.embedded.trainer.optimizer import MasterOptimizer
@@ -107,6 +107,7 @@ class TrainerRank:
             FloatingPointError: the gradient is not finite; the weights are then still those of the step before.
         """
         count = self.config.pipeline.optimizer_steps_per_rollout
+        self.policy.oldest = oldest_trained(self.config, self.updates)
         size = len(responses) // count
         parts = [responses[i * size : (i + 1) * size] for i in range(count)]
         packed = [self._microbatches(part) for part in parts]
@@ -115,15 +116,19 @@ class TrainerRank:
         return [self._step(part, microbatches, dump) for part, microbatches in zip(parts, packed, strict=True)]
 
     @torch.no_grad()
-    def score(self, responses: Sequence[Response], *, replay: bool) -> dict[str, np.ndarray]:
+    def score(
+        self, responses: Sequence[Response], *, replay: bool, temperature: float | None = None
+    ) -> dict[str, np.ndarray]:
         """Return log pi of given responses under the current weights, by request id; this rank's share of them.
 
         Args:
             replay: route as the rollout engine did (R3), else freely.
+            temperature: that of the softmax; unset: the rollout's.
         """
         scores = {}
+        scorer = self.scorer if temperature is None else Scorer(self.policy, self.method, temperature)
         for micro in self._microbatches(responses):
-            pieces = self.scorer.score(self.policy.model, micro, replay=replay).log_probs.cpu().split(micro.lengths)
+            pieces = scorer.score(self.policy.model, micro, replay=replay).log_probs.cpu().split(micro.lengths)
             scores.update({name: piece.numpy() for name, piece in zip(micro.request_ids, pieces, strict=True)})
         return scores
 
@@ -135,7 +140,10 @@ class TrainerRank:
         shape = (model.layers, model.experts_per_token) if model.is_moe else None
         mine = plan[parallel_state.get_data_parallel_rank()]
         replays = self.method.top_p_replay
-        return [pack(responses, part, tokens, shape, replays) for part, tokens in zip(mine, rows, strict=True)]
+        return [
+            pack(responses, part, tokens, shape, replays, self.policy.oldest)
+            for part, tokens in zip(mine, rows, strict=True)
+        ]
 
     def _with_proximal(self, responses: Sequence[Response], microbatches: list[MicroBatch]) -> list[MicroBatch]:
         """Return the micro-batches with the log-probs of the denominator, where it is not mu. With one step per
@@ -166,7 +174,7 @@ class TrainerRank:
         grad_norm, of_the_step = self._apply_gradients(passes)
 
         metrics = {
-            **lag_metrics(responses, self.updates),
+            **lag_metrics(responses, self.updates, self.policy.oldest),
             "grad_norm": grad_norm,
             **of_the_step,
             **passes.metrics(checkpoint, self.data_group),
@@ -222,7 +230,7 @@ class TrainerRank:
             loss = self._loss(responses, micro, scores, quantile)
             # Megatron averages gradients over data-parallel ranks; the loss's weights already count the whole step.
             (loss.total * self.data_group.size()).backward()
-            passes.losses.add(loss.metrics, len(micro.output_ids))
+            passes.losses.add(loss.metrics, int(micro.mask.sum()))
             passes.take(scores, recorded)
         finalize_model_grads([self.policy.model])
         return passes
@@ -240,7 +248,7 @@ class TrainerRank:
                 head=self._head_wanted(micro, recorded),
             )
         if passes.counts_flips:
-            passes.flips += torch.tensor(routing.count_flips(routes, micro.routed_experts, micro.rows))
+            passes.flips += torch.tensor(routing.count_flips(routes, micro.routed_experts, micro.rows[micro.mask]))
         return scores
 
     def _head_wanted(self, micro: MicroBatch, recorded: bool) -> Wanted:
@@ -257,7 +265,8 @@ class TrainerRank:
         settings = self.config.loss
         batch = self._token_batch(micro, scores.log_probs, scores.head)
         if settings.reduction == "token_mean":
-            weights = token_mean_weights(batch.mask, sum(len(response.output_ids) for response in responses))
+            trained = sum(int((response.versions >= self.policy.oldest).sum()) for response in responses)
+            weights = token_mean_weights(batch.mask, trained)
         else:
             weights = response_mean_weights(batch.mask, batch.lengths, len(responses))
         return policy_loss(

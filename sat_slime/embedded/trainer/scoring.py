@@ -96,7 +96,7 @@ class Scorer:
     def under_generating_weights(
         self, responses: Sequence[Response], microbatches: list[MicroBatch], score: Callable[[], list[Columns]]
     ) -> list[Columns]:
-        """Scores the micro-batches, each token under the weights that generated it.
+        """Scores the micro-batches, each token that is trained under the weights that generated it.
 
         Args:
             responses: those of all ranks, since every rank must run the same forward passes.
@@ -108,6 +108,7 @@ class Scorer:
         """
         held = self.policy.generating
         versions = sorted({int(version) for response in responses for version in np.unique(response.versions)})
+        versions = [version for version in versions if version >= self.policy.oldest]
         if missing := [version for version in versions if version not in held]:
             raise RuntimeError(f"weights of version {missing} are not held, only {sorted(held)}")
         current = self.policy.copy()
@@ -123,14 +124,14 @@ class Scorer:
 
     @torch.no_grad()
     def divergence(self, microbatches: list[MicroBatch]) -> Tensor:
-        """Return (R,) total variation between mu and the policy's current weights at every state of this rank's
-        responses."""
+        """Return the total variation between mu and the policy's current weights at every state of this rank's
+        responses whose token is trained."""
         distances = [torch.zeros(0, device=parallel.device())]
         for micro in microbatches:
             assert micro.distribution is not None, "TRPO asks the engine for it"
             pi = self.score(self.policy.model, micro, replay=self._replays, head="value").head
             assert pi is not None, "asked for above"
-            distances.append(total_variation(micro.distribution, pi))
+            distances.append(total_variation(micro.distribution[micro.mask], pi[micro.mask]))
         return torch.cat(distances)
 
 

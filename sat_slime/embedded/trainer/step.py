@@ -52,6 +52,11 @@ class Passes:
         """(N,) log mu of this rank's tokens."""
         return torch.cat([micro.rollout_log_probs for micro in self.microbatches])
 
+    @property
+    def mask(self) -> Tensor:
+        """(N,) bool: the tokens that are trained."""
+        return torch.cat([micro.mask for micro in self.microbatches])
+
     def metrics(self, checkpoint: Tensor | None, group: dist.ProcessGroup) -> dict[str, float]:
         """Return the metrics of the loss and of the mismatch, reduced over the ranks of `group`.
 
@@ -64,7 +69,7 @@ class Passes:
             **mismatch_metrics(
                 log_probs,
                 self.rollout_log_probs,
-                torch.ones_like(log_probs, dtype=torch.bool),
+                self.mask,
                 checkpoint_log_probs=checkpoint,
                 group=group,
             ),
@@ -76,7 +81,8 @@ class Passes:
 
     def histogram(self, group: dist.ProcessGroup) -> dict:
         """Return the histogram of |d| over the tokens of all ranks, where d = log pi - log mu."""
-        return mismatch_histogram((torch.cat(self.log_probs) - self.rollout_log_probs).abs(), group=group)
+        distances = (torch.cat(self.log_probs) - self.rollout_log_probs).abs()
+        return mismatch_histogram(distances[self.mask], group=group)
 
     def columns(self, checkpoint: Tensor | None) -> Columns:
         """Returns all columns of this rank's tokens, (N, ...) each."""

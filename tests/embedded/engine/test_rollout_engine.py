@@ -13,7 +13,7 @@ from sat_slime.config.schema import ModelConfig, RolloutConfig
 from sat_slime.embedded.engine.rollout_engine import EngineFailed, RolloutEngine
 from sat_slime.embedded.engine.server import ServerFailed
 from sat_slime.rollout.client import ServerRefused
-from sat_slime.rollout.types import GenerationRequest
+from sat_slime.rollout.types import TOOL, GenerationRequest
 
 TESTS = Path(__file__).parents[2]
 FAKE = [sys.executable, str(TESTS / "rollout" / "fake_sglang.py")]
@@ -24,7 +24,7 @@ def with_fake(tmp_path):
     """Runs a coroutine function of a started engine on the fake server, and stops the engine."""
     faults = tmp_path / "faults.json"
 
-    def run(scenario, faults_in_order=(), arguments=(), **settings):
+    def run(scenario, faults_in_order=(), arguments=(), tool=None, **settings):
         faults.write_text(json.dumps(list(faults_in_order)))
         settings = {"max_running_requests": 4, "startup_timeout_s": 30, "request_timeout_s": 30} | settings
 
@@ -37,6 +37,7 @@ def with_fake(tmp_path):
                 str(tmp_path),
                 str(tmp_path),
                 command=[*FAKE, "--faults", str(faults), *arguments],
+                tool=tool,
             )
             try:
                 await engine.start()
@@ -78,6 +79,40 @@ def test_faults_change_nothing_of_the_result(with_fake):
     good = with_fake(scenario)
     assert good.stats["resent"] == 0 and good.stats["tokens"] == sum(len(r.output_ids) for r in good.responses)
     assert bits(with_fake(scenario, ["nan", "error", "die", "short_experts"]).responses) == bits(good.responses)
+
+
+@pytest.mark.parametrize("method", ["generate", "stream"])
+def test_a_tool_answers_calls_and_the_model_goes_on(with_fake, method):
+    call, written = 5, (1, 2, 3)
+
+    async def scenario(engine):
+        requests = [
+            GenerationRequest(f"r{i}", (1, 2), max_new_tokens=20, temperature=1.0, seed=i, stop_token_ids=(0, call))
+            for i in range(24)
+        ]
+        return await getattr(engine, method)(requests)
+
+    result = with_fake(scenario, tool=lambda so_far: written if so_far[-1] == call else None)
+    assert [response.request_id for response in result.responses] == [f"r{i}" for i in range(24)]
+    turns = []
+    for response in result.responses:
+        tokens, position, called = response.output_ids, 0, 0
+        while position < len(tokens):  # the fake calls at random, also behind an answer of the tool
+            end = position
+            while end < len(tokens) and response.versions[end] != TOOL:
+                end += 1
+            if end < len(tokens):
+                assert tokens[end - 1] == call and tokens[end : end + 3] == written
+                assert (response.versions[end : end + 3] == TOOL).all() and not response.log_probs[end : end + 3].any()
+                called += 1
+            position = end + 3
+        assert response.versions[-1] != TOOL and len(tokens) <= 20
+        assert len(response.routed_experts) == 2 + len(tokens) - 1
+        # without room for the tool's answer and a token behind it, the response ends with its call
+        ends = tokens[-1] == 0 or len(tokens) == 20 or (tokens[-1] == call and len(tokens) + 3 >= 20)
+        assert ends and response.finish_reason == ("length" if len(tokens) == 20 else "stop")
+        turns.append(called)
+    assert max(turns) >= 2 and min(turns) == 0
 
 
 def test_a_dead_server_is_restarted_with_its_last_weights(with_fake, tmp_path):
@@ -164,6 +199,25 @@ def test_an_update_interrupts_a_stream_which_goes_on(with_fake, tmp_path):
     for request, r in zip(some_requests(4), result.responses, strict=True):
         assert len(r.output_ids) == len(r.log_probs) == len(r.versions) <= request.max_new_tokens
         assert len(r.routed_experts) == len(r.prompt_ids) + len(r.output_ids) - 1
+
+
+def test_a_stream_that_is_given_up_ends_at_once_and_one_that_is_newer_goes_on(with_fake, tmp_path):
+    async def scenario(engine):
+        old = asyncio.create_task(engine.stream(some_requests(3)))
+        await in_flight(engine)
+        await engine.update_weights(str(tmp_path), 1)
+        await in_flight(engine)
+        await engine.give_up(0)
+        assert not old.done()
+        await engine.give_up(1)
+        new = await engine.stream(some_requests(2))
+        return await old, new
+
+    old, new = with_fake(scenario, ["part", "part"], max_running_requests=32)
+    assert old.stats["given_up"] and not new.stats["given_up"]
+    assert {int(version) for response in old.responses for version in response.versions} == {0, 1}
+    assert [response.request_id for response in old.responses] == ["r0", "r1", "r2"]
+    assert all(response.finish_reason != "abort" for response in new.responses)
 
 
 def test_a_stream_keeps_its_parts_when_the_server_dies(with_fake, tmp_path):

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,7 @@ import ray
 
 from sat_slime import embedded
 from sat_slime.embedded.cluster import own_ray
-from sat_slime.embedded.loop.interruption import ONE_ACT_S, Interruption
+from sat_slime.embedded.loop.interruption import ACKNOWLEDGED, ONE_ACT_S, Interruption, interruptible
 
 
 @pytest.fixture
@@ -24,12 +25,15 @@ def clock(monkeypatch):
 
 
 def test_in_the_loop_the_first_one_asks_and_the_second_ends(clock, capfd):
-    interruption = Interruption(looping=True)
-    interruption.handle(signal.SIGTERM, None)
-    assert interruption.asked and "ending after this iteration" in capfd.readouterr().err
-    clock[0] += ONE_ACT_S
-    with pytest.raises(KeyboardInterrupt):
+    told = []
+    with interruptible(told.append) as interruption:
+        interruption.looping = True
         interruption.handle(signal.SIGTERM, None)
+        clock[0] += ONE_ACT_S
+        with pytest.raises(KeyboardInterrupt):
+            interruption.handle(signal.SIGTERM, None)
+    assert interruption.asked and told == [ACKNOWLEDGED]
+    assert capfd.readouterr() == ("", ""), "a live view is on the screen"
 
 
 def test_two_signals_of_one_act_are_one(clock):
@@ -69,9 +73,9 @@ def test_a_signal_while_ray_starts_interrupts_and_one_while_it_ends_does_not(mon
     monkeypatch.setattr(ray, "shutdown", lambda: os.kill(os.getpid(), number) if "ran" in steps else None)
     monkeypatch.setattr(own_ray, "_end_rays_processes", lambda: None)
     monkeypatch.setattr(embedded, "_pipeline_class", lambda config: Run)
-    before = signal.getsignal(number)
+    before, log = signal.getsignal(number), SimpleNamespace(message=lambda *_, **__: None)
     with pytest.raises(KeyboardInterrupt):
-        embedded.run(None, tmp_path, None)
-    embedded.run(None, tmp_path, None)
+        embedded.run(None, tmp_path, log)
+    embedded.run(None, tmp_path, log)
     assert steps == ["started", "ran"]
     assert signal.getsignal(number) is before

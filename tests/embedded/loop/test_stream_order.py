@@ -12,8 +12,8 @@ from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.loop import stream_order
 from sat_slime.embedded.loop.stream_order import StreamingPipeline
-from sat_slime.embedded.rollout_batch import StepResult, lag_metrics, training_group, training_requests
-from sat_slime.rollout.staleness import length_bins
+from sat_slime.embedded.rollout_batch import StepResult, lag_metrics, oldest_trained, training_group, training_requests
+from sat_slime.rollout.stream import length_bins
 from sat_slime.rollout.types import Response
 
 PROMPTS, SAMPLES, LONGEST = 4, 2, 8
@@ -34,6 +34,8 @@ class World:
         monkeypatch.setattr(stream_order, "wait_any", self.wait_any)
         monkeypatch.setattr(stream_order, "result_of", lambda future, who: self.results[future])
         self.results: dict[object, object] = {}
+        self.given_up: set[object] = set()
+        """Futures of groups that are nobody's any more."""
         self.resent: dict[int, int] = {}
         """How many responses of a group were sent again, by the group's number."""
 
@@ -41,6 +43,12 @@ class World:
         future = object()
         self.due[future] = (self.now + self.turns(number), number, requests, self.version)
         return future
+
+    def give_up(self, oldest):
+        for future, (due, number, requests, begun) in self.due.items():
+            if future not in self.results and due > self.now and begun < oldest:
+                self.given_up.add(future)
+                self.due[future] = (self.now, number, requests, begun)
 
     def wait_any(self, futures, timeout_s=None):
         if timeout_s is None and futures:
@@ -56,7 +64,13 @@ class World:
             Response(r.request_id, r.prompt_ids, (0,) * length, np.zeros(length, np.float32), None, "length", versions)
             for r in requests
         ]
-        stats = {"seconds": 1.0, "rejected": {}, "lost": 0, "resent": self.resent.pop(number, 0)}
+        stats = {
+            "seconds": 1.0,
+            "rejected": {},
+            "lost": 0,
+            "resent": self.resent.pop(number, 0),
+            "given_up": future in self.given_up,
+        }
         self.results[future] = SimpleNamespace(responses=responses, stats=stats)
         return future
 
@@ -66,7 +80,7 @@ def make_pipeline(world, config, tmp_path) -> StreamingPipeline:
     pipeline = StreamingPipeline(config, tmp_path, tmp_path, log, None)
     pipeline.seconds = {"wait": 0.0}
     pipeline.grader = Grader(config.verifier, config.task)
-    pipeline.engines = SimpleNamespace(stream=world.stream)
+    pipeline.engines = SimpleNamespace(stream=world.stream, give_up=world.give_up)
     pipeline.versions = [world.version]
     return pipeline
 
@@ -101,22 +115,28 @@ def test_a_batch_is_whole_groups_and_the_bound_holds_for_every_token(monkeypatch
         trained += [r.request_id for r in batch.responses]
         lags.append(lag_metrics(batch.responses, pipeline.updates))
         dropped += pipeline.metrics["rollout/dropped"]
-        assert len(pipeline.queue) + len(pipeline.streams) <= config.pipeline.queue_prompts
+        assert len(pipeline.stream.waiting) + len(pipeline.stream.running) <= config.pipeline.queue_prompts
         train(world, pipeline, config)
     assert len(set(trained)) == len(trained) == 6 * PROMPTS * SAMPLES
     assert max(lag["lag/max"] for lag in lags) == config.pipeline.max_staleness and dropped > 0
     for lag in lags:  # Eq. fully-async-lag
         assert lag["lag/mean"] == pytest.approx(lag["lag/generation_mean"] + lag["lag/queue_mean"])
     assert max(lag["lag/generation_mean"] for lag in lags) > 0
-    assert not pipeline.streams and not pipeline.queue  # nothing is generated that the run cannot train
+    assert not pipeline.stream.running and not pipeline.stream.waiting  # nothing is generated that the run cannot train
 
 
-@pytest.mark.parametrize("pacing", [True, False])
+@pytest.mark.parametrize("over_age, pacing", [("drop", True), ("drop", False), ("wait", True), ("mask", True)])
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_the_engines_take_the_bound_holds_and_nothing_is_lost(monkeypatch, tmp_path, seed, pacing):
+def test_whatever_the_engines_take_the_bound_holds_and_nothing_is_lost(monkeypatch, tmp_path, seed, over_age, pacing):
     rng = np.random.default_rng(seed)
     lag, steps = int(rng.integers(1, 4)), int(rng.integers(1, 4))
-    settings = {"lag": lag, "optimizer_steps_per_rollout": steps, "iterations": 12, "pacing": pacing}
+    settings = {
+        "lag": lag,
+        "optimizer_steps_per_rollout": steps,
+        "iterations": 12,
+        "pacing": pacing,
+        "over_age": over_age,
+    }
     settings["max_staleness"] = lag * steps - 1 + int(rng.integers(0, 5))  # the least that is accepted, and more
     config = make_config(**settings, queue_prompts=int(rng.integers(PROMPTS, 4 * PROMPTS)))
     durations = rng.integers(1, 2 + rng.integers(0, 12), size=1000)
@@ -127,30 +147,33 @@ def test_whatever_the_engines_take_the_bound_holds_and_nothing_is_lost(monkeypat
         batch = pipeline._next_batch()
         trained += len(batch.responses)
         dropped += pipeline.metrics["rollout/dropped"]
-        last_step = pipeline.updates + steps - 1
-        assert lag_metrics(batch.responses, last_step)["lag/max"] <= settings["max_staleness"]
-        waiting = (len(pipeline.queue) + len(pipeline.streams)) * SAMPLES
-        assert pipeline.next_number * SAMPLES == trained + dropped + waiting
+        last_step, oldest = pipeline.updates + steps - 1, oldest_trained(config, pipeline.updates)
+        assert lag_metrics(batch.responses, last_step, oldest)["lag/max"] <= settings["max_staleness"]
+        masked = sum(int((response.versions < oldest).sum()) for response in batch.responses)
+        assert masked == pipeline.metrics.get("rollout/masked_tokens", 0)
+        waiting = (len(pipeline.stream.waiting) + len(pipeline.stream.running)) * SAMPLES
+        assert pipeline.stream.drawn * SAMPLES == trained + dropped + waiting
         train(world, pipeline, config)
-    assert trained == 12 * PROMPTS * SAMPLES and not pipeline.streams
+    assert over_age != "wait" or not dropped
+    assert trained == 12 * PROMPTS * SAMPLES and not pipeline.stream.running
 
 
-def lost_by_length(monkeypatch, tmp_path, pacing) -> dict[str, float]:
+def lost_long_answers(monkeypatch, tmp_path, pacing) -> float:
+    """Return the share of the longest answers that were begun and are not trained."""
     config = make_config(max_staleness=1, iterations=60, queue_prompts=16, pacing=pacing)
     world = World(monkeypatch, turns=lambda number: 1 + (number % LONGEST) // 3)  # time goes with length
-    pipeline, totals = make_pipeline(world, config, tmp_path), Counter()
+    pipeline, trained = make_pipeline(world, config, tmp_path), Counter()
     for _ in range(60):
-        pipeline._next_batch()
-        totals.update({key: value for key, value in pipeline.metrics.items() if "-" in key})
+        batch = pipeline._next_batch()
+        trained.update(int(length) for length in batch.lengths.ravel())
         train(world, pipeline, config)
-    bins = [f"{low}-{high}" for low, high in length_bins(LONGEST)]
-    return {b: totals[f"rollout/dropped/{b}"] / totals[f"rollout/finished/{b}"] for b in bins}
+    begun = Counter(1 + number % LONGEST for number in range(pipeline.stream.drawn) for _ in range(SAMPLES))
+    return 1 - (trained[LONGEST] + trained[LONGEST - 1]) / (begun[LONGEST] + begun[LONGEST - 1])
 
 
 def test_pacing_loses_fewer_long_answers(monkeypatch, tmp_path):
-    paced, free = (lost_by_length(monkeypatch, tmp_path, pacing) for pacing in (True, False))
-    longest = f"{length_bins(LONGEST)[-1][0]}-{LONGEST}"
-    assert free[longest] > 0.3 and paced[longest] < free[longest] / 2, (paced, free)
+    paced, free = (lost_long_answers(monkeypatch, tmp_path, pacing) for pacing in (True, False))
+    assert free > 0.3 and paced < free / 2, (paced, free)
 
 
 def test_the_bound_counts_the_last_step_of_a_rollout(monkeypatch, tmp_path):
@@ -178,7 +201,7 @@ def test_what_is_dropped_is_counted_by_length(monkeypatch, tmp_path):
         if metrics["rollout/dropped"]:
             assert 1 <= metrics["rollout/dropped_length_mean"] <= LONGEST
         train(world, pipeline, config)
-    assert dropped > 0 and finished == dropped + (3 * PROMPTS + len(pipeline.queue)) * SAMPLES
+    assert dropped > 0 and finished == dropped + (3 * PROMPTS + len(pipeline.stream.waiting)) * SAMPLES
 
 
 def test_a_checkpoint_holds_the_queue_and_asks_again_for_what_was_in_generation(monkeypatch, tmp_path):
@@ -188,24 +211,25 @@ def test_a_checkpoint_holds_the_queue_and_asks_again_for_what_was_in_generation(
     for _ in range(2):
         pipeline._next_batch()
         train(world, pipeline, config)
-        pipeline._take(world.wait_any(list(pipeline.streams), timeout_s=0))
-    assert pipeline.queue and pipeline.streams
-    queued, unfinished = list(pipeline.queue), sorted(number for number, _ in pipeline.streams.values())
+        pipeline._take(world.wait_any(list(pipeline.futures), timeout_s=0))
+    assert pipeline.stream.waiting and pipeline.stream.running
+    queued, unfinished = list(pipeline.stream.waiting), [group.prompt for group in pipeline.stream.running]
     pipeline._write_ahead(tmp_path)
 
     resumed = make_pipeline(world, config, tmp_path)
     resumed.iteration, resumed.updates = pipeline.iteration, pipeline.updates
     resumed._read_ahead(tmp_path)
-    assert [group.iteration for group in resumed.queue] == [group.iteration for group in queued]
-    for ours, theirs in zip(resumed.queue, queued, strict=True):
-        assert ours.problems == theirs.problems and ours.oldest == theirs.oldest
-        for a, b in zip(ours.responses, theirs.responses, strict=True):
+    assert [group.prompt for group in resumed.stream.waiting] == [group.prompt for group in queued]
+    for ours, theirs in zip(resumed.stream.waiting, queued, strict=True):
+        assert ours.result.problems == theirs.result.problems and ours.oldest == theirs.oldest
+        assert ours.lengths == theirs.lengths
+        for a, b in zip(ours.result.responses, theirs.result.responses, strict=True):
             assert (a.request_id, a.output_ids) == (b.request_id, b.output_ids)
             np.testing.assert_array_equal(a.versions, b.versions)
     resumed._begin_groups()
-    begun = [number for number, _ in resumed.streams.values()]
+    begun = [group.prompt for group in resumed.stream.running]
     assert begun[: len(unfinished)] == unfinished
-    assert begun[len(unfinished) :] == list(range(pipeline.next_number, resumed.next_number))
+    assert begun[len(unfinished) :] == list(range(pipeline.stream.drawn, resumed.stream.drawn))
     seen = set()
     while resumed.iteration < config.pipeline.iterations:
         batch = resumed._next_batch()
@@ -223,17 +247,22 @@ class Books:
 
     def row(self, batch) -> None:
         self.trained += len(batch.responses)
-        self.totals.update({key: value for key, value in self.pipeline.metrics.items() if key != "rollout/dropped"})
-        self.totals.update(dropped=self.pipeline.metrics["rollout/dropped"], **batch.faults)
+        self.totals.update(
+            {key: value for key, value in self.pipeline.metrics.items() if "/" in key[8:] or "queue" in key}
+        )
+        dropped, aborted = (self.pipeline.metrics[f"rollout/{name}"] for name in ("dropped", "aborted"))
+        self.totals.update(dropped=dropped, aborted=aborted, **batch.faults)
 
     def balance(self) -> None:
         """Asserts the laws of docs/asynchrony.md. What was completed since the last row is still with the pipeline."""
         pipeline = self.pipeline
-        dropped, waiting = self.totals["dropped"] + len(pipeline.dropped), len(pipeline.queue) * SAMPLES
-        unfinished = (len(pipeline.streams) + len(pipeline.unfinished)) * SAMPLES
-        assert pipeline.next_number * SAMPLES == self.trained + dropped + waiting + unfinished
+        dropped = self.totals["dropped"] + len(pipeline.stream.dropped) + pipeline.stream.aborted
+        waiting = len(pipeline.stream.waiting) * SAMPLES
+        unfinished = (len(pipeline.stream.running) + len(pipeline.stream.again)) * SAMPLES
+        assert pipeline.stream.drawn * SAMPLES == self.trained + dropped + waiting + unfinished
         by_length = sum(self.totals[f"rollout/finished/{low}-{high}"] for low, high in length_bins(LONGEST))
-        assert by_length + len(pipeline.finished) == self.trained + dropped + waiting
+        aborted = self.totals["aborted"] + pipeline.stream.aborted
+        assert by_length + len(pipeline.stream.finished) == self.trained + dropped - aborted + waiting
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -252,8 +281,8 @@ def test_nothing_is_lost_or_counted_twice_over_any_resumes(monkeypatch, tmp_path
         books.row(pipeline._next_batch())
         books.balance()
         train(world, pipeline, config)
-        pipeline._take(world.wait_any(list(pipeline.streams), timeout_s=0))  # as training does beside
-        took += len(pipeline.finished)
+        pipeline._take(world.wait_any(list(pipeline.futures), timeout_s=0))  # as training does beside
+        took += len(pipeline.stream.finished)
         books.balance()
         if rng.random() < 0.4:
             pipeline._write_ahead(tmp_path)
@@ -272,10 +301,10 @@ def test_a_row_without_anything_completed_still_has_its_counts(monkeypatch, tmp_
     world.resent = {1: 3}
     first = pipeline._next_batch()
     assert first.metrics()["rollout/resent"] == 3
-    while len(pipeline.queue) < PROMPTS:
-        pipeline._take(world.wait_any(list(pipeline.streams)))
+    while len(pipeline.stream.waiting) < PROMPTS:
+        pipeline._take(world.wait_any(list(pipeline.futures)))
         pipeline._begin_groups()
-    pipeline.finished = []
+    pipeline.stream.finished = []
     world.due = {future: (10**6, *rest) for future, (_, *rest) in world.due.items()}  # nothing completes any more
     second = pipeline._next_batch()
     counts = {key: value for key, value in second.metrics().items() if key.startswith("rollout/")}
@@ -289,7 +318,7 @@ def test_an_empty_queue_is_saved_too(monkeypatch, tmp_path):
     pipeline._write_ahead(tmp_path)
     resumed = make_pipeline(World(monkeypatch), make_config(), tmp_path)
     resumed._read_ahead(tmp_path)
-    assert not resumed.queue and not resumed.unfinished and resumed.next_number == 0
+    assert not resumed.stream.waiting and not resumed.stream.again and resumed.stream.drawn == 0
 
 
 def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path):
@@ -297,7 +326,7 @@ def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path)
     world = World(monkeypatch)
     pipeline = make_pipeline(world, config, tmp_path)
     batch = pipeline._next_batch()
-    began = pipeline.next_number
+    began = pipeline.stream.drawn
     trainer = object()
     world.results[trainer] = [StepResult({}, {})]
 
@@ -310,4 +339,4 @@ def test_training_goes_on_while_groups_complete_and_begin(monkeypatch, tmp_path)
     monkeypatch.setattr(stream_order, "result_among", lambda future, futures, what: world.results[future])
     pipeline.trainer = SimpleNamespace(start_train=lambda *_: [trainer], wait=lambda _: world.results[trainer])
     assert pipeline._train(batch, dump=False) == world.results[trainer]
-    assert pipeline.next_number == began and len(pipeline.queue) == 6 and not pipeline.streams
+    assert pipeline.stream.drawn == began and len(pipeline.stream.waiting) == 6 and not pipeline.stream.running

@@ -36,6 +36,10 @@ def config_of(name: str, sections: dict | None = None, top_p: float = 1.0, **tra
     )
 
 
+START = 3
+"""Updates of the weights that a test begins with."""
+
+
 def near(samples: list[Response]) -> list[Response]:
     """The responses with the engine's distributions, near to those of weights at the start, of lags 0 to 2 and more."""
     rng = np.random.default_rng(5)
@@ -44,7 +48,7 @@ def near(samples: list[Response]) -> list[Response]:
         logits = 0.4 * rng.standard_normal((len(sample.output_ids), 16))
         mu = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(np.float32)
         sampled = mu[np.arange(len(mu)), list(sample.output_ids)]
-        versions = np.full(len(mu), int(rng.integers(-3, 1)))
+        versions = np.full(len(mu), int(rng.integers(0, START + 1)))
         found.append(dataclasses.replace(sample, log_probs=sampled, distribution=mu, versions=versions))
     return found
 
@@ -52,6 +56,7 @@ def near(samples: list[Response]) -> list[Response]:
 def train(trainer, rank: int, initial: str, out: str | None = None) -> dict:
     """Metrics of each step, and log pi of each response before it."""
     trainer.load_initial(Path(initial))
+    trainer.updates = START
     samples, metrics, before = near(make_samples(trainer.config, routed=False)), [], []
     for _ in range(STEPS):
         before.append({k: v.tolist() for k, v in trainer.score(samples, replay=False).items()})
@@ -72,7 +77,7 @@ class Tokens:
         self.d = self.log_pi - self.log_mu
         self.advantages = np.repeat([s.advantage for s in samples], lengths)
         self.rewards = np.repeat([s.reward for s in samples], lengths)
-        self.lags = step - np.concatenate([s.versions for s in samples])
+        self.lags = START + step - np.concatenate([s.versions for s in samples])
         self.of_response = np.repeat(np.arange(len(samples)), lengths)
 
 
@@ -166,6 +171,7 @@ def _before(rank: dict) -> list[dict]:
 def vcpo_beside_plain_steps(trainer, rank: int, initial: str, folder: str, plain: bool) -> dict:
     """Trains as the method says; `plain`: with the learning rates of the first run in place of its scales."""
     trainer.load_initial(Path(initial))
+    trainer.updates = START
     samples, scales = near(make_samples(trainer.config, routed=False)), []
     given = json.loads((Path(folder) / "scales.json").read_text()) if plain else [None] * STEPS
     for scale in given:
@@ -190,13 +196,41 @@ def test_a_scaled_step_is_one_with_that_learning_rate_and_only_that_step(base, i
     assert_same_weights(tmp_path / "scaled", tmp_path / "plain", atol=0)
 
 
+def with_old_beginnings(trainer, rank: int, initial: str, shift: float) -> dict:
+    """Metrics of a step on responses whose first tokens are three updates old. shift: of mu of those tokens."""
+    trainer.load_initial(Path(initial))
+    trainer.updates = START
+    samples = []
+    for sample in make_samples(trainer.config, routed=False):
+        versions = np.where(np.arange(len(sample.output_ids)) < 2, 0, START)
+        log_probs = (sample.log_probs + shift * (versions < START)).astype(np.float32)
+        samples.append(dataclasses.replace(sample, versions=versions, log_probs=log_probs))
+    return {"metrics": json.dumps(trainer.train(samples)[0].metrics)}
+
+
+@pytest.mark.parametrize("reduction", ["response_mean", "token_mean"])
+@pytest.mark.parametrize("over_age", ["mask", "drop"])
+def test_tokens_beyond_the_bound_change_nothing_where_they_are_masked(over_age, reduction, initial):
+    config = config_of("sat-gspo", data_parallel=2)
+    pipeline = {"mode": "streaming", "lag": 1, "max_staleness": 1, "over_age": over_age}
+    changes = {"pipeline": config.pipeline.model_copy(update=pipeline)}
+    config = config.model_copy(update={**changes, "loss": config.loss.model_copy(update={"reduction": reduction})})
+    metrics = [
+        json.loads(run_ranks(with_old_beginnings, config, initial["dense"], shift)[0]["metrics"])
+        for shift in (0.0, 0.3)
+    ]
+    assert (metrics[0] == metrics[1]) == (over_age == "mask")
+    assert metrics[0]["lag/max"] == (0 if over_age == "mask" else 3)
+
+
 def controlled(trainer, rank: int, initial: str, folder: str, resumed: bool) -> dict:
     """Metrics of the last of three steps and the state of the radii, after a checkpoint of the first two."""
     samples = near(make_samples(trainer.config, routed=False))
     if resumed:
-        trainer.load(Path(folder), updates=2)
+        trainer.load(Path(folder), updates=START + 2)
     else:
         trainer.load_initial(Path(initial))
+        trainer.updates = START
         for _ in range(2):
             trainer.train(samples)
         trainer.save(Path(folder))
@@ -219,6 +253,7 @@ def test_the_state_of_the_radii_is_that_of_all_ranks_and_goes_on_bit_for_bit(nam
 def every_token_once(trainer, rank: int, initial: str) -> dict:
     """Each token that the engine may sample as an answer, weighed by how likely it is: the mean over mu."""
     trainer.load_initial(Path(initial))
+    trainer.updates = START
     sample = make_samples(trainer.config, count=1, routed=False)[0]
     logits = np.random.default_rng(6).standard_normal(16)
     log_probs = logits - np.log(np.exp(logits).sum())
@@ -253,6 +288,7 @@ def test_a_centred_score_has_no_drift_through_the_model(top_p, rule, tensor_para
 def lags_of_the_second_step(trainer, rank: int, initial: str) -> dict:
     """What `token_batch` is given at each optimizer step of one rollout."""
     trainer.load_initial(Path(initial))
+    trainer.updates = START
     samples = near(make_samples(trainer.config, routed=False))
     trainer.updates = 10
     given, own = [], trainer._token_batch

@@ -13,10 +13,14 @@ pytest.importorskip("megatron.core", reason="packing builds Megatron's layout")
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from made_up_batch import make_batch
+from made_up_batch import CONFIG, make_batch
 
+from sat_slime.config.method_section import build_method, expand_switches, method_switches
+from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.embedded.rollout_batch import lag_metrics, oldest_trained
 from sat_slime.embedded.trainer.packing import forwarded_tokens, pack, padded_tokens, plan_microbatches
-from sat_slime.objective import Need
+from sat_slime.objective import Need, mismatch_metrics, policy_loss, response_mean_weights, threshold_scores
+from sat_slime.rollout.types import TOOL
 
 
 @settings(max_examples=200, deadline=None)
@@ -82,6 +86,16 @@ def test_padding_never_widens_the_attention_grid():
     assert pack(samples, [], 500, routing_shape=(2, 2)).layout.max_seqlen_q == 32
 
 
+def test_tokens_of_weights_beyond_the_bound_are_masked():
+    graded = make_batch(["14$", "08,10,14$", "1$"] * 4).graded()
+    batch = [dataclasses.replace(r, versions=np.arange(len(r.output_ids))) for r in graded]
+    micro = pack(batch, [0, 1], 200, None, oldest=2)
+    assert micro.mask.tolist() == [version >= 2 for r in batch[:2] for version in r.versions]
+    tokens = micro.token_batch((), updates=9, log_probs=micro.rollout_log_probs)
+    assert tokens.n_active == sum(max(0, len(r.output_ids) - 2) for r in batch[:2])
+    assert pack(batch, [0, 1], 200, None).mask.all()
+
+
 def test_a_row_that_is_too_short_is_refused():
     with pytest.raises(ValueError, match="do not fit"):
         pack(make_batch(["14$"] * 12).graded(), [0, 1], 4, routing_shape=None)
@@ -107,3 +121,48 @@ def test_the_objective_gets_what_the_method_needs_and_nothing_else():
     assert whole.policy_head is head
     np.testing.assert_array_equal(whole.needed("heads"), np.concatenate([mu[i] for i in part]))
     assert not micro.token_batch(get_args(Need), 8, log_probs).has("heads"), "a pass that takes no head"
+
+
+def test_a_tools_tokens_have_no_lag_and_are_not_trained():
+    """By hand: a response of weights 3 and 5 around a tool's tokens, and one in which the tool has the last word."""
+    around, ended = np.array([3] * 3 + [TOOL] * 3 + [5] * 3), np.array([4] * 4 + [TOOL] * 5)
+    responses = [
+        dataclasses.replace(response, versions=versions)
+        for response, versions in zip(make_batch(["08,10,14$"] * 12).responses, (around, ended), strict=False)
+    ]
+    metrics = lag_metrics(responses, updates=7)
+    assert metrics["lag/mean"] == pytest.approx(np.mean([4] * 3 + [2] * 3 + [3] * 4))
+    assert (metrics["lag/min"], metrics["lag/max"]) == (2, 4)
+    assert metrics["lag/queue_mean"] == pytest.approx(np.mean([2] * 6 + [3] * 4))
+    assert [response.weight_version for response in responses] == [5, 4]
+    micro = pack(responses, [0, 1], 64, (2, 2))
+    assert micro.mask.tolist() == [True] * 3 + [False] * 3 + [True] * 7 + [False] * 5
+    lags = micro.token_batch({"lags"}, 7, torch.zeros(18)).lags
+    assert lags.tolist() == [4] * 3 + [0] * 3 + [2] * 3 + [3] * 4 + [0] * 5
+    assert oldest_trained(CONFIG, 0) == 0, "never so old that a tool's tokens were trained"
+
+
+@pytest.mark.parametrize("name", ["sat-gspo", "sat-grpo", "gspo", "m2po"])
+def test_a_tools_log_probs_are_in_no_metric_no_gradient_and_no_quantile(name):
+    versions = np.array([0] * 3 + [TOOL] * 3 + [1] * 3)
+    responses = [
+        dataclasses.replace(response, versions=versions, advantage=1.0 - 2 * (i % 2))
+        for i, response in enumerate(make_batch(["08,10,14$"] * 12).responses)
+    ]
+    method, seen = build_method(EmbeddedConfig(method=expand_switches(method_switches(name))).method), []
+    for noise in (0.0, 9.0):
+        micro = pack(responses, list(range(12)), 12 * 20, (2, 2))
+        mu = micro.rollout_log_probs
+        d = 0.1 * torch.arange(len(mu)).sin()
+        log_probs = torch.where(micro.mask, mu + d, mu - noise).requires_grad_()
+        tokens = micro.token_batch(method.needs, 2, log_probs)
+        loss = policy_loss(method, tokens, response_mean_weights(tokens.mask, tokens.lengths, 12))
+        loss.total.backward()
+        assert not log_probs.grad[~micro.mask].any() and log_probs.grad[micro.mask].any()
+        metrics = loss.metrics | mismatch_metrics(log_probs.detach(), mu, micro.mask)
+        seen.append((metrics, log_probs.grad, threshold_scores(method, tokens) if method.judge else None))
+    assert seen[0][0] == seen[1][0] and torch.equal(seen[0][1], seen[1][1])
+    assert seen[0][2] is None or torch.equal(seen[0][2], seen[1][2])
+    assert seen[0][0]["mismatch/d_pi"] == pytest.approx(float(d[micro.mask].abs().mean()), rel=1e-4)
+    if name == "sat-grpo":  # by brute force: the quantile of |d| over what the model generated
+        assert torch.allclose(seen[0][2].sort().values, d[micro.mask].abs().sort().values, atol=1e-5)

@@ -27,7 +27,7 @@ class Anneal(RadiusControl):
         direction="asymmetric, adaptive",
         formula="radii ε H / H₀,  H the entropy of the step before, H₀ of the first one, once a batch had lag ≥ n₀",
         source="ours: annealing",
-        needs="rollout log-probs; the embedded runtime, which keeps its state",
+        needs="rollout log-probs and lags; a state in the checkpoint",
         excludes="bases without a clip interval of PPO's kind; another radius policy",
     )
     style = Style("vermilion", (0, (4, 1)))

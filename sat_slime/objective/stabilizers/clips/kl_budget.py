@@ -39,7 +39,7 @@ class KLBudget(RadiusControl):
             "n,  K* = K₁ n^p;  f rests at lag 0"
         ),
         source="ours, after TRPO and PPO with an adaptive KL",
-        needs="rollout log-probs; the embedded runtime, which keeps its state",
+        needs="rollout log-probs and lags; a state in the checkpoint",
         excludes="bases without a clip interval of PPO's kind; another radius policy",
     )
     style = Style("vermilion", (0, (2, 2)))

@@ -43,7 +43,7 @@ class TargetClip(RadiusControl):
             "over about max(8, n) steps, n the largest lag;  f rests at lag 0"
         ),
         source="ours: proportional control",
-        needs="rollout log-probs; the embedded runtime, which keeps its state",
+        needs="rollout log-probs and lags; a state in the checkpoint",
         excludes="bases without a clip interval of PPO's kind; another radius policy",
     )
     style = Style("vermilion", (0, (1, 1)))
@@ -53,7 +53,6 @@ class TargetClip(RadiusControl):
             "share",
             "Clipped share of the tokens in the mean over about max(8, lag) steps, which is held against the target.",
             "step",
-            runtime="embedded",
             panel=Panel("clipped share that is controlled", y_label="%"),
         ),
     )

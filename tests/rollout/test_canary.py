@@ -1,0 +1,167 @@
+"""The canary's verdicts, on made-up log-probs: what it finds, what it says, and what must pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sat_slime.rollout.canary import Canary, EngineScores, canary_sequences, prefix_length, read_scores, score_payload
+
+NOISE = 0.01
+"""Mean |d| of a bf16 engine here, in nats."""
+
+
+class Fleet:
+    """Two engines that take each push, up to rounding, and a trainer whose log-probs move by `change` a push."""
+
+    def __init__(self, change: float = 0.1, dtype: str = "bfloat16") -> None:
+        self.canary, self.rng, self.change = Canary(dtype), np.random.default_rng(0), change
+        self.versions: list[np.ndarray] = []
+        self.last: dict[str, EngineScores] = {}
+
+    def push(self, noise: float = NOISE, cached: int = 0, **odd: EngineScores):
+        """Pushes the next weights; the engines in `odd` answer with these scores instead. cached: of the others."""
+        before = self.versions[-1] if self.versions else self.rng.normal(-3, 1, 128)
+        self.versions.append(before + self.rng.normal(0, self.change, 128))
+        number = len(self.versions) - 1
+        self.last = {name: odd.get(name) or self.holding(number, cached=cached, noise=noise) for name in ("a", "b")}
+        return self.canary.check(number, self.versions[-1], self.last)
+
+    def holding(self, version: int, says: int | None = None, cached: int = 0, noise: float = NOISE) -> EngineScores:
+        scores = self.versions[version] + self.rng.normal(0, noise, 128)
+        return EngineScores(scores, str(version if says is None else says), cached)
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    fleet = Fleet()
+    for _ in range(5):
+        assert not fleet.push().faults
+    return fleet
+
+
+def test_an_engine_that_did_not_take_a_push_is_named_with_the_version_that_it_holds(fleet):
+    stale = fleet.holding(4)
+    verdict = fleet.push(b=stale)
+    assert set(verdict.faults) == {"b"} and "version 4" in verdict.faults["b"] and "as it says" in verdict.faults["b"]
+    assert verdict.metrics["canary/faults"] == 1 and verdict.metrics["canary/worst_engine"] == 1
+
+
+def test_since_is_the_first_push_that_failed_until_one_passes(fleet):
+    stale = fleet.holding(4)
+    fleet.push(b=stale)
+    assert "since the push of version 5" in fleet.push(b=stale).message
+    assert not fleet.push().faults
+    assert "since the push of version 8" in fleet.push(b=stale).message
+
+
+def test_a_version_that_lies_is_found(fleet):
+    assert "version 4, and says 5" in fleet.push(b=fleet.holding(4, says=5)).faults["b"]
+
+
+def test_a_version_that_was_not_pushed_is_found_whatever_the_scores(fleet):
+    scores = fleet.rng.normal(-3, 1, 128)
+    verdict = fleet.push(b=EngineScores(scores, "77", 0))
+    assert "version 77, not 5" in verdict.faults["b"]
+
+
+def test_scores_that_stay_bit_for_bit_are_found_below_the_noise():
+    fleet = Fleet(change=0.5 * NOISE)
+    for _ in range(5):
+        assert not fleet.push().faults
+    same = fleet.last["b"].log_probs
+    assert "bit for bit" in fleet.push(b=EngineScores(same, "5", 0)).faults["b"]
+
+
+def test_scores_may_stay_where_the_trainers_do():
+    fleet = Fleet(change=0.0)
+    fleet.push()
+    before = fleet.last["b"].log_probs
+    assert not fleet.push(b=EngineScores(before, "1", 0)).faults
+
+
+def test_keys_and_values_of_before_the_push_are_found_whatever_they_change(fleet):
+    faults = fleet.push(cached=64).faults
+    assert set(faults) == {"a", "b"} and "64 tokens' keys and values" in faults["b"]
+
+
+def test_half_of_a_push_and_another_model_are_found(fleet):
+    half = fleet.versions[-1] + fleet.rng.normal(0, 0.2, 128)
+    assert "tensor-parallel" in fleet.push(b=EngineScores(half, "5", 0)).faults["b"]
+    other = EngineScores(fleet.rng.normal(-3, 1, 128), "6", 0)
+    assert "another model" in fleet.push(b=other).faults["b"]
+
+
+def test_another_model_is_found_at_the_first_push_in_one_engine_of_several_and_in_all():
+    fleet = Fleet()
+    other = EngineScores(np.random.default_rng(1).normal(-3, 1, 128), "0", 0)
+    assert set(fleet.push(b=other).faults) == {"b"}
+    fleet = Fleet()
+    assert set(fleet.push(a=other, b=other).faults) == {"a", "b"}
+
+
+def test_log_probs_that_are_no_numbers_are_a_fault(fleet):
+    verdict = fleet.push(a=EngineScores(np.full(128, np.nan), "5", 0))
+    assert "not finite" in verdict.faults["a"] and verdict.metrics["canary/worst_engine"] == 0
+
+
+def test_the_limit_follows_noise_that_grows_slowly_but_no_fault(fleet):
+    limit = fleet.push().metrics["canary/limit"]
+    for push in range(60):
+        verdict = fleet.push(noise=NOISE * 1.03**push)
+        assert not verdict.faults
+    assert verdict.metrics["canary/limit"] > 2 * limit
+    levels = list(fleet.canary.levels)
+    stale = fleet.holding(3)
+    fleet.push(a=stale, b=stale)
+    assert fleet.canary.levels == levels
+
+
+def test_fp32_engines_pass_with_their_last_bits_and_not_with_a_thousandth():
+    fleet = Fleet(dtype="float32")
+    for noise in (1e-7, 5e-7, 2e-6):
+        assert not fleet.push(noise=noise).faults
+    assert fleet.push(noise=1e-3).faults.keys() == {"a", "b"}
+
+
+def test_sequences_are_the_same_in_every_run_and_without_the_last_token_of_the_vocabulary():
+    sequences = canary_sequences(16, 32)
+    assert sequences == canary_sequences(16, 32) and {len(tokens) for tokens in sequences} == {32}
+    assert min(map(min, sequences)) >= 0 and max(map(max, sequences)) < 15
+
+
+def answers(sequences, version="3"):
+    """What SGLang answers to `score_payload`."""
+    start = score_payload(sequences)["logprob_start_len"]
+    return [
+        {
+            "meta_info": {
+                "weight_version": version,
+                "cached_tokens": 2,
+                "input_token_logprobs": [[None, tokens[start], None]]
+                + [[-float(token), token, None] for token in tokens[start + 1 :]],
+            }
+        }
+        for tokens in sequences
+    ]
+
+
+def test_scores_are_read_behind_the_prefix():
+    sequences = canary_sequences(16, 32)
+    scores = read_scores(answers(sequences), sequences)
+    expected = [-token for tokens in sequences for token in tokens[prefix_length(sequences) :]]
+    assert scores.log_probs.tolist() == expected and scores.version == "3" and scores.cached_tokens == 16
+
+
+@pytest.mark.parametrize("fault", ["no list", "other tokens", "no log-prob"])
+def test_an_answer_that_cannot_be_read_is_an_error_that_says_so(fault):
+    sequences = canary_sequences(16, 32)
+    raw = answers(sequences)
+    if fault == "no list":
+        raw = {"error": "busy"}
+    elif fault == "other tokens":
+        raw[0]["meta_info"]["input_token_logprobs"][5][1] = 99
+    else:
+        raw[0]["meta_info"]["input_token_logprobs"][5][0] = "low"
+    with pytest.raises(ValueError, match="canary"):
+        read_scores(raw, sequences)

@@ -1,0 +1,97 @@
+"""Predictions of time and staleness: closed forms against the simulation, and what holds for every setting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sat_slime.rollout.simulation import (
+    Setting,
+    Workload,
+    batch_iteration_seconds,
+    batch_lag,
+    generation_lag,
+    predict,
+)
+
+
+def workload(lengths=(100, 100), **changes) -> Workload:
+    values = {"prompts": 8, "samples": 2, "step_seconds": 0.01, "request_seconds": 0.001, "concurrency": 64}
+    values |= {"train_seconds": 1e-3, "push_seconds": 0.5} | changes
+    groups = np.asarray(lengths).reshape(-1, values["samples"]).tolist()
+    return Workload(groups=groups, **values)
+
+
+def spread(seed: int = 0, samples: int = 2) -> np.ndarray:
+    return np.clip(np.random.default_rng(seed).lognormal(4.5, 0.8, 400 * samples), 1, 1000).astype(int)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 5])
+@pytest.mark.parametrize("train_seconds", [1e-4, 1e-2])
+def test_batch_is_its_closed_form(lag, train_seconds):
+    """16 responses of 100 tokens on two engines: 8 on each, so that a batch takes 100 steps of 0.018 s."""
+    load = workload(train_seconds=train_seconds, hand_over_seconds=0.2)
+    seen = predict(load, Setting(2, 1, lag), iterations=41, skip=11)
+    expected = batch_iteration_seconds(lag, 1.8, 1600 * train_seconds, 0.5, 0.2)
+    assert seen.iteration_seconds == pytest.approx(expected, rel=0.03)
+    assert seen.lag_mean == pytest.approx(batch_lag(lag, 1), abs=1e-9)
+    assert seen.generation_mean == 0
+    assert seen.dropped == seen.masked == 0
+
+
+def test_batch_lag_counts_optimizer_steps():
+    seen = predict(workload(steps=4), Setting(1, 1, 2), iterations=42, skip=2)
+    assert seen.lag_mean == pytest.approx(batch_lag(2, 4)) == pytest.approx(4 * 1.5 + 1.5)
+    assert seen.lag_max == 4 * 2 + 3
+
+
+@pytest.mark.parametrize("queue", [40, 64])
+def test_lag_within_responses_is_littles_law_where_engines_are_the_bottleneck(queue):
+    """Within 12 %: a push comes between two iterations, and not at any moment."""
+    load = workload(spread(), prompts=16, concurrency=16, push_seconds=0.0, train_seconds=1e-5)
+    seen = predict(load, Setting(2, 1, 1, "streaming", 8, "wait", queue), iterations=200, skip=20)
+    assert seen.trainer_idle > 0.9
+    assert seen.generation_mean == pytest.approx(generation_lag(seen.running, 32, spread(), 1), rel=0.12)
+
+
+def test_lag_within_responses_is_below_littles_law_where_the_trainer_is_the_bottleneck():
+    load = workload(spread(), prompts=16, concurrency=16, push_seconds=0.0, train_seconds=1e-3)
+    seen = predict(load, Setting(2, 1, 1, "streaming", 8, "wait", 40), iterations=200, skip=20)
+    assert seen.trainer_idle < 0.1
+    assert 0 < seen.generation_mean < generation_lag(seen.running, 32, spread(), 1)
+
+
+def test_a_trainer_that_is_slower_is_never_idle():
+    seen = predict(workload(spread(), train_seconds=0.1, push_seconds=0.0), Setting(2, 1, 1, "streaming", 4), 60, 10)
+    assert seen.trainer_idle < 0.01 < 0.5 < seen.engines_idle
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("over_age", ["drop", "wait", "mask"])
+def test_no_token_is_beyond_the_bound_and_no_group_is_lost(over_age, seed):
+    random = np.random.default_rng(seed)
+    steps, lag = int(random.integers(1, 3)), int(random.integers(1, 3))
+    bound = lag * steps - 1 + int(random.integers(0, 4))
+    load = workload(spread(seed), steps=steps, concurrency=int(random.integers(2, 20)))
+    engines, queue = int(random.integers(1, 4)), random.choice([None, 20])
+    setting = Setting(engines, 1, lag, "streaming", bound, over_age, queue)
+    seen = predict(load, setting, iterations=30, seed=seed)
+    assert seen.lag_max <= bound
+    ends = seen.trained_groups + seen.dropped_groups + seen.waiting_groups + seen.unfinished_groups
+    assert seen.begun == ends
+    assert seen.trained_groups == 30 * 8
+    assert seen.lag_mean == pytest.approx(seen.generation_mean + seen.queue_mean)
+    if over_age == "wait":
+        assert seen.dropped == seen.masked == 0
+
+
+def test_equal_seeds_are_equal():
+    runs = [predict(workload(spread()), Setting(2, 1, 1, "streaming", 2), 20, seed=seed) for seed in (0, 0, 1)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_a_bound_below_the_newest_weights_is_refused():
+    with pytest.raises(ValueError, match="max_staleness 1 is below lag 3 x 1"):
+        predict(workload(), Setting(1, 1, 3, "streaming", 1))
+    with pytest.raises(ValueError, match="a queue of 7 prompts holds no batch of 8"):
+        predict(workload(), Setting(1, 1, 1, "streaming", 1, queue=7))

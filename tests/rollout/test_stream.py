@@ -1,0 +1,281 @@
+"""A stream of groups: its rule, its books over random schedules, and how drops are counted."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from sat_slime.rollout.stream import MAX_ATTEMPTS, Group, StalenessBound, Stream, drop_metrics, length_bins
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("max_staleness", [0, 1, 4, 7])
+def test_room_is_the_last_place_from_which_a_group_is_trained_within_the_bound(max_staleness, steps):
+    bound = StalenessBound(max_staleness, steps, prompts=4)
+    for rollout, version in itertools.product(range(6), range(0, 12)):
+        room = bound.room(rollout, version)
+        for before in range(60):
+            trained = rollout + before // 4
+            last_step_on = (trained + 1) * steps - 1  # updates of the weights at its last optimizer step
+            assert (before < room) == (last_step_on - version <= max_staleness), (rollout, version, before)
+
+
+def test_the_oldest_version_is_exactly_the_bound_at_the_last_step():
+    bound = StalenessBound(max_staleness=3, steps=2, prompts=4)
+    assert bound.oldest(5) == 11 - 3  # rollout 5 is trained on weights of 10 and of 11 updates
+
+
+@pytest.mark.parametrize("lag", [1, 2, 5])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_with_the_least_bound_that_is_accepted_a_whole_batch_may_always_begin(lag, steps):
+    least = lag * steps - 1
+    bound = StalenessBound(least, steps, prompts=4)
+    for rollout in range(20):
+        pushed = rollout // lag * lag * steps  # all rollouts before are trained, and what was due is pushed
+        assert bound.room(rollout, pushed) >= 4
+    tighter = StalenessBound(least - 1, steps, prompts=4)
+    assert min(tighter.room(rollout, rollout // lag * lag * steps) for rollout in range(20)) == 0
+
+
+def test_length_bins_hold_every_length_once():
+    assert length_bins(24) == [(1, 6), (7, 12), (13, 18), (19, 24)]
+    for longest in (1, 2, 3, 9, 25):
+        covered = [n for low, high in length_bins(longest) for n in range(low, high + 1)]
+        assert covered == list(range(1, longest + 1))
+
+
+def test_drops_are_counted_in_all_and_by_length():
+    metrics = drop_metrics([1, 2, 2, 7, 8], [2, 8], longest=8)
+    assert metrics == {
+        "rollout/dropped": 2,
+        "rollout/aborted": 0,
+        "rollout/dropped_length_mean": 5.0,
+        "rollout/finished/1-2": 3,
+        "rollout/dropped/1-2": 1,
+        "rollout/finished/3-4": 0,
+        "rollout/dropped/3-4": 0,
+        "rollout/finished/5-6": 0,
+        "rollout/dropped/5-6": 0,
+        "rollout/finished/7-8": 2,
+        "rollout/dropped/7-8": 1,
+    }
+    assert "rollout/dropped_length_mean" not in drop_metrics([3], [], longest=8)
+    assert drop_metrics([9, 16], [], longest=8)["rollout/finished/7-8"] == 2, "longer ones are counted too"
+
+
+# ------------------------------------------------------------------------------------------ the stream, by its books
+
+LONGEST = 20
+
+
+class Host:
+    """A run without engines: groups complete, fail and are pushed under in a random order, and books are kept of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.lag, steps, prompts = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 6)
+        staleness = self.lag * steps - 1 + rng.randint(0, 4)  # the least that is accepted, or more
+        self.bound = StalenessBound(staleness, steps, prompts)
+        self.rollouts, self.slots = 15, rng.randint(1, 4 * prompts)
+        over_age = rng.choice(["drop", "wait", "mask"])
+        paced = over_age == "wait" or rng.random() < 0.7
+        self.settings = {"paced": paced, "queue": rng.choice([None, prompts, 3 * prompts]), "over_age": over_age}
+        self.version = 0
+        self.versions: dict[int, set[int]] = {}
+        """Versions of the weights that generated tokens of a group in generation, by its prompt."""
+        self.failures: dict[int, int] = {}
+        self.trained: list[int] = []
+        self.finished = self.dropped = self.aborted = 0
+        self.stream = self.new_stream()
+
+    def new_stream(self) -> Stream:
+        return Stream(self.bound, self.rollouts, LONGEST, lambda number: number, **self.settings)
+
+    def begin(self) -> None:
+        self.stream.version = self.version
+        while len(self.stream.running) < self.slots and (group := self.stream.begin()):
+            self.versions[group.prompt] = {self.version}
+
+    def end_one(self) -> None:
+        """A group in generation completes, or fails; seldom nothing is known of its weights."""
+        stream, rng = self.stream, self.rng
+        if not stream.running:
+            return
+        group = rng.choice(stream.running)
+        failed = self.failures.get(group.prompt, 0)
+        if failed < MAX_ATTEMPTS - 1 and rng.random() < 0.1:
+            self.failures[group.prompt] = failed + 1
+            assert stream.fail(group)
+        else:
+            lengths = [rng.randint(1, LONGEST) for _ in range(2)]
+            versions = min(self.versions[group.prompt]), max(self.versions[group.prompt])
+            known = self.settings["over_age"] == "wait" or rng.random() < 0.98
+            stream.complete(group, f"answer {group.prompt}", lengths, versions if known else None)
+
+    def push(self) -> None:
+        self.version = self.stream.next_rollout * self.bound.steps
+        for group in self.stream.running:
+            if self.rng.random() < 0.8:  # the others have no token yet
+                self.versions[group.prompt].add(self.version)
+
+    def train(self) -> None:
+        """Takes a batch as soon as there is one, reports, and makes the push that is due."""
+        rollout = self.stream.next_rollout
+        for _ in range(10_000):
+            if (groups := self.stream.take()) is not None:
+                break
+            self.begin()
+            assert self.stream.running, "the stream waits for nothing"
+            self.end_one()
+        else:
+            raise AssertionError("no batch")
+        last_step_on = (rollout + 1) * self.bound.steps - 1
+        judged = max if self.settings["over_age"] == "mask" else min  # some token is within the bound, or all are
+        for group in groups:
+            assert last_step_on - judged(self.versions[group.prompt]) <= self.bound.max_staleness
+            assert group.result == f"answer {group.prompt}"
+        for group in self.stream.overdue():
+            if min(self.versions[group.prompt]) < self.bound.oldest(self.stream.next_rollout):
+                self.stream.abandon(group, 2)
+        self.trained += [group.prompt for group in groups]
+        report = self.stream.report()
+        self.dropped += report["rollout/dropped"]
+        self.aborted += report["rollout/aborted"]
+        self.finished += sum(count for name, count in report.items() if "/finished/" in name)
+        assert report["queue/length"] == len(self.stream.waiting)
+        if (rollout + 1) % self.lag == 0:
+            self.push()
+
+    def resume(self) -> None:
+        """Saves and goes on in another process, with the weights of the checkpoint or those of the last push."""
+        state = self.stream.freeze(self.stream.next_rollout - 1)
+        assert self.stream.begin() is None, "nothing begins while the state is saved"
+        begun = [group.prompt for group in self.stream.running] + [prompt for prompt, _ in self.stream.again]
+        assert state.unfinished == begun
+        rollout, self.stream = self.stream.next_rollout, self.new_stream()
+        self.stream.restore(state, rollout)
+        self.failures.clear()
+
+    def balance(self) -> None:
+        """Asserts the laws of docs/asynchrony.md."""
+        stream = self.stream
+        dropped, waiting = self.dropped + len(stream.dropped) + stream.aborted, 2 * len(stream.waiting)
+        unfinished = 2 * (len(stream.running) + len(stream.again))
+        assert 2 * stream.drawn == 2 * len(self.trained) + dropped + waiting + unfinished
+        completed = self.finished + len(stream.finished) + self.aborted + stream.aborted
+        assert completed == 2 * len(self.trained) + dropped + waiting
+        if self.settings["over_age"] == "wait":
+            assert dropped == 0, "nothing is lost"
+        if self.settings["over_age"] != "drop":
+            assert not self.aborted
+        assert len(set(self.trained)) == len(self.trained)
+        if (queue := self.settings["queue"]) is not None:
+            assert len(stream.waiting) + len(stream.running) <= queue
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_over_any_schedule_the_bound_holds_and_nothing_is_lost_or_counted_twice(seed):
+    host = Host(seed)
+    while host.stream.next_rollout < host.rollouts:
+        action = host.rng.choice([host.begin, host.end_one, host.end_one, host.train, host.resume])
+        if action is not host.resume or host.rng.random() < 0.2:
+            action()
+        host.balance()
+    assert len(host.trained) == host.rollouts * host.bound.prompts
+    assert not host.stream.waiting and not host.stream.running, "no group is generated that the run cannot train"
+
+
+def make_stream(**settings) -> Stream:
+    stream = Stream(StalenessBound(1, 1, 2), 10, LONGEST, lambda number: number, **settings)
+    stream.version = 0
+    return stream
+
+
+def test_nothing_begins_before_the_engines_told_their_version_nor_without_prompts():
+    stream = make_stream()
+    stream.version = None
+    assert stream.begin() is None and stream.waits_for_version
+    stream.version = 0
+    assert [stream.begin().prompt for _ in range(4)] == [0, 1, 2, 3]
+    assert stream.begin() is None and stream.waits_for_version, "more would be too old"
+    stream.version = 1
+    assert stream.begin().prompt == 4
+    empty = Stream(StalenessBound(1, 1, 2), 10, LONGEST, lambda _: None)
+    empty.version = 0
+    assert empty.begin() is None and empty.drawn == 0 and not empty.waits_for_version
+
+
+def test_a_group_that_fails_is_begun_again_before_new_ones_and_not_for_ever():
+    stream = make_stream()
+    group = stream.begin()
+    for attempt in range(2, MAX_ATTEMPTS + 1):
+        assert stream.fail(group)
+        group = stream.begin()
+        assert (group.prompt, group.attempt) == (0, attempt)
+    assert not stream.fail(group)
+
+
+def test_the_oldest_are_trained_first_and_without_pacing_the_first_complete():
+    for paced, order in ((True, [1, 0]), (False, [0, 1])):
+        stream = make_stream(paced=paced)
+        groups = [stream.begin() for _ in range(2)]
+        for group, oldest in zip(groups, (1, 0), strict=True):
+            stream.complete(group, "", [3, 4], (oldest, oldest))
+        assert [group.prompt for group in stream.take()] == order
+
+
+def test_what_is_too_old_is_dropped_as_the_run_goes_on():
+    stream = make_stream()
+    for group in [stream.begin() for _ in range(4)]:
+        stream.complete(group, "", [3], (0, 0))
+    assert stream.take() and len(stream.waiting) == 2
+    stream.seek(2)  # tokens of version 0 would be two updates old
+    assert not stream.waiting and stream.dropped == [3, 3]
+
+
+def overtaken(over_age) -> tuple[Stream, Group]:
+    """Return a stream whose first group is still in generation when those that began after it are trained."""
+    stream = make_stream(over_age=over_age)
+    late, *others = [stream.begin() for _ in range(4)]
+    for group in others:
+        stream.complete(group, "", [3], (0, 0))
+    assert len(stream.take()) == 2
+    stream.version = 1
+    stream.complete(stream.begin(), "", [3], (1, 1))
+    return stream, late
+
+
+def test_a_group_that_cannot_be_trained_any_more_is_aborted_and_counted():
+    stream, late = overtaken("drop")
+    assert not stream.overdue(), "the next rollout may take it"
+    assert len(stream.take()) == 2
+    assert stream.overdue() == [late]
+    stream.abandon(late, 2)
+    report = stream.report()
+    assert report["rollout/dropped"] == report["rollout/aborted"] == 2 and not stream.running
+    assert "rollout/dropped_length_mean" not in report
+
+
+def test_the_trainer_waits_for_a_group_that_would_break_the_bound_after_another_batch():
+    stream, late = overtaken("wait")
+    assert len(stream.waiting) == 2 and stream.take() is None
+    stream.complete(late, "", [9], (0, 0))
+    assert late in stream.take() and not stream.dropped and not stream.overdue()
+
+
+def test_where_old_tokens_are_masked_a_group_is_trained_as_long_as_one_is_within_the_bound():
+    stream, late = overtaken("mask")
+    assert len(stream.take()) == 2 and not stream.overdue()
+    stream.complete(late, "", [9], (0, 1))
+    assert stream.waiting == [late]
+    stream.seek(3)
+    assert not stream.waiting and stream.dropped == [9]
+
+
+def test_a_rollout_that_is_handed_out_too_early_is_not_lost_in_silence():
+    stream = make_stream()
+    stream.seek(2)
+    with pytest.raises(RuntimeError, match="rollout 1 is handed out already"):
+        stream.freeze(0)
