@@ -1,9 +1,10 @@
 """Our own order of a run over slime's classes: python3 -m sat_slime.plugin.driver FLAGS, slime's flags.
 
-It takes the place of slime's training scripts, on every version of slime. The order is that of docs/architecture.md:
-with lag n > 0 one batch is generated ahead, and weights go to the engines every n rollouts, once the batch in flight is
-complete; with lag 0 everything waits for everything; in mode `streaming` the rollout function generates without pause,
-and a batch is what is complete. The order is set by `driver` in the plugin's section of --custom-config-path.
+It takes the place of slime's training scripts, on every version of slime. The order is that of
+docs/internals/architecture.md: with lag n > 0 one batch is generated ahead, and weights go to the engines every n
+rollouts, once the batch in flight is complete; with lag 0 everything waits for everything; in mode `streaming` the
+rollout function generates without pause, and a batch is what is complete. The order is set by `driver` in the plugin's
+section of --custom-config-path.
 
 What a run leaves and how it goes on:
 - Weights are numbered by optimizer steps (inside/actor.py), so that the version that comes back with a response tells
@@ -23,7 +24,7 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,12 +32,15 @@ import ray
 
 from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.config.source import ConfigError
+from sat_slime.plugin import rollout_hooks
+from sat_slime.plugin.inside import shared_routes
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method, steps_per_rollout
 from sat_slime.plugin.inside.slime_processes import Host, parse_arguments
 from sat_slime.plugin.inside.step_files import StepFile
 from sat_slime.plugin.launch.proxies import own_address, proxies, without_proxy
 from sat_slime.plugin.launch.saved import delete_old, numbered
 from sat_slime.plugin.probe import probe_slime
+from sat_slime.rollout import sglang_routes
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +51,9 @@ NOT_HERE = {
     "keep_old_actor": "denominator checkpoint keeps the weights that it needs without it: leave it out",
 }
 """Flags of slime that mean another order than this one."""
+GENERATE = "sat_slime.plugin.rollout_hooks.generate"
+READ_BY_SLIME = ("slime.rollout.sglang_rollout.generate_rollout", "sat_slime.plugin.streaming.generate_rollout")
+"""Rollout functions in which slime's Sample decodes the routes of a reply."""
 
 
 def take_over(args: Namespace) -> None:
@@ -62,6 +69,24 @@ def take_over(args: Namespace) -> None:
         raise ConfigError(errors)
     setattr(args, DRIVEN, True)
     plugin_method(args)
+    if narrows_replies(args):
+        setattr(args, rollout_hooks.ROLLOUT, args.rollout_function_path)
+        setattr(args, rollout_hooks.EVALUATION, args.eval_function_path)
+        args.rollout_function_path = args.eval_function_path = GENERATE
+
+
+def narrows_replies(args: Namespace) -> bool:
+    """Return whether engines send R3's routes in a byte each. They do where slime's own functions, or ours around them,
+    read every reply."""
+    return bool(
+        getattr(args, "use_rollout_routing_replay", False)
+        and plugin_config(args).hooks.narrow_routed_experts
+        and args.num_experts <= sglang_routes.MOST_EXPERTS
+        and not getattr(args, "custom_generate_function_path", None)
+        and args.rollout_function_path in (GENERATE, *READ_BY_SLIME)
+        and args.eval_function_path in (GENERATE, *READ_BY_SLIME)
+        and not shared_routes.is_newest()
+    )
 
 
 class Clock:
@@ -128,6 +153,7 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
 
         with clock.part("train"):
             ray.get(host.trainers.async_train(rollout_id, batch))
+        del batch  # its memory in Ray's store is for the next one
         host.trained(rollout_id)
         if saves:
             with clock.part("save"):
@@ -179,9 +205,9 @@ def _refuse(reason: str) -> NoReturn:
     raise SystemExit(2)
 
 
-def connect() -> None:
+def connect(variables: Mapping[str, str]) -> None:
     """Connects to Ray, and excepts the run's hosts from an HTTP proxy in the environment of this process and of all
-    workers. What is excepted already stays so."""
+    workers. What is excepted already stays so. variables: more environment of the workers."""
     hosts: list[str] = []
     if proxies(os.environ):
         ray.init()
@@ -191,7 +217,7 @@ def connect() -> None:
     excepted = without_proxy(os.environ, hosts)
     # The job's own environment may have it as well, and Ray refuses another value without this variable.
     os.environ |= {**excepted, "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
-    ray.init(runtime_env={"env_vars": excepted})
+    ray.init(runtime_env={"env_vars": {**excepted, **variables}})
 
 
 def main() -> None:
@@ -207,7 +233,7 @@ def main() -> None:
 
     from sat_slime.plugin.inside.actor import SatTrainRayActor
 
-    connect()
+    connect({sglang_routes.VARIABLE: "1"} if narrows_replies(args) else {})
     host = Host.start(args, restore_plan, SatTrainRayActor)
     try:
         train(host, plugin_config(args).driver, begun)

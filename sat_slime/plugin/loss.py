@@ -58,7 +58,14 @@ def policy_loss(
 
     tokens, d = token_batch(method, batch, log_probs, state.responses)
     now = tokens.log_probs
-    surrogate = policy_surrogate(method, tokens, group=context_group(), quantile=state.threshold_for(method), d=d)
+    surrogate = policy_surrogate(
+        method,
+        tokens,
+        group=context_group(),
+        quantile=state.threshold_for(method),
+        d=d,
+        radius_scale=state.radius.scale,
+    )
 
     reduce_policy = _policy_reducer(args, batch) or sum_of_sample_mean
     pg_loss = reduce_policy(-surrogate.values)

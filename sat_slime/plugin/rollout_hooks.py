@@ -1,7 +1,7 @@
 """Hooks in slime's rollout process: they see each sample as it arrives, each batch and evaluation when it is logged.
 
 slime takes them by --rollout-sample-hook-path (on_sample), --custom-rollout-log-function-path (log_rollout) and
---custom-eval-rollout-log-function-path (log_eval). docs/slime-hooks.md says what each is for.
+--custom-eval-rollout-log-function-path (log_eval). docs/internals/slime-hooks.md says what each is for.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 
 from sat_slime.evaluation.scores import Graded, summary
 from sat_slime.plugin import reward
-from sat_slime.plugin.inside import versions
+from sat_slime.plugin.inside import replies, shared_routes, versions
 from sat_slime.plugin.inside.routed_experts import fault, narrow, routed_layers, stand_in, strangers
 from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method, steps_per_rollout
 from sat_slime.plugin.inside.slime_access import slime_function
 from sat_slime.plugin.inside.step_files import StepFile
-from sat_slime.rollout.staleness import STREAM_METRICS
+from sat_slime.rollout.stream import STREAM_METRICS
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ FAULT = "sat_slime_fault"
 """Key of a sample's metadata: the reason why it is not trained on."""
 KEPT_ROUTES = "sat_slime_routes"
 """Key of an interrupted sample's metadata: the routes that it has so far."""
+ROLLOUT, EVALUATION = "sat_slime_rollout_function", "sat_slime_evaluation_function"
+"""slime's arguments in which our driver keeps the dotted paths that `generate` calls."""
 MAX_REJECTED = 0.01
 """Share of a batch's samples that may be left out. If more are, and more than one, it is no accident."""
 
@@ -40,12 +42,24 @@ _generated = -1
 """The newest rollout that was generated in this process."""
 
 
+def generate(args: Namespace, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
+    """The rollout function under our driver, in the place of that of the flags, and for evaluations of that one: it has
+    this process read routes as its engines send them, and calls the other."""
+    _announce("narrow_routed_experts")
+    replies.install()
+    path = getattr(args, EVALUATION if evaluation else ROLLOUT)
+    return slime_function("load_function")(path)(args, rollout_id, data_source, evaluation=evaluation)
+
+
 def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, evaluation: bool = False) -> None:
-    """Checks and narrows the routed experts of one of slime's samples, in place. A sample of an evaluation loses its
-    routes: slime asks for them, and nothing reads them.
+    """Checks and narrows the routed experts of one of slime's samples, and stores them for all processes of the node,
+    in place. A sample of an evaluation loses its routes: slime asks for them, and nothing reads them.
 
     A sample with a fault stays in its batch, since slime counts on its size, but trains nothing: slime masks the loss
     of a `remove_sample`. Its reward still counts in its prompt's baseline.
+
+    Tokens of a tool at the end of a response have routes that stand in, since no engine forwards them and nothing that
+    is trained reads them.
 
     Where a push cut the sample off, that is noted. Its tokens keep the routes that they have so far, though the engine
     forwards them anew, under other weights, when it goes on with the sample.
@@ -68,11 +82,15 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
         _keep_first_routes(sample, aborted)
     if aborted:  # the sample goes on later
         return
+    _route_the_last_tool(sample, args)
     if hooks.check_routed_experts and reason is None:
         _announce("check_routed_experts")
         reason = fault(sample.rollout_routed_experts, len(sample.tokens), args)
     if reason is not None:
         _leave_out(args, sample, rollout_id, reason)
+    if shared_routes.are_shared(args):
+        _announce("share_routed_experts")
+        sample.rollout_routed_experts = shared_routes.store(sample.rollout_routed_experts)
 
 
 def _narrow(sample: Any, args: Namespace) -> str | None:
@@ -100,6 +118,17 @@ def _keep_first_routes(sample: Any, aborted: bool) -> None:
         sample.metadata = metadata
 
 
+def _route_the_last_tool(sample: Any, args: Namespace) -> None:
+    """Gives the tokens that a tool wrote at the end of a response routes, in place, where just theirs are missing."""
+    routes, mask = sample.rollout_routed_experts, list(sample.loss_mask or [])
+    if routes is None or len(routes) == len(sample.tokens) - 1:
+        return
+    missing = len(sample.tokens) - 1 - len(routes)
+    if 0 < missing <= len(mask) and not any(mask[-missing:]) and any(mask[: len(mask) - missing][-1:]):
+        filler = stand_in(missing + 1, args).to(torch.as_tensor(routes).dtype)
+        sample.rollout_routed_experts = torch.cat([torch.as_tensor(routes), filler])
+
+
 def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, reason: str) -> None:
     logger.warning("sample %s is left out of training: %s", _name(sample, rollout_id), reason)
     sample.remove_sample = True
@@ -120,8 +149,8 @@ def log_rollout(
     rollout_time: float,
 ) -> bool:
     """Does what takes the whole batch: it leaves out samples whose prompt was routed unlike the others', counts samples
-    that are left out, sends versions to the trainer, and reports the verifier's counts. It returns False, so that
-    slime's own logging goes on.
+    that are left out, sends versions and routes to the trainer, and reports the verifier's counts. It returns False, so
+    that slime's own logging goes on.
 
     Raises:
         RuntimeError: too many samples are left out for an accident, or some are of weights that our driver never sent.
@@ -149,6 +178,8 @@ def log_rollout(
         rewards = [_reward(args, sample) for sample in samples] if needs_rewards else None
         if reason := _stays_untaken(args) or versions.send_origins(samples, metrics, rewards):
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
+        elif shared_routes.are_shared(args):
+            shared_routes.send(samples)
     if verified := reward.drain_metrics():
         _track(args, {**verified, "rollout/step": slime_function("compute_rollout_step")(args, rollout_id)})
     return False

@@ -223,6 +223,10 @@ _TRAINER = (
         _all(f"{_ACTOR}.compute_log_prob(self data_iterator num_microbatches store_prefix)", "d0a9ecfd"),
     ),
     _extends(
+        "a checkpoint holds what the clip radii follow",
+        _all(f"{_ACTOR}.save_model(self rollout_id force_sync)", "d0a9ecfd"),
+    ),
+    _extends(
         "versions are optimizer steps",
         _all(f"{_ACTOR}.update_weights(self)", "d0a9ecfd", "self.weight_updater.update_weights()"),
     ),
@@ -324,6 +328,31 @@ _ROUTES = (
     _wraps("routes in narrow types", _all(f"{_REPLAY}:RoutingReplay.pop_forward(self)", "1eec71f8")),
     _wraps("routes in narrow types", _all(f"{_REPLAY}:RoutingReplay.pop_backward(self)", "1eec71f8")),
     _calls("a forward pass of our own", _all(f"{_REPLAY}:RoutingReplay.clear_all_forward()", "1eec71f8")),
+    _wraps("routes of a reply, narrow or not", _trees("utils.types:Sample._apply_meta_info"), needed=_IF),
+    _wraps(
+        "narrow routes stay narrow",
+        Form(
+            "utils.misc:decode_int32_meta_array(meta_info keys)",
+            {V031: TREE, MAIN: TREE},
+            imported_by="utils.types",
+        ),
+        needed=_IF,
+    ),
+    _wraps(
+        "routes pass no JSON parser",
+        _trees("utils.http_utils:_post(client url payload)", "response.aread()", "json.loads("),
+        needed=_IF,
+    ),
+    _wraps("routes stay where they are", _trees(f"{_REPLAY}:RoutingReplay.record(self top_indices)"), needed=_IF),
+    _wraps(
+        "the layout of a micro-batch's rows",
+        Form(
+            f"{_CP}:prepare_routed_experts_for_routing_replay",
+            {V031: TREE, MAIN: TREE},
+            imported_by="backends.megatron_utils.actor",
+        ),
+        needed=_IF,
+    ),
     _wraps(
         "padding of narrow routes; the newest already counts it in wide integers",
         _trees(f"{_CP}:_pad_routed_experts(experts pad num_experts)"),
@@ -387,6 +416,15 @@ _OWN_SCRIPTS = (
             "self.load_other_checkpoint('old_actor', args.load)",
             "UpdateWeightFromDistributed",
             "UpdateWeightFromTensor",
+        ),
+        needed=_OWN,
+    ),
+    _wraps(
+        "a checkpoint holds what the clip radii follow",
+        Form(
+            f"{_MODEL}:save(iteration model optimizer opt_param_scheduler)",
+            {V031: TREE, MAIN: TREE},
+            imported_by="backends.megatron_utils.actor",
         ),
         needed=_OWN,
     ),

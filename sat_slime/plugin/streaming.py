@@ -24,12 +24,12 @@ from sat_slime.config.plugin_schema import PluginConfig
 from sat_slime.config.slime_checks import NOT_STREAMED
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin.inside import versions
+from sat_slime.plugin.inside.generation import Generation, Samples, saved_group
 from sat_slime.plugin.inside.settings import plugin_config, steps_per_rollout
 from sat_slime.plugin.inside.slime_access import slime_function
-from sat_slime.plugin.inside.stream import Samples, Stream
 from sat_slime.plugin.inside.stream_files import read_queue, write_queue
 from sat_slime.plugin.launch.saved import queue_folder
-from sat_slime.rollout.staleness import StalenessBound
+from sat_slime.rollout.stream import StalenessBound, Stream, StreamState
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def generate_rollout(
                 f"{__name__}.generate_rollout set it to {__name__}.StreamingDataSource"
             ]
         )
-    groups, metrics = run(data_source.stream.next_batch(rollout_id))
+    groups, metrics = run(data_source.generation.next_batch(rollout_id))
     return RolloutFnTrainOutput(samples=groups, metrics=metrics)
 
 
@@ -69,10 +69,14 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         bound = StalenessBound(
             plugin_config(args).driver.max_staleness, steps_per_rollout(args), args.rollout_batch_size
         )
-        self.stream = Stream(bound, lambda: _Engines(args), self._draw, args.num_rollout, args.rollout_max_response_len)
-
-    def _draw(self) -> Samples | None:
-        return next(iter(self.get_samples(1)), None)
+        self.stream: Stream[Samples, Samples] = Stream(
+            bound,
+            args.num_rollout,
+            args.rollout_max_response_len,
+            lambda _: next(iter(self.get_samples(1)), None),
+            over_age=plugin_config(args).driver.over_age,
+        )
+        self.generation = Generation(self.stream, lambda: _Engines(args))
 
     def save(self, rollout_id: int) -> None:
         """Saves the position in the data, and the stream beside it. A resume begins prompts in generation anew.
@@ -81,12 +85,14 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
             RuntimeError: a later rollout is handed out already.
             TypeError: a sample holds something that cannot be saved.
         """
-        state = run(self.stream.freeze(rollout_id))
+        state = run(self.generation.freeze(rollout_id))
         try:
-            write_queue(queue_folder(Path(self.args.save), rollout_id), *state)
+            waiting = [group.result for group in state.waiting if group.result is not None]
+            unreported = {"finished": state.finished, "dropped": state.dropped, "aborted": state.aborted}
+            write_queue(queue_folder(Path(self.args.save), rollout_id), waiting, state.unfinished, unreported)
             super().save(rollout_id)
         finally:
-            run(self.stream.thaw())
+            run(self.generation.thaw())
 
     def load(self, rollout_id: int | None = None) -> None:
         """Loads what `save` saved. Raises ValueError where it is damaged."""
@@ -98,7 +104,8 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
             logger.warning("sat_slime: no %s: prompts that waited or were in generation then are skipped", folder)
             return
         waiting, prompts, unreported = read_queue(folder, Sample)
-        self.stream.restore(waiting, prompts, unreported)
+        groups = [saved_group(samples) for samples in waiting]
+        self.stream.restore(StreamState(groups, prompts, **unreported), rollout_id + 1)
         logger.info("sat_slime: %d prompts wait, %d are begun again (%s)", len(waiting), len(prompts), folder)
 
 

@@ -1,7 +1,7 @@
 """Hooks in slime's trainer, in the process of every rank, for users' own launch scripts.
 
 slime takes them by --custom-megatron-init-path (install) and --rollout-data-postprocess-path (postprocess). Under our
-own driver they have nothing to do: its trainer is inside/actor.py. docs/slime-hooks.md says what each is for.
+own driver they have nothing to do: its trainer is inside/actor.py. docs/internals/slime-hooks.md says what each is for.
 
 Nothing is patched in slime's class: Ray calls the methods that it copied into a class of its own when the worker
 loaded it. So `install` finds the trainer that called it and wraps what that instance calls itself.
@@ -73,12 +73,12 @@ def install(args: Namespace) -> None:
     _state = _State(actor=actor)
     announce = trainer_state.announcer(actor._rank == 0)
     hooks = config.hooks
-    _follow_steps(names)
+    trainer_state.prepare(args, _state.trainer, announce)
+    _follow_checkpoints(names, args)
     _wrap_training(args)
     _wrap_loading(args, hooks, announce)
     evaluates_first, _state.evaluates_last = _evaluates(args, hooks, announce)
     _follow_pushes(args, names, versions.are_steps(args, hooks), evaluates_first)
-    trainer_state.prepare(args, _state.trainer, announce)
 
 
 def postprocess(args: Namespace, rollout_id: int, rollout_data: dict[str, Any]) -> None:
@@ -121,19 +121,31 @@ def _calling_trainer() -> tuple[Any, dict[str, Any]] | None:
     return None
 
 
-def _follow_steps(names: dict[str, Any]) -> None:
-    """Learns from slime's loading of the checkpoint how many steps the weights have had."""
+def _follow_checkpoints(names: dict[str, Any], args: Namespace) -> None:
+    """Learns from slime's loading of the checkpoint how many steps the weights have had, and what the clip radii
+    follow."""
 
     def around(build: Callable[..., Any]) -> Callable[..., Any]:
         def initialize_model_and_optimizer(args: Namespace, role: str = "actor") -> Any:
             *built, loaded_rollout_id = build(args, role)
             start = args.start_rollout_id if args.start_rollout_id is not None else loaded_rollout_id + 1
             _state.trainer.steps = start * steps_per_rollout(args)
+            if start > 0:
+                _state.trainer.radius.load(args, start - 1)
             return *built, loaded_rollout_id
 
         return initialize_model_and_optimizer
 
     wrap_once(names, "initialize_model_and_optimizer", around)
+
+    def and_radii(save: Callable[..., None]) -> Callable[..., None]:
+        def save_with_radii(rollout_id: int, *positional: Any, **keywords: Any) -> None:
+            save(rollout_id, *positional, **keywords)
+            _state.trainer.radius.save(args, rollout_id)
+
+        return save_with_radii
+
+    wrap_once(names, "save", and_radii)
 
 
 def _wrap_training(args: Namespace) -> None:

@@ -19,15 +19,16 @@ from sat_slime.plugin.launch.memory.memory_needs import (
     engine_weights_bytes,
     weight_copies,
 )
+from sat_slime.rehearsal.material import ThinSizes
 from sat_slime.rehearsal.records import Records, Row
 
-OK, FAIL, TOLD = "OK", "FAIL", "TOLD"
+OK, FAIL, NOTE = "OK", "FAIL", "NOTE"
 """Marks: held, did not, and what is told without a right value."""
 ROUNDING = {"float32": 5e-4, "bfloat16": 5e-2}
 """Mean |log pi - log mu| below which trainer and engine agree, by their arithmetic: a softmax over 152,000 words in
 fp32 is 1e-4 off its value in fp64, and a wrong rotary base or one expert less changes it by 5e-2."""
 LEFT = (
-    "Left for GPUs alone: memory of CUDA and its fragments, kernels and their rounding (a bf16 mismatch is another "
+    "Only GPUs can show: memory of CUDA and its fragments, kernels and their rounding (a bf16 mismatch is another "
     "one), NCCL and the network, Transformer Engine and flash attention, slime's fork of the router, imbalance of "
     "trained experts, and how fast it is."
 )
@@ -64,7 +65,7 @@ def all_checks(thin: SlimeConfig, records: Records, first: int) -> list[Check]:
         lambda: _resume(thin, records, first),
         lambda: _evaluations(thin, records, first),
     )
-    return [one for part in parts for one in part()]
+    return [check for part in parts for check in part()]
 
 
 # ------------------------------------------------------------------------------------------------- memory, placement
@@ -142,11 +143,18 @@ def _placement(thin: SlimeConfig, records: Records) -> Iterator[Check]:
         shown = [", ".join(f"{name} {size}" for name, size in values.items()) for values in (asked, sizes)]
         yield check("parallel sizes", shown[0], shown[1])
     if records.engines:
-        ranks = Counter(row["port"] for row in records.engines)
+        ranks = Counter((row["host"], row["port"]) for row in records.engines)
         yield check(
             "engines x ranks",
             f"{rollout.engines} x {rollout.gpus_per_engine}",
             f"{len(ranks)} x {'/'.join(map(str, sorted(set(ranks.values()))))}",
+        )
+        by_node = Counter(row["host"] for row in records.engines)
+        yield check(
+            "engines' ranks by node",
+            f"{rollout.nodes} x {rollout.gpus_per_node}",
+            ", ".join(f"{node}: {count}" for node, count in sorted(by_node.items())),
+            same=sorted(by_node.values()) == [rollout.gpus_per_node] * rollout.nodes,
         )
 
 
@@ -213,7 +221,7 @@ def _agreement(thin: SlimeConfig, records: Records) -> Iterator[Check]:
         )
     stale = [row["mismatch/d_pi"] for row in records.metrics if row.get("lag/max") and "mismatch/d_pi" in row]
     if stale:
-        yield Check("the same at a lag", "", ", ".join(f"{value:.2g}" for value in stale), TOLD)
+        yield Check("the same at a lag", "", ", ".join(f"{value:.2g}" for value in stale), NOTE)
 
 
 def _objective(thin: SlimeConfig, records: Records) -> Iterator[Check]:
@@ -236,7 +244,7 @@ def _objective(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     newly = [row.get("sat/newly_clipped") for row in records.metrics]
     if any(share is not None for share in newly):
         shown = ", ".join("?" if share is None else f"{share:.3f}" for share in newly)
-        yield Check("newly clipped, share of tokens", "", shown, TOLD)
+        yield Check("newly clipped, share of tokens", "", shown, NOTE)
 
 
 def _routes(thin: SlimeConfig, records: Records) -> Iterator[Check]:
@@ -255,7 +263,7 @@ def _routes(thin: SlimeConfig, records: Records) -> Iterator[Check]:
         shown = ", ".join(f"{bytes_:g}" for bytes_ in sorted(seen))
         yield check("bytes of routes a token, in the manager", f"{each * width}", shown)
     yield Check(
-        "bytes of routes a token, in an engine's cache and as base64", f"{4 * each} and {4 * each * 4 // 3}", "", TOLD
+        "bytes of routes a token, in an engine's cache and as base64", f"{4 * each} and {4 * each * 4 // 3}", "", NOTE
     )
     trained = [row for _, rows in records.ranks.items() for row in rows if row["event"] == "trained"]
     tokens = sum(row["tokens"] for row in trained)
@@ -277,13 +285,14 @@ def _responses(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     sizes = sorted({len(rollout) for rollout in records.rollouts.values()})
     yield check("responses of each batch", batch, ", ".join(map(str, sizes)), same=sizes == [batch])
     reasons = Counter(str(sample["status"]) for sample in samples)
-    yield check(
-        "why responses ended",
-        "stop tokens, some at the limit",
-        ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()),
-        "" if reasons.get("completed") else "no response ended by a stop token",
-        bool(reasons.get("completed")) and set(reasons) <= {"completed", "truncated"},
-    )
+    found = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+    ended, known = bool(reasons.get("completed")), set(reasons) <= {"completed", "truncated"}
+    if known and not ended and ThinSizes(thin.model).tied_embeddings:
+        remark = "random words: a thin model with tied embeddings does not end a response by itself"
+        yield Check("why responses ended", "", found, NOTE, remark)
+    else:
+        remark = "" if ended else "no response ended by a stop token"
+        yield check("why responses ended", "stop tokens, some at the limit", found, remark, ended and known)
     long = [sample["response_length"] for sample in samples if sample["status"] == "truncated"]
     if long:
         yield check(
@@ -305,7 +314,7 @@ def _rewards(thin: SlimeConfig, samples: Sequence[Row]) -> Iterator[Check]:
         "rewards",
         "",
         shown,
-        TOLD,
+        NOTE,
         "" if len(counted) > 1 else "all alike: advantages are 0, and only KL and decay move weights",
     )
     if uses_verifier(thin):
@@ -340,7 +349,7 @@ def _resume(thin: SlimeConfig, records: Records, first: int) -> Iterator[Check]:
     }
     steps = first * thin.pipeline.optimizer_steps_per_rollout
     yield check(
-        "optimizer steps with which the resumed run begins",
+        "optimizer steps with which the resumed run starts",
         f"{steps} on each rank",
         ", ".join(sorted({str(rows[0]["steps"]) if rows else "not resumed" for rows in begun.values()})),
         same=all(rows and rows[0]["steps"] == steps for rows in begun.values()),

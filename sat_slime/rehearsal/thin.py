@@ -43,7 +43,7 @@ class Sizes:
     experts: int | None = None
     """None: the run's."""
     prompts: int = 4
-    """Prompts of a batch."""
+    """Prompts of a batch, at least."""
     samples: int = 4
     """Responses to each."""
     response: int = 24
@@ -148,7 +148,7 @@ def _counts(thin: Thin, sizes: Sizes) -> None:
     iterations = sizes.iterations or (4 if pipeline.mode == "streaming" else max(pipeline.lag, 1) + 2)
     thin.set("pipeline.iterations", iterations, FEW)
     share = pipeline.optimizer_steps_per_rollout * max(train.data_parallel, 1)
-    thin.set("rollout.prompts_per_iteration", math.lcm(sizes.prompts, share), FEW)
+    thin.set("rollout.prompts_per_iteration", _prompts(config, sizes, share), FEW)
     thin.set("rollout.samples_per_prompt", sizes.samples, FEW)
     thin.set("rollout.max_response_tokens", min(sizes.response, rollout.max_response_tokens), FEW)
     responses = thin.config.rollout.responses_per_iteration
@@ -168,7 +168,18 @@ def _counts(thin: Thin, sizes: Sizes) -> None:
         thin.set("eval.repeats", 1, FEW)
     if config.checkpoint.every_n_iterations:
         thin.set("checkpoint.every_n_iterations", checkpoint_at(thin.config), FEW)
-    thin.set("cluster.restarts", 0, "what dies in a rehearsal is told")
+    thin.set("cluster.restarts", 0, "a job that dies fails the rehearsal, with its error")
+
+
+def _prompts(config: SlimeConfig, sizes: Sizes, share: int) -> int:
+    """Return the prompts of a batch, which `share` divides: at least those asked for, and enough for SAT's quantile to
+    lie below the largest |d| of the responses over which it is taken."""
+    prompts, sat = math.lcm(sizes.prompts, share), config.method.sat
+    if sat.enabled and sat.alpha < 1:
+        quantiles = share if sat.scope == "microbatch" else config.pipeline.optimizer_steps_per_rollout
+        least = quantiles * math.ceil(1 + 1 / (1 - sat.alpha))
+        prompts = max(prompts, share * math.ceil(least / sizes.samples / share))
+    return prompts
 
 
 def checkpoint_at(config: SlimeConfig) -> int:

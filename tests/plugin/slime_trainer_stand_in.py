@@ -37,6 +37,9 @@ def push(updater: UpdateWeightFromDistributed) -> None:
 def initialize_model_and_optimizer(args: Any, role: str) -> Any: ...
 
 
+def save(iteration: int, model: Any, optimizer: Any, opt_param_scheduler: Any) -> None: ...
+
+
 class Backuper:
     def __init__(self, model: Any):
         self.model, self.weights = model, {}
@@ -93,6 +96,9 @@ class Trainer:
             self._switch_model("actor")
         self.recorder.train(rollout_data, len(rollout_data["num_microbatches"]))
         self.weights_backuper.backup("actor")
+
+    def save_model(self, rollout_id: int, force_sync: bool = False) -> None:
+        save(rollout_id, self.recorder.model, None, None)
 
     def update_weights(self) -> None:
         self.weight_updater.update_weights()

@@ -8,11 +8,12 @@ import types
 from argparse import Namespace
 
 import pytest
+from hook_samples import make_args as make_r3_args
 from slime_host import REFERENCE, _remote, local_ray, make_args, run_driver
 
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin import driver
+from sat_slime.plugin import driver, rollout_hooks
 from sat_slime.plugin.inside.settings import DRIVEN
 from sat_slime.plugin.inside.slime_processes import Host
 
@@ -245,7 +246,7 @@ def test_the_runs_hosts_are_excepted_from_a_proxy(monkeypatch):
     monkeypatch.setattr(
         os, "environ", {"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": "corp.example", "SLIME_HOST_IP": "129.132.1.77"}
     )
-    driver.connect()
+    driver.connect({})
     assert started[0] == {}
     variables = started[1]["runtime_env"]["env_vars"]
     entries = variables["no_proxy"].split(",")
@@ -255,3 +256,30 @@ def test_the_runs_hosts_are_excepted_from_a_proxy(monkeypatch):
 
 
 ADDRESSES = [("129.132.1.5", "head.example"), ("10.0.0.1", "head.example")]
+
+
+def test_engines_send_narrow_routes_where_slimes_functions_read_them():
+    path = "slime.rollout.sglang_rollout.generate_rollout"
+    args = make_r3_args(rollout_function_path=path, eval_function_path=path)
+    driver.take_over(args)
+    assert args.rollout_function_path == args.eval_function_path == driver.GENERATE
+    assert getattr(args, rollout_hooks.ROLLOUT) == getattr(args, rollout_hooks.EVALUATION) == path
+    assert driver.narrows_replies(args)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"num_experts": 256},
+        {"custom_generate_function_path": "mine.generate"},
+        {"rollout_function_path": "mine.rollout"},
+        {"eval_function_path": "mine.evaluate"},
+        {"sat_slime": {"method": {"r3": True}, "hooks": {"narrow_routed_experts": False}}},
+    ],
+)
+def test_other_functions_get_routes_as_slime_sends_them(other):
+    path = "slime.rollout.sglang_rollout.generate_rollout"
+    args = make_r3_args(**({"rollout_function_path": path, "eval_function_path": path} | other))
+    before = args.rollout_function_path
+    driver.take_over(args)
+    assert not driver.narrows_replies(args) and args.rollout_function_path == before

@@ -33,9 +33,6 @@ def test_all_but_those_that_say_why_run_on_slime() -> None:
         "trpo",
         "score-centering",
         "grpo-vcpo",
-        "grpo-target-clip",
-        "grpo-kl-budget",
-        "grpo-anneal",
     }
 
 

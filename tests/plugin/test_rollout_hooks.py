@@ -22,6 +22,7 @@ from slime_host import import_slime
 from synthetic_routes import make_routes
 
 from sat_slime.plugin.inside import versions
+from sat_slime.plugin.inside.generation import mask_older
 from sat_slime.plugin.inside.routed_experts import fault
 from sat_slime.plugin.inside.settings import DRIVEN
 from sat_slime.plugin.rollout_hooks import log_rollout, on_sample
@@ -207,6 +208,50 @@ def test_rows_forwarded_anew_keep_the_routes_of_their_time(sample_class):
     expected = torch.cat([first[:13], second[13:16], third[16:19]])  # 9 of the prompt's rows predict nothing
     assert torch.equal(sample.rollout_routed_experts.int(), expected)
     assert set(sample.metadata) == {"sat_slime_cuts"}
+
+
+@pytest.mark.parametrize(
+    ("mask", "answers", "cuts", "parts"),
+    [
+        ("1110011", "24", [], ((3, 2), (2, -1), (2, 4))),
+        ("11100110", "24", [], ((3, 2), (2, -1), (2, 4), (1, -1))),  # the tool has the last word
+        ("1110011", "234", [2], ((2, 2), (1, 3), (2, -1), (2, 4))),  # cut off within the first turn
+        ("1110011", "24", [3], ((3, 2), (2, -1), (2, 4))),  # cut off with the call as its last token
+        ("1110011", "234", [5], ((3, 2), (2, -1), (2, 4))),  # the second turn was cut off before its first token
+        ("1110011", "2345", [5, 6], ((3, 2), (2, -1), (1, 4), (1, 5))),
+        ("0001111", "24", [3], ((3, 2), (4, 4))),  # no tool: slime masks what was generated before a push
+        ("1111111", "24", [], ()),  # two turns with nothing between them
+        ("1110011", "2", [], ((7, 2),)),  # one answer, of which the mask leaves out a part
+    ],
+)
+def test_turns_with_a_tool_between_them_have_the_versions_of_their_weights(sample_class, mask, answers, cuts, parts):
+    mask = [int(trained) for trained in mask]
+    metadata = {"sat_slime_cuts": cuts} if cuts else {}
+    sample = make_sample(
+        sample_class, response=len(mask), loss_mask=mask, weight_versions=list(answers), metadata=metadata
+    )
+    assert versions.parts_of(sample) == parts
+    assert versions.oldest(sample) == min(int(answer) for answer in (answers if not parts else str(parts[0][1])))
+    if parts:  # what the bound masks later on is no tool's
+        mask_older(sample, 4)
+        assert versions.parts_of(sample) == parts
+        trained = [version >= 4 for tokens, version in parts for _ in range(tokens)]
+        assert sample.loss_mask == [int(old and new) for old, new in zip(mask, trained, strict=True)]
+
+
+@pytest.mark.parametrize(("tools", "left_out"), [(3, False), (2, True), (4, True)])
+def test_a_tool_with_the_last_word_has_routes_that_stand_in(sample_class, tools, left_out):
+    sample = make_sample(sample_class, loss_mask=[1] * 7 + [0] * 3)
+    whole = sample.rollout_routed_experts
+    sample.rollout_routed_experts = whole[: len(whole) - tools]
+    if tools == 2:
+        sample.loss_mask = [1] * 9 + [0]
+    args = make_args()
+    on_sample(args, sample, rollout_id=5, evaluation=False)
+    assert sample.remove_sample is left_out
+    assert fault(sample.rollout_routed_experts, len(sample.tokens), args) is None
+    if not left_out:
+        assert torch.equal(sample.rollout_routed_experts[:-3].int(), whole[:-3].int())
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import torch
 from sat_slime.config.checksums import write_checksums
 from sat_slime.plugin.inside.stream_files import read_queue, write_queue
 
-UNTOLD, NOTHING = {"finished": [3, 9, 9], "dropped": [9]}, {"finished": [], "dropped": []}
+UNTOLD = {"finished": [3, 9, 9], "dropped": [9], "aborted": 2}
+NOTHING = {"finished": [], "dropped": [], "aborted": 0}
 
 
 @dataclass
@@ -78,6 +79,11 @@ def test_groups_come_back_as_they_were(tmp_path):
 
 def test_an_empty_queue_is_saved_too(tmp_path):
     write_queue(tmp_path / "queue_0", [], [], NOTHING)
+    assert read_queue(tmp_path / "queue_0", Sample) == ([], [], NOTHING)
+
+
+def test_a_queue_of_a_version_that_aborted_nothing_is_read(tmp_path):
+    write_queue(tmp_path / "queue_0", [], [], {"finished": [], "dropped": []})
     assert read_queue(tmp_path / "queue_0", Sample) == ([], [], NOTHING)
 
 

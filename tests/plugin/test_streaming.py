@@ -16,7 +16,7 @@ import pytest
 
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import rollout_hooks
-from sat_slime.plugin.inside import stream as stream_module
+from sat_slime.plugin.inside import generation as generation_module
 from sat_slime.plugin.inside import versions
 
 pytestmark = pytest.mark.needs_slime
@@ -90,7 +90,7 @@ def slime(monkeypatch):
     monkeypatch.setattr(rollout, "load_tokenizer", lambda *_, **__: Tokenizer())
     monkeypatch.setattr(rollout, "load_processor", lambda *_, **__: None)
     monkeypatch.setattr(misc.SingletonMeta, "_instances", {})
-    monkeypatch.setattr(stream_module, "POLL_S", 0.02)
+    monkeypatch.setattr(generation_module, "POLL_S", 0.02)
     sources = []
 
     def start(server, args):
@@ -106,13 +106,13 @@ def slime(monkeypatch):
     run = importlib.import_module("slime.utils.async_utils").run
     yield Namespace(streaming=streaming, start=start, call=base.call_rollout_fn, run=run, base=base)
 
-    async def end(stream):
-        for task in [stream._tending, *(begun.task for begun in stream.begun)]:
+    async def end(generation):
+        for task in [generation._tending, *generation.tasks.values()]:
             if task is not None:
                 task.cancel()
 
     for source in sources:
-        run(end(source.stream))
+        run(end(source.generation))
 
 
 def make_args(tmp_path, **changes):
@@ -186,9 +186,9 @@ def check(sample, args, rollout):
     assert sample.label == f"label {sample.prompt}" and sample.tokens[0] == int(sample.prompt)
 
 
-async def something_waits(stream):
-    while not stream.waiting:
-        await stream._news.wait()
+async def something_waits(generation):
+    while not generation.stream.waiting:
+        await generation._news.wait()
 
 
 def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
@@ -197,22 +197,23 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
     first = go(slime, source, server, 0, 3)
     output = slime.call(slime.streaming.generate_rollout, args, 3, source, evaluation=False)
     fourth = [sample for group in output.samples for sample in group]
-    slime.run(something_waits(source.stream))
-    frozen, freeze = [], source.stream.freeze
+    slime.run(something_waits(source.generation))
+    frozen, freeze = [], source.generation.freeze
 
     async def noted(rollout):
         frozen.append(await freeze(rollout))
         return frozen[0]
 
-    source.stream.freeze = noted
+    source.generation.freeze = noted
     source.save(3)  # the driver does so, too, before rollout 3 is trained
-    ((waiting, unfinished, untold),) = frozen
-    assert waiting and unfinished and set(untold) == {"finished", "dropped"}
+    (state,) = frozen
+    waiting, unfinished = [group.result for group in state.waiting], state.unfinished
+    assert waiting and unfinished
 
     server, args = Sglang(held=4), make_args(tmp_path, load=str(tmp_path))
     resumed = slime.start(server, args)
     resumed.load(3)
-    assert [group.samples for group in resumed.stream.waiting] == waiting
+    assert [group.result for group in resumed.stream.waiting] == waiting
     assert [prompts for prompts, _ in resumed.stream.again] == unfinished
     second = go(slime, resumed, server, 4, ROLLOUTS)
 
@@ -230,7 +231,7 @@ def test_rollouts_within_the_bound_through_pushes_and_a_resume(slime, tmp_path):
 def test_its_metrics_travel_to_the_trainer_and_are_named_as_in_the_run_folder(slime, tmp_path):
     server, args = Sglang(), make_args(tmp_path)
     ((samples, metrics),) = go(slime, slime.start(server, args), server, 0, 1)
-    names = {"queue/length", "queue/in_generation", "rollout/dropped"}
+    names = {"queue/length", "queue/in_generation", "rollout/dropped", "rollout/aborted"}
     names |= {f"rollout/{what}/{b}" for what in ("finished", "dropped") for b in ("1-5", "6-10", "11-15", "16-20")}
     assert set(metrics) == names and metrics["rollout/finished/16-20"] >= len(samples)
     rollout_hooks.log_rollout(0, args, samples, {**metrics, "rollout/rejected": 1}, 1.0)

@@ -188,9 +188,9 @@ def test_each_hook_that_is_on_is_told_once(monkeypatch, caplog, real):
     run(monkeypatch, make_args(2, 3, 0, reference=True, hooks={}, use_rollout_routing_replay=None), 0, real)
     told = [record.getMessage() for record in caplog.records if record.name == trainer_state.__name__]
     assert [message.split()[2] for message in told] == [
+        "version_by_step",
         "ref_weights_first",
         "checkpoint_denominator",
-        "version_by_step",
     ]
     assert all(" is on: " in message for message in told)
 

@@ -62,6 +62,18 @@ def test_weights_that_did_not_arrive_are_found():
     assert [marks(Records(metrics=metrics))[name] for metrics in (arrived, lost)] == ["OK", "FAIL"]
 
 
+def test_an_engine_on_another_node_is_found():
+    thin = settings()
+
+    def engines(*hosts):
+        rows = [{"host": host, "port": port, "weights": 1} for port, host in enumerate(hosts) for _ in range(2)]
+        return Records(engines=rows)
+
+    right, wrong = engines("127.0.0.1", "127.0.0.1"), engines("127.0.0.1", "127.0.0.3")
+    assert [marks(records, thin)["engines' ranks by node"] for records in (right, wrong)] == ["OK", "FAIL"]
+    assert marks(wrong, thin)["engines x ranks"] == "OK"
+
+
 def sample(response, reward, status="completed", length=6):
     return {
         "response": response,
@@ -86,6 +98,10 @@ def test_responses_that_no_token_ends_are_found():
     at_limit = sample("so so", 0.0, "truncated", 24)
     assert marks(Records(rollouts={0: [at_limit, sample("\\boxed{7}", 1.0)]}))[name] == "OK"
     assert marks(Records(rollouts={0: [at_limit]}))[name] == "FAIL"
+    tied = thin_settings(
+        load_config(PAPER.parents[1] / "recipes" / "qwen3-0.6b-2gpus.yaml"), Path("/nowhere"), Sizes()
+    ).config
+    assert marks(Records(rollouts={0: [at_limit]}), tied)[name] == "NOTE"
 
 
 def rank(state_at_load, steps=8):

@@ -50,6 +50,16 @@ def test_every_change_is_listed_with_both_values(tmp_path):
     assert unlisted == set()
 
 
+@pytest.mark.parametrize(
+    ("overrides", "prompts"), [((), 4), (("train.tensor_parallel=2",), 6), (("train.tensor_parallel=1",), 12)]
+)
+def test_each_rank_has_enough_responses_for_sats_quantile(overrides, prompts, tmp_path):
+    """0.9 of ten is the largest but one; without it no gate could open on a data-parallel rank."""
+    thin = thin_settings(paper(*overrides), tmp_path, Sizes()).config
+    assert thin.rollout.prompts_per_iteration == prompts
+    assert thin.rollout.responses_per_iteration / thin.train.data_parallel > 1 / (1 - thin.method.sat.alpha)
+
+
 def test_nothing_is_read_or_written_outside_its_folder(tmp_path):
     run = paper("checkpoint.folder=/root/mine")
     thin = thin_settings(run, tmp_path, Sizes()).config

@@ -2,9 +2,12 @@
 
 import base64
 import json
+from pathlib import Path
 
 import pytest
 
+from sat_slime.config import load_config
+from sat_slime.plugin.launch.hf_checkpoint import stop_findings
 from sat_slime.rehearsal.vocabulary import SPECIAL, WORDS, write_tokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -22,6 +25,22 @@ def test_the_runs_own_is_taken(tmp_path):
     (own / "model.safetensors").write_text("weights")
     assert write_tokenizer(own, 151_936, out).kind == "own"
     assert {file.name for file in out.iterdir()} == {"tokenizer.json", "chat_template.jinja"}
+
+
+@pytest.mark.parametrize(("template", "mark"), [("", "OK"), ("{{ messages[-1]['content'] }} user: ", "WARN")])
+def test_a_template_without_an_end_comes_with_the_runs_own(template, mark, tmp_path):
+    """A template of the run's own comes into the rehearsal's model, where it is judged as the run's would be."""
+    own, out = tmp_path / "own", tmp_path / "out"
+    own.mkdir(), out.mkdir()
+    write_tokenizer(None, 151_936, own, tmp_path / "no-ranks")
+    if template:
+        settings = json.loads((own / "tokenizer_config.json").read_text())
+        (own / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    write_tokenizer(own, 151_936, out)
+    (out / "config.json").write_text(json.dumps({"vocab_size": 151_936, "eos_token_id": WORDS}))
+    paper = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
+    (finding,) = stop_findings(load_config(paper, [f"model.hf_checkpoint={out}"]))
+    assert finding.mark == mark, finding.detail
 
 
 def test_the_stand_in_has_the_special_tokens_where_qwen_has_them(tmp_path):

@@ -81,14 +81,22 @@ def _trained(self: Any, *_: Any, **__: Any) -> dict[str, Any]:
 
 
 def _batch(rollout_id: int, batch: dict[str, Any], *_: Any) -> dict[str, Any]:
-    routes = batch.get("rollout_routed_experts")
+    routes = batch.get("rollout_routed_experts") or _shared_routes(batch)
     return {
         "rollout": rollout_id,
         "responses": len(batch["tokens"]),
         "tokens": sum(len(tokens) for tokens in batch["tokens"]),
         "micro_batches": list(batch.get("num_microbatches") or []),
-        "route_bytes": sum(one.numel() * one.element_size() for one in routes) if routes else 0,
+        "route_bytes": sum(layer.numel() * layer.element_size() for layer in routes) if routes else 0,
     }
+
+
+def _shared_routes(batch: dict[str, Any]) -> Any:
+    """Return the routes that come with the origins of a batch's responses; None where none do."""
+    from sat_slime.plugin.inside import shared_routes, versions
+
+    origins = batch.get(versions.CARRIER) or []
+    return shared_routes.received(origins) if all(isinstance(one, versions.Origin) for one in origins) else None
 
 
 def _saved(self: Any, rollout_id: int, *_: Any, **__: Any) -> dict[str, Any]:
@@ -144,9 +152,10 @@ def record_engine(module: Any) -> None:
     def load_model(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = load(self, *args, **kwargs)
         _write(
-            f"engine-{self.server_args.port}-{self.tp_rank}",
+            f"engine-{self.server_args.host}-{self.server_args.port}-{self.tp_rank}",
             {
                 "event": "loaded",
+                "host": self.server_args.host,
                 "port": self.server_args.port,
                 "gpu": self.gpu_id,
                 "tensor": self.tp_rank,

@@ -1,7 +1,7 @@
 """slime's trainer with what asynchronous RL adds to it: a subclass that our driver gives to slime's training group.
 
 It overrides methods that slime calls on its trainer, and replaces nothing of slime. Where slime calls a function of a
-module, so that a method cannot do, docs/slime-hooks.md says what is patched.
+module, so that a method cannot do, docs/internals/slime-hooks.md says what is patched.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class SatTrainRayActor(MegatronTrainRayActor):
         self._postprocess: Any = self.rollout_data_postprocess
         self.rollout_data_postprocess: Any = self._after_scoring
         prepare(args, self.state, announcer(self._rank == 0))
+        if begins_with > 0:
+            self.state.radius.load(args, begins_with - 1)
         if config.hooks.ref_weights_first and self._active_model_tag != "actor":
             self._switch_model("actor")  # else the first push would send the model loaded last (slime issue 1695)
         if leave_out_padding(self.model, args.vocab_size, mpu.get_tensor_model_parallel_rank()):
@@ -67,6 +69,12 @@ class SatTrainRayActor(MegatronTrainRayActor):
         trained = super().train_actor(rollout_id, rollout_data, *positional, **keywords)
         self.state.trained(self.args, rollout_id, steps)
         return trained
+
+    def save_model(self, rollout_id: int, force_sync: bool = False) -> None:
+        """Saves slime's checkpoint, and in its folder what the clip radii follow."""
+        super().save_model(rollout_id, force_sync)
+        if self.role == "actor" and not self.args.debug_rollout_only:
+            self.state.radius.save(self.args, rollout_id)
 
     def compute_log_prob(
         self, data_iterator: Any, num_microbatches: list[int], store_prefix: str = "", **keywords: Any

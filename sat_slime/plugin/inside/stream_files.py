@@ -24,9 +24,9 @@ MANY = 16
 """Lists of at least so many numbers are kept as tensors."""
 
 
-def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], unreported: dict[str, list[int]]) -> None:
+def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], unreported: dict[str, Any]) -> None:
     """Writes groups of slime's samples: the groups that wait, and the prompts of the groups in generation. unreported:
-    response lengths that no batch has reported yet.
+    the lengths of responses `finished` and `dropped`, and the number `aborted`, that no batch has reported yet.
 
     Raises:
         TypeError: a sample holds something that the files cannot hold; the message says where.
@@ -42,7 +42,7 @@ def write_queue(folder: Path, waiting: list[Any], prompts: list[Any], unreported
         (unfinished / "queue.json").write_text(json.dumps({"schema": SCHEMA, **groups, "untold": unreported}))
 
 
-def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], dict[str, list[int]]]:
+def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], dict[str, Any]]:
     """Reads what `write_queue` wrote.
 
     Args:
@@ -55,7 +55,9 @@ def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], d
         meta = _verified(folder)
         tensors = load_file(folder / "queue.safetensors")
         waiting, prompts = ([_decode(group, tensors, sample_class) for group in meta[name]] for name in GROUPS)
-        unreported = {name: [int(length) for length in meta["untold"][name]] for name in ("finished", "dropped")}
+        untold = meta["untold"]
+        unreported: dict[str, Any] = {name: [int(n) for n in untold[name]] for name in ("finished", "dropped")}
+        unreported["aborted"] = int(untold.get("aborted", 0))  # checkpoints of before have none
     except Exception as error:  # damage to JSON, tensors or samples may raise anything
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(

@@ -17,12 +17,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sat_slime.objective import Method, MetricAccumulator, Surrogate, TokenBatch, mismatch_metrics, threshold_scores
-from sat_slime.plugin.inside import routing_check, versions
+from sat_slime.plugin.inside import routing_check, shared_routes, versions
+from sat_slime.plugin.inside.radius_state import RadiusState
 from sat_slime.plugin.inside.routing_check import Agreement
 from sat_slime.plugin.inside.settings import plugin_config, plugin_method
 from sat_slime.plugin.inside.slime_access import locate, wrap_once
 from sat_slime.plugin.inside.step_files import record_metrics
 from sat_slime.plugin.inside.versions import ResponseFacts
+from sat_slime.rollout.types import TOOL
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +115,8 @@ class TrainerState:
         self.threshold: Tensor | None = None
         """0-dim: the threshold of the optimizer step, where the method takes one over a whole step."""
         self.step_metrics = StepMetrics()
+        self.radius = RadiusState()
+        """What the clip radii of the method follow, where they follow something."""
         self._step_facts: dict[str, float] = {}
         """The metrics of the batch as its current optimizer step reports them."""
         self._routing: dict[str, float] = {}
@@ -128,20 +132,22 @@ class TrainerState:
         return None if oldest is None or oldest != newest else self.steps - int(oldest)
 
     def begin(self, rollout_data: dict[str, Any]) -> None:
-        """Takes the origins out of a batch and computes its metrics; called before the batch is scored."""
+        """Takes the origins out of a batch, with the routes that came by them, and computes its metrics; called before
+        the batch is scored."""
         self.agreement = Agreement()
         origins = versions.take_origins(rollout_data)
+        if (routes := shared_routes.received(origins or [])) is not None:
+            rollout_data["rollout_routed_experts"] = routes
         lengths = rollout_data["response_lengths"]
         self.lags = self.token_lags = self.rewards = None
         if origins is not None:
             self.lags = [self.steps - origin.oldest for origin in origins]
-            self.token_lags = [
-                self.steps - _token_versions(origin, length) for origin, length in zip(origins, lengths, strict=True)
-            ]
+            of_tokens = [_token_versions(origin, length) for origin, length in zip(origins, lengths, strict=True)]
+            self.token_lags = [(self.steps - known).masked_fill(known == TOOL, 0) for known in of_tokens]
             rewards = [origin.reward for origin in origins if origin.reward is not None]
             self.rewards = rewards if len(rewards) == len(origins) else None
         self._routing = {}
-        self.batch_metrics = self._late_routing | _reduced(lengths, self.token_lags)
+        self.batch_metrics = self._late_routing | _reduced(lengths, self.token_lags, rollout_data.get("loss_masks"))
         if origins:
             self.batch_metrics |= origins[0].rollout_metrics or {}
         raw_rewards = rollout_data.get("raw_reward")  # every rank has those of the whole batch
@@ -172,7 +178,8 @@ class TrainerState:
 
     def _facts_of_responses(self, method: Method, rollout_data: dict[str, Any]) -> ResponseFacts:
         known = {"lags": self.token_lags, "rewards": self.rewards}
-        if unknown := [need for need in method.needs if known.get(need) is None]:
+        needs = (*method.needs, "lags") if method.radius_control else method.needs
+        if unknown := [need for need in needs if known.get(need) is None]:
             raise RuntimeError(
                 f"{method.name} needs the {' and the '.join(unknown)} of the responses, which travel with the versions "
                 "of their weights, and this batch has none: the log of its rollout says why (look for `lag is unknown`)"
@@ -196,12 +203,13 @@ class TrainerState:
             )
         return self.threshold
 
-    def end_step(self, group: dist.ProcessGroup | None) -> dict[str, float]:
+    def end_step(self, group: dist.ProcessGroup | None, entropy: float | None = None) -> dict[str, float]:
         """Return the metrics of an optimizer step that is done, the same on all ranks of `group`, those of its batch
         included; the next step starts empty.
 
         Args:
             group: gloo group of the data- and context-parallel ranks, all of which must call; None: this process alone.
+            entropy: that of the policy in the step as slime means it, for radii that follow it.
         """
         step, self.step_metrics = self.step_metrics, StepMetrics()
         metrics = step.reduce(group) | self._step_facts
@@ -209,7 +217,7 @@ class TrainerState:
         self._step_facts |= {key: value + 1 for key, value in self._step_facts.items() if key in _GROWING}
         self.threshold = None
         self.responses.count_step()
-        return metrics
+        return metrics | self.radius.end_step(metrics if entropy is None else metrics | {"loss/entropy": entropy})
 
     def trained(self, args: Namespace, rollout_id: int, steps: int) -> None:
         """Counts `steps` optimizer steps, which the batch has had now. Raises RuntimeError where R3 is on and nothing
@@ -233,12 +241,25 @@ def _token_versions(origin: versions.Origin, length: int) -> Tensor:
     )
 
 
-def _reduced(lengths: list[int], lags: list[Tensor] | None) -> dict[str, float]:
-    """Return means and extremes over all ranks, by metric name. lengths: response tokens of each sample of this rank.
-    Ranks of tensor, pipeline and context parallelism hold the same samples, so every sample counts equally often."""
-    known = torch.cat(lags or [torch.zeros(0)]).double()
-    last = torch.cat([lag[-1:].expand(len(lag)) for lag in lags or []] or [torch.zeros(0)]).double()
-    sums = torch.tensor([len(lengths), sum(lengths), len(known), known.sum(), last.sum()], dtype=torch.float64)
+def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] | None = None) -> dict[str, float]:
+    """Return means and extremes over all ranks, by metric name. Ranks of tensor, pipeline and context parallelism hold
+    the same samples, so every sample counts equally often.
+
+    Args:
+        lengths: response tokens of each sample of this rank.
+        lags: (T,) of each sample.
+        masks: (T,) of each sample: the tokens that are trained, which alone count for the lags; default: all.
+    """
+    lags = lags or [torch.zeros(0)]
+    all_known = sum(len(lag) for lag in lags) == sum(lengths)
+    if masks and [len(mask) for mask in masks] == [len(lag) for lag in lags]:
+        trained = [lag[torch.as_tensor(mask).bool().cpu()] for lag, mask in zip(lags, masks, strict=True)]
+        lags = trained if any(len(lag) for lag in trained) else lags
+    known = torch.cat(lags).double()
+    last = torch.cat([lag[-1:].expand(len(lag)) for lag in lags]).double()  # weights only become newer
+    sums = torch.tensor(
+        [len(lengths), sum(lengths), len(known), known.sum(), last.sum(), not all_known], dtype=torch.float64
+    )
     extremes = torch.tensor([torch.inf, torch.inf], dtype=torch.float64)
     if len(known):
         extremes = torch.stack([known.min(), -known.max()])
@@ -250,12 +271,12 @@ def _reduced(lengths: list[int], lags: list[Tensor] | None) -> dict[str, float]:
         dist.all_reduce(sums, group=get_gloo_group())
         dist.all_reduce(extremes, op=dist.ReduceOp.MIN, group=get_gloo_group())
         replicas = dist.get_world_size() // mpu.get_data_parallel_world_size(with_context_parallel=False)
-    n, tokens, n_known, lag, queue = sums.tolist()
+    n, tokens, n_known, lag, queue, unknown = sums.tolist()
     metrics = {"response/length_mean": tokens / max(n, 1), "tokens/response_total": tokens / replicas}
-    if n_known == tokens > 0:
+    if not unknown and n_known > 0:
         low, minus_high = extremes.tolist()
-        metrics |= {"lag/mean": lag / tokens, "lag/min": low, "lag/max": -minus_high}
-        metrics |= {"lag/generation_mean": (lag - queue) / tokens, "lag/queue_mean": queue / tokens}
+        metrics |= {"lag/mean": lag / n_known, "lag/min": low, "lag/max": -minus_high}
+        metrics |= {"lag/generation_mean": (lag - queue) / n_known, "lag/queue_mean": queue / n_known}
     return metrics
 
 
@@ -343,6 +364,7 @@ def prepare(args: Namespace, state: TrainerState, announce: Callable[..., None])
     global _current
     _current = state
     config = plugin_config(args)
+    state.radius = RadiusState(plugin_method(args))
     hooks = config.hooks
     if versions.are_steps(args, hooks):
         announce("version_by_step", "versions of weights are their optimizer steps")
@@ -353,6 +375,9 @@ def prepare(args: Namespace, state: TrainerState, announce: Callable[..., None])
         if hooks.narrow_routed_experts:
             routing_check.accept_narrow_routes()
             announce("narrow_routed_experts", "routes are replayed from a narrow type (slime issue 2384)")
+        if shared_routes.are_shared(args):
+            shared_routes.replay_from_store()
+            announce("share_routed_experts", "routes are replayed from Ray's object store (slime issue 2384)")
         if hooks.check_routed_experts:
             routing_check.watch(lambda: current().agreement)
             announce("check_routed_experts", "replayed routes are held against the routers' own")
@@ -382,6 +407,7 @@ def _with_ours(reduction: Callable[..., dict[str, float]]) -> Callable[..., dict
         from megatron.core import mpu
 
         reduced = reduction(*positional, **keywords)
-        return reduced | current().end_step(mpu.get_data_parallel_group_gloo(with_context_parallel=True))
+        group = mpu.get_data_parallel_group_gloo(with_context_parallel=True)
+        return reduced | current().end_step(group, entropy=reduced.get("entropy_loss"))
 
     return reduce_train_step_metrics

@@ -8,7 +8,8 @@ one value for each response, as it is. So what the trainer needs to know of a re
 the trainer takes it out before slime would log it as turns.
 
 A response that a push cut off goes on under the new weights when slime asks for its rest. Its length at the cut is kept
-with it, so that the version of each token is known too.
+with it, so that the version of each token is known too. Where a tool writes in between, the loss mask of the response
+tells where each turn ends: `parts_of`.
 
 In the trainer lags and rewards have no place in slime's micro-batch either: `ResponseFacts` finds them for the loss.
 """
@@ -24,6 +25,7 @@ from typing import Any
 from torch import Tensor
 
 from sat_slime.config.plugin_schema import HooksConfig
+from sat_slime.rollout.types import TOOL
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ NEVER_PUSHED = "default"
 """SGLang's version of weights that were never pushed."""
 CUTS = "sat_slime_cuts"
 """Key of a sample's metadata: the number of response tokens that it had at each interruption."""
+PARTS = "sat_slime_parts"
+"""Key of a sample's metadata: its parts, taken before tokens beyond the bound left its loss mask."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,15 @@ class Origin:
     oldest: int
     """The oldest version of its tokens, in optimizer steps."""
     parts: tuple[tuple[int, int], ...] = ()
-    """Tokens and version of each part of the response in order; empty where only the oldest is known."""
+    """Tokens and version of each part of the response in order, TOOL for those of a tool; empty where only the oldest
+    is known."""
     reward: float | None = None
     """Its reward before any baseline, where the method needs it. slime tells the trainer those of the whole batch, and
     v0.3.1 not which is whose."""
     rollout_metrics: Mapping[str, float] | None = None
     """Metrics of the whole rollout; each of its responses has the same."""
+    routes: Any = None
+    """Its routed experts, where they travel apart from slime's own columns (inside/shared_routes.py)."""
 
 
 def are_steps(args: Namespace, hooks: HooksConfig) -> bool:
@@ -75,21 +82,47 @@ def note_interruption(sample: Any) -> None:
 
 
 def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
-    """Return the number of tokens and the version of each part of a sample's response. Empty where the number of
-    answers is not one, and one more for each interruption: in a conversation with turns, say."""
-    versions, ends = steps_of(sample.weight_versions), list((sample.metadata or {}).get(CUTS, []))
-    if len(ends) < len(versions):  # otherwise it was cut off at its last possible token, and not sent again
-        ends.append(sample.response_length)
-    if len(ends) != len(versions):
+    """Return the number of tokens and the version of each part of a sample's response; the version of a tool's tokens,
+    which its loss mask leaves out, is TOOL. Each turn between them is one answer of an engine, or one more for each
+    interruption. Empty where the number of answers is another one, as where no tool wrote between two turns."""
+    metadata = sample.metadata or {}
+    if PARTS in metadata:
+        return tuple((tokens, version) for tokens, version in metadata[PARTS])
+    tools = _masked_runs(getattr(sample, "loss_mask", None), sample.response_length)
+    return _parts(sample, tools) or _parts(sample, {})  # a mask may leave out what an engine wrote, too
+
+
+def _parts(sample: Any, tools: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    """Return the parts where the tokens of tools go from each key to its value; empty where that cannot be."""
+    length, answers = sample.response_length, steps_of(sample.weight_versions)
+    cuts = list((sample.metadata or {}).get(CUTS, []))
+    ends = sorted([*cuts, *(start for start in tools if start not in cuts)])
+    # A response that ends with a tool's tokens, or was cut off at its last possible token, has no answer behind them.
+    if len(ends) < len(answers) and length not in tools.values():
+        ends.append(length)
+    if len(ends) != len(answers) or 0 in tools:
         return ()
-    lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
-    return tuple((length, version) for length, version in zip(lengths, versions, strict=True) if length)
+    parts, position = [], 0
+    for end, version in zip(ends, answers, strict=True):
+        parts.append((end - position, version))
+        position = tools.get(end, end)
+        parts.append((position - end, TOOL))
+    return tuple(part for part in parts if part[0]) if position == length else ()
+
+
+def _masked_runs(mask: Sequence[int] | None, length: int) -> dict[int, int]:
+    """Return the end of each run of tokens that a loss mask leaves out, by its start."""
+    if not mask or len(mask) != length:
+        return {}
+    edges = [0, *(int(not trained) for trained in mask), 0]
+    changes = [i for i in range(length + 1) if edges[i] != edges[i + 1]]
+    return dict(zip(changes[::2], changes[1::2], strict=True))
 
 
 def oldest(sample: Any) -> int:
     """Return the version of the oldest weights that generated a token of a sample. Raises ValueError where that is not
     known."""
-    return min([version for _, version in parts_of(sample)] or steps_of(sample.weight_versions))
+    return min([version for _, version in parts_of(sample) if version != TOOL] or steps_of(sample.weight_versions))
 
 
 def send_origins(
@@ -119,7 +152,7 @@ def send_origins(
         odd = {str(version) for sample in samples for version in sample.weight_versions or ["none"]}
         return f"not every response came with the version of its weights: {', '.join(sorted(odd)[:4])}"
     for sample, origin in zip(samples, origins, strict=True):
-        sample.metadata = {key: value for key, value in (sample.metadata or {}).items() if key != CUTS}
+        sample.metadata = {key: value for key, value in (sample.metadata or {}).items() if key not in (CUTS, PARTS)}
         sample.metadata[CARRIER] = origin
     return None
 

@@ -269,7 +269,7 @@ def _nodes(config: SlimeConfig, nodes: Sequence[Mapping[str, Any]]) -> Iterator[
         # Most failures of a node have one cause, so only the first is told.
         for path, reason in list(node["failures"].items())[:1]:
             missing = re.search(r"No module named '([^'.]+)", reason)
-            remedy = f"install {missing[1]} there" if missing else "mend it there"
+            remedy = f"install {missing[1]} there" if missing else "fix it there"
             yield fail("plugin", f"{name} cannot import {path} ({reason}): {remedy}, or set cluster.python_path")
             sound = False
         if not node["sees_folder"] and not elsewhere:

@@ -161,7 +161,11 @@ def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
     scores = ScoresConfig(repeats=config.eval.repeats, k=config.eval.k)
     pipeline = config.pipeline
     driver = DriverConfig(
-        mode=pipeline.mode, lag=pipeline.lag, max_staleness=pipeline.max_staleness, keep=config.checkpoint.keep
+        mode=pipeline.mode,
+        lag=pipeline.lag,
+        max_staleness=pipeline.max_staleness,
+        over_age=pipeline.over_age,
+        keep=config.checkpoint.keep,
     )
     settings = PluginConfig(method=config.method, hooks=config.hooks, driver=driver, eval=scores, run_dir=str(run_dir))
     sections = {"sat_slime": settings.model_dump(mode="json", exclude={"method": {"clip"}})}

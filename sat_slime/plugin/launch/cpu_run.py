@@ -48,7 +48,8 @@ def cpu_environment(config: SlimeConfig) -> dict[str, str]:
         **_threads_of_engine(config.rollout.gpus_per_engine),
         "HF_HUB_OFFLINE": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        "SLIME_HOST_IP": "127.0.0.1",
+        # With several nodes each Ray has its own.
+        **({"SLIME_HOST_IP": "127.0.0.1"} if cpu_nodes(config) == 1 else {}),
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "PYTHONWARNINGS": "ignore",  # every package that finds no Apex would warn
     }
@@ -60,9 +61,14 @@ def _threads_of_engine(ranks: int) -> dict[str, str]:
     return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join([cores] * ranks)} if ranks > 1 else {}
 
 
+def cpu_nodes(config: SlimeConfig) -> int:
+    """Return how many nodes the Ray of such a run has: as many as its GPUs would fill."""
+    return -(-(config.train.world_size + config.rollout.gpus) // config.cluster.gpus_per_node)
+
+
 def cpu_cores(config: SlimeConfig) -> int:
-    """Return the CPUs that the Ray of such a run offers: slime asks for one with each GPU, and for some more for other
-    actors."""
+    """Return the CPUs that each node of such a Ray offers: slime asks for one with each GPU, and for some more for
+    other actors."""
     return 4 + 2 * config.cluster.gpus_per_node
 
 

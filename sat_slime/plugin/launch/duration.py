@@ -43,6 +43,8 @@ LENGTHS = (2048, 8192)
 """Mean response lengths that an estimate is made for, besides the longest."""
 RECENT_ITERATIONS = 50
 """Iterations over which speeds are measured."""
+OWN_DECODERS = {"rollout-function-path", "eval-function-path", "custom-generate-function-path"}
+"""Flags with functions that may decode routes themselves, to which engines send them as slime's do."""
 STREAMED = ("time/collect", "time/train", "time/save", "time/eval")
 """Columns of times.jsonl during which engines generate in mode streaming."""
 
@@ -252,11 +254,13 @@ def generation_seconds(config: SlimeConfig, length: float) -> tuple[float, str]:
 
 
 def route_tokens_per_second(config: SlimeConfig) -> float:
-    """Return the tokens a second whose routes (R3) the rollout manager decodes. They arrive as int32, one for each
-    layer and expert."""
+    """Return the tokens a second whose routes (R3) the rollout manager decodes. For each layer and expert there arrives
+    a byte where engines send them so (plugin/driver.py, narrows_replies), else an int32."""
     if not (config.method.r3 and config.model.is_moe):
         return math.inf
-    width = FP32 * sum(moe_layers(config.model)) * config.model.experts_per_token
+    narrow = config.hooks.narrow_routed_experts and config.model.experts <= 255
+    size = 1 if narrow and not OWN_DECODERS.intersection(config.extra_args) else FP32
+    width = size * sum(moe_layers(config.model)) * config.model.experts_per_token
     return config.estimate.route_mb_per_second * 1e6 / width
 
 
@@ -406,7 +410,7 @@ def duration_lines(config: SlimeConfig, measured: Measured | None = None, done: 
         done: iterations that are done.
     """
     if not parameters(config.model):
-        return ["no estimate: model.architecture does not tell the model's size"]
+        return ["no estimate: model.architecture does not give the model's size"]
     on_cpu = config.cluster.device == "cpu"
     if on_cpu and measured is None:
         return ["no estimate on a CPU before the run has measured its own speeds"]

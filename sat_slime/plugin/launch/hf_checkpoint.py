@@ -240,7 +240,7 @@ def _of_the_ids(given: list[int], checkpoint: Checkpoint) -> Iterator[Finding]:
     for number in given:
         key = f"rollout.stop_token_ids has {number}"
         if number < 0 or (size is not None and number >= size):
-            has = "token numbers begin at 0" if size is None or number < 0 else f"the model has {size} tokens"
+            has = "token numbers start at 0" if size is None or number < 0 else f"the model has {size} tokens"
             yield fail(WHAT, f"{key}, but {has}: take the ids of this model's tokenizer")
         elif added and number not in added and number not in checkpoint.stops:
             yield warn(WHAT, f"{key}, which is no special token: responses end at the first {number}; leave it out")
@@ -271,7 +271,7 @@ def _of_the_template(config: SlimeConfig, checkpoint: Checkpoint) -> Iterator[Fi
         yield warn(WHAT, f"the chat template ends a turn {ends}: look whether responses end; {on}")
     elif end.token.number not in stops and not any(word in end.token.content for word in words):
         key = f"rollout.stop_token_ids is {given or 'unset'}"
-        says = "ends a turn with" if end.by_itself else "ends no turn by itself and begins the next with"
+        says = "ends a turn with" if end.by_itself else "ends no turn by itself and starts the next with"
         # Others than special tokens right behind the answer may be part of a layout.
         mark = fail if end.token.special and end.by_itself and end.text.lstrip().startswith(end.token.content) else warn
         yield mark(

@@ -51,7 +51,7 @@ class JobRecord:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError) as error:
-            raise JobError(f"{file} cannot be read ({error}): it names the run's job; mend or delete it") from error
+            raise JobError(f"{file} cannot be read ({error}): it names the run's job; fix or delete it") from error
 
 
 def new_job_id(name: str) -> str:

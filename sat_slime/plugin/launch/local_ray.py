@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import fcntl
 import os
 import re
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -27,10 +31,16 @@ END_TIMEOUT_S = 20.0
 """Seconds in which `ray start` may end after one of Ray's processes died: it looks every second, and first ends the
 others."""
 POLL_S = 0.2
-PORTS = 6
-"""Number of ports that a Ray is given."""
+HEAD_PORTS, NODE_PORTS = 3, 4
+"""Number of ports that a Ray is given for its head, and for each of its nodes."""
 STARTED = "Ray runtime started"
 """What `ray start` writes once all of its processes are there. Its dashboard answers before."""
+CLONE_NEWNET = 0x40000000
+"""Linux's flag of unshare for a network namespace."""
+IN_NAMESPACE = "SAT_SLIME_IN_NAMESPACE"
+"""Environment variable of a process that has begun anew in one."""
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
+"""Linux's request for an interface's flags, and the one with which it is up."""
 GPUS_FOR_RAY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ONEAPI_DEVICE_SELECTOR")
 """Environment variables by which Ray counts the GPUs that it may offer."""
 
@@ -53,14 +63,22 @@ def start_ray(
     store_bytes: int | None = None,
     variables: Mapping[str, str] | None = None,
     tell: Callable[[str], None] = print,
+    nodes: int = 1,
 ) -> LocalRay:
     """Starts a Ray that outlives this process. Secrets in the environment reach its jobs, as they must.
 
-    gpus, cpus: the numbers that Ray offers, whatever the machine has and CUDA_VISIBLE_DEVICES says; None: all there
-    are, and of the GPUs those that CUDA_VISIBLE_DEVICES names. store_bytes: size of its object store. variables: more
-    environment. If Ray does not come up, `tell` is told and it is started once more, from
-    scratch. Raises JobError when that does not help; only then does a folder stay, with the log that the error names.
+    gpus, cpus: the numbers that each node of it offers, whatever the machine has and CUDA_VISIBLE_DEVICES says; None:
+    all there are, and of the GPUs those that CUDA_VISIBLE_DEVICES names. store_bytes: size of a node's object store.
+    variables: more environment. nodes: more than one are raylets with addresses of their own, 127.0.0.2, 127.0.0.3 and
+    so on; they want a network namespace without any other interface (`private_network`), since Ray's servers then
+    listen on all there are. If Ray does not come up, `tell` is told and it is started once more, from scratch. Raises
+    JobError when that does not help; only then does a folder stay, with the log that the error names.
     """
+    if nodes > 1 and (reachable := [name for _, name in socket.if_nameindex() if name != "lo"]):
+        raise JobError(
+            f"a Ray of {nodes} nodes on this machine would listen on {', '.join(reachable)}, too: only a rehearsal, in "
+            "a network namespace of its own, has several nodes (sat-slime rehearse)"
+        )
     offered = {"--num-gpus": gpus, "--num-cpus": cpus, "--object-store-memory": store_bytes}
     flags = [f"{flag}={value}" for flag, value in offered.items() if value is not None]
     token = token_for_own_ray()
@@ -69,13 +87,13 @@ def start_ray(
     environment.update(variables or {})
     for start in range(1, STARTS + 1):
         try:
-            ports = free_ports(PORTS)
+            ports = free_ports(HEAD_PORTS + nodes * NODE_PORTS)
         except RayNotStarted as error:
             raise JobError(str(error)) from error
         folder = tempfile.mkdtemp(prefix=PREFIX, dir=temporary_folder())
         last = start == STARTS
         try:
-            return _start_in(folder, ports, flags, token, environment, keep_log=last)
+            return _start_in(folder, ports, flags, token, environment, last, nodes)
         except JobError as error:
             if last:
                 raise JobError(f"{error}; more in {_log(folder)}{load_remark()}") from error
@@ -93,53 +111,97 @@ def _start_in(
     token: str | None,
     environment: Mapping[str, str],
     keep_log: bool,
+    nodes: int,
 ) -> LocalRay:
     """Starts a Ray in a folder. keep_log: keep the folder of a Ray that does not come up, for its log; otherwise it is
     removed, as it is at Ctrl-C. Raises JobError."""
-    port, agent_port, client_port, metrics_port, env_port, export_port = ports
-    command = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
-        *("--node-ip-address=127.0.0.1", "--port=0", f"--ray-client-server-port={client_port}"),
+    (port, client_port, gcs_port), ports = ports[:HEAD_PORTS], ports[HEAD_PORTS:]
+    head = _address(0, nodes)
+    head_flags = [
+        *("--head", "--port=0" if nodes == 1 else f"--port={gcs_port}", f"--ray-client-server-port={client_port}"),
         *("--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"),
-        f"--dashboard-agent-listen-port={agent_port}",  # without a free port a second Ray could be sent no job
-        # Ray does not wait for ports that are given; it waits 15 s for others, which is too short on a busy machine.
-        *(f"--dashboard-agent-grpc-port={metrics_port}", f"--runtime-env-agent-port={env_port}"),
-        f"--metrics-export-port={export_port}",
-        f"--temp-dir={folder}/ray",
-        *flags,
     ]
     environment = {
         **PATIENCE,
         **environment,
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # without a cluster all of Ray's servers bind to 127.0.0.1
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # newer Rays would wait up to 30 s after SIGTERM
         "RAY_TMPDIR": folder,  # Ray notes there which one is this machine's; the note of another Ray stays
     }
-    environment.pop("RAY_ADDRESS", None)
+    for variable in ("RAY_ADDRESS", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"):
+        environment.pop(variable, None)
+    if nodes == 1:  # without a cluster all of Ray's servers bind to 127.0.0.1
+        environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     if token:  # whoever can talk to Ray can have it run anything
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    with _log(folder).open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,  # Ctrl-C here is not meant for Ray
-        )
-    ray = LocalRay(f"http://127.0.0.1:{port}", process.pid, folder)
+    ray: LocalRay | None = None
     try:
-        _wait_until_ready(ray, process)
+        for node in range(nodes):
+            agent_port, agent_grpc_port, env_port, metrics_port = ports[node * NODE_PORTS :][:NODE_PORTS]
+            address = _address(node, nodes)
+            command = [
+                *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
+                *(head_flags if node == 0 else [f"--address={head}:{gcs_port}"]),
+                f"--node-ip-address={address}",
+                f"--dashboard-agent-listen-port={agent_port}",  # else a second Ray could be sent no job
+                # Ray does not wait for ports that are given; it waits 15 s for others: too short on a busy machine.
+                *(f"--dashboard-agent-grpc-port={agent_grpc_port}", f"--runtime-env-agent-port={env_port}"),
+                f"--metrics-export-port={metrics_port}",
+                f"--temp-dir={folder}/ray{node or ''}",
+                *flags,
+            ]
+            here = environment if nodes == 1 else {**environment, "SLIME_HOST_IP": address}
+            with _log(folder, node).open("wb") as output:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=here,
+                    start_new_session=True,  # Ctrl-C here is not meant for Ray
+                )
+            ray = ray or LocalRay(f"http://127.0.0.1:{port}", process.pid, folder)
+            _wait_until_ready(ray, process, node)
     except BaseException as error:
-        with contextlib.suppress(JobError):  # the reason why it did not start is worth more
-            stop_ray(ray, keep_logs=keep_log and isinstance(error, JobError))
+        if ray is not None:
+            with contextlib.suppress(JobError):  # the reason why it did not start is worth more
+                stop_ray(ray, keep_logs=keep_log and isinstance(error, JobError))
         raise
+    assert ray is not None
     return ray
 
 
-def _log(folder: str) -> Path:
-    """Return the file with what `ray start` wrote."""
-    return Path(folder) / "start.log"
+def _address(node: int, nodes: int) -> str:
+    """Return a node's address. Ray replaces that of the host, 127.0.0.1, by another where it has several nodes."""
+    return "127.0.0.1" if nodes == 1 else f"127.0.0.{2 + node}"
+
+
+def private_network() -> None:
+    """Moves this process, and all that it starts from now on, into a network namespace of its own, whose only interface
+    is loopback: what listens there is reached by nobody else, and nothing there reaches another machine.
+
+    Threads that it has stay outside. A user who may not do that has the process begin anew as `root` of a user
+    namespace. Raises JobError where the machine does not allow it.
+    """
+    if os.environ.pop(IN_NAMESPACE, None) is None and ctypes.CDLL(None).unshare(CLONE_NEWNET) != 0:
+        unshare = ("unshare", "--map-root-user", "--net")
+        try:
+            subprocess.run([*unshare, "true"], check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            why = (getattr(error, "stderr", "") or str(error)).strip()
+            raise JobError(
+                f"several nodes need a network namespace of their own, which this machine does not allow ({why}): run "
+                "as root, allow user namespaces (sysctl kernel.unprivileged_userns_clone=1), or start the container "
+                "with --cap-add SYS_ADMIN"
+            ) from error
+        os.environ[IN_NAMESPACE] = "1"
+        os.execvp(unshare[0], [*unshare, sys.executable, *sys.orig_argv[1:]])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh", b"lo", IFF_UP))
+
+
+def _log(folder: str, node: int = 0) -> Path:
+    """Return the file with what a node's `ray start` wrote."""
+    return Path(folder) / f"start{node or ''}.log"
 
 
 def own_python_first() -> dict[str, str]:
@@ -147,33 +209,33 @@ def own_python_first() -> dict[str, str]:
     return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
-def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes]) -> None:
-    """Waits until `ray start` has said that all is there, and the job server answers. Raises JobError."""
+def _wait_until_ready(ray: LocalRay, process: subprocess.Popen[bytes], node: int = 0) -> None:
+    """Waits until a node's `ray start` has said that all is there, and the job server answers. Raises JobError."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None:
         with contextlib.suppress(JobError):
-            if STARTED in _start_log(ray):
+            if STARTED in _start_log(ray, node):
                 JobServer(ray.address)
                 return
         if time.monotonic() > deadline:
             late = f"Ray did not start on this machine within {START_TIMEOUT_S:.0f} s"
             raise JobError(f"{late}{newest_error(ray_logs(ray.folder))}")
         time.sleep(POLL_S)
-    raise JobError(f"Ray did not start on this machine: {_why_it_ended(ray)}")
+    raise JobError(f"Ray did not start on this machine: {_why_it_ended(ray, node)}")
 
 
-def _start_log(ray: LocalRay) -> str:
+def _start_log(ray: LocalRay, node: int = 0) -> str:
     """Return what `ray start` has written so far, without colours; nothing where the log is gone."""
     try:
-        return _COLOUR.sub("", _log(ray.folder).read_text(encoding="utf-8", errors="replace"))
+        return _COLOUR.sub("", _log(ray.folder, node).read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return ""
 
 
-def _why_it_ended(ray: LocalRay) -> str:
+def _why_it_ended(ray: LocalRay, node: int) -> str:
     """Return the reason why a `ray start` ended: its processes that died, or its last line; and what they wrote of
     errors."""
-    log = _start_log(ray)
+    log = _start_log(ray, node)
     last = (log.strip().splitlines() or ["it wrote nothing"])[-1].strip()
     return f"{', '.join(_deaths(log)) or last}{newest_error(ray_logs(ray.folder))}"
 

@@ -121,10 +121,10 @@ def _unfit_rows(config: SlimeConfig, file: str, input_key: str, label_key: str) 
         label, rule = row[label_key], (config.data.reward or "").removeprefix("boxed_")
         if rule == "dapo" and not _is_number(label):
             return (
-                f"{label_key!r} of row {number} is {label!r}, and data.reward dapo takes numbers alone; choose another"
+                f"{label_key!r} of row {number} is {label!r}, and data.reward dapo takes only numbers; choose another"
             )
         if rule == "f1" and not isinstance(label, str):
-            return f"{label_key!r} of row {number} is {label!r}, and data.reward f1 takes text alone; choose another"
+            return f"{label_key!r} of row {number} is {label!r}, and data.reward f1 takes only text; choose another"
     return None
 
 

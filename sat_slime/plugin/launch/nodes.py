@@ -154,7 +154,7 @@ def _interfaces(node: Facts) -> Iterator[Finding]:
         yield warn(
             "network",
             f"node {name}: its name leads to {host}, to which Gloo binds: export GLOO_SOCKET_IFNAME="
-            f"{interface or 'INTERFACE'} where its Ray is started, or mend its /etc/hosts",
+            f"{interface or 'INTERFACE'} where its Ray is started, or fix its /etc/hosts",
         )
 
 

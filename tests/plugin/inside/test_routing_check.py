@@ -15,9 +15,10 @@ import pytest
 import slime_moe
 import torch
 import torch.multiprocessing as mp
+from slime_host import import_slime
 from slime_moe import without_pinned_memory
 
-from sat_slime.plugin.inside import routing_check
+from sat_slime.plugin.inside import routing_check, shared_routes
 from sat_slime.plugin.inside.routed_experts import narrow
 from sat_slime.plugin.inside.routing_check import Agreement
 
@@ -125,13 +126,15 @@ def test_the_first_microbatch_of_each_router_is_compared_and_nothing_else(monkey
 @pytest.fixture
 def slime_unchanged(monkeypatch):
     """Restores what the hooks replace in slime."""
-    from slime.backends.megatron_utils import cp_utils
-    from slime.utils import routing_replay
-
+    actor, cp_utils, routing_replay = import_slime(
+        "slime.backends.megatron_utils.actor", "slime.backends.megatron_utils.cp_utils", "slime.utils.routing_replay"
+    )
     for owner, name in [
         (cp_utils, "_pad_routed_experts"),
+        (actor, "prepare_routed_experts_for_routing_replay"),
         (routing_replay.RoutingReplay, "pop_forward"),
         (routing_replay.RoutingReplay, "pop_backward"),
+        (routing_replay.RoutingReplay, "record"),
         (routing_replay, "get_routing_replay_compute_topk"),
     ]:
         monkeypatch.setattr(owner, name, getattr(owner, name))
@@ -165,8 +168,8 @@ LAYOUTS = [
 @pytest.mark.needs_slime
 @pytest.mark.parametrize("experts", [60, 128, 256, 384])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "sequence parallel", "zigzag", "all-gather"])
-def test_narrow_routes_replay_to_the_bit_as_slimes_own(monkeypatch, slime_unchanged, experts, layout):
-    from slime.backends.megatron_utils import cp_utils
+def test_narrow_and_shared_routes_replay_to_the_bit_as_slimes_own(monkeypatch, slime_unchanged, experts, layout):
+    from slime.backends.megatron_utils import actor, cp_utils
     from slime.utils.routing_replay import RoutingReplay
 
     mpu = {
@@ -187,7 +190,7 @@ def test_narrow_routes_replay_to_the_bit_as_slimes_own(monkeypatch, slime_unchan
 
     def replayed(routes):
         """The routes that routers get in the forward and the backward pass, and the bytes that are kept for them."""
-        prepared = cp_utils.prepare_routed_experts_for_routing_replay(
+        prepared = actor.prepare_routed_experts_for_routing_replay(
             routes,
             tokens,
             num_experts=experts,
@@ -199,7 +202,7 @@ def test_narrow_routes_replay_to_the_bit_as_slimes_own(monkeypatch, slime_unchan
         for layer in range(3):
             replay = RoutingReplay()
             replay.record(prepared[:, layer])
-            kept += sum(indices.nbytes for indices in replay.top_indices_list)
+            kept += sum(getattr(indices, "nbytes", 0) for indices in replay.top_indices_list)
             popped += [replay.pop_forward(), replay.pop_backward()]
         return popped, kept
 
@@ -211,6 +214,13 @@ def test_narrow_routes_replay_to_the_bit_as_slimes_own(monkeypatch, slime_unchan
     assert all(torch.equal(one, other) for one, other in zip(ours, slimes_own, strict=True))
     assert wide_bytes == narrow_bytes * (4 if experts <= 256 else 2)
     assert all(torch.equal(one, other) for one, other in zip(replayed(wide)[0], slimes_own, strict=True))
+
+    shared_routes.replay_from_store()
+    ours, bytes_beside_the_store = replayed([narrow(routes, experts) for routes in wide])
+    assert bytes_beside_the_store == 0
+    assert {indices.dtype for indices in ours} == {torch.int32}
+    assert all(torch.equal(one, other) for one, other in zip(ours, slimes_own, strict=True))
+    assert replayed(wide)[1] == wide_bytes, "wide routes stay slime's matter"
 
 
 @pytest.mark.needs_slime

@@ -49,6 +49,36 @@ def test_lags_and_rewards_reach_their_response(name: str) -> None:
         assert state.responses.rewards_of(turned) == [1.0, 0.5]
 
 
+def test_only_tokens_that_are_trained_count_for_the_lag() -> None:
+    args = make_args("grpo")
+    data = batch_of(args, samples_of(["4", "8"], [1.0, 0.0]))
+    state = TrainerState(steps=9)
+    state.begin(
+        {
+            **data,
+            "loss_masks": [torch.tensor([0] * n) for n in data["response_lengths"][:1]]
+            + [torch.tensor([1] * n) for n in data["response_lengths"][1:]],
+        }
+    )
+    assert state.batch_metrics["lag/max"] == state.batch_metrics["lag/mean"] == 1
+
+
+def test_the_tokens_of_a_tool_have_no_lag() -> None:
+    args = make_args(A3PO)
+    (sample,) = samples_of(["4"], [1.0])
+    sample.response_length, sample.weight_versions = 8, ["4", "6"]
+    sample.loss_mask = [1, 1, 1, 0, 0, 1, 0, 0]
+    sample.tokens = list(range(2 + 8))
+    data = batch_of(args, [sample]) | {"loss_masks": [torch.tensor(sample.loss_mask)]}
+    state = TrainerState(steps=9)
+    state.begin(data)
+    state.scored(args, 0, data, None)
+    assert state.responses.lags_of(data["tokens"])[0].tolist() == [5, 5, 5, 0, 0, 3, 0, 0]
+    metrics = {name.removeprefix("lag/"): value for name, value in state.batch_metrics.items()}
+    assert (metrics["mean"], metrics["min"], metrics["max"]) == (4.5, 3, 5)
+    assert (metrics["queue_mean"], metrics["generation_mean"]) == (3, 1.5)
+
+
 def test_what_no_method_reads_does_not_travel() -> None:
     data = batch_of(make_args("grpo"), samples_of(["4"], [{"accuracy": 1}]))
     assert data["round_number"][0].reward is None

@@ -313,7 +313,7 @@ def test_a_cluster_that_has_everything():
             "plugin: node 10.0.0.1 cannot import sat_slime.plugin.loss.policy_loss (ModuleNotFoundError: No module "
             "named 'sat_slime'): install sat_slime there, or set cluster.python_path",
         ),
-        ({"node": {"failures": {"my.f": "NameError: x"}}}, "node 10.0.0.1 cannot import my.f (NameError: x): mend it"),
+        ({"node": {"failures": {"my.f": "NameError: x"}}}, "node 10.0.0.1 cannot import my.f (NameError: x): fix it"),
         ({"node": {"sees_folder": False}}, "output_dir is on this machine's disk, and no node of the cluster sees it"),
         ({"node": {"error": "GetTimeoutError: ..."}}, "plugin: node 10.0.0.1 could not be asked: GetTimeoutError"),
         ({"node": {"sizes": {"host": GIB}}}, "host memory: needs 85 GiB of the 0.9 of a node's 1.0 at which Ray kills"),

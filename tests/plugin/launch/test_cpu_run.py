@@ -51,6 +51,13 @@ def test_every_python_of_the_job_begins_with_our_sitecustomize():
     assert others == ["/more", "/megatron", "/slime", str(cpu_run.PACKAGE.parent)]
 
 
+def test_nodes_are_as_many_as_the_gpus_fill_and_each_has_its_own_address():
+    one, two = laptop(), laptop("cluster.gpus_per_node=1")
+    assert [cpu_run.cpu_nodes(config) for config in (one, two)] == [1, 2]
+    assert slime_command(one).env["SLIME_HOST_IP"] == "127.0.0.1"
+    assert "SLIME_HOST_IP" not in slime_command(two).env
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_trainer_and_engine_have_the_dtype_that_is_asked_for(dtype):
     sent = slime_command(laptop(f"cluster.cpu_dtype={dtype}"))
@@ -84,7 +91,6 @@ def test_the_layers_are_those_of_the_family_that_the_flags_describe(overrides, f
     [
         (["model.architecture.qk-layernorm=false", "method=sat-gspo"], "cluster.device is cpu"),
         (["train.optimizer_offload=true"], "train.optimizer_offload is true"),
-        (["train.gpus_per_node=2", "train.pipeline_parallel=2"], "train.pipeline_parallel is 2"),
     ],
 )
 def test_what_has_no_stand_in_is_an_error(overrides, key):

@@ -23,6 +23,7 @@ from sat_slime.plugin.launch.duration import (
     measured,
     problems,
     push_seconds,
+    route_tokens_per_second,
     running_requests,
     save_seconds,
     training_seconds,
@@ -117,8 +118,12 @@ def test_generation_is_bound_by_engines_the_slowest_response_or_the_routes(tmp_p
     few = ("rollout.prompts_per_iteration=1", "estimate.request_tokens_per_second=100")
     assert generation_seconds(paper(tmp_path, *few), 2048) == (327.68, "the slowest response")
     many = paper(tmp_path, "rollout.nodes=8", "estimate.engine_tokens_per_second=1e4", method="sat-gspo-r3")
+    assert generation_seconds(many, 2048)[1] != "routes in the rollout manager"
     # 48 layers of 8 experts of 4 bytes at 50 MB/s: 32,552 tokens a second
-    seconds, why = generation_seconds(many, 2048)
+    alone = ("rollout.nodes=8", "estimate.engine_tokens_per_second=1e4", "hooks.narrow_routed_experts=false")
+    wide = paper(tmp_path, *alone, method="sat-gspo-r3")
+    assert route_tokens_per_second(many) == 4 * route_tokens_per_second(wide)
+    seconds, why = generation_seconds(wide, 2048)
     assert seconds == pytest.approx(4096 * 2048 / 32_552, rel=1e-4) and why == "routes in the rollout manager"
 
 

@@ -115,7 +115,7 @@ def test_llamas_turns_end(checkpoint):
 def test_a_template_that_ends_no_turn_but_begins_the_next(checkpoint):
     shape = {"template": GLM, "tokens": {"<|endoftext|>": 9, "<|user|>": 10, "<|assistant|>": 11}, "size": 12}
     mark, detail = only(checkpoint(**shape, eos=9))
-    assert mark == "WARN" and "ends no turn by itself and begins the next with <|user|> (10)" in detail
+    assert mark == "WARN" and "ends no turn by itself and starts the next with <|user|> (10)" in detail
     assert only(checkpoint(**shape, eos=[9, 10]))[0] == "OK"
 
 
@@ -211,7 +211,7 @@ def test_tokens_in_older_files(checkpoint):
             "FAIL",
             "stop_token_ids has 151936, but the model has 151936 tokens: take the ids of",
         ),
-        ([151645, -1], "FAIL", "rollout.stop_token_ids has -1, but token numbers begin at 0"),
+        ([151645, -1], "FAIL", "rollout.stop_token_ids has -1, but token numbers start at 0"),
         (
             [151645, 13],
             "WARN",

@@ -56,9 +56,14 @@ MESSAGES = {"prompt": [{"role": "user", "content": "1+1"}], "label": "2"}
         ([TEXT] * 3, "@[3:]", [], ["no row of the file is in the part @[3:]", "for ever"]),
         ([TEXT] * 3, "@[-2:-2]", [], ["no row of the file is in the part @[-2:-2]"]),
         # math_dapo_utils.py:is_correct_minerva: int(float(gt))
-        ([{**TEXT, "label": "x+1"}], "", ["data.reward=dapo"], ["'label' of row 1 is 'x+1'", "dapo takes numbers"]),
+        (
+            [{**TEXT, "label": "x+1"}],
+            "",
+            ["data.reward=dapo"],
+            ["'label' of row 1 is 'x+1'", "dapo takes only numbers"],
+        ),
         # f1.py:normalize_answer: s.lower()
-        ([{**TEXT, "label": 2}], "", ["data.reward=f1"], ["'label' of row 1 is 2", "f1 takes text"]),
+        ([{**TEXT, "label": 2}], "", ["data.reward=f1"], ["'label' of row 1 is 2", "f1 takes only text"]),
     ],
 )
 def test_rows_that_end_the_first_batch(prompts, rows, part, more, named):

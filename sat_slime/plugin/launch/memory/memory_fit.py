@@ -312,7 +312,7 @@ def memory_findings(config: SlimeConfig, there: Sizes) -> Iterator[Finding]:
     """Yield a finding for each kind of memory: needed, there, the share, and what helps where it does not fit."""
     judged = rows(config, there)
     if not judged:
-        yield warn(HOST, "model.architecture does not tell the model's size: memory is not checked")
+        yield warn(HOST, "model.architecture does not give the model's size: memory is not checked")
         return
     for row in judged:
         if row.size is None:

@@ -46,6 +46,8 @@ COPIES_BESIDE_RANKS = 3
 """Copies of a batch as training begins, besides those of the ranks: in the store, pinned, and samples of the next."""
 STORED_BATCHES = 2
 """Batches in Ray's object store at a time: the one in training and the next."""
+OWN_WAYS = {"custom-convert-samples-to-train-data-path", "rollout-data-transport", "update-weight-transport"}
+"""Flags with which routes may go slime's own way."""
 CPU_PROCESSES_BYTES = 3.1 * GIB
 """All processes of a run on a CPU with a model of no size, measured (docs/slime-laptop.md)."""
 CPU_KV_TOKENS = 2**15
@@ -262,7 +264,8 @@ def _batch_on_host(config: SlimeConfig) -> Iterator[Part]:
     tokens = longest_tokens(config) * config.rollout.responses_per_iteration
     yield Part("batch", tokens * (SAMPLE_BYTES + STORED_BYTES * (copies - 1)), at_full_length=True)
     if routes := routes_bytes(config):
-        yield Part("routed experts", routes * copies, at_full_length=True)
+        held = _stored_batches(config) if routes_are_shared(config) else copies
+        yield Part("routed experts", routes * held, at_full_length=True)
 
 
 def _tensors_of_node(config: SlimeConfig, node: int) -> Iterator[Tensors]:
@@ -313,10 +316,26 @@ def routes_bytes(config: SlimeConfig) -> float:
     return float(width * model.layers * model.experts_per_token * tokens)
 
 
+def routes_are_shared(config: SlimeConfig) -> bool:
+    """Return whether a node holds each batch's routes once, in Ray's object store (plugin/inside/shared_routes.py)."""
+    hooks = config.hooks
+    switches = (
+        hooks.share_routed_experts,
+        hooks.narrow_routed_experts,
+        hooks.check_routed_experts,
+        hooks.version_by_step,
+    )
+    return all(switches) and not OWN_WAYS.intersection(config.extra_args)
+
+
+def _stored_batches(config: SlimeConfig) -> int:
+    return STORED_BATCHES if config.pipeline.lag or config.pipeline.mode == "streaming" else 1
+
+
 def store_need(config: SlimeConfig) -> Need:
     """Return what Ray's object store holds: batches that are in training or wait for it (slime/ray/rollout.py,
     ray.put)."""
-    batches = STORED_BATCHES if config.pipeline.lag or config.pipeline.mode == "streaming" else 1
+    batches = _stored_batches(config)
     tokens = longest_tokens(config) * config.rollout.responses_per_iteration
     parts = [Part(f"tokens of {batches} batch{'es' if batches > 1 else ''}", batches * tokens * STORED_BYTES, True)]
     if routes := routes_bytes(config):

@@ -150,10 +150,16 @@ def test_routes_are_those_of_the_context():
     assert routes_bytes(config) == BATCH * 48 * 8 == 48 * GIB
     assert routes_bytes(paper("method.r3=true", "hooks.narrow_routed_experts=false")) == 4 * 48 * GIB
     assert routes_bytes(paper()) == 0
-    # four ranks of one data-parallel group, the store, the pinned slices, and the next batch's samples
-    assert parts(host_need(config))["routed experts"] == 7 * 48 * GIB
-    shared = paper("method.r3=true", "train.tensor_parallel=1")
-    assert parts(host_need(shared))["routed experts"] == 5 * 48 * GIB  # as the next batch is put into the store
+    # one of the batch in training and one of the batch in flight, in the object store
+    assert parts(host_need(config))["routed experts"] == 2 * 48 * GIB
+    assert parts(host_need(paper("method.r3=true", "pipeline.lag=0")))["routed experts"] == 48 * GIB
+    # slime's own way: four ranks of one data-parallel group, the store, the pinned slices, and the next batch's samples
+    alone = ("method.r3=true", "hooks.share_routed_experts=false")
+    assert parts(host_need(paper(*alone)))["routed experts"] == 7 * 48 * GIB
+    own_conversion = paper("method.r3=true", "extra_args.custom-convert-samples-to-train-data-path=mine.convert")
+    assert parts(host_need(own_conversion))["routed experts"] == 7 * 48 * GIB
+    apart = paper(*alone, "train.tensor_parallel=1")
+    assert parts(host_need(apart))["routed experts"] == 5 * 48 * GIB  # as the next batch is put into the store
 
 
 def test_the_object_store_holds_this_batch_and_the_next():

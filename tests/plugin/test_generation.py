@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sat_slime.plugin.inside import stream as stream_module
+from sat_slime.plugin.inside import generation as generation_module
 from sat_slime.plugin.inside import versions
-from sat_slime.plugin.inside.stream import Stream, flat
-from sat_slime.rollout.staleness import StalenessBound, length_bins
+from sat_slime.plugin.inside.generation import Generation, flat
+from sat_slime.rollout.stream import MAX_ATTEMPTS, StalenessBound, Stream, length_bins
 
 PROMPTS, SAMPLES, LONGEST, ROLLOUTS = 4, 2, 24, 12
 
@@ -32,6 +32,7 @@ class Sample:
     response_length: int = 0
     weight_versions: list[str] = field(default_factory=list)
     metadata: dict = field(default_factory=dict)
+    loss_mask: list[int] | None = None
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -100,7 +101,8 @@ class Engines:
             tokens, sample.status = rest, Status.COMPLETED
         else:
             tokens, sample.status = int(asyncio.get_running_loop().time() - started), Status.ABORTED
-        self.decoding -= 1
+        finally:
+            self.decoding -= 1
         sample.response_length += tokens
         sample.weight_versions.append(str(version))
         if sample.status == Status.ABORTED:
@@ -128,18 +130,27 @@ class Run:
     """A driver, which asks for rollouts, trains and pushes."""
 
     def __init__(
-        self, engines, lag=1, steps=1, max_staleness=1, rollouts=ROLLOUTS, train=lambda: 10.0, prompts=None
+        self,
+        engines,
+        lag=1,
+        steps=1,
+        max_staleness=1,
+        rollouts=ROLLOUTS,
+        train=lambda: 10.0,
+        prompts=None,
+        over_age="drop",
     ) -> None:
         self.engines, self.lag, self.steps, self.rollouts, self.train = engines, lag, steps, rollouts, train
         self.max_staleness, self.prompts = max_staleness, prompts or Prompts()
         bound = StalenessBound(max_staleness, steps, PROMPTS)
-        self.stream = Stream(bound, lambda: engines, self.prompts.draw, rollouts, LONGEST)
+        self.stream = Stream(bound, rollouts, LONGEST, lambda _: self.prompts.draw(), over_age=over_age)
+        self.generation = Generation(self.stream, lambda: engines)
         self.handed: list[Sample] = []
         self.metrics: list[dict] = []
 
     async def go(self, first=0, last=None) -> None:
         for rollout in range(first, self.rollouts if last is None else last):
-            groups, metrics = await self.stream.next_batch(rollout)
+            groups, metrics = await self.generation.next_batch(rollout)
             assert [len(group) for group in groups] == [SAMPLES] * PROMPTS
             self.handed += [sample for group in groups for sample in group]
             self.metrics.append(metrics)
@@ -152,23 +163,29 @@ class Run:
         for sample in flat(groups):
             parts = versions.parts_of(sample)
             assert sum(tokens for tokens, _ in parts) == sample.response_length == self.engines.length(sample.index)
-            last_step_on = (rollout + 1) * self.steps - 1
-            assert max(last_step_on - version for _, version in parts) <= self.max_staleness
+            oldest = (rollout + 1) * self.steps - 1 - self.max_staleness
+            masked = sum(tokens for tokens, version in parts if version < oldest)
+            assert masked == (sample.loss_mask or []).count(0)
+            assert not masked or self.stream.over_age == "mask"
         assert sum(1 for _ in flat(groups)) == PROMPTS * SAMPLES
-        waiting = sum(1 for group in self.stream.waiting for _ in flat(group.samples))
-        inside = waiting + sum(1 for begun in self.stream.begun for _ in flat(begun.samples))
+        waiting = sum(1 for group in self.stream.waiting for _ in flat(group.result))
+        inside = waiting + sum(1 for group in self.stream.running for _ in flat(group.result))
         inside += sum(1 for prompts, _ in self.stream.again for _ in flat(prompts))
-        gone = self.dropped() + len(self.stream._dropped)
+        aborted = self.stream.aborted + int(sum(metrics["rollout/aborted"] for metrics in self.metrics))
+        gone = self.dropped() + len(self.stream.dropped) + self.stream.aborted
         assert self.prompts.drawn * SAMPLES == len(self.handed) + gone + inside  # nothing is lost
         by_length = sum(count for one in self.metrics for key, count in one.items() if "/finished/" in key)
-        assert by_length + len(self.stream._finished) == len(self.handed) + gone + waiting  # or is counted twice
+        assert (
+            by_length + len(self.stream.finished) == len(self.handed) + gone - aborted + waiting
+        )  # or is counted twice
 
     def dropped(self) -> int:
         return int(sum(metrics["rollout/dropped"] for metrics in self.metrics))
 
 
+@pytest.mark.parametrize("over_age", ["drop", "wait", "mask"])
 @pytest.mark.parametrize("seed", range(16))
-def test_whatever_engines_and_trainer_take_the_bound_holds_and_nothing_is_lost(seed):
+def test_whatever_engines_and_trainer_take_the_bound_holds_and_nothing_is_lost(seed, over_age):
     rng = random.Random(seed)
     lag, steps = rng.randint(1, 3), rng.randint(1, 3)
     spread = rng.choice([1, 6, LONGEST])
@@ -182,6 +199,7 @@ def test_whatever_engines_and_trainer_take_the_bound_holds_and_nothing_is_lost(s
             steps,
             max_staleness=lag * steps - 1 + rng.randint(0, 4),  # the least that is accepted, or more
             train=lambda: rng.choice([0.1, 3.0, 40.0]),
+            over_age=over_age,
         )
         await run.go()
         return run
@@ -189,7 +207,7 @@ def test_whatever_engines_and_trainer_take_the_bound_holds_and_nothing_is_lost(s
     run = simulate(whole())
     assert len({sample.index for sample in run.handed}) == ROLLOUTS * PROMPTS * SAMPLES
     assert run.engines.most < run.engines.slots + SAMPLES
-    assert not run.stream.begun and not run.stream.waiting  # no group is generated that the run cannot train
+    assert not run.stream.running and not run.stream.waiting  # no group is generated that the run cannot train
 
 
 @pytest.mark.parametrize("lag, steps, slack", [(1, 1, 0), (1, 1, 1), (2, 1, 0), (3, 2, 3), (1, 4, 2)])
@@ -205,19 +223,39 @@ def test_where_no_group_overtakes_another_none_is_dropped(lag, steps, slack, slo
     assert {sample.index for sample in run.handed} == set(range(ROLLOUTS * PROMPTS * SAMPLES))
 
 
-def test_an_overtaken_group_is_dropped_and_counted_by_its_length():
+def overtaken(over_age) -> Run:
+    """Return a run in which the sixth prompt takes so long that later ones overtake it."""
+
     async def whole():
-        run = Run(Engines(length=lambda index: LONGEST if index // SAMPLES == 5 else 2), train=lambda: 4.0)
+        lengths = {5: LONGEST}
+        run = Run(Engines(length=lambda i: lengths.get(i // SAMPLES, 2)), train=lambda: 4.0, over_age=over_age)
         await run.go()
         return run
 
-    run = simulate(whole())
-    assert 5 * SAMPLES not in {sample.index for sample in run.handed}
+    return simulate(whole())
+
+
+def test_an_overtaken_group_is_aborted_as_soon_as_it_is_doomed():
+    run = overtaken("drop")
+    assert 5 * SAMPLES not in {sample.index for sample in run.handed} and not run.generation.tasks
     (metrics,) = [metrics for metrics in run.metrics if metrics["rollout/dropped"]]
+    assert metrics["rollout/dropped"] == metrics["rollout/aborted"] == SAMPLES
     (low, high) = length_bins(LONGEST)[-1]
-    assert metrics["rollout/dropped"] == metrics[f"rollout/dropped/{low}-{high}"] == SAMPLES
-    assert metrics["rollout/dropped_length_mean"] == LONGEST
-    assert sum(m[f"rollout/finished/{low}-{high}"] for m in run.metrics) == SAMPLES
+    assert sum(m[f"rollout/finished/{low}-{high}"] for m in run.metrics) == 0
+
+
+def test_an_overtaken_group_is_waited_for():
+    run = overtaken("wait")
+    assert {sample.index for sample in run.handed} == set(range(ROLLOUTS * PROMPTS * SAMPLES))
+    assert run.dropped() == 0
+
+
+def test_an_overtaken_group_is_trained_without_its_old_tokens_where_they_are_masked():
+    run = overtaken("mask")
+    late = [sample for sample in run.handed if sample.index // SAMPLES == 5]
+    assert late and all(0 < sum(sample.loss_mask) < LONGEST for sample in late)
+    masked = sum(sample.loss_mask.count(0) for sample in late)
+    assert run.dropped() == 0 and sum(metrics["rollout/masked_tokens"] for metrics in run.metrics) == masked
 
 
 def test_a_slow_trainer_finds_the_queue_full_and_the_engines_at_rest():
@@ -229,14 +267,14 @@ def test_a_slow_trainer_finds_the_queue_full_and_the_engines_at_rest():
 
     run = simulate(whole())
     # 5 rollouts are trained and pushed: rollouts 5, 6 and 7 may be of these weights.
-    assert len(run.stream.waiting) == 3 * PROMPTS and not run.stream.begun
+    assert len(run.stream.waiting) == 3 * PROMPTS and not run.stream.running
     assert run.metrics[-1]["queue/length"] == PROMPTS  # while rollout 4 trains, version 3 may only fill rollout 5
 
 
 def test_a_group_that_fails_is_generated_anew():
     async def whole():
         engines = Engines()
-        engines.faults = {3: stream_module.MAX_ATTEMPTS - 1}
+        engines.faults = {3: MAX_ATTEMPTS - 1}
         run = Run(engines, max_staleness=4)
         await run.go()
         return run
@@ -248,7 +286,7 @@ def test_a_group_that_fails_is_generated_anew():
 def test_one_that_fails_always_ends_the_run_with_its_reason():
     async def whole():
         engines = Engines()
-        engines.faults = {3: stream_module.MAX_ATTEMPTS}
+        engines.faults = {3: MAX_ATTEMPTS}
         await Run(engines).go()
 
     with pytest.raises(RuntimeError, match=r"prompt 6 could not .* 3 attempts, last: OSError: no route to host"):
@@ -258,7 +296,7 @@ def test_one_that_fails_always_ends_the_run_with_its_reason():
 def test_after_one_that_fails_always_no_other_begins():
     async def whole():
         engines = Engines()
-        engines.faults = dict.fromkeys(range(1000), stream_module.MAX_ATTEMPTS)
+        engines.faults = dict.fromkeys(range(1000), MAX_ATTEMPTS)
         run = Run(engines)
         with pytest.raises(RuntimeError, match="could not be generated"):
             await run.go()
@@ -267,7 +305,7 @@ def test_after_one_that_fails_always_no_other_begins():
         return run, drawn
 
     run, drawn = simulate(whole())
-    assert run.prompts.drawn == drawn and not run.stream.begun
+    assert run.prompts.drawn == drawn and not run.stream.running
 
 
 def test_what_came_without_a_version_is_dropped():
@@ -304,9 +342,9 @@ def test_engines_that_tell_no_version_are_waited_for_and_then_told():
         run = Run(engines)
         await run.go()
 
-    simulate(whole(stream_module.PATIENCE_S / 2))
+    simulate(whole(generation_module.PATIENCE_S / 2))
     with pytest.raises(RuntimeError, match="told the version of its weights for 600 s"):
-        simulate(whole(2 * stream_module.PATIENCE_S))
+        simulate(whole(2 * generation_module.PATIENCE_S))
 
 
 def test_samples_made_of_one_begin_anew_after_a_push():
@@ -323,9 +361,9 @@ def test_samples_made_of_one_begin_anew_after_a_push():
 
         engines.generate = several
         run = Run(engines, max_staleness=8, train=lambda: 3.0)
-        groups, _ = await run.stream.next_batch(0)
+        groups, _ = await run.generation.next_batch(0)
         await engines.push(1)
-        return [groups, (await run.stream.next_batch(1))[0]]
+        return [groups, (await run.generation.next_batch(1))[0]]
 
     batches = simulate(whole())
     assert all(group == [0, 0] for group in seen)
@@ -341,13 +379,14 @@ def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(se
     async def until_the_checkpoint():
         run = Run(Engines(length=lengths.__getitem__), max_staleness=3, train=lambda: 6.0, prompts=prompts)
         await run.go(last=7)
-        state = await run.stream.freeze(6)
+        state = await run.generation.freeze(6)
         drawn = prompts.drawn
         await asyncio.sleep(100)
         assert prompts.drawn == drawn  # nothing began meanwhile
         return run, state
 
-    before, (waiting, unfinished, untold) = simulate(until_the_checkpoint())
+    before, state = simulate(until_the_checkpoint())
+    waiting, unfinished = state.waiting, state.unfinished
     assert waiting and unfinished
     assert all(sample.response_length == 0 and not sample.weight_versions for sample in flat(unfinished))
 
@@ -355,11 +394,11 @@ def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(se
         engines = Engines(length=lengths.__getitem__)
         engines.held = 7
         run = Run(engines, max_staleness=3, train=lambda: 6.0, prompts=prompts)
-        run.stream.restore(waiting, unfinished, untold)
+        run.stream.restore(state, 7)
         run.handed, run.metrics = list(before.handed), list(before.metrics)
-        batch = asyncio.create_task(run.stream.next_batch(7))
+        batch = asyncio.create_task(run.generation.next_batch(7))
         await asyncio.sleep(0.5)
-        first = [begun.prompts[0].index for begun in run.stream.begun]
+        first = [group.prompt[0].index for group in run.stream.running]
         groups, metrics = await batch
         run.handed += flat(groups)
         run.metrics.append(metrics)
@@ -377,9 +416,9 @@ def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(se
 def test_a_rollout_that_is_handed_out_too_early_is_not_lost_in_silence():
     async def whole():
         run = Run(Engines(), max_staleness=4)
-        await run.stream.next_batch(0)
-        await run.stream.next_batch(1)
-        await run.stream.freeze(0)
+        await run.generation.next_batch(0)
+        await run.generation.next_batch(1)
+        await run.generation.freeze(0)
 
     with pytest.raises(RuntimeError, match="rollout 1 is handed out already"):
         simulate(whole())

@@ -1,0 +1,264 @@
+"""A fully asynchronous run's stream on slime's event loop: groups are generated while batches are waited for and saved.
+
+`rollout/stream.py` says which groups begin, wait and are trained; here slime's functions generate them. Groups go on
+through pushes of weights, which abort what the engines decode. Everything runs on one event loop, slime's own, so the
+state changes only while a coroutine awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from sat_slime.plugin.inside import versions
+from sat_slime.rollout.stream import MAX_ATTEMPTS, Group, Stream, StreamState
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 1.0
+"""Seconds between two looks at what changes without notice: finished samples of a group, the engines' version."""
+PATIENCE_S = 600.0
+"""Seconds without a version of the engines' weights after which the run fails."""
+PROGRESS_EVERY_S = 30.0
+"""Seconds between two lines in the log while a batch is not complete."""
+
+Samples = list[Any]
+"""A group's samples; an element is a list where a generate function made several samples of one."""
+
+
+class Engines(Protocol):
+    """The engines behind slime's functions."""
+
+    @property
+    def slots(self) -> int:
+        """The number of samples that the engines decode side by side."""
+
+    async def generate(self, group: Samples) -> Samples:
+        """Generates and rewards a group; samples that a push cut off come back aborted."""
+
+    async def version(self) -> int | None:
+        """Return the oldest version of weights that an engine holds, in optimizer steps; None while it is not known."""
+
+
+class Generation:
+    """Generates the groups of a stream, whose prompts and results are slime's samples."""
+
+    def __init__(self, stream: Stream[Samples, Samples], engines: Callable[[], Engines]) -> None:
+        """engines: makes the engines; called when generation starts."""
+        self.stream, self._make_engines = stream, engines
+        self.tasks: dict[Group[Samples, Samples], asyncio.Task[None]] = {}
+        self.failure: BaseException | None = None
+        self._unknown_since: float | None = None
+        self._news = asyncio.Event()
+        self._tending: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------------------------------------------- handing out
+
+    async def next_batch(self, rollout: int) -> tuple[list[Samples], dict[str, float]]:
+        """Waits for the groups of a rollout; see `Stream.take` for when it may be called. Returns them in the order of
+        the prompts, with the metrics queue/* and rollout/* of the run folder.
+
+        Raises:
+            RuntimeError: a group failed too often, or the engines do not tell their version.
+        """
+        self.stream.seek(rollout)
+        if self._tending is None:
+            self.engines = self._make_engines()
+            self._tending = asyncio.create_task(self._tend())
+        self._notify()
+        while self.failure is None and (groups := self.stream.take()) is None:
+            if not await _wait(self._news, PROGRESS_EVERY_S):
+                self._log_progress()
+        if self.failure is not None:
+            raise self.failure
+        for group in self.stream.overdue():
+            self._abandon_if_doomed(group)
+        self._notify()
+        samples = [group.result for group in groups or [] if group.result is not None]
+        metrics = self.stream.report()
+        if self.stream.over_age == "mask":
+            oldest = self.stream.bound.oldest(rollout)
+            metrics["rollout/masked_tokens"] = sum(
+                mask_older(sample, oldest) for group in samples for sample in flat(group)
+            )
+        return sorted(samples, key=_place), metrics
+
+    def _log_progress(self) -> None:
+        stream = self.stream
+        logger.info(
+            "sat_slime: rollout %d: %d of %d prompts complete, %d in generation; the engines hold version %s",
+            *(stream.next_rollout, len(stream.waiting), stream.bound.prompts, len(stream.running), stream.version),
+        )
+
+    # -------------------------------------------------------------------------------------------------- generation
+
+    async def _tend(self) -> None:
+        """Begins groups whenever there is room for them, until one has failed too often."""
+        try:
+            while self.failure is None:
+                news = self._news
+                await self._begin()
+                await _wait(news, POLL_S)
+        except Exception as error:
+            self.failure = error
+            self._notify()
+
+    async def _begin(self) -> None:
+        while self.failure is None and self._unfinished() < self.engines.slots:
+            group = self.stream.begin()
+            if group is not None:
+                group.result = copy.deepcopy(group.prompt)
+                self.tasks[group] = asyncio.create_task(self._generate(group))
+            elif not self.stream.waits_for_version or not await self._learn_version():
+                return
+
+    async def _learn_version(self) -> bool:
+        """Asks the engines for their version. Returns whether it is another one than was known."""
+        version, now = await self.engines.version(), asyncio.get_running_loop().time()
+        if version is not None or self._unknown_since is None:
+            self._unknown_since = now if version is None else None
+        elif now - self._unknown_since > PATIENCE_S:
+            raise RuntimeError(
+                f"no engine has told the version of its weights for {PATIENCE_S:.0f} s, without which no prompt may "
+                "begin: see the engines' logs"
+            )
+        changed = version is not None and version != self.stream.version
+        if changed:
+            self.stream.version = version
+        return changed
+
+    async def _generate(self, group: Group[Samples, Samples]) -> None:
+        """Generates a group; any number of pushes may interrupt it."""
+        samples = group.result or []
+        try:
+            while True:
+                length = sum(_lengths(samples))
+                group.result = samples = await self.engines.generate(samples)
+                if not any(_is(sample, "aborted") for sample in flat(samples)):
+                    break
+                if group in self.stream.overdue() and self._is_doomed(group):
+                    self.stream.abandon(group, len(list(flat(samples))))
+                    return
+                self._notify()
+                if any(isinstance(element, list) for element in samples):  # slime cannot go on with lists
+                    group.result = samples = copy.deepcopy(group.prompt)
+                if sum(_lengths(samples)) == length:  # the engine aborted at once: do not press it
+                    await asyncio.sleep(POLL_S)
+        except Exception as error:
+            self._failed(group, error)
+        else:
+            self.stream.complete(group, samples, _lengths(samples), _versions(samples))
+        finally:
+            del self.tasks[group]
+            self._notify()
+
+    def _is_doomed(self, group: Group[Samples, Samples]) -> bool:
+        """Return whether a group in generation has a token that cannot be trained within the bound any more."""
+        known = [sample for sample in flat(group.result or []) if sample.response_length]
+        oldest = _versions(known) if known else None
+        return oldest is not None and oldest[0] < self.stream.bound.oldest(self.stream.next_rollout)
+
+    def _abandon_if_doomed(self, group: Group[Samples, Samples]) -> None:
+        """Ends the generation of a group that is doomed: its connections close, by which SGLang ends its requests."""
+        if self._is_doomed(group):
+            self.stream.abandon(group, len(list(flat(group.result or []))))
+            self.tasks[group].cancel()
+
+    def _failed(self, group: Group[Samples, Samples], error: Exception) -> None:
+        name = f"prompt {_place(group.prompt)}"
+        logger.warning("sat_slime: %s failed, attempt %d of %d", name, group.attempt, MAX_ATTEMPTS, exc_info=error)
+        if self.stream.fail(group):
+            return
+        self.failure = RuntimeError(
+            f"{name} could not be generated and rewarded in {MAX_ATTEMPTS} attempts, last: "
+            f"{type(error).__name__}: {error}"
+        )
+        self.failure.__cause__ = error
+
+    def _unfinished(self) -> int:
+        """Return how many samples the engines decode now, or still will."""
+        return sum(
+            _is(sample, "pending") or _is(sample, "aborted")
+            for group in self.stream.running
+            for sample in flat(group.result or [])
+        )
+
+    # ------------------------------------------------------------------------------------------------------- state
+
+    async def freeze(self, rollout: int) -> StreamState[Samples, Samples]:
+        """Return the stream's state, on the event loop; nothing begins until `thaw`. Raises as `Stream.freeze`."""
+        return self.stream.freeze(rollout)
+
+    async def thaw(self) -> None:
+        """Lets groups begin again."""
+        self.stream.thaw()
+        self._notify()
+
+    # -------------------------------------------------------------------------------------------------------- news
+
+    def _notify(self) -> None:
+        """Wakes all who wait for a change."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+def saved_group(samples: Samples) -> Group[Samples, Samples]:
+    """Return a complete group of a checkpoint; its prompt is not needed any more."""
+    oldest, newest = _versions(samples) or (None, None)
+    return Group([], 1, result=samples, oldest=oldest, newest=newest, lengths=_lengths(samples))
+
+
+def mask_older(sample: Any, oldest: int) -> int:
+    """Takes tokens of weights before version `oldest` out of the loss of one of slime's samples. Returns how many.
+    Where only the oldest version of a response is known it stands for all of its tokens."""
+    parts = versions.parts_of(sample) or ((sample.response_length, versions.oldest(sample)),)
+    trained = [int(version >= oldest) for tokens, version in parts for _ in range(tokens)]
+    mask = sample.loss_mask or [1] * sample.response_length
+    masked = [old * new for old, new in zip(mask, trained, strict=True)]
+    if masked != list(mask):
+        sample.loss_mask = masked
+        sample.metadata = {**(sample.metadata or {}), versions.PARTS: [list(part) for part in parts]}
+    return sum(mask) - sum(masked)
+
+
+async def _wait(news: asyncio.Event, seconds: float) -> bool:
+    try:
+        await asyncio.wait_for(news.wait(), seconds)
+    except asyncio.TimeoutError:
+        return False
+    return True
+
+
+def flat(group: Samples) -> Iterator[Any]:
+    """Yield the samples of a group one by one, out of any nested lists."""
+    for element in group:
+        if isinstance(element, list):
+            yield from flat(element)
+        else:
+            yield element
+
+
+def _is(sample: Any, status: str) -> bool:
+    return sample.status.value == status
+
+
+def _lengths(group: Samples) -> list[int]:
+    return [sample.response_length for sample in flat(group)]
+
+
+def _place(group: Samples) -> int:
+    """Return the number, among all samples of the run, of a group's first sample."""
+    return next((int(sample.index) for sample in flat(group) if sample.index is not None), 0)
+
+
+def _versions(group: Samples) -> tuple[int, int] | None:
+    """Return the versions of the oldest and the newest weights that generated a token of a group."""
+    try:
+        known = [versions.steps_of(sample.weight_versions) for sample in flat(group)]
+        return min(versions.oldest(sample) for sample in flat(group)), max(max(steps) for steps in known)
+    except ValueError:
+        logger.warning("sat_slime: prompt %d is dropped: an engine answered without a version", _place(group))
+        return None
