@@ -244,7 +244,7 @@ def checkpoint_faults(run: SlimeRun, rows: list[dict]) -> Iterator[str]:
         if run.kind == "streaming":
             queue = json.loads((checkpoints / "rollout" / f"queue_{iteration - 1}" / "queue.json").read_text())
             dropped = sum(row["rollout/dropped"] for row in rows if row["step"] <= iteration)
-            dropped += len(queue["untold"]["dropped"])
+            dropped += len(queue["untold"]["dropped"]) + queue["untold"]["aborted"]
             done += dropped / samples + len(queue["waiting"]) + len(queue["prompts"])
         if drawn != done:
             yield f"after iteration {iteration} {drawn} prompts are drawn, and {done} accounted for"

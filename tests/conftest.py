@@ -77,8 +77,9 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which `-n auto` in scripts/test.sh asks for
 def pytest_xdist_auto_num_workers(config):
-    """Two workers, however many cores there are: a run of the engines takes some GB. None where a test is named."""
-    return 0 if any("::" in argument for argument in config.args) else 2
+    """Three workers, however many cores there are: a run of the engines takes some GB, and waits much of its time. None
+    where a test is named."""
+    return 0 if any("::" in argument for argument in config.args) else 3
 
 
 @pytest.fixture

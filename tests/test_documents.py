@@ -27,7 +27,7 @@ documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path
 
 
 def blocks(text: str, language: str = r"(?!console)\w*") -> list[str]:
-    """The fenced blocks of a document; not the mistakes of mistakes.md, which tests/cli/test_mistakes.py makes."""
+    """The fenced blocks of a document; not the mistakes of common-errors.md, which tests/cli/test_mistakes.py makes."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 

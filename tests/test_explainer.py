@@ -1,40 +1,44 @@
-"""The picture at the head of the documentation: it is what its script draws, and safe and light to show."""
+"""The drawn pictures of the documentation: they are what their scripts draw, and safe and light to show."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+IMAGES = Path(__file__).parents[1] / "docs/images"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.fixture(scope="module")
-def pictures() -> dict[str, str]:
-    spec = importlib.util.spec_from_file_location("explainer", ROOT / "scripts/explainer.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.pictures()
+@pytest.fixture(scope="module", params=["explainer", "figures"])
+def pictures(request) -> dict[str, str]:
+    return importlib.import_module(request.param).pictures()  # below scripts/
 
 
 def test_the_kept_pictures_are_what_the_script_draws(pictures):
     for name, svg in pictures.items():
-        assert (ROOT / "docs/images" / name).read_text(encoding="utf-8") == svg, "run scripts/explainer.py"
+        assert (IMAGES / name).read_text(encoding="utf-8") == svg, f"draw {name} again"
 
 
-def test_the_moving_picture_is_one_loop_of_valid_animations(pictures):
-    root = ET.fromstring(pictures["explainer.svg"])
+def test_the_moving_picture_is_one_loop_of_valid_animations():
+    root = ET.fromstring((IMAGES / "explainer.svg").read_text(encoding="utf-8"))
     animations = list(root.iter(f"{SVG}animate"))
     assert animations and {animation.get("dur") for animation in animations} == {"20s"}
     for animation in animations:
         times = [float(time) for time in animation.get("keyTimes", "").split(";")]
         assert times[0] == 0 and times[-1] == 1 and times == sorted(times)
         assert len(animation.get("values", "").split(";")) == len(times)
-    assert not list(ET.fromstring(pictures["explainer-still.svg"]).iter(f"{SVG}animate"))
+
+
+def test_the_others_stand_still_and_within_their_frame(pictures):
+    for name, svg in pictures.items():
+        root = ET.fromstring(svg)
+        width, height = (float(side) for side in root.get("viewBox", "").split()[2:])
+        assert name == "explainer.svg" or not list(root.iter(f"{SVG}animate"))
+        for text in root.iter(f"{SVG}text"):
+            assert 0 < float(text.get("x", "")) < width and 0 < float(text.get("y", "")) < height
 
 
 def test_the_pictures_load_nothing_and_run_nothing(pictures):

@@ -30,8 +30,8 @@ COMMANDS = {
     ),
     "status": (
         "sat_slime.cli.status_command.status",
-        "Say how a run is doing: its state, progress and newest checkpoint, and why it ended. Of a grid: all its "
-        "cells.",
+        "List the runs below a folder, or say how one is doing: its state, progress and newest checkpoint, and why it "
+        "ended. Of a grid: all its cells.",
     ),
     "logs": (
         "sat_slime.cli.logs_command.logs",
@@ -48,7 +48,7 @@ COMMANDS = {
     "data": ("sat_slime.cli.data_command.data", "Prompts with labels: prepare the paper's, check any."),
     "check": (
         "sat_slime.cli.check_command.check",
-        "Check a run's settings and this machine, a line each, with the remedy of what fails.",
+        "Check a run's settings and this machine: lists problems and fixes.",
     ),
     "methods": (
         "sat_slime.cli.methods_command.methods",
@@ -66,6 +66,10 @@ COMMANDS = {
         "sat_slime.cli.replay_command.replay",
         "What would every method have done to these tokens? No GPU, no slime, no run.",
     ),
+    "plan": (
+        "sat_slime.cli.plan_command.plan",
+        "Predict time, idle GPUs, staleness and drops for several splits of the GPUs and lags.",
+    ),
     "diagnose": (
         "sat_slime.cli.diagnose_command.diagnose",
         "Say what the mismatch of a run is made of; or what makes a run of slime collapse.",
@@ -74,6 +78,14 @@ COMMANDS = {
 }
 """Each command in the order of the help: where its function or its group of commands is, and the first sentence of its
 help."""
+
+GROUPS = {
+    "Run": ("init", "launch", "grid", "eval", "rehearse"),
+    "Follow": ("status", "logs", "stop", "serve"),
+    "Understand": ("report", "methods", "replay", "plan", "diagnose"),
+    "Set up": ("check", "prepare", "data", "version"),
+}
+"""The commands under the headings of the help."""
 
 
 def import_command(name: str) -> Any:
@@ -91,8 +103,9 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for name, (_, sentence) in COMMANDS.items():
-            self.add_command(TyperCommand(name, help=sentence))
+        for heading, names in GROUPS.items():
+            for name in names:
+                self.add_command(TyperCommand(name, help=COMMANDS[name][1], rich_help_panel=heading))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)

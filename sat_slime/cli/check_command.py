@@ -25,7 +25,7 @@ def check(
         str | None, typer.Option(metavar="URL", help="As in launch: the cluster to check.", rich_help_panel=SLIME)
     ] = None,
 ) -> None:
-    """Check a run's settings and this machine, a line each, with the remedy of what fails.
+    """Check a run's settings and this machine: lists problems and fixes.
 
     Imports the engines to be sure that they work, which takes some seconds.
     Of a run of slime, the cluster is checked where one is named, by a small

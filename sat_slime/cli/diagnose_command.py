@@ -89,7 +89,7 @@ def _check_up(paths: list[Path], out: Path, reward_key: str | None, console: Con
         say()
         console.print(as_table(sheet))
     say()
-    say("What this cannot tell, and what would", "bold")
+    say("Not visible here, and what would show it", "bold")
     for sentence in checkup.unknown:
         say(f"- {sentence}")
     say()

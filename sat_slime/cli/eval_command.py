@@ -115,7 +115,11 @@ def evaluate(
         complain(str(error).splitlines())
         raise typer.Exit(FAILED) from None
     show_result(result, console)
-    console.print(f"in {plan.out}: eval.json, samples.jsonl", markup=False, highlight=False, soft_wrap=True)
+    plain: Any = {"markup": False, "highlight": False, "soft_wrap": True}
+    console.print(f"in {plan.out}: eval.json, samples.jsonl", **plain)
+    console.print(f"accuracy {100 * result['accuracy']:.1f} % of {result['n_samples']} samples", **plain)
+    if result["n_samples"] == result["n_problems"]:
+        console.print("for a tighter interval, and pass@k: the same command with --samples 8 --overwrite", **plain)
 
 
 def _numbers_of(text: str | None, option: str) -> list[int] | None:

@@ -39,7 +39,7 @@ def grid(
         str | None, typer.Option(metavar="URL", help="As in launch: Ray's dashboard.", rich_help_panel=SLIME)
     ] = None,
     skip_checks: Annotated[
-        bool, typer.Option("--skip-checks", help="As in launch: check the settings alone.", rich_help_panel=SLIME)
+        bool, typer.Option("--skip-checks", help="As in launch: check only the settings.", rich_help_panel=SLIME)
     ] = False,
 ) -> None:
     """Run methods x lags x seeds, each a run of its own.

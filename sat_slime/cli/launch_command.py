@@ -19,7 +19,7 @@ def launch(
     method: Annotated[
         str | None, typer.Option(help="A named method, such as [bold]sat-gspo-r3[/]; see sat-slime methods.")
     ] = None,
-    base: Annotated[str | None, typer.Option(help="The base recipe alone: grpo, gspo, dppo, ...")] = None,
+    base: Annotated[str | None, typer.Option(help="Only the base: grpo, gspo, dppo, ...")] = None,
     sat: Annotated[
         bool | None, typer.Option("--sat/--no-sat", help="Contract the trust region on stale tokens.")
     ] = None,
@@ -41,7 +41,7 @@ def launch(
         typer.Option(
             min=0,
             metavar="ITERATION",
-            help="Go on from an older checkpoint, 0 from the beginning, and drop what came after it.",
+            help="Resume from an older checkpoint (0: from the start) and drop what came after it.",
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete an earlier run of that name first.")] = False,
@@ -76,7 +76,7 @@ def launch(
     skip_checks: Annotated[
         bool,
         typer.Option(
-            "--skip-checks", help="Check the settings alone, no machine and no cluster.", rich_help_panel=SLIME
+            "--skip-checks", help="Check only the settings, no machine and no cluster.", rich_help_panel=SLIME
         ),
     ] = False,
 ) -> None:

@@ -211,7 +211,7 @@ class Inspection:
     workers: int | None
 
 
-def check(options: Inspection) -> checking.Found:
+def check(options: Inspection) -> checking.FileFaults:
     """Return everything wrong with a file. Raises ConfigError."""
     if (options.tokenizer is None) != (options.max_tokens is None):
         raise ConfigError(["--tokenizer and --max-tokens go together: give both, or none"])
@@ -227,7 +227,7 @@ def check(options: Inspection) -> checking.Found:
         raise ConfigError([str(error)]) from error
 
 
-def show(report: checking.Found, show_all: bool, as_json: bool, console: Console) -> None:
+def show(report: checking.FileFaults, show_all: bool, as_json: bool, console: Console) -> None:
     """Print the table, or a line of JSON per fault."""
     if as_json:
         for fault in report.faults:

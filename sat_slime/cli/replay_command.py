@@ -144,14 +144,15 @@ def _table(sheet: Sheet) -> Table:
 
 
 def _lines(result: Replay) -> list[str]:
-    from sat_slime.report.replay.replay_page import passed_over
+    from sat_slime.report.number_text import count_of
+    from sat_slime.report.replay.replay_page import passed_over, verdict
 
     rate = result.tokens / max(result.seconds, 1e-9)
     lines = [
-        f"{len(result.rows):,} optimizer steps, {result.responses:,} responses, {result.tokens:,} tokens x "
-        f"{len(result.candidates)} formulas in {result.seconds:.1f} s ({rate:,.0f} tokens/s)"
+        f"{count_of(len(result.rows), 'optimizer step')}, {count_of(result.responses, 'response')}, "
+        f"{result.tokens:,} tokens x {len(result.candidates)} formulas in {result.seconds:.1f} s ({rate:,.0f} tokens/s)"
     ]
     lines += [passed_over(result)] if result.passed_over else []
     lines += [f"not replayed: {left_out.label}: {left_out.reason}" for left_out in result.left_out]
     lines += [f"skipped: {dump.path}: {dump.reason}" for dump in result.skipped]
-    return lines
+    return [*lines, verdict(result)]

@@ -25,13 +25,17 @@ def report(
     ] = None,
     figure: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Of a comparison, draw this figure alone. Repeatable."),
+        typer.Option(metavar="NAME", help="Of a comparison, draw only this figure. Repeatable."),
     ] = None,
+    paper: Annotated[
+        bool,
+        typer.Option("--paper", help="Of a comparison, add the paper's numbers and what of its table has not run."),
+    ] = False,
 ) -> None:
     """Write report.html and figures of a run, of several, or of a grid, whatever there is of them.
 
-    One run: what happened in it. Several, or a grid: the paper's table beside
-    ours, what differs beyond noise, all curves, and what they do not show.
+    One run: what happened in it. Several, or a grid: their curves over each
+    other, what differs beyond noise, and what the figures do not show.
 
         sat-slime report runs/quickstart
 
@@ -42,7 +46,7 @@ def report(
     from sat_slime.report.write_reports import write_reports
     from sat_slime.runs.row_faults import faults_of
 
-    for written in write_reports(paths, out, figure or []):
+    for written in write_reports(paths, out, figure or [], paper):
         typer.echo(written)
     for path in paths:
         for sentence in faults_of(path):

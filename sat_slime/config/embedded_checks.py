@@ -214,6 +214,11 @@ def _streaming(config: EmbeddedConfig) -> Iterator[str]:
             f"pipeline.queue_prompts is {pipeline.queue_prompts}, less than the batch of rollout.prompts_per_iteration "
             f"{rollout.prompts_per_iteration}: raise it to that or more"
         )
+    if pipeline.over_age == "wait" and not pipeline.pacing:
+        yield (
+            "pipeline.over_age is wait with pipeline.pacing false, where more may begin than can be trained within "
+            "pipeline.max_staleness: set pipeline.pacing to true, or pipeline.over_age to drop or mask"
+        )
     if rollout.deterministic:
         yield (
             "rollout.deterministic is true with pipeline.mode streaming, where the clock decides which weights "

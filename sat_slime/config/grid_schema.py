@@ -61,8 +61,8 @@ class GridConfig(Section):
     overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings of some cells by METHOD, METHOD@LAG or @LAG (`sat-*@8` works too), the later ones laid over the earlier
     ones."""
-    parallel: PositiveInt = 1
-    """Cells that run at the same time."""
+    parallel: PositiveInt | None = None
+    """Cells that run at the same time. Unset: as many as the machine has cores and memory for; of slime one."""
     retries: NonNegativeInt = 2
     """Times that a cell which failed is started again, from its newest checkpoint, before the grid leaves it."""
     cost: CostConfig = CostConfig()

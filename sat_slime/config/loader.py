@@ -314,7 +314,7 @@ def _translate(model: type[Section], source: Source, detail: ErrorDetails) -> st
         reason = f"it is a section with the keys {', '.join(keys)}"
         reason += ", or true or false" if keys[0] == "enabled" else ""
     elif kind == "string_pattern_mismatch":
-        reason = "it takes letters, digits, '.', '_' and '-', and begins with a letter or a digit"
+        reason = "it takes letters, digits, '.', '_' and '-', and starts with a letter or a digit"
     elif kind == "too_short":
         reason = f"it needs {context['min_length']} or more"
     elif kind == "string_type":

@@ -28,6 +28,9 @@ class HooksConfig(Section):
     version that came back with each response."""
     narrow_routed_experts: bool = True
     """Keep routed experts in one byte each from the moment they arrive, in two above 256 experts (slime issue 2384)."""
+    share_routed_experts: bool = True
+    """Keep routed experts once on a node, in Ray's object store, from their arrival to their last replay (slime issue
+    2384). It needs the three hooks around it."""
     check_routed_experts: bool = True
     """Refuse replayed experts that do not belong to the tokens trained: length, layers, range, off by one."""
     evaluate_first: bool = True
@@ -46,6 +49,8 @@ class DriverConfig(Section):
     max_staleness: NonNegativeInt = 8
     """The same as pipeline.max_staleness of a run: bound on the lag of every token in mode streaming, in optimizer
     steps."""
+    over_age: Literal["drop", "wait", "mask"] = "drop"
+    """The same as pipeline.over_age of a run."""
     keep: PositiveInt | None = None
     """The same as checkpoint.keep of a run: newest checkpoints that are kept."""
 

@@ -113,15 +113,10 @@ def not_on_slime(method: Method) -> str | None:
             "only under its own --use-score-centering, and that refuses every loss but its own (v0.3.1 and 624b824a8 "
             "lack the flag too): run slime's own without this plugin's loss, or the embedded runtime"
         )
-    if method.radius_control:
-        return (
-            f"{method.name}: {method.radius_control.row.title} keeps a state from step to step, which slime's "
-            f"checkpoints do not hold: leave {method.radius_control.name} out, or choose the embedded runtime"
-        )
     if method.step_scale:
         return (
             f"{method.name}: {method.step_scale.row.title} scales the learning rate of each optimizer step, and slime "
-            f"takes that from its schedule alone: leave {method.step_scale.name} out, or choose the embedded runtime"
+            f"takes that only from its schedule: leave {method.step_scale.name} out, or choose the embedded runtime"
         )
     return None
 
@@ -130,7 +125,8 @@ def needs_versions(method: Method) -> str | None:
     """Return what a method needs that travels to slime's trainer with the versions of weights, in words; None where
     nothing does."""
     meanings = {"lags": "the lag of every token", "rewards": "the reward of every response"}
-    needed = [words for need, words in meanings.items() if need in method.needs]
+    needs = (*method.needs, "lags") if method.radius_control else method.needs
+    needed = [words for need, words in meanings.items() if need in needs]
     return f"{method.name} needs {' and '.join(needed)}" if needed else None
 
 
@@ -177,7 +173,7 @@ def _unknown_versions(config: SlimeConfig, method: Method) -> Iterator[str]:
     needs = needs_versions(method)
     if needs and not config.hooks.version_by_step:
         yield (
-            f"hooks.version_by_step is false, and {needs}, which slime's trainer is told with versions that are "
+            f"hooks.version_by_step is false, and {needs}, which slime's trainer gets with versions that are "
             "optimizer steps: set it to true"
         )
     if needs and config.extra_args.get(TRANSPORT) == "disk":
@@ -238,7 +234,7 @@ def _places(config: SlimeConfig) -> Iterator[str]:
         if checkpoints and folder and checkpoints == folder and config.checkpoint.every_n_iterations:
             yield (
                 f"checkpoint.folder is {checkpoints}, which {key} is too: checkpoints of the run would take the place "
-                "of the model that it begins with: set it to null, which is a folder of the run"
+                "of the model that it starts with: set it to null, which is a folder of the run"
             )
     inner = config.cluster.runtime_env.get("env_vars")
     for key, variables in (
@@ -302,11 +298,6 @@ def _cpu(config: SlimeConfig) -> Iterator[str]:
         )
     if train.optimizer_offload:
         yield "train.optimizer_offload is true with cluster.device cpu: all memory is the host's: set it to false"
-    if train.pipeline_parallel > 1:
-        yield (
-            f"train.pipeline_parallel is {train.pipeline_parallel} with cluster.device cpu, which was never run: set "
-            "it to 1"
-        )
 
 
 def _reward(config: SlimeConfig) -> Iterator[str]:
@@ -427,12 +418,12 @@ def _checkpoints(config: SlimeConfig) -> Iterator[str]:
     every, lag = config.checkpoint.every_n_iterations, config.pipeline.lag
     if not every:
         yield (
-            "checkpoint.every_n_iterations is 0: nothing is saved, and a run that fails begins anew: set it to "
+            "checkpoint.every_n_iterations is 0: nothing is saved, and a run that fails starts over: set it to "
             f"{_multiple(20, max(lag, 1))}"
         )
     elif not config.checkpoint.optimizer:
         yield (
-            "checkpoint.optimizer is false: a run that goes on from such a checkpoint begins with a new optimizer: set "
+            "checkpoint.optimizer is false: a run resumed from such a checkpoint starts with a new optimizer: set "
             "it to true"
         )
     elif lag > 1 and every % lag:

@@ -175,7 +175,7 @@ ERRORS = (
     ),
     Rule(
         ("eval-config",),
-        "slime evaluates on that file's sets alone",
+        "slime evaluates only on that file's sets",
         _prompts_of_evaluation,
         remedy="leave it out, or set eval.prompts to null",
     ),
@@ -192,7 +192,7 @@ ERRORS = (
     ),
     Rule(
         ("start-rollout-id",),
-        "every resume would begin at that iteration with newer weights",
+        "every resume would start at that iteration with newer weights",
         remedy="leave it out, and go back with --resume-from",
     ),
     Rule(
@@ -207,7 +207,7 @@ ERRORS = (
     ),
     Rule(
         ("no-load-optim",),
-        "a resume would begin with a new optimizer",
+        "a resume would start with a new optimizer",
         _saves,
     ),
     # Engines
@@ -303,7 +303,7 @@ def _engines(config: SlimeConfig) -> Iterator[str]:
         divides = rollout.gpus_per_engine % int(ranks) == 0
         if not (attention and attention[1]):
             more = ", or set extra_args.sglang-enable-dp-attention to true" if divides else ""
-            yield f"{key} is {ranks}, which slime takes with data-parallel attention alone: leave it out{more}"
+            yield f"{key} is {ranks}, which slime takes only with data-parallel attention: leave it out{more}"
         elif not divides:
             yield (
                 f"{key} is {ranks}, which does not divide rollout.gpus_per_engine {rollout.gpus_per_engine}: leave it "

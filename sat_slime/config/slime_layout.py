@@ -229,7 +229,7 @@ def _nodes(config: SlimeConfig) -> Iterator[_Misfit]:
             "engine",
             engine,
             f"{engine} is {per_engine}: on nodes of {node} GPUs, with the first {train.world_size} GPUs training, an "
-            "engine would begin on one node and end on another",
+            "engine would start on one node and end on another",
         )
     if config.model.attention_heads % per_engine:
         yield _Misfit(

@@ -391,8 +391,9 @@ class EstimateConfig(Section):
     prompt_tokens: PositiveInt = 256
     """Mean length of a prompt, in tokens."""
     route_mb_per_second: PositiveFloat = 50.0
-    """Routed experts (R3, int32) that the rollout manager's one thread decodes, MB/s: measured on one core, a second
-    for a response of 32k tokens with 48 layers and 8 experts a token."""
+    """Routed experts (R3) that the rollout manager's one thread decodes, MB/s as they arrive: measured on one core with
+    int32, a second for a response of 32k tokens with 48 layers and 8 experts a token. In a byte each, as engines send
+    up to 255 experts, a response has a quarter of them."""
     trainer_tflops: PositiveFloat = 125.0
     """FLOP/s of a GPU that trains, in 1e12, recomputation counted. Pretraining Qwen3-30B-A3B on H100 reaches 277
     (performance summary of NVIDIA NeMo AutoModel); packed responses of all lengths are taken to reach less than half of

@@ -77,7 +77,7 @@ def _listed(values: Iterable[object]) -> str:
 def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: Path) -> RunConfig:
     """Return the run of a cell. Raises ConfigError.
 
-    place: the grid's file, for messages. run: the run that all cells are variants of. runs: the folder in which the
+    file: the grid's file, for messages. run: the run that all cells are variants of. runs: the folder in which the
     cells' run folders will stand.
     """
     if cell.task and not isinstance(run, EmbeddedConfig):

@@ -28,7 +28,7 @@ LAST_LINES = 40
 
 
 class View(Protocol):
-    """Whom the grid tells what happens while it runs."""
+    """Receives what happens while the grid runs."""
 
     def event(self, state: CellState, text: str) -> None: ...
     def message(self, text: str) -> None: ...
@@ -55,7 +55,7 @@ class Cells(Protocol):
 
 
 class Process(Protocol):
-    """A process that runs a cell, as `subprocess.Popen` tells of it."""
+    """A process that runs a cell, with the attributes of `subprocess.Popen` that the grid reads."""
 
     pid: int
     returncode: int | Any
@@ -127,7 +127,7 @@ class GridRun:
                     self._wake.wait(POLL_S)
                     self._wake.clear()
                     self._pass_on()
-                    for active in [one for one in self.running if one.has_ended()]:
+                    for active in [active for active in self.running if active.has_ended()]:
                         self.running.remove(active)
                         self._end(active)
                     self.view.refresh()

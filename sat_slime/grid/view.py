@@ -28,7 +28,7 @@ OTHER_LINES = 8
 MESSAGES = 3
 
 
-class GridSight:
+class GridStatus:
     """The states of a grid, and how they are shown."""
 
     def __init__(
@@ -132,21 +132,21 @@ def matrix(grid: GridConfig, states: Sequence[CellState], wanted: Sequence[Cell]
 class PlainGridView:
     """One line per event."""
 
-    def __init__(self, sight: GridSight, console: Console):
-        self._sight = sight
+    def __init__(self, status: GridStatus, console: Console):
+        self._status = status
         self._console = console
 
     def event(self, state: CellState, text: str) -> None:
         parts = [f"{time.strftime('%H:%M:%S')}  {state.cell.name}: {text}"]
         if state.state in ("finished", "failed"):
-            progress = self._sight.reader.of(state)
+            progress = self._status.reader.of(state)
             numbers = (("reward", progress.reward, ".3f"), ("accuracy", progress.accuracy, ".3f"))
             parts += [f"{name} {value:{form}}" for name, value, form in numbers if value == value]
             parts += [f"d_pi {progress.d_pi:.4f}"] if progress.d_pi == progress.d_pi else []
             parts.append(duration(60 * state.minutes))
         self.message("  ".join(parts))
         if state.state in ("finished", "failed"):
-            self.message(f"          {self._sight.headline()}")
+            self.message(f"          {self._status.headline()}")
 
     def message(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -164,8 +164,8 @@ class PlainGridView:
 class LiveGridView:
     """The table, repainted every second."""
 
-    def __init__(self, sight: GridSight, console: Console):
-        self._sight = sight
+    def __init__(self, status: GridStatus, console: Console):
+        self._status = status
         self._console = console
         self._messages: list[str] = []
         self._live = Live(console=console, auto_refresh=False, transient=False)
@@ -183,11 +183,11 @@ class LiveGridView:
             self._paint()
 
     def _paint(self) -> None:
-        remarks = sum(bool(remark(state, self._sight.reader.of(state))) for state in self._sight.states)
+        remarks = sum(bool(remark(state, self._status.reader.of(state))) for state in self._status.states)
         rows = max(3, self._console.height - OTHER_LINES - min(remarks, self._console.height // 3))
-        head = Text.from_markup(f"[bold]{escape(self._sight.name)}[/]  {self._sight.headline()}")
+        head = Text.from_markup(f"[bold]{escape(self._status.name)}[/]  {self._status.headline()}")
         lines = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in self._messages]
-        self._live.update(Group(head, Text(""), self._sight.table(rows), Text(""), *lines), refresh=True)
+        self._live.update(Group(head, Text(""), self._status.table(rows), Text(""), *lines), refresh=True)
         self._painted = time.monotonic()
 
     def __enter__(self) -> LiveGridView:

@@ -99,7 +99,9 @@ def over_steps(histograms: Sequence[HistogramRow], title: str = "", place: int =
         level = alt.Chart(joined(captions)).transform_filter(now)
         chart = layered(
             bars.encode(X, y, x2="to:Q", y2=alt.datum(0), tooltip=_TIPS),
-            level.mark_rule(clip=True, strokeDash=[4, 2], strokeWidth=1.5).encode(X, tooltip=[tip("x:Q", "q, nats")]),
+            level.mark_rule(clip=True, color=BLACK, strokeDash=[4, 2], strokeWidth=1.5).encode(
+                X, tooltip=[tip("x:Q", "q, nats")]
+            ),
             level.mark_text(align="left").encode(x=alt.value(4), y=alt.value(8), text="told:N"),
             title=f"{title}: one step" if title else "one step",
         )

@@ -7,6 +7,7 @@ function unpacked(columns) {
   return plain.length ? plain[0][1].map((_, i) => Object.fromEntries(plain.map(([name, one]) => [name, one[i]]))) : [];
 }
 
+const MOST_TOLD = 8; // lines whose values are told at once
 const ERRORS = 1; // the level of Vega at which only these are logged
 
 // How many panels stand side by side: as many as the figure has, where there is room.
@@ -24,6 +25,75 @@ async function draw(figure, room, columns, width) {
   const options = { actions: false, ast: true, renderer: "svg", logLevel: ERRORS, tooltip: { offsetY: 14 } };
   figure.view = (await vegaEmbed(figure.querySelector(".live"), spec, options)).view;
   figure.columns = columns;
+  const told = figure.view.tooltip();
+  figure.view.tooltip((handler, event, item, value) => { if (!isStep(item)) told(handler, event, item, value); });
+  figure.view.addEventListener("pointermove", (event) => snap(figure, event));
+  await figure.view.runAsync(); // another tooltip empties the figure
+  figure.querySelector(".live").onpointerleave = () => leave(figure);
+}
+
+// Whether an item is an unseen point of a line over steps.
+function isStep(item) {
+  return item?.mark?.marktype === "symbol" && item.opacity === 0 && item.tooltip &&
+    Object.keys(item.tooltip).some((name) => /step$|^updates/.test(name));
+}
+
+// The unseen points below a mark, with the place of their panel in the figure.
+function points(mark, x, y, panel, found) {
+  for (const item of mark.items) {
+    if (mark.marktype === "group") {
+      const here = item.width ? { x: x + item.x, y: y + item.y, width: item.width, height: item.height } : panel;
+      for (const part of item.items) points(part, x + item.x, y + item.y, here, found);
+    } else if (isStep(item)) found.push({ x: x + item.x, tooltip: item.tooltip, panel });
+  }
+  return found;
+}
+
+// Tells the values of all lines at the step nearest to the pointer.
+function snap(figure, event) {
+  const place = figure.querySelector(".live"), svg = place.querySelector("svg").getBoundingClientRect();
+  const [left, top] = figure.view.origin(), padding = figure.view.padding();
+  const x = event.clientX - svg.left - left - padding.left, y = event.clientY - svg.top - top - padding.top;
+  const inside = points(figure.view.scenegraph().root, 0, 0, null, []).filter(({ panel }) =>
+    panel && x >= panel.x && x <= panel.x + panel.width && y >= panel.y && y <= panel.y + panel.height);
+  if (!inside.length) return leave(figure);
+  const nearest = inside.reduce((a, b) => (Math.abs(b.x - x) < Math.abs(a.x - x) ? b : a));
+  const rule = place.querySelector(".snap") ?? place.appendChild(document.createElement("div"));
+  rule.className = "snap";
+  const at = place.getBoundingClientRect();
+  rule.style.left = `${svg.left - at.left + left + padding.left + nearest.x}px`;
+  rule.style.top = `${svg.top - at.top + top + padding.top + nearest.panel.y}px`;
+  rule.style.height = `${nearest.panel.height}px`;
+  tell(inside.filter((one) => Math.abs(one.x - nearest.x) < 0.5).map((one) => one.tooltip), event);
+}
+
+// Shows tooltips below each other; what they hold is text, never markup.
+function tell(tooltips, event) {
+  let box = document.getElementById("vg-tooltip-element");
+  if (!box) {
+    box = document.body.appendChild(document.createElement("div"));
+    box.id = "vg-tooltip-element";
+  }
+  const table = document.createElement("table");
+  for (const one of tooltips.slice(0, MOST_TOLD)) for (const [name, value] of Object.entries(one)) {
+    const row = table.appendChild(document.createElement("tr"));
+    for (const [kind, text] of [["key", name], ["value", String(value)]]) {
+      const cell = row.appendChild(document.createElement("td"));
+      cell.className = kind;
+      cell.textContent = text;
+    }
+  }
+  box.replaceChildren(table);
+  box.className = "vg-tooltip visible";
+  const { width, height } = box.getBoundingClientRect();
+  box.style.left = `${event.clientX + 14 + width > innerWidth ? Math.max(0, event.clientX - width - 14) : event.clientX + 14}px`;
+  box.style.top = `${Math.max(0, Math.min(event.clientY + 14, innerHeight - height))}px`;
+}
+
+function leave(figure) {
+  if (!figure.querySelector(".snap")) return;
+  figure.querySelector(".snap").remove();
+  document.getElementById("vg-tooltip-element")?.classList.remove("visible");
 }
 
 // Gives the panels of a drawn figure another width.

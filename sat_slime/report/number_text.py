@@ -29,6 +29,11 @@ def percent_number(share: float) -> str:
     return "0" if value == 0 else f"{value:.1f}" if value >= 1 else f"{value:.2f}" if value >= 0.005 else "< 0.01"
 
 
+def count_of(number: int, noun: str) -> str:
+    """Return a count with its noun, as `1 step` and `1,024 steps`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def minus(number: str) -> str:
     """Return the text of a number with a minus sign in the place of a hyphen."""
     return number.replace("-", "−")

@@ -24,6 +24,8 @@ from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, section
 from sat_slime.runs.rows import write_atomically
 
+REFRESH_S = 30
+"""Seconds after which the page of a run that goes on is asked for anew."""
 _LIVE = Path(__file__).with_name("live.js")
 
 
@@ -40,7 +42,7 @@ _PAGE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta http-equiv="Content-Security-Policy" content="{policy}">{refresh}
 <title>{title} · sat-slime</title>
 <style>{style}</style>
 </head>
@@ -53,9 +55,8 @@ _PAGE = """<!doctype html>
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
 """A page asks nothing of a network, and runs no script but its own, whose digest is added."""
 _HOW_TO_POINT = (
-    "A pointer on a figure tells the values. A click on a name above it shows that line alone, Shift and a click add "
-    "one or take it away, a double click brings all back. Drag along an axis to move, turn the wheel with Ctrl to "
-    "zoom, double-click to go back."
+    "Hover to read values. Click a name above a figure to show only that line; Shift and click adds or removes one, a "
+    "double click brings all back. Drag to move along an axis, Ctrl and the wheel zoom, a double click resets."
 )
 _FILES = (("csv", "numbers"), ("png", "PNG"), ("svg", "SVG"))
 
@@ -81,6 +82,8 @@ class Sheet:
     """(heading, number of columns that it stands above), for the columns after the first."""
     numbers: list[list[Any]] | None = None
     """Rows of the CSV, its head first. Default: the head and rows of the page."""
+    words: bool = False
+    """True where cells hold words, which wrap and begin at the left, instead of numbers."""
 
     def save(self, folder: Path) -> None:
         """Write NAME.csv."""
@@ -95,7 +98,8 @@ class Sheet:
         top = "".join(f'<th colspan="{width}" class="group">{html.escape(text)}</th>' for text, width in self.groups)
         head = "".join(f"<th>{html.escape(text)}</th>" for text in self.head)
         body = "".join(_html_row(row) for row in self.rows)
-        return f"<table>{f'<tr><th></th>{top}</tr>' if top else ''}<tr class='head'>{head}</tr>{body}</table>"
+        opening = '<table class="words">' if self.words else "<table>"
+        return f"{opening}{f'<tr><th></th>{top}</tr>' if top else ''}<tr class='head'>{head}</tr>{body}</table>"
 
 
 def _html_row(row: Sequence[str]) -> str:
@@ -166,8 +170,7 @@ class Page:
             if drawing is None:
                 return False
             spec, svg = save(drawing, self._folder / "figures", figure.name)
-        if not self._live:
-            self._body.append(f'<p class="how">{_HOW_TO_POINT}</p>')
+        how = "" if self._live else f'<p class="how">{_HOW_TO_POINT}</p>'
         self._live = True
         live = f'<div class="live"></div><script type="application/json">{_in_script(spec)}</script>'
         picture = base64.b64encode(svg).decode()
@@ -178,7 +181,7 @@ class Page:
         self._body.append(
             f'<figure id="{name}"><h2>{heading}</h2><p>{html.escape(figure.sentence)}</p>'
             f'<img alt="{heading}" src="data:image/svg+xml;base64,{picture}">{live}<figcaption>{files}</figcaption>'
-            f"{alone}</figure>"
+            f"{alone}{how}</figure>"
         )
         return True
 
@@ -193,20 +196,22 @@ class Page:
         status: str = "",
         contents: bool = True,
         style: str = WIDE_STYLE,
+        again_at: str = "",
     ) -> Path:
         """Write the page into its folder; returns its path.
 
         summary: sentences. warnings: HTML. status: stands beside the subtitle. contents: whether the page begins with
-        a list of what is on it.
+        a list of what is on it. again_at: address from which a browser asks for the page anew every half minute, as of
+        a run that goes on.
         """
         mark = f'<span class="status">{html.escape(status)}</span>' if status else ""
         links = "".join(f'<a href="#{html.escape(to)}">{html.escape(text)}</a>' for to, text in self._contents)
         sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in summary)
         top = [
             f'<p class="subtitle">{html.escape(subtitle)}{mark}</p>',
-            f'<div class="summary">{sentences}</div>',
+            f'<div class="verdict">{sentences}</div>',
             warnings,
-            f"<nav>{links}</nav>" if contents else "",
+            f'<details class="contents"><summary>Contents</summary><nav>{links}</nav></details>' if contents else "",
         ]
         body = "\n".join([*filter(None, top), *self._body])
         path = self._folder / file
@@ -215,7 +220,17 @@ class Page:
             code = f"{vega_script()}\n{_LIVE.read_text(encoding='utf-8')}"
             digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
             policy, script = f"{policy}; script-src 'sha256-{digest}'", f"<script>{code}</script>\n"
-        values = {"title": html.escape(title), "style": style, "body": body, "policy": policy, "script": script}
+        refresh = (
+            f'\n<meta http-equiv="refresh" content="{REFRESH_S}; url={html.escape(again_at)}">' if again_at else ""
+        )
+        values = {
+            "refresh": refresh,
+            "title": html.escape(title),
+            "style": style,
+            "body": body,
+            "policy": policy,
+            "script": script,
+        }
         self._folder.mkdir(parents=True, exist_ok=True)  # a page without tables and figures has made none
         write_atomically(path, _PAGE.format(**values))
         return path
@@ -281,6 +296,11 @@ def warning_box(sentences: Iterable[str]) -> str:
 
 def headline(run: Run) -> str:
     """Say in a line what a run is: method, lag and seed."""
-    lag = section(run.config, "pipeline").get("lag")
+    return headline_of(run.config)
+
+
+def headline_of(config: Mapping[str, Any]) -> str:
+    """Say the same by a run's settings."""
+    lag = section(config, "pipeline").get("lag")
     mode = "" if lag is None else " · synchronous" if lag == 0 else f" · lag {lag}"
-    return f"{method_label(section(run.config, 'method'))}{mode} · seed {run.config.get('seed', '?')}"
+    return f"{method_label(section(config, 'method'))}{mode} · seed {config.get('seed', '?')}"

@@ -10,7 +10,7 @@ from typing import Any
 from sat_slime.report.page import Page, Sheet, Strong, warning_box
 
 FILE = "rehearsal.html"
-MARKS = {"OK": "held", "TOLD": "told", "WARN": "told", "FAIL": "fails"}
+MARKS = {"OK": "held", "NOTE": "note", "WARN": "warning", "FAIL": "failed"}
 """How a check's mark reads on the page."""
 
 
@@ -35,6 +35,7 @@ def write_rehearsal(found: Mapping[str, Any], folder: Path) -> Path:
                 ]
                 for check in checks
             ],
+            words=True,
         )
     )
     page.sheet(
@@ -44,6 +45,7 @@ def write_rehearsal(found: Mapping[str, Any], folder: Path) -> Path:
             "All else is the run's own file.",
             ["setting", "the run's", "the rehearsal's", "why"],
             [[change["key"], _shown(change["was"]), _shown(change["now"]), change["why"]] for change in changes],
+            words=True,
         )
     )
     seconds = sum(found["seconds"].values())

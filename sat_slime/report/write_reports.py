@@ -13,20 +13,34 @@ from sat_slime.report.comparison.studies import is_study
 from sat_slime.report.page import check_out
 from sat_slime.report.run.run_figures import figures
 from sat_slime.report.run.run_report import write_report, write_tracked_report
+from sat_slime.report.run.samples import write_samples
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.trackers.tracked_run import is_tracker
 
 
-def write_reports(paths: Sequence[str | Path], out: str | Path | None, only: Sequence[str]) -> list[Path]:
+def write_reports(
+    paths: Sequence[str | Path], out: str | Path | None, only: Sequence[str], paper: bool = False
+) -> list[Path]:
     """Write the report of a single run, where `paths` is one run folder and nothing of a comparison is asked for, or
-    one tracker's files; of a study, where it is one folder of grids; else one report of all of them. Returns the
-    pages or pictures to look at. Raises RunFolderError."""
+    one tracker's files; of a study, where it is one folder of grids; else one report of all of them, the paper's
+    numbers beside them where `paper` asks for it. Returns the pages or pictures to look at. Raises RunFolderError."""
     path = Path(paths[0])
     if len(paths) == 1 and out is None and not only and RunFolder(path).is_run():
         return [write_report(path)]
     if len(paths) == 1 and not only and not _is_ours(path) and not is_study(path) and is_tracker(path):
         return [write_tracked_report(path, Path(out or "report"))]
-    return write_comparison(paths, out, only)
+    return write_comparison(paths, out, only, paper)
+
+
+def write_served(run: Path, out: Path, again_at: str) -> Path:
+    """Write the report of a run to `out`, as it is now; again_at: where a browser asks for it anew while the run goes
+    on. Raises RunFolderError."""
+    return write_report(run, out, again_at)
+
+
+def write_sample_page(run: RunFolder, iteration: str, out: Path, address: str) -> Path:
+    """Write the page of the responses that a run kept of an iteration; see run.samples. Raises RunFolderError."""
+    return write_samples(run, iteration, out, address)
 
 
 def _is_ours(path: Path) -> bool:

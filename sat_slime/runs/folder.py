@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -142,10 +144,16 @@ class RunFolder:
 
     def started(self, job: str | None = None) -> None:
         """Note that a run begins or goes on here, in this process or as a cluster's job; the first start is kept."""
-        first = self._read_state().get("started")
+        before = self._read_state()
         now = _now()
         by = {"job": job} if job else {"pid": os.getpid()}
-        self._write_state({"status": "running", "started": first or now, "last_started": now, **by})
+        state = {"status": "running", "started": before.get("started") or now, "last_started": now, **by}
+        if before:
+            if before.get("status") == "running" and self.log.exists():  # it was killed: its log tells until when
+                before["ended"] = _stamp(self.log.stat().st_mtime)
+            worked = worked_seconds(before)
+            state["worked_s"] = round(worked if worked == worked else before.get("worked_s", 0.0))
+        self._write_state(state)
 
     def ended(self, status: str, error: str | None = None) -> None:
         """Note how the run ended: `finished`, `failed` with its one-line error, or `interrupted`; or that it is
@@ -186,5 +194,18 @@ class RunFolder:
         write_atomically(self.state_file, json.dumps(state, indent=2) + "\n")
 
 
+def worked_seconds(state: Mapping[str, Any]) -> float:
+    """Return the seconds that all starts of a run took together, by its state; NaN while it goes on."""
+    try:
+        newest = datetime.fromisoformat(state["ended"]) - datetime.fromisoformat(state["last_started"])
+        return float(state.get("worked_s", 0.0)) + max(0.0, newest.total_seconds())
+    except (KeyError, TypeError, ValueError):
+        return math.nan
+
+
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return _stamp(time.time())
+
+
+def _stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")

@@ -59,7 +59,7 @@ class GoingBack:
 
     def _where(self) -> str:
         if not self.fallback:
-            return "its beginning alone"
+            return "only its start"
         before = f" before iteration {self.damaged}" if self.asked and self.fallback < self.damaged else ""
         return f"iteration {self.fallback}, its newest whole checkpoint{before}"
 

@@ -74,6 +74,8 @@ def make_view(
     progress = Progress(title, total_steps, clock, steps=first_step)
     for row in past:
         progress.remember(row)
+        if (accuracy := number(row, "accuracy")) == accuracy:
+            progress.evals.append(accuracy)
     return LiveView(progress, console) if live else PlainView(progress, console)
 
 
@@ -205,17 +207,19 @@ class PlainView:
 
 def step_line(progress: Progress) -> str:
     """Return the newest step in one line of fixed columns; what a step lacks is left out."""
-    metrics = progress.metrics
     width = len(str(progress.total_steps))
-    parts = [f"step {progress.steps:>{width}}/{progress.total_steps}"]
-    for metric in run_metrics():
-        if metric.live is not None and (value := number(metrics, metric.pattern)) == value:
-            parts.append(f"{metric.live.label} {format(value, metric.live.form)}")
+    parts = [f"step {progress.steps:>{width}}/{progress.total_steps}", *live_words(progress.metrics)]
     if progress.seconds_per_step == progress.seconds_per_step:
         parts.append(f"{progress.tokens_per_second:.0f} tok/s")
         parts.append(f"{progress.seconds_per_step:.2f} s/step")
         parts.append(f"left {duration(progress.seconds_left)}")
     return "  ".join(parts)
+
+
+def live_words(metrics: Mapping[str, Any]) -> list[str]:
+    """Return the metrics of a step that a terminal shows, a label and a value each."""
+    known = ((metric.live, number(metrics, metric.pattern)) for metric in run_metrics() if metric.live is not None)
+    return [f"{shown.label} {format(value, shown.form)}" for shown, value in known if value == value]
 
 
 def eval_line(metrics: Mapping[str, Any]) -> str:
@@ -328,13 +332,14 @@ def render(progress: Progress, width: int = WIDE, curves: RenderableType | None 
     if evals and progress.eval_interval[0] == progress.eval_interval[0]:
         evals += "  [dim]{:.3f} to {:.3f}[/]".format(*progress.eval_interval)
     least, most = shown(metrics, "lag/min", "g"), shown(metrics, "lag/max", "g")
+    lags = f"  [dim]{least} to {most}[/]" if least != most else ""
     rate = f"{progress.tokens_per_second:,.0f} tokens/s  [dim]at[/] {progress.seconds_per_step:.2f} s/step"
     gate, newly = shown(metrics, "sat/gate_rate", ".1%"), shown(metrics, "sat/newly_clipped", ".2%")
     cells_by_label = {
         "reward": f"[bold]{shown(metrics, 'reward/mean', '.3f')}[/] [cyan]{spark}[/]",
         "eval": evals or "–",
         "mismatch d_pi": shown(metrics, "mismatch/d_pi", ".4f"),
-        "lag": f"{shown(metrics, 'lag/mean', '.3g')}  [dim]{least} to {most}[/]",
+        "lag": f"{shown(metrics, 'lag/mean', '.3g')}{lags}",
         "gate open": f"{gate}  [dim]newly clipped[/] {newly}",
         "clipped": shown(metrics, "clip/fraction", ".1%"),
         **{
@@ -343,8 +348,9 @@ def render(progress: Progress, width: int = WIDE, curves: RenderableType | None 
             if metric.live and metric.pattern in metrics and metric.pattern not in ARRANGED
         },
         "speed": rate.replace("nan", "–"),
-        "phase": escape(str(progress.fields.get("phase", "–"))),
     }
+    if phase := progress.fields.get("phase"):  # another terminal is not told it
+        cells_by_label["phase"] = escape(str(phase))
     pairs = 2 if width >= WIDE else 1
     table = Table.grid(padding=(0, 2), expand=True)
     for label_width, ratio in ((13, 3), (7, 2))[:pairs]:

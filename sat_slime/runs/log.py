@@ -17,7 +17,7 @@ from sat_slime.config.disk import disk_is_full
 from sat_slime.runs.collapse import CollapseWatch
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import HealthWatch
-from sat_slime.runs.live_view import View
+from sat_slime.runs.live_view import View, eval_line, live_words
 from sat_slime.runs.row_faults import lost_rows
 from sat_slime.runs.rows import keep_rows, read_rows, to_json
 
@@ -64,6 +64,7 @@ class RunLog:
         if self._watch is not None:
             metrics |= self._watch.step(metrics)
         self._record(self._folder.metrics, metrics)
+        self.message("  ".join([f"step {metrics.get('step', '?')}", *live_words(metrics)]), "debug")
         self._track(metrics)
         self._view.step(metrics)
         self._tell_collapse()
@@ -76,6 +77,7 @@ class RunLog:
         """Record one evaluation (step, weights_step, accuracy, n_samples) as a line of eval.jsonl."""
         metrics = _numbers(metrics)
         self._record(self._folder.eval, metrics)
+        self.message(eval_line(metrics), "debug")
         self._track({"step": metrics.get("step", 0)} | {f"eval/{k}": v for k, v in metrics.items() if k != "step"})
         self._view.eval(metrics)
         if self._watch is not None:

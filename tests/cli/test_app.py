@@ -4,7 +4,7 @@ from pathlib import Path
 
 from command_line import sat_slime_command
 
-from sat_slime.cli.app import COMMANDS, whole_app
+from sat_slime.cli.app import COMMANDS, GROUPS, whole_app
 
 ROOT = Path(__file__).parents[2]
 
@@ -14,6 +14,8 @@ def test_version_and_help():
     assert sat_slime_command("--version").stdout == sat_slime_command("version").stdout
     top = sat_slime_command("--help").stdout
     assert all(command in top for command in ("init", "launch", "check", "methods", "report", "--version"))
+    assert all(heading in top for heading in GROUPS)
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
     assert "--resume" in sat_slime_command("launch", "--help").stdout
 
 

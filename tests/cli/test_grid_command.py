@@ -50,6 +50,7 @@ def told(monkeypatch, tmp_path):
 def write_grid(**changes):
     values = {
         "name": "small",
+        "parallel": 1,
         "run": str(ROOT / "configs/embedded/tiny.yaml"),
         "methods": ["gspo", "sat-gspo"],
         "lags": [1, 2],

@@ -1,4 +1,4 @@
-"""docs/mistakes.md: what it says of each command is what the command says. As a script it writes the answers anew."""
+"""docs/common-errors.md: what it says of each command is what the command says. As a script it writes the answers."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sat_slime.cli import app
 
-PAGE = Path(__file__).parents[2] / "docs" / "mistakes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "common-errors.md"
 
 
 def run(line):

@@ -26,6 +26,7 @@ def test_page_figures_tables_and_a_table_on_the_terminal(folder):
     result = invoke(folder, "--out", out)
     assert result.exit_code == 0, result.output
     assert "2 optimizer steps, 16 responses" in result.output
+    assert re.search(r"^(SAT|sat|Here|No two).*\.$", result.output.strip().splitlines()[-2]), "the sentence at the end"
     assert re.search(r"^sat-gspo +\d", result.output, re.MULTILINE)
     page = (out / "report.html").read_text()
     page = re.sub(r"<script>.*</script>", "", page, flags=re.DOTALL)  # Vega

@@ -1,4 +1,5 @@
 import contextlib
+import json
 import signal
 
 from command_line import TINY, sat_slime_command
@@ -55,3 +56,23 @@ def _until_any_end(shown):
         yield
     finally:
         shown.append("given back")
+
+
+def test_status_without_a_run_lists_all_of_them_newest_first(runtime, tmp_path):
+    assert "no run and no grid is here" in sat_slime_command("status").stdout
+    sat_slime_command("launch", TINY, "--name", "old")
+    state = tmp_path / "runs/old/state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "last_started": "2020-01-01T00:00:00+00:00"}))
+    sat_slime_command("launch", TINY, "--name", "new")
+    (tmp_path / "runs/old/report.html").write_text("a report")
+    lines = sat_slime_command("status").stdout.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["runs/new", "finished"], ["runs/old", "finished"]]
+    assert "2020-01-01 00:00" in lines[2] and lines[2].rstrip().endswith("runs/old/report.html")
+    listed = json.loads(sat_slime_command("status", "runs", "--json").stdout)
+    assert [entry["path"] for entry in listed] == ["new", "old"] and listed[1]["report"]
+
+
+def test_the_log_has_every_step_and_evaluation(runtime):
+    sat_slime_command("launch", TINY)
+    log = sat_slime_command("logs", "runs/tiny").stdout
+    assert log.count("DEBUG   step ") == 6

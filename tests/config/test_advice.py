@@ -26,7 +26,7 @@ from sat_slime.plugin.launch.checks import settings_errors
 
 HERE = Path(__file__).parent
 CONFIGS = HERE.parents[1] / "configs"
-PAGE = HERE.parents[1] / "docs" / "mistakes.md"
+PAGE = HERE.parents[1] / "docs" / "common-errors.md"
 PAPER, DENSE = CONFIGS / "paper" / "qwen3-30b-a3b.yaml", CONFIGS / "models" / "qwen3-4b.yaml"
 EMBEDDED = CONFIGS / "embedded" / "quickstart.yaml"
 FILES = {"slime.yaml": CONFIGS / "recipes" / "qwen3-4b-8gpus.yaml", "quickstart.yaml": EMBEDDED}

@@ -132,7 +132,7 @@ REFUSED = {
     # parse time, where slime is
     "slime/backends/sglang_utils/arguments.py:175": (
         ["extra_args.sglang-dp-size=2"],
-        ["extra_args.sglang-dp-size is 2", "attention alone"],
+        ["extra_args.sglang-dp-size is 2", "data-parallel attention"],
     ),
     # the engines' start
     "sglang/srt/server_args.py:4854": (
@@ -194,7 +194,7 @@ WARNED = {
         ["extra_args.custom-generate-function-path is a.b with method.r3 true", "routes"],
     ),
     # from the first group on: a group without a version is dropped, and another begun
-    "sat_slime/plugin/inside/stream.py:_oldest": (
+    "sat_slime/plugin/inside/generation.py:_oldest": (
         [*STREAMING, "pipeline.iterations=8", "extra_args.custom-generate-function-path=a.b"],
         ["extra_args.custom-generate-function-path is a.b with pipeline.mode streaming", "version"],
     ),

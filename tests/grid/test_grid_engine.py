@@ -45,6 +45,7 @@ class Grid:
             "methods": ["gspo", "sat-gspo-r3"],
             "lags": [2],
             "seeds": [3],
+            "parallel": 1,  # the second cell has not begun when the first one is disturbed
             "settings": {"pipeline.iterations": ITERATIONS, "cache_dir": str(root / "cache")},
         }
         (root / f"{name}.yaml").write_text(yaml.safe_dump(values))

@@ -46,7 +46,7 @@ def test_the_figures_of_a_study(folder):
 
 def test_the_figures_of_a_comparison_follow_the_schema(tmp_path):
     runs = [write_cell(tmp_path / f"{method}", method, 8, 0) for method in ("gspo", "sat-gspo-r3")]
-    assert len(valid_specs(grid_figures(Comparison(collect(runs))))) == 10
+    assert len(valid_specs(grid_figures(Comparison(collect(runs))))) == 11
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from sat_slime.report.run.run_report import write_report
 from sat_slime.report.serve.page_server import Server
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-NAMES = ("reward", "mismatch", "lag", "trust_region", "log_ratio_histogram", "optimization", "time")
+NAMES = ("overview", "reward", "mismatch", "lag", "trust_region", "log_ratio_histogram", "optimization", "time")
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,18 @@ def test_a_pointer_is_told_the_value(opened):
     told.wait_for()
     assert "reward of the batch" in told.inner_text() and "step" in told.inner_text()
     assert any(cell.replace(".", "").isdigit() for cell in told.locator("td.value").all_inner_texts())
+
+
+def test_a_pointer_between_two_steps_is_told_all_lines_of_the_nearest(opened):
+    page = opened(names=["mismatch"])
+    at = page.locator("#mismatch .mark-symbol path[opacity='0']").nth(11).bounding_box()
+    page.mouse.move(at["x"] + at["width"] / 2 + 3, at["y"] - 20)
+    told = page.locator("#vg-tooltip-element.visible")
+    told.wait_for()
+    lines = [row.split("\t") for row in told.inner_text().splitlines() if row]
+    assert page.locator("#mismatch .snap").count() == 1 and "step" in told.inner_text(), lines
+    page.mouse.move(2, 2)
+    page.wait_for_selector("#mismatch .snap", state="detached")
 
 
 def test_a_click_on_a_name_leaves_its_line_alone(opened):

@@ -76,7 +76,7 @@ def test_panel_shows_what_it_knows():
     made.fields.update(phase="training", engine="generating")
     made.messages.append(("warning", "engine 0 died [exit -9]"))
     text = shown(render(made))
-    for part in ("0.250 → 0.750", "training", "engine generating", "warning: engine 0 died [exit -9]", "1 to 1"):
+    for part in ("0.250 → 0.750", "training", "engine generating", "warning: engine 0 died [exit -9]"):
         assert part in text
 
 

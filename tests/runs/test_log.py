@@ -107,7 +107,7 @@ def test_a_full_disk_names_the_file_and_the_remedy_and_the_rest_is_kept(folder, 
         log.step({"step": 1})
     files = list(log._files.values())
     log.close()
-    assert all(file.closed for file in files) and len(files) == 2
+    assert all(file.closed for file in files) and len(files) == 3
     assert read_rows(folder.eval)[0]["accuracy"] == 0.5
 
 

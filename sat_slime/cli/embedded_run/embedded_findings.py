@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sat_slime.cli.embedded_run import engine_packages
@@ -32,7 +33,14 @@ def embedded_findings(config: EmbeddedConfig, file: Path) -> Iterator[Finding]:
     yield from settings_findings(errors, config_warnings(config))
     if not errors:
         yield ok("settings", str(file))
-    yield from (_engine(engine) for engine in engine_packages.ENGINES)
+    with ThreadPoolExecutor() as pool:  # an import each in a process of its own; the slowest takes most of the time
+        engines = pool.map(_engine, engine_packages.ENGINES)
+        rest = list(_rest(config))
+        yield from engines
+    yield from rest
+
+
+def _rest(config: EmbeddedConfig) -> Iterator[Finding]:
     if lacking := verifier_error(config):
         yield fail("math-verify", lacking)
     yield from _trackers(config)

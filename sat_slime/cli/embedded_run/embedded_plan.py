@@ -84,7 +84,7 @@ def describe(plan: EmbeddedPlan) -> str:
     ]
     if plan.resume:
         saved = find_checkpoint(plan.folder, config, plan.resume_from, may_ask=False)
-        lines.append(f"goes on     from {saved.path.name if saved else 'its beginning'}")
+        lines.append(f"goes on     from {saved.path.name if saved else 'its start'}")
     if missing := engine_packages.missing_engines():
         lines.append(f"missing     {', '.join(missing)}: {engine_packages.INSTALL_ENGINES}")
     return "\n".join([dump_config(config), *(f"# {line}" for line in lines)])

@@ -174,23 +174,39 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
     lines = []
     if status == "failed":
         lines.append(f"more in {folder.log} and {folder.logs}")
-    if status != "finished":
-        lines.append(f"go on with: sat-slime launch {folder.path} --resume")
+    if accuracy := _accuracy(folder):
+        lines.append(accuracy)
     try:
         folder.ended(status, error and error.splitlines()[0])
         console.print("writing the report ...", highlight=False)
         from sat_slime.report.run.run_report import write_report
 
         lines.append(f"report: {write_report(folder.path)}")
+        if status != "finished":
+            lines.append(f"go on with: sat-slime launch {folder.path} --resume")
+        else:
+            lines.append(f"beside another run: sat-slime report {folder.path} RUN --out comparison")
     except KeyboardInterrupt:
         lines.append(f"no report: interrupted; write it with: {again}")
         if status != "failed":  # the error of a failed run is worth more
             with contextlib.suppress(OSError):
                 folder.ended("interrupted")
         status = "interrupted"
+        lines.append(f"go on with: sat-slime launch {folder.path} --resume")
     except Exception as report_error:
-        lines.append(f"no report: {one_line(report_error)}; when that is mended: {again}")
+        lines.append(f"no report: {one_line(report_error)}; when that is fixed: {again}")
+        if status != "finished":
+            lines.append(f"go on with: sat-slime launch {folder.path} --resume")
     return Ending(status, error, "\n".join(lines))
+
+
+def _accuracy(folder: RunFolder) -> str:
+    """Return the answer of a run in a line: its accuracy before training and at the newest evaluation."""
+    evals = [row for row in read_rows(folder.eval) if number(row, "accuracy") == number(row, "accuracy")]
+    if len(evals) < 2:
+        return ""
+    first, last = (number(evals[place], "accuracy") for place in (0, -1))
+    return f"accuracy: {first:.3f} before training, {last:.3f} at step {evals[-1].get('step', '?')}"
 
 
 def one_line(error: BaseException) -> str:

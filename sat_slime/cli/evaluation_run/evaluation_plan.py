@@ -249,7 +249,7 @@ def _plan_run(options: EvaluationOptions, run: Path, checkpoint: Path | None) ->
     }
     if given := [option for option, value in refused.items() if value is not None]:
         raise ConfigError(
-            [f"{given[0]} does not go with the embedded run {run}, whose model knows its task alone: leave it out"]
+            [f"{given[0]} does not go with the embedded run {run}, whose model knows only its task: leave it out"]
         )
     _check_engines()
     weights = _weights(run, checkpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from sat_slime.grid.view import matrix
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.live_view import duration
 
+CELL_MEMORY_GIB = 4.0
+"""Memory that a cell of a tiny model is given: its server, its rank and its driver."""
+
 
 @dataclass(frozen=True)
 class GridPlan:
@@ -45,6 +49,16 @@ class GridPlan:
     wanted: Sequence[Cell]
     """Cells that are to be run now."""
     warnings: tuple[str, ...]
+
+    @property
+    def parallel(self) -> int:
+        """Cells that run at the same time: what the grid says, else one for each core that has memory for it."""
+        if self.grid.parallel is not None:
+            return self.grid.parallel
+        if isinstance(self.run, SlimeConfig):
+            return 1
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        return max(1, min(len(os.sched_getaffinity(0)), int(memory / CELL_MEMORY_GIB)))
 
     @property
     def gpus(self) -> int:
@@ -125,12 +139,12 @@ def _of(cells: Sequence[str], total: int) -> str:
 def _changed(saved: RunConfig, config: RunConfig) -> str | None:
     """Return which settings of a cell have changed since it began, in words, or None."""
     if type(saved) is not type(config):
-        return f"it has begun as a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"
+        return f"it was started as a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"
     changed = kept_changes(saved, config, also_kept=["pipeline.iterations"])  # cells of a grid are equally long
     if not changed:
         return None
     return (
-        f"a grid keeps its settings, but these differ from those of cells that have begun: {changed}; leave "
+        f"a grid keeps its settings, but these differ from those of cells that have started: {changed}; leave "
         "them as they were, or start another grid with --name X"
     )
 
@@ -155,17 +169,17 @@ def describe(plan: GridPlan, retry_failed: bool) -> RenderableType:
     grid, pipeline = plan.grid, plan.run.pipeline
     states = plan.folder.observed(plan_cells(grid))
     reader = ProgressReader(plan.folder)
-    ahead = grid_outlook(plan, states, reader, grid.parallel)()
+    ahead = grid_outlook(plan, states, reader, plan.parallel)()
     chosen = set(plan.wanted)
     counts = Counter(state.state for state in states if state.cell in chosen)
     steps = pipeline.iterations * pipeline.optimizer_steps_per_rollout
     chosen_note = "" if len(plan.wanted) == len(states) else f"; {len(plan.wanted)} of them chosen"
     tasks = f" x {len(grid.tasks)} tasks" if grid.tasks else ""
     lines = [
-        f"grid        {plan.folder.path.name}: {len(grid.methods)} methods x {len(grid.lags)} lags x {len(grid.seeds)} "
-        f"seeds{tasks} = {len(states)} cells{chosen_note}",
+        f"grid        {plan.folder.path.name}: {_counted(grid.methods, 'method')} x {_counted(grid.lags, 'lag')} x "
+        f"{_counted(grid.seeds, 'seed')}{tasks} = {len(states)} cells{chosen_note}",
         f"a cell      {plan.run.runtime} runtime, {pipeline.iterations} iterations, {steps} optimizer steps",
-        f"order       seed by seed ({', '.join(map(str, grid.seeds))}), {grid.parallel} at a time; a failed cell is "
+        f"order       seed by seed ({', '.join(map(str, grid.seeds))}), {plan.parallel} at a time; a failed cell is "
         f"started again, {grid.retries} time(s)",
         f"folder      {plan.folder.path}: " + ", ".join(f"{count} {state}" for state, count in counts.items()),
         *_cost_lines(plan, ahead),
@@ -173,6 +187,10 @@ def describe(plan: GridPlan, retry_failed: bool) -> RenderableType:
     if counts["failed"] and not retry_failed:
         lines.append(f"failed      {counts['failed']} cell(s) are left as they are; --retry-failed starts them again")
     return Group(*(Text(line) for line in lines), Text(""), matrix(grid, states, plan.wanted))
+
+
+def _counted(values: Sequence[object], noun: str) -> str:
+    return f"{len(values)} {noun}{'s' * (len(values) != 1)}"
 
 
 def _cost_lines(plan: GridPlan, ahead: Outlook) -> list[str]:

@@ -22,7 +22,7 @@ from sat_slime.config.disk import disk_is_full
 from sat_slime.grid.progress import ProgressReader
 from sat_slime.grid.runner import GridRun, Process
 from sat_slime.grid.state import CellState
-from sat_slime.grid.view import GridSight, LiveGridView, PlainGridView
+from sat_slime.grid.view import GridStatus, LiveGridView, PlainGridView
 from sat_slime.runs.folder import RunFolderError, writable
 
 COMMAND = (sys.executable, "-m", "sat_slime.cli.grid_run.tied")
@@ -141,19 +141,19 @@ def _run(
     console: Console,
 ) -> None:
     reader = ProgressReader(plan.folder)
-    sight = GridSight(
+    status = GridStatus(
         f"grid {plan.folder.path.name}",
         states,
         plan.wanted,
         sizes(plan.configs),
         reader,
-        grid_outlook(plan, states, reader, plan.grid.parallel),
+        grid_outlook(plan, states, reader, plan.parallel),
     )
     if live is None:
         live = console.is_terminal and not console.is_dumb_terminal and "CI" not in os.environ
-    with LiveGridView(sight, console) if live else PlainGridView(sight, console) as view:
-        view.message(f"{sight.name}, in {plan.folder.path}: {sight.headline()}")
-        GridRun(plan.folder, states, queue, cells, view, plan.grid.parallel, plan.grid.retries).run()
+    with LiveGridView(status, console) if live else PlainGridView(status, console) as view:
+        view.message(f"{status.name}, in {plan.folder.path}: {status.headline()}")
+        GridRun(plan.folder, states, queue, cells, view, plan.parallel, plan.grid.retries).run()
 
 
 def _ending(plan: GridPlan, states: Sequence[CellState]) -> Ending:
@@ -165,7 +165,7 @@ def _ending(plan: GridPlan, states: Sequence[CellState]) -> Ending:
     lines = [f"{done} of {len(of_them)} cells finished, in {path}"]
     lines += [f"failed: {state.cell.name}: {state.error}" for state in failed]
     if failed:
-        lines.append(f"when that is mended, start them again with: sat-slime grid {path} --retry-failed")
+        lines.append(f"when that is fixed, start them again with: sat-slime grid {path} --retry-failed")
     if unfinished:
         lines.append(f"go on with: sat-slime grid {path}")
     lines.append(f"look at it with: sat-slime status {path}; report: sat-slime report {path}")

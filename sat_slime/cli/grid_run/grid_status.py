@@ -11,7 +11,7 @@ from rich.text import Text
 from sat_slime.cli.grid_run.grid_plan import grid_outlook, plan_grid, sizes
 from sat_slime.grid.progress import ProgressReader
 from sat_slime.grid.state import GridFolder
-from sat_slime.grid.view import GridSight
+from sat_slime.grid.view import GridStatus
 
 PLAIN_WIDTH = 120
 """Columns of the table where there is no terminal."""
@@ -24,15 +24,15 @@ def show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
     plan = plan_grid(folder.config, None, (), (), ())
     reader = ProgressReader(folder)
 
-    def sight() -> RenderableType:
+    def shown() -> RenderableType:
         states = folder.observed()
-        current = GridSight(
+        current = GridStatus(
             f"grid {folder.path.name}",
             states,
             list(plan.configs),
             sizes(plan.configs),
             reader,
-            grid_outlook(plan, states, reader, plan.grid.parallel),
+            grid_outlook(plan, states, reader, plan.parallel),
         )
         running = "running" if folder.is_running() else f"not running: sat-slime grid {folder.path} goes on with it"
         if all(state.state == "finished" for state in states):
@@ -41,9 +41,9 @@ def show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
         return Group(Text(f"{current.name}, {running}"), Text(current.headline()), Text(""), current.table(rows))
 
     if not follow:
-        (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(sight())
+        (console if console.is_terminal else Console(width=PLAIN_WIDTH)).print(shown())
         return
-    with Live(sight(), console=console, auto_refresh=False) as live:
+    with Live(shown(), console=console, auto_refresh=False) as live:
         while folder.is_running():
             time.sleep(FOLLOW_S)
-            live.update(sight(), refresh=True)
+            live.update(shown(), refresh=True)

@@ -221,7 +221,7 @@ def _report(folder: RunFolder) -> str:
     try:
         return f"report: {short(write_report(folder.path))}"
     except Exception as error:  # it may not hide how the run itself ended
-        return f"no report: {error}; when that is mended: sat-slime report {short(folder.path)}"
+        return f"no report: {error}; when that is fixed: sat-slime report {short(folder.path)}"
 
 
 def end_ray(ray: LocalRay, console: Console, keep_logs: bool = False) -> None:

@@ -74,7 +74,8 @@ def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fa
     with contextlib.ExitStack() as undo:
         if ray is not None:
             undo.callback(end_ray, ray, console)
-        was_checked = ray is not None and plan.config.cluster.device == "cpu"  # it is this machine
+        on_cpu = plan.config.cluster.device == "cpu"
+        was_checked = ray is not None and on_cpu and cpu_run.cpu_nodes(plan.config) == 1  # it is this machine
         if not where.skip_checks and not was_checked:
             console.print(f"checking the cluster at {server.address} ...", highlight=False, soft_wrap=True)
             _tell_checks(checks.cluster_findings(server, plan.config, plan.folder, plan.sent), console)
@@ -139,7 +140,8 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
     tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     if on_cpu:
         gpus, cores = plan.config.cluster.gpus_per_node, cpu_run.cpu_cores(plan.config)
-        ray = local_ray.start_ray(gpus, cores, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT, tell)
+        nodes = cpu_run.cpu_nodes(plan.config)
+        ray = local_ray.start_ray(gpus, cores, cpu_run.OBJECT_STORE_BYTES, cpu_run.RAY_ENVIRONMENT, tell, nodes)
     else:
         ray = local_ray.start_ray(tell=tell)
     return JobServer(ray.address), ray

@@ -26,8 +26,16 @@ def make_laptop(folder: Path, overwrite: bool, overrides: Sequence[str] = ()) ->
     overrides: settings of the quick start as KEY=VALUE, such as those of another task. Raises ConfigError."""
     from sat_slime.embedded.for_slime import quick_start
 
-    if faults := config_errors(quick_start(overrides)):
+    config = quick_start(overrides)
+    if faults := config_errors(config):
         raise ConfigError(faults)
+    if config.task.call:
+        raise ConfigError(
+            [
+                f"task.name is {config.task.name}, whose tool is the embedded runtime's alone: train it there, or take "
+                "a task without a tool"
+            ]
+        )
     if folder.exists() and not overwrite:
         raise ConfigError([f"{folder} is there already: --overwrite makes it anew, --out names another"])
     # In a process of its own, since it makes Megatron's process groups.

@@ -24,18 +24,20 @@ from sat_slime.cli.terminal import FAILED, INTERRUPTED, OK, complain, sigterm_as
 from sat_slime.config import ConfigError, SlimeConfig, dump_config
 from sat_slime.plugin.launch.checks import settings_errors
 from sat_slime.plugin.launch.command import run_folder
+from sat_slime.plugin.launch.cpu_run import cpu_nodes
 from sat_slime.plugin.launch.duration import duration_lines
 from sat_slime.plugin.launch.job_files import JobRecord
+from sat_slime.plugin.launch.local_ray import private_network
 from sat_slime.plugin.launch.machine import machine_findings
 from sat_slime.plugin.launch.slimes_parser import ask_slime
 from sat_slime.rehearsal.material import make_material
 from sat_slime.rehearsal.records import Records, read_records
-from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, TOLD, Check, all_checks
+from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, NOTE, Check, all_checks
 from sat_slime.rehearsal.thin import Change, Sizes, checkpoint_at, thin_settings
 from sat_slime.rollout.scratch import new_scratch
 from sat_slime.runs.folder import RunFolderError, writable
 
-COLOURS = {"OK": "green", "TOLD": "cyan", "WARN": "yellow", "FAIL": "bold red"}
+COLOURS = {"OK": "green", "NOTE": "cyan", "WARN": "yellow", "FAIL": "bold red"}
 SAMPLED_EVERY_S = 5.0
 """Seconds between two looks at the memory of the run's processes."""
 
@@ -54,7 +56,8 @@ class Wanted:
 
 
 def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: bool, as_json: bool) -> int:
-    """Rehearse a run, and return the exit code. Raises ConfigError or RunFolderError before anything starts.
+    """Rehearse a run, and return the exit code. Raises ConfigError, RunFolderError or JobError before
+    anything starts.
 
     out: gets what was found; None: rehearsals/NAME. dry_run: end where slime would be started.
     """
@@ -67,6 +70,8 @@ def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: 
     folder = (out or Path("rehearsals") / config.name).absolute()
     if folder.exists() and not overwrite and not dry_run:
         raise RunFolderError(f"{folder} is there already: --overwrite deletes it, --out names another")
+    if cpu_nodes(config) > 1:
+        private_network()
     rehearsal = Rehearsal(wanted.file, config, wanted.sizes, wanted.resume, console)
     with sigterm_as_ctrl_c(), contextlib.ExitStack() as cleaning:
         scratch = new_scratch()
@@ -146,12 +151,12 @@ class Rehearsal:
         with self._timed("material"):
             words = make_material(config, self.thin, folder)
         self.words = words.text
-        self._found(Check("words", "the run's tokenizer", words.text, "OK" if words.kind == "own" else TOLD))
+        self._found(Check("words", "the run's tokenizer", words.text, "OK" if words.kind == "own" else NOTE))
         for finding in machine_findings(self.thin, self.run_folder):
             if finding.mark != "OK":
-                self._found(Check(finding.what, "nothing to mend", finding.detail, finding.mark))
+                self._found(Check(finding.what, "nothing to fix", finding.detail, finding.mark))
         if self.failed:
-            self.say("not started: mend what failed first")
+            self.say("not started: fix what failed first")
 
     def run(self) -> None:
         """Run slime, resume it, and check what was recorded."""
@@ -176,7 +181,9 @@ class Rehearsal:
         what = f"slime, whole, iterations {self.first + 1 if resume else 1} to {iterations}"
         try:
             with watching_memory(self.run_folder) as memory:
-                ending = launch_job(plan, Where(skip_checks=True), overwrite=False, live=False, console=self.console)
+                # Several nodes are asked what only they know; this one has been.
+                where = Where(skip_checks=cpu_nodes(thin) == 1)
+                ending = launch_job(plan, where, overwrite=False, live=False, console=self.console)
         except KeyboardInterrupt:
             self._stop()
             raise

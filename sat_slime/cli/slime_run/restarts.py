@@ -149,7 +149,7 @@ def _note_restart(
     folder, died = sent.folder, max(deaths[-1].iteration, start)
     reason = (ending.error or "").partition("\n")[0]
     number = len(read_rows(folder.restarts)) + 1
-    where = f"from iteration {start}" if start else "from the beginning"
+    where = f"from iteration {start}" if start else "from the start"
     count = f"restart {len(deaths)} of {sent.plan.config.cluster.restarts}"
     line = f"{count}, {where}, in {pause:.0f} s: after iteration {died} {reason}"
     row = {"time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "restart": number, "from": start}

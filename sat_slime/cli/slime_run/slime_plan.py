@@ -138,7 +138,7 @@ def describe(plan: SlimePlan) -> str:
     lines += ["", *(f"export {name}={shlex.quote(value)}" for name, value in plan.sent.env.items())]
     lines += ["", " \\\n    ".join(by_flag(plan.sent.command))]
     if config.cluster.runtime_env:
-        lines += ["", f"# Ray's runtime environment, besides: {json.dumps(config.cluster.runtime_env)}"]
+        lines += ["", f"# also in Ray's runtime environment: {json.dumps(config.cluster.runtime_env)}"]
     for path, text in plan.sent.files.items():
         lines += ["", f"# {path}", *text.rstrip("\n").split("\n")]
     return "\n".join(lines)

@@ -68,7 +68,7 @@ def write_findings(
         page.section("seen", "What we see, and what to try", _as_html(findings.symptoms))
         commands = "".join(f"<p><code>{html.escape(line)}</code></p>" for line in findings.next)
         page.section("next", "Next", f"{commands}<p>{html.escape(METHODS)}</p>")
-        page.section("unknown", "What this cannot tell, and what would", f"<ul>{listed(findings.unknown)}</ul>")
+        page.section("unknown", "Not visible here, and what would show it", f"<ul>{listed(findings.unknown)}</ul>")
         for sheet in findings.sheets:
             page.sheet(sheet)
         for figure in figures(checkup.data):

@@ -85,7 +85,7 @@ def _where(sums: TokenSums) -> Iterator[Symptom]:
                 f"{group.tail / sums.whole.tail:.0%} of the tail lie between {low:.0%} and {high:.0%} of the response, "
                 f"where {group.tokens / sums.whole.tokens:.0%} of the tokens are",
                 "At the end: stop tokens, and responses that were cut or went on after new weights came. At the "
-                "beginning: the chat template, or a first token that is sampled by other rules",
+                "start: the chat template, or a first token that is sampled by other rules",
             )
     if not sums.tail_ids:
         return

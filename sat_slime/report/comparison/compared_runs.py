@@ -18,16 +18,18 @@ from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among
 from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder
-from sat_slime.report.comparison.method_names import ON, PAPER_ORDER, label_of, task_suffix
+from sat_slime.report.comparison.method_names import ON, PAPER_ORDER, WITH, label_of, task_suffix
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.reading import RunData, read_yaml, section
+from sat_slime.runs.reading import RunData, flat_settings, read_yaml, section
 from sat_slime.runs.row_faults import last_step, missing_steps
 from sat_slime.runs.rows import columns, of_first_dataset, read_histograms, read_rows
 from sat_slime.runs.slime_rows import adopt
 from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_tracked, what_it_is
 
 Rows = list[dict[str, Any]]
+NAMED_SETTINGS = 3
+"""Settings that the name of a method tells, at most."""
 _NAME = re.compile(r"^(?P<method>.+?)-lag(?P<lag>\d+)(?:-seed(?P<seed>\d+))?$")
 _UNTOLD = {*marked_settings(OWN_TO_A_CELL), *marked_settings(COMPUTES_NOTHING)}
 """Settings in which runs may differ without being told: those of a cell, and those that compute nothing."""
@@ -39,7 +41,8 @@ class ComparedRun:
 
     method: str
     """Our name of the method, such as sat-gspo-r3; of a run that names none, the run's own name. Among runs of several
-    tasks those of another than `Collection.task` have it behind: `sat-gspo-r3 on pointer_chasing`."""
+    tasks those of another than `Collection.task` have it behind: `sat-gspo-r3 on pointer_chasing`. Runs that differ in
+    their settings alone have these there: `sat-gspo-r3 with lr 0.0002`."""
     lag: int | None
     seed: int | None
     path: Path
@@ -131,6 +134,12 @@ class Collection:
         return sorted(names, key=lambda name: (PAPER_ORDER.index(name) if name in PAPER_ORDER else 99, name))
 
     @property
+    def run_methods(self) -> list[str]:
+        """Methods that have a run, in the same order."""
+        there = {run.method for run in self.runs}
+        return [method for method in self.methods if method in there]
+
+    @property
     def by_task(self) -> dict[str, list[str]]:
         """The methods on each task, by what their names say of it (`task_suffix`): only these can be compared."""
         suffixes = sorted(set(map(task_suffix, self.methods)))
@@ -157,13 +166,27 @@ def collect(paths: Sequence[str | Path]) -> Collection:
     """Read all runs below `paths`: grids, run folders, folders or files of metrics. Raises RunFolderError where a path
     is none of these."""
     collection = Collection([])
-    for path in map(Path, paths):
-        grid = GridFolder(path)
+    given = [GridFolder(path) for path in paths]
+    alone = {grid.path: load_compared_run(grid.path) for grid in given if not grid.is_grid()}
+    _name_apart(list(alone.values()))
+    for grid in given:
         if grid.is_grid():
             _add_grid(collection, grid)
         else:
-            _add(collection, load_compared_run(path))
+            _add(collection, alone[grid.path])
     return collection
+
+
+def _name_apart(runs: Sequence[ComparedRun]) -> None:
+    """Put the settings in which runs of one method, lag, seed and task differ behind the method's name."""
+    cells: dict[tuple[Any, ...], list[ComparedRun]] = {}
+    for run in runs:
+        cells.setdefault((run.method, run.lag, run.seed, run.task), []).append(run)
+    for same in cells.values():
+        keys = [key for key in differing_settings(same) if key != "name"][:NAMED_SETTINGS] if len(same) > 1 else []
+        for run in same if keys else ():
+            values = told_settings(run.config)
+            run.method += WITH + ", ".join(f"{key.rpartition('.')[2]} {values.get(key, 'unset')}" for key in keys)
 
 
 def _add(collection: Collection, run: ComparedRun) -> None:
@@ -270,14 +293,7 @@ def _base_of(config: Mapping[str, Any]) -> str:
 
 def told_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run by dotted keys, but for those of a cell and those that compute nothing."""
-    return {key: value for key, value in _flat(config).items() if not among(key, _UNTOLD)}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+    return {key: value for key, value in flat_settings(config).items() if not among(key, _UNTOLD)}
 
 
 def _whole(value: Any, default: Any) -> Any:

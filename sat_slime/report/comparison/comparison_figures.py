@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,11 +12,11 @@ import altair as alt
 import numpy as np
 
 from sat_slime.objective.metrics import axis_of
-from sat_slime.report.averages import finite_mean, smooth
+from sat_slime.report.averages import finite_mean
 from sat_slime.report.comparison.compared_runs import ComparedRun
 from sat_slime.report.comparison.contrasts import Comparison, late_mean, score_curve
 from sat_slime.report.comparison.method_names import has, label_of, looks_of, method_called
-from sat_slime.report.comparison.paper_numbers import PaperCell, paper_cell
+from sat_slime.report.comparison.paper_numbers import PaperCell
 from sat_slime.report.comparison.seed_curves import curve_panel, metric_curve, seed_curve
 from sat_slime.report.drawing import (
     Drawing,
@@ -35,7 +36,7 @@ from sat_slime.report.drawing import (
     steps_axis,
     tip,
 )
-from sat_slime.report.looks import BLACK, BLUE, CROSS, ORANGE, VERMILION, Look, apart
+from sat_slime.report.looks import BLACK, BLUE, CROSS, GREEN, ORANGE, PURPLE, VERMILION, Look, apart
 from sat_slime.runs.collapse import KL_RISE, MISMATCH_CEILING, MISMATCH_RISE, first_departure
 from sat_slime.runs.reading import section
 
@@ -46,8 +47,8 @@ def lag_name(lag: int | None) -> str:
 
 
 def draw_scores(comparison: Comparison) -> Drawing | None:
-    """Draw the best scores: the paper's on the left, ours with intervals and seeds on the right, a row of panels per
-    lag."""
+    """Draw the best scores with intervals and seeds, a row of panels per lag; the paper's on their left where they are
+    asked for."""
     methods = comparison.collection.methods
     lags = [lag for lag in comparison.collection.lags if any(comparison.summary(m, lag).best.n for m in methods)]
     if not lags:
@@ -56,8 +57,9 @@ def draw_scores(comparison: Comparison) -> Drawing | None:
     table: Table = {"method": np.array([label_of(method) for method in methods[::-1]])}
     grid = []
     for lag in lags:
-        cells = [paper_cell(method, lag) for method in methods]
-        table[f"{lag_name(lag)}: paper %"] = np.array([cell.score if cell else np.nan for cell in cells])[::-1]
+        cells = [comparison.paper_cell(method, lag) for method in methods]
+        if comparison.paper:
+            table[f"{lag_name(lag)}: paper %"] = np.array([cell.score if cell else np.nan for cell in cells])[::-1]
         paper = [_paper_scores(cells, looks, lag)] if any(cells) else []
         grid.append([*paper, _our_scores(comparison, looks, lag, table, named=not paper)])
     return grid_of(grid, table)
@@ -113,7 +115,8 @@ def _our_scores(
     )
     tips = [tip("x:Q", "mean of the best, %", ".2f"), tip("low:Q", "95 % interval from", ".2f")]
     tips += [tip("high:Q", "to", ".2f"), tip("seeds:Q", "seeds", "d")]
-    return _scores([bars, dots], base, looks, f"{lag_name(lag)}: ours", tips)
+    title = f"{lag_name(lag)}: ours" if comparison.paper else lag_name(lag)
+    return _scores([bars, dots], base, looks, title, tips)
 
 
 def _scores(
@@ -125,6 +128,64 @@ def _scores(
     stands = markers(base.transform_filter("!datum.fell"), every)
     dots = pointed(base, [tip("line:N", "method"), *tips])
     return layered(*layers, stands, crosses.encode(in_colour(every)), dots, title=title, height=alt.Step(18))
+
+
+OVERLAID = 6
+"""Runs of which each has a line of its own in the overview, at most."""
+_RUN_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, BLACK)
+_RUN_DASHES = ("-", "--", ":", "-.", "-", "--")
+
+
+def draw_overview(comparison: Comparison) -> Drawing | None:
+    """Draw accuracy and d_pi of a few runs over each other, step by step, named by what differs; None of more."""
+    runs = comparison.collection.runs
+    if not 1 < len(runs) <= OVERLAID:
+        return None
+    names = names_by_difference(runs)
+    styles = zip(names, _RUN_COLOURS, _RUN_DASHES, strict=False)
+    looks = [Look(name, colour, dash) for name, colour, dash in styles]
+    panels = [partial(_overlaid, runs, looks, key, title) for key, title in _OVERVIEW.items()]
+    return column_of(panels, height=200)
+
+
+_OVERVIEW = {"accuracy": "held-out accuracy, %", "mismatch/d_pi": "d_pi, nats"}
+
+
+def names_by_difference(runs: Sequence[ComparedRun]) -> list[str]:
+    """Return the names of runs: method, lag and seed as far as these differ; where nothing does, the folder's."""
+    parts: list[list[str]] = [
+        [run.label for run in runs],
+        [lag_name(run.lag) for run in runs],
+        ["seed unknown" if run.seed is None else f"seed {run.seed}" for run in runs],
+    ]
+    differ = [part for part in parts if len(set(part)) > 1]
+    names = [", ".join(words) for words in zip(*differ, strict=True)] or [run.label for run in runs]
+    counts = Counter(names)
+    return [f"{name}, {run.path.name}" if counts[name] > 1 else name for name, run in zip(names, runs, strict=True)]
+
+
+def _overlaid(
+    runs: Sequence[ComparedRun], looks: Sequence[Look], key: str, title: str, table: Table, shown: alt.Parameter
+) -> Plot | None:
+    parts, drawn = [], []
+    for run, look in zip(runs, looks, strict=True):
+        x, y = score_curve(run) if key == "accuracy" else (_known(run, "step"), _known(run, key))
+        if not np.isfinite(y).any():
+            continue
+        y = 100 * y if key == "accuracy" else y
+        table |= {f"{look.name}: {key}, x": x, f"{look.name}: {key}": y}
+        parts.append(rows(x=x, y=y, line=look.name))
+        drawn.append(replace(look, marker="o", filled=True) if key == "accuracy" or len(y) < 3 else look)
+    if not parts:
+        return None
+    base = alt.Chart().encode(steps_axis("optimizer step"), alt.Y("y:Q", title=title, scale=alt.Scale(zero=False)))
+    tips = [tip("line:N", "run"), tip("x:Q", "step", "d"), tip("y:Q", title)]
+    layers = lines(base.transform_filter(shown), drawn, tips, strokeWidth=1.2)
+    return Plot(layered(*layers, data=joined(parts), title=title.partition(",")[0]), looks)
+
+
+def _known(run: ComparedRun, key: str) -> np.ndarray:
+    return run.data.metrics.get(key, np.zeros(0))
 
 
 Y_TITLES = {
@@ -163,36 +224,19 @@ def _lines(
     every = np.concatenate(means)
     wide = key == "mismatch/d_pi" and every.min() > 0 and every.max() > 8 * every.min()
     y = alt.Y("y:Q", title=Y_TITLES[key], **(log_axis() if wide else {"scale": alt.Scale(zero=key == "mismatch/d_pi")}))
-    x = steps_axis("optimizer step" if key == "mismatch/d_pi" else "updates of the weights that were measured")
+    x = steps_axis("updates of the weights that were measured" if key == "accuracy" else "optimizer step")
     title = f"{lag_name(lag)}{'' if family is None else ', ' + family}"
     return curve_panel(parts, title, x, y, shown, band=family is not None)
 
 
 def curve_of(run: ComparedRun, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (x, y) of a run: accuracy and reward by the updates of the weights that earned them, other metrics by
-    step."""
-    if key == "accuracy":
-        return score_curve(run)
-    return reward_by_version(run) if key == "reward/mean" else metric_curve(run, key)
+    """Return (x, y) of a run: the accuracy by the updates of the weights that were measured, a metric by step."""
+    return score_curve(run) if key == "accuracy" else metric_curve(run, key)
 
 
 def family_of(method: str) -> str:
     """Return by which ratio a method clips, by its name."""
     return "sequence ratio" if any(name in method for name in ("gspo", "seqclip")) else "token ratio"
-
-
-def reward_by_version(run: ComparedRun) -> tuple[np.ndarray, np.ndarray]:
-    """Return (updates of the weights that generated, mean reward of what they earned), smoothed: the weights that
-    earned a batch's reward are one lag old. By step where the lag is not known."""
-    metrics = run.data.metrics
-    if "reward/mean" not in metrics or not np.isfinite(metrics["reward/mean"]).any():
-        return np.zeros(0), np.zeros(0)
-    steps, reward = metrics["step"], metrics["reward/mean"]
-    if "lag/mean" in metrics:
-        versions = np.round(steps - 1 - metrics["lag/mean"])
-        steps = np.unique(versions[np.isfinite(versions)])
-        reward = np.array([np.nanmean(reward[versions == version]) for version in steps])
-    return steps, smooth(reward, max(1, round(len(reward) / 20)))
 
 
 def draw_learning(comparison: Comparison, key: str) -> Drawing | None:

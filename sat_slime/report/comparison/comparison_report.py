@@ -20,20 +20,21 @@ from sat_slime.runs.folder import RunFolderError, writable
 
 
 def write_comparison(
-    paths: Sequence[str | Path], out: str | Path | None = None, only: Sequence[str] = ()
+    paths: Sequence[str | Path], out: str | Path | None = None, only: Sequence[str] = (), paper: bool = False
 ) -> list[Path]:
     """Write report.html, figures/ and tables/ about `paths`, a study where it is one folder of grids; returns the
     page or the pictures to look at.
 
     out: folder to write to. Default: the grid itself where a single one is given, a study's `report`, else `report`.
-    only: names of figures; only these are drawn then, and the page is left as it is.
+    only: names of figures; only these are drawn then, and the page is left as it is. paper: whether the paper's numbers
+    stand beside those of the runs; in a study they never do.
 
     Raises:
         RunFolderError: a path without runs, an unknown figure, a figure without data, or a folder of something else.
     """
     studied = len(paths) == 1 and is_study(paths[0])
     folder = _folder(paths, out, studied)
-    subject = load_study(paths[0]) if studied else _comparison(paths)
+    subject = load_study(paths[0]) if studied else _comparison(paths, paper)
     with writable(folder):
         if only:
             drawn = study_report.figures(subject) if isinstance(subject, Study) else grid_report.figures(subject)
@@ -49,30 +50,33 @@ def _folder(paths: Sequence[str | Path], out: str | Path | None, studied: bool) 
     return folder
 
 
-def _comparison(paths: Sequence[str | Path]) -> Comparison:
+def _comparison(paths: Sequence[str | Path], paper: bool) -> Comparison:
     collection = collect(paths)
     if not collection.runs and not collection.planned:
         raise RunFolderError(f"{paths[0]} holds no run yet: there is nothing to report")
-    return Comparison(collection)
+    return Comparison(collection, paper)
 
 
 def _write_page(subject: Comparison | Study, paths: Sequence[str | Path], folder: Path) -> Path:
     command = "sat-slime report " + shlex.join(map(str, paths))
     if len(paths) > 1 or folder != Path(paths[0]):
         command += f" --out {shlex.quote(str(folder))}"
+    if isinstance(subject, Comparison) and subject.paper:
+        command += " --paper"
     page = Page(folder)
     if isinstance(subject, Study):
         subtitle, summary = study_report.fill(page, subject, command, _rules(command))
     else:
-        rules = _rules(command, f"<p>Paper: {html.escape(SOURCE)}.</p>")
+        rules = _rules(command, f"<p>Paper: {html.escape(SOURCE)}.</p>" if subject.paper else "")
         subtitle, summary = grid_report.fill(page, subject, command, rules)
     name = Path(paths[0]).resolve().name
-    title = name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
+    others = [Path(path).resolve().name for path in paths[1:]]
+    title = " · ".join([name, *others]) if len(others) < 3 else f"{name} and {len(others)} more"
     return page.write("report.html", title=title, subtitle=subtitle, summary=summary)
 
 
 def _rules(command: str, more: str = "") -> str:
     """Return the HTML of what is tested and by which rules. more: HTML."""
-    test, rule = f"Differences: {TEST}.", str(collapse.__doc__).strip()
+    test, rule = f"Differences: {TEST}.", str(collapse.__doc__).strip().replace("**", "")
     again = f"<p>This page again: <code>{html.escape(command)}</code></p>"
     return f"<p>{html.escape(test)}</p><pre>{html.escape(rule)}</pre>{more}{again}"

@@ -14,7 +14,7 @@ from sat_slime.report.comparison.comparison_figures import departure_of, lag_nam
 from sat_slime.report.comparison.contrasts import Comparison, Contrast, Summary
 from sat_slime.report.comparison.lag_tolerance import KEPT, Tolerance, tolerance_of
 from sat_slime.report.comparison.method_names import label_of
-from sat_slime.report.comparison.paper_numbers import BASE_MODEL_SCORE, PAPER_LABEL, PaperCell, paper_cell
+from sat_slime.report.comparison.paper_numbers import BASE_MODEL_SCORE, PAPER_LABEL, PaperCell
 from sat_slime.report.comparison.statistics import Difference, Estimate, mean_interval
 from sat_slime.report.comparison.studies import Study, StudyGrid
 from sat_slime.report.number_text import DASH, decimals, minus
@@ -32,19 +32,20 @@ def main_table(comparison: Comparison, lag: int | None, ours: str, explain: bool
     from_best: dict[str, dict[str, Difference]] = {"best": {}, "late": {}, "d_pi": {}}
     for quantity, methods in itertools.product(from_best, by_task.values()):
         from_best[quantity] |= comparison.against_best(methods, lag, quantity)
+    before = (f"{BASE_MODEL_SCORE:.2f}", "") if comparison.paper else ()
     rows = [
-        [f"before training{on}", "" if on else f"{BASE_MODEL_SCORE:.2f}", "", _initial(comparison, methods), "", "", ""]
+        [f"before training{on}", *(("", "") if on and before else before), _initial(comparison, methods), "", "", ""]
         for on, methods in (by_task or {"": []}).items()
     ]
     numbers: list[list[Any]] = [_NUMBER_HEAD]
-    for method in comparison.collection.methods:
-        summary, paper = comparison.summary(method, lag), paper_cell(method, lag)
+    methods = comparison.collection.methods if comparison.paper else comparison.collection.run_methods
+    for method in methods:
+        summary, paper = comparison.summary(method, lag), comparison.paper_cell(method, lag)
         runs = f"{summary.n}" + (f" (+{summary.incomplete} not whole)" if summary.incomplete else "")
         rows.append(
             [
                 label_of(method),
-                DASH if paper is None else f"{paper.score:.2f} ({paper.step}){' ‡' if paper.collapsed else ''}",
-                DASH if paper is None else f"{paper.d_pi:.4f}",
+                *(_paper_texts(paper) if comparison.paper else ()),
                 _mark(_best_text(summary), from_best["best"].get(method)),
                 _mark(_estimate_text(summary.late, PERCENT, 1), from_best["late"].get(method)),
                 _mark(_estimate_text(summary.d_pi, NATS, 4), from_best["d_pi"].get(method)),
@@ -56,24 +57,34 @@ def main_table(comparison: Comparison, lag: int | None, ours: str, explain: bool
     return Sheet(
         f"main_{lag_name(lag).replace(' ', '_')}",
         f"Best score and mismatch, {lag_name(lag)}",
-        _how_to_read(tested) if explain else "Read as the table above.",
-        ["method", "AIME24, %", "d_pi", "best, %", "late, %", "d_pi", "runs"],
+        _how_to_read(tested, comparison.paper) if explain else "Read as the table above.",
+        ["method", *(("AIME24, %", "d_pi") if comparison.paper else ()), "best, %", "late, %", "d_pi, nats", "runs"],
         rows,
-        [(PAPER_LABEL, 2), (ours, 4)],
+        [(PAPER_LABEL, 2), (ours, 4)] if comparison.paper else [],
         numbers,
     )
 
 
-def _how_to_read(tested: bool) -> str:
+def _paper_texts(paper: PaperCell | None) -> tuple[str, str]:
+    if paper is None:
+        return DASH, DASH
+    return f"{paper.score:.2f} ({paper.step}){' ‡' if paper.collapsed else ''}", f"{paper.d_pi:.4f}"
+
+
+def _how_to_read(tested: bool, paper: bool) -> str:
+    beside = (
+        "Two experiments side by side, never one scale: AIME24 of a 30B model (‡: its authors' mark of a later "
+        "collapse; d_pi of the last epoch), and our own task. "
+    )
     return (
-        "Two experiments side by side, never one scale: AIME24 of a 30B model, and our own task. Score: best "
-        "evaluation of a run, in brackets its step; ‡ later collapse (the paper's own mark; in ours the rule below, "
-        "with the number of seeds). Ours: mean over seeds [95 % interval, Student's t]; late: mean of the last "
-        "quarter's evaluations; d_pi: mean of the last quarter (the paper's: last epoch). "
+        (beside if paper else "")
+        + "Mean over seeds [95 % interval, Student's t]. Best: the highest evaluation of a run, in brackets its step; "
+        "late: mean of the last quarter's evaluations; d_pi: mean of the last quarter; ‡: collapsed by the rule below, "
+        "with the number of seeds. "
         + (
             "Bold: best mean of a column (each task); ≈: within noise of it; ?: fewer than two seeds in common with it."
             if tested
-            else "No seeds to tell differences by."
+            else "Not enough seeds to compare."
         )
     )
 
@@ -139,7 +150,8 @@ def paper_table(contrasts: Sequence[Contrast]) -> Sheet | None:
     """Tell the paper's comparisons in our data, and which of them are noise; None where there are none."""
     if not contrasts:
         return None
-    head = ["difference", "lag", "AIME24", "d_pi", "best", "late", "d_pi", "pairs"]
+    paper = any(not math.isnan(value) for contrast in contrasts for value in contrast.paper)
+    head = ["difference", "lag", *(("AIME24", "d_pi") if paper else ()), "best", "late", "d_pi, nats", "pairs"]
     numbers: list[list[Any]] = [["group", "difference", "lag", "paper AIME24", "paper d_pi"]]
     numbers[0] += _difference_head(("best", "late", "d_pi"))
     rows: list[list[str]] = []
@@ -151,7 +163,7 @@ def paper_table(contrasts: Sequence[Contrast]) -> Sheet | None:
         score, d_pi = contrast.paper
         published = [DASH if math.isnan(score) else minus(f"{score:+.2f}")]
         published.append(DASH if math.isnan(d_pi) else minus(f"{d_pi:+.4f}"))
-        rows.append([contrast.label, contrast.where, *published, *_difference_cells(contrast)])
+        rows.append([contrast.label, contrast.where, *(published if paper else ()), *_difference_cells(contrast)])
         numbers.append([group, contrast.label, contrast.where, score, d_pi, *_difference_numbers(contrast)])
     return Sheet(
         "differences",
@@ -161,7 +173,7 @@ def paper_table(contrasts: Sequence[Contrast]) -> Sheet | None:
         "agree only if nothing else had been looked at. Everything else is within noise.",
         head,
         rows,
-        [("", 1), (PAPER_LABEL, 2), ("ours, paired by seed", 4)],
+        [("", 1), (PAPER_LABEL, 2), ("ours, paired by seed", 4)] if paper else [],
         numbers,
     )
 
@@ -229,7 +241,7 @@ def run_table(comparison: Comparison) -> Sheet:
                 run.error or "",
             ]
         )
-    for cell in sorted(comparison.collection.not_run, key=_order_of(comparison)):
+    for cell in sorted(comparison.collection.not_run if comparison.paper else (), key=_order_of(comparison)):
         rows.append([label_of(cell.method), str(cell.lag), str(cell.seed), "not run", "0", *[DASH] * 4, ""])
     head = ["method", "lag", "seed", "state", "steps", "best, % (step)", "d_pi, late", "d_pi left band at"]
     return Sheet(
@@ -338,8 +350,8 @@ def grid_table(study: Study) -> Sheet:
     return Sheet(
         "grids",
         "Every grid",
-        "Runs that are planned, whole, not whole, and not begun. Every whole run is in the means and differences, but "
-        "for those that ran alone, which are in the times.",
+        "Runs that are planned, whole, not whole, and not started. Every whole run is in the means and differences; "
+        "those that ran alone are in the times instead.",
         ["grid", "changes", "planned", "whole", "not whole", "not run", "collapsed"],
         rows,
     )

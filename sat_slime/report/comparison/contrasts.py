@@ -16,6 +16,7 @@ import numpy as np
 
 from sat_slime.report.averages import finite_mean
 from sat_slime.report.comparison.compared_runs import Collection, ComparedRun
+from sat_slime.report.comparison.paper_numbers import PaperCell, paper_cell
 from sat_slime.report.comparison.statistics import Difference, Estimate, holm, mean_interval, paired_difference
 
 Scores = dict[int, float]
@@ -98,8 +99,9 @@ class Summary:
 class Comparison:
     """A collection of runs with their numbers."""
 
-    def __init__(self, collection: Collection):
-        self.collection = collection
+    def __init__(self, collection: Collection, paper: bool = False):
+        """paper: whether the paper's numbers stand beside those of the runs."""
+        self.collection, self.paper = collection, paper
 
     @cached_property
     def numbers(self) -> dict[int, RunNumbers]:
@@ -109,6 +111,10 @@ class Comparison:
     def of(self, run: ComparedRun) -> RunNumbers:
         """Return the numbers of a run of the collection."""
         return self.numbers[id(run)]
+
+    def paper_cell(self, method: str, lag: int | None) -> PaperCell | None:
+        """Return the paper's numbers of a cell; None where it has none or they are not asked for."""
+        return paper_cell(method, lag) if self.paper else None
 
     def scores(self, method: str, lag: int | None, quantity: str) -> Scores:
         """Return a quantity of the whole runs of a method at a lag by seed: late and best (accuracy, a share), or d_pi

@@ -12,6 +12,7 @@ from sat_slime.report.comparison.comparison_figures import (
     draw_departure,
     draw_drift,
     draw_learning,
+    draw_overview,
     draw_parts,
     draw_sat,
     draw_scores,
@@ -25,6 +26,7 @@ from sat_slime.report.comparison.objective_figures import draw_geometry, draw_to
 from sat_slime.report.comparison.paper_contrasts import AGAINST_BASE, AGAINST_BASELINES, paper_contrasts
 from sat_slime.report.comparison.paper_numbers import ANSWERS_PER_EVALUATION, LAGS
 from sat_slime.report.comparison.statistics import LEVEL
+from sat_slime.report.number_text import minus
 from sat_slime.report.page import Figure, Page, Sheet, listed
 from sat_slime.runs import collapse
 
@@ -33,20 +35,28 @@ def fill(page: Page, comparison: Comparison, command: str, rules: str) -> tuple[
     """Put the report's tables and figures on the page; returns its subtitle and its summary. command: makes the page
     again. rules: HTML of what is tested and how."""
     ours = ours_label(comparison.collection)
+    every = {figure.name: figure for figure in figures(comparison)}
+    if overview := every.pop("overview", None):
+        page.figure(overview, f"{command} --figure overview")
     for lag in comparison.collection.lags:
         page.sheet(main_table(comparison, lag, ours, explain=lag == comparison.collection.lags[0]))
     contrasts = paper_contrasts(comparison)
     if (differences := paper_table(contrasts)) is not None:
         page.sheet(differences)
-    for figure in figures(comparison):
-        page.figure(figure, f"{command} --figure {figure.name}")
+    for figure in every.values():
+        if comparison.paper or figure.name not in DATALESS:
+            page.figure(figure, f"{command} --figure {figure.name}")
         if figure.name == "tail":
             for sheet in tail_tables(comparison):
                 page.sheet(sheet)
     page.section("limits", "What the figures do not show", f"<ul>{listed(limits(comparison))}</ul>")
     page.section("rules", "Rules and tests", rules)
     page.sheet(run_table(comparison))
-    return f"{ours}; beside them: paper, 30B, one seed", summary(comparison, contrasts)
+    return f"{ours}{'; beside them: paper, 30B, one seed' * comparison.paper}", summary(comparison, contrasts)
+
+
+DATALESS = ("geometry", "token_weights")
+"""Figures of no run: they stand beside the paper's numbers, and are drawn alone when asked for."""
 
 
 def figures(comparison: Comparison) -> Iterator[Figure]:
@@ -54,10 +64,16 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     collection = comparison.collection
     key = key_to(collection.methods)
     yield Figure(
+        "overview",
+        "The runs over each other",
+        "Step by step, without averages; accuracy by the updates of the weights that were measured.",
+        partial(draw_overview, comparison),
+    )
+    paper = "Left the paper, right ours, each with an axis of its own. " if comparison.paper else ""
+    yield Figure(
         "scores",
         "Best scores with their intervals",
-        "Left the paper, right ours, each with an axis of its own. Bars: 95 % interval over seeds (Student's t); "
-        "small dots: the seeds. A cross marks a collapse.",
+        f"{paper}Bars: 95 % interval over seeds (Student's t); small dots: the seeds. A cross marks a collapse.",
         partial(draw_scores, comparison),
     )
     yield Figure(
@@ -76,7 +92,7 @@ def figures(comparison: Comparison) -> Iterator[Figure]:
     yield Figure(
         "reward",
         "Training reward over training",
-        f"As above, by the weights that earned the reward: under lag they are older than those in training. {key}",
+        f"As above, averaged over whole lag cycles; under lag the weights that earned it are older. {key}",
         partial(draw_learning, comparison, "reward/mean"),
     )
     yield Figure(
@@ -186,19 +202,25 @@ def _kind(run: ComparedRun) -> str:
 def summary(comparison: Comparison, contrasts: Sequence[Contrast]) -> Iterator[str]:
     """Say which runs there are and what they show, a sentence each; every number in it is in a table too."""
     collection = comparison.collection
-    whole = sum(run.counts for run in collection.runs)
-    text = f"{whole} whole runs of {len(collection.methods)} methods"
-    parts = [f"{len(collection.runs) - whole} not whole", f"{len(collection.not_run)} planned and not run"]
-    yield f"{text}; {', '.join(parts)}. Compared: {seeds_text(collection)} a cell."
+    yield from _lag_cost(contrasts)
     for lag, methods in itertools.product(collection.lags, collection.by_task.values()):
         yield from _best_at(comparison, methods, lag)
     for group in (AGAINST_BASE, AGAINST_BASELINES):
         yield from _told_apart([contrast for contrast in contrasts if contrast.group == group], group)
+    whole = sum(run.counts for run in collection.runs)
+    parts = [f"{whole} whole run{'s' * (whole != 1)} of {_counted(len(collection.run_methods), 'method')}"]
+    for count, what in ((len(collection.runs) - whole, "not whole"), (len(collection.not_run), "planned and not run")):
+        parts += [f"{count} {what}"] if count else []
+    yield f"{', '.join(parts)}. Compared: {seeds_text(collection)} a cell."
     collapsed = [run for run in collection.runs if run.collapse.met]
     judged = [run for run in collection.runs if run.collapse.newest is not None]
     if judged:
         names = f": {'; '.join(run.where for run in collapsed)}" if collapsed else ""
         yield f"The collapse rule marks {len(collapsed)} of {len(judged)} runs with enough scores to tell{names}."
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _best_at(comparison: Comparison, methods: Sequence[str], lag: int | None) -> Iterator[str]:
@@ -212,8 +234,32 @@ def _best_at(comparison: Comparison, methods: Sequence[str], lag: int | None) ->
     if tested:
         rest = f"within noise of it: {tested - clear} of {tested} others with at least two common seeds"
     else:
-        rest = "with one common seed nothing can be told apart from it"
+        rest = "one common seed is too few to tell others apart from it"
     yield f"At {lag_name(lag)} {label_of(best)} has the highest late accuracy, {mean:.1%} in the mean; {rest}."
+
+
+def _lag_cost(contrasts: Sequence[Contrast]) -> Iterator[str]:
+    """Say what the largest lag costs each method in accuracy, and what SAT changes there."""
+    groups: dict[str, list[str]] = {}
+    for contrast in contrasts:
+        late = contrast["late"]
+        if contrast.group.startswith("lag ") and late.n:
+            verdict = f", {late.verdict}" if late.n > 1 else ""
+            groups.setdefault(contrast.group, []).append(
+                f"{contrast.label} {minus(f'{100 * late.mean:+.1f}')}{verdict}"
+            )
+    for group, texts in groups.items():
+        if len(texts) <= NAMED_COSTS:
+            yield f"{group[0].upper()}{group[1:]}, points of late accuracy: {'; '.join(texts)}."
+    against_base = [one for one in contrasts if one.group == AGAINST_BASE and one["late"].n == 1 and " − " in one.label]
+    if against_base and len(against_base) <= NAMED_COSTS:
+        for one in against_base:
+            points = minus(f"{100 * one['late'].mean:+.1f}")
+            yield f"{one.label} at lag {one.where}: {points} points of late accuracy, one seed."
+
+
+NAMED_COSTS = 4
+"""Differences that a sentence names, at most."""
 
 
 def _told_apart(contrasts: list[Contrast], group: str) -> Iterator[str]:
@@ -235,18 +281,19 @@ def _told_apart(contrasts: list[Contrast], group: str) -> Iterator[str]:
 def limits(comparison: Comparison) -> Iterator[str]:
     """Say what a reader must not take from the figures, a sentence or two each."""
     collection = comparison.collection
-    yield from _experiment(collection)
+    yield from _experiment(collection, comparison.paper)
     yield from _seeds(comparison)
     yield (
         "The best score is the highest of many noisy evaluations, which lifts it, and lifts it more the noisier they "
-        "are; the late accuracy is not picked. A single evaluation of the paper has "
-        f"{ANSWERS_PER_EVALUATION} answers to 30 problems: a standard error of about 2 points."
+        "are; the late accuracy is not picked."
     )
-    yield (
-        "The paper's d_pi is of the last epoch, ours of the last quarter of the steps; its collapse mark is its "
-        "authors' judgement, ours the rule below. docs/reproduction.md lists what the paper leaves open and what was "
-        "chosen."
-    )
+    if comparison.paper:
+        yield (
+            f"A single evaluation of the paper has {ANSWERS_PER_EVALUATION} answers to 30 problems: a standard error "
+            "of about 2 points. Its d_pi is of the last epoch, ours of the last quarter of the steps; its collapse "
+            "mark is its authors' judgement, ours the rule below. docs/reproduction.md lists what the paper leaves "
+            "open and what was chosen."
+        )
     if len(datasets := sorted({name for run in collection.runs for name in run.datasets})) > 1:
         yield f"Evaluated data sets: {', '.join(datasets)}. The score of a run is that of the first one it evaluated."
     if len(tasks := collection.tasks) > 1:
@@ -261,10 +308,10 @@ def limits(comparison: Comparison) -> Iterator[str]:
         yield f"Not the same in all runs, beside method, lag and seed: {key}: {counts}."
     if not differing and any(run.config for run in collection.runs):
         yield "Apart from method, lag and seed all runs have the same settings: no method's were tuned for it."
-    yield from _not_run(collection)
+    yield from _not_run(collection, comparison.paper)
 
 
-def _experiment(collection: Collection) -> Iterator[str]:
+def _experiment(collection: Collection, beside_paper: bool) -> Iterator[str]:
     configs = [run.config for run in collection.runs if run.config]
     if not configs:
         yield "The runs come without their settings: model, task and budget are not known here."
@@ -275,7 +322,8 @@ def _experiment(collection: Collection) -> Iterator[str]:
         f"prompts x {_get(config, 'rollout', 'samples_per_prompt')} samples, "
         f"learning rate {_get(config, 'train', 'lr')}"
     )
-    paper = "the paper: Qwen3-30B-A3B-Base, mathematics, 544 iterations of 256 x 16, learning rate 1e-6"
+    paper = "; the paper: Qwen3-30B-A3B-Base, mathematics, 544 iterations of 256 x 16, learning rate 1e-6"
+    paper = paper if beside_paper else ""
     if config.get("runtime") == "embedded":
         experts, tasks = _get(config, "model", "experts"), " and ".join(collection.tasks)
         family = _get(config, "model", "family") or ("Qwen3-MoE" if experts else "dense Qwen3")
@@ -284,11 +332,11 @@ def _experiment(collection: Collection) -> Iterator[str]:
             f"{f', {experts} experts' if experts else ''}, on the task {tasks}"
         )
         yield (
-            f"Ours: {model}, {budget}; {paper}. What happens at this size need not happen at that one; no run of the "
-            "30B model is behind our columns."
+            f"The runs: {model}, {budget}{paper}. What happens at this size need not happen at that of a large model; "
+            "no run of one is behind these numbers."
         )
     else:
-        yield f"Ours: {_kind(collection.runs[0])}, {budget}; {paper}."
+        yield f"The runs: {_kind(collection.runs[0])}, {budget}{paper}."
     warmups = {str(_get(config, "warmup", "seed")) for config in configs if config.get("runtime") == "embedded"}
     seeds = {config.get("seed") for config in configs}
     if len(warmups) == 1 and len(seeds) > 1:
@@ -300,9 +348,10 @@ def _experiment(collection: Collection) -> Iterator[str]:
 
 def _seeds(comparison: Comparison) -> Iterator[str]:
     most = max((len(comparison.collection.of(m, lag)) for m, lag in _cells(comparison.collection)), default=0)
-    yield "The paper has one seed a cell, so its own differences carry no interval."
+    if comparison.paper:
+        yield "The paper has one seed a cell, so its own differences carry no interval."
     if most == 1:
-        yield "Ours has one seed a cell as well: no interval, and no difference is told from noise."
+        yield "There is one seed a cell: no interval, and no difference can be told from noise."
     elif 1 < most < 6:
         chance = 2 * 0.5**most
         yield (
@@ -316,12 +365,12 @@ def _cells(collection: Collection) -> list[tuple[str, int | None]]:
     return [(method, lag) for method in collection.methods for lag in collection.lags]
 
 
-def _not_run(collection: Collection) -> Iterator[str]:
+def _not_run(collection: Collection, paper: bool) -> Iterator[str]:
     there = {(run.method, run.lag) for run in collection.runs if run.counts}
     absent = [
         f"{label_of(method)} at lag {lag}" for method in PAPER_ORDER for lag in LAGS if (method, lag) not in there
     ]
-    if absent:
+    if absent and paper:
         yield f"Cells of the paper without a whole run here: {', '.join(absent)}."
     broken = [run for run in collection.runs if not run.counts]
     for run in broken:

@@ -9,11 +9,15 @@ from typing import Any
 
 from sat_slime.objective import PAPER_METHODS, Method, named_method
 from sat_slime.objective.stabilizers import imported
-from sat_slime.report.looks import COLOURS, Look, apart
+from sat_slime.report.looks import BLACK, BLUE, COLOURS, GREEN, ORANGE, PURPLE, SKY, VERMILION, Look, apart
 
 PAPER_ORDER = [method.name for method in PAPER_METHODS]
 ON = " on "
 """It stands between a method and its task, where runs are of several."""
+
+
+WITH = " with "
+"""It stands between a method and the settings in which its runs differ."""
 
 
 def task_suffix(name: str) -> str:
@@ -25,7 +29,7 @@ def method_called(name: str) -> Method | None:
     """Return the method of that name, on whatever task. None: there is none, or its base is outside this package and
     no run's settings named it, or could not be imported here. A name, which may be a folder's, has nothing
     imported."""
-    name = name.partition(ON)[0]
+    name = _method_part(name)
     if "." in name and not any(path in name for path in imported()):
         return None
     return _named(name)
@@ -39,10 +43,20 @@ def _named(name: str) -> Method | None:
         return None
 
 
+def _method_part(name: str) -> str:
+    return name.partition(ON)[0].partition(WITH)[0]
+
+
+def _behind(name: str) -> str:
+    """Return what stands behind the method in a name: settings and task."""
+    return name.removeprefix(_method_part(name))
+
+
 def label_of(name: str) -> str:
-    """Return `sat-gspo-r3` as the paper writes it, `SAT-GSPO w/ R3`, its task behind it; other names as they are."""
+    """Return `sat-gspo-r3` as the paper writes it, `SAT-GSPO w/ R3`, settings and task behind it; other names as they
+    are."""
     method = method_called(name)
-    return method.label + task_suffix(name) if method else name
+    return method.label + _behind(name) if method else name
 
 
 def has(name: str, stabilizer: str) -> bool:
@@ -53,7 +67,7 @@ def has(name: str, stabilizer: str) -> bool:
 
 def pairs_without(stabilizer: str, names: list[str]) -> list[tuple[str, str]]:
     """Return (name, name of that method without the stabilizer) of the methods that have it, each on its own task."""
-    methods = [(method_called(name), task_suffix(name)) for name in names if has(name, stabilizer)]
+    methods = [(method_called(name), _behind(name)) for name in names if has(name, stabilizer)]
     return [(method.name + on, method.without(stabilizer).name + on) for method, on in methods if method]
 
 
@@ -78,6 +92,21 @@ def looks_of(names: Sequence[str], dashes: bool = True) -> dict[str, Look]:
     return dict(zip(names, apart(looks, dashes), strict=True))
 
 
+_OWN_COLOURS = (BLACK, BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, "#8C564B")
+
+
+def own_colours(names: Sequence[str]) -> dict[str, Look]:
+    """Return how methods are drawn where each has a colour of its own: with the marker of their base, and beyond eight
+    methods with another dash."""
+    looks = []
+    for place, name in enumerate(names):
+        style = (method_called(name) or named_method("grpo")).style
+        turn, colour = divmod(place, len(_OWN_COLOURS))
+        dash = list(_DASHES)[turn % len(_DASHES)]
+        looks.append(Look(label_of(name), _OWN_COLOURS[colour], dash, style.marker, style.filled))
+    return dict(zip(names, apart(looks), strict=True))
+
+
 def key_to(names: Iterable[str]) -> str:
     """Say in a sentence what colour, dash and marker of these methods tell."""
     lines: dict[str, list[str]] = {}
@@ -88,7 +117,7 @@ def key_to(names: Iterable[str]) -> str:
         lines.setdefault(look, []).append("none" if plain else " + ".join(giver.row.title for giver in givers))
     meanings = ", ".join(f"{line}: {' or '.join(dict.fromkeys(titles))}" for line, titles in lines.items())
     return (
-        f"Colour and dash tell the stabilizer ({meanings}), the marker the base (circle: GRPO, square: GSPO), a filled "
+        f"Colour and dash show the stabilizer ({meanings}), the marker the base (circle: GRPO, square: GSPO), a filled "
         "marker R3."
     )
 

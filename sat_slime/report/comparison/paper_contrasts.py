@@ -10,7 +10,6 @@ import numpy as np
 
 from sat_slime.report.comparison.contrasts import Arm, Comparison, Contrast, contrast, corrected
 from sat_slime.report.comparison.method_names import label_of, method_called, pairs_without, task_suffix
-from sat_slime.report.comparison.paper_numbers import paper_cell
 
 QUANTITIES = ("best", "late", "d_pi")
 AGAINST_BASE, AGAINST_BASELINES = "SAT against its own base", "SAT-GSPO w/ R3 against the baselines"
@@ -56,7 +55,7 @@ def _contrast(label: str, where: str, pairs: Sequence[tuple[Arm, Arm]]) -> Contr
 
 
 def _paper_difference(a: Arm, b: Arm) -> tuple[float, float]:
-    cell, other = paper_cell(a.method, a.lag), paper_cell(b.method, b.lag)
+    cell, other = a.runs.paper_cell(a.method, a.lag), b.runs.paper_cell(b.method, b.lag)
     if cell is None or other is None:
         return math.nan, math.nan
     return cell.score - other.score, cell.d_pi - other.d_pi

@@ -81,7 +81,7 @@ def curve_panel(
     looks, unit = list(parts), str(y["title"])
     base = alt.Chart().encode(x, y).transform_filter(shown)
     tips = [tip("line:N", "method"), tip("x:Q", str(x["title"]), "d"), tip("y:Q", f"mean, {unit}")]
-    tips += [tip("low:Q", "least seed"), tip("high:Q", "greatest"), tip("seeds:Q", "seeds", "d")]
+    tips += [tip("low:Q", "min over seeds"), tip("high:Q", "max over seeds"), tip("seeds:Q", "seeds", "d")]
     layers = lines(base, looks, tips, marks="datum.marked")
     if band:
         low = alt.Y("low:Q", title=unit)

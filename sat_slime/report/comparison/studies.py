@@ -98,6 +98,11 @@ class Study:
         return not any(key.split(".")[0] in PROBLEM for key in self.changed(grid))
 
     @property
+    def methods(self) -> list[str]:
+        """Methods of all grids, those of the base first."""
+        return list(dict.fromkeys(method for grid in self.grids for method in grid.methods))
+
+    @property
     def sweeps(self) -> list[StudyGrid]:
         """Grids with at least three lags that some method has run whole, lag 1 among them. Another radius of the clip
         is no sweep of its own: it is read against the base's."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from sat_slime.report.comparison.contrasts import Contrast, score_curve
 from sat_slime.report.comparison.lag_tolerance import KEPT, REFERENCE
-from sat_slime.report.comparison.method_names import label_of, looks_of
+from sat_slime.report.comparison.method_names import label_of, own_colours
 from sat_slime.report.comparison.seed_curves import seed_curve
 from sat_slime.report.comparison.statistics import mean_interval
 from sat_slime.report.comparison.studies import Study, StudyGrid
@@ -50,9 +50,15 @@ _PLANE_HEIGHT, _PLANE_PADDING = 360, (50, 16)
 
 def draw_lags(study: Study) -> Drawing | None:
     """Draw the frontier: late accuracy and d_pi by lag, a panel each for every sweep."""
-    looks = looks_of(_methods(study.sweeps))
+    looks = _looks(study, _methods(study.sweeps))
     panels = [partial(_by_lag, looks, grid, quantity) for grid in study.sweeps for quantity in _NAMES]
     return column_of(panels, height=250, zoom=False)
+
+
+def _looks(study: Study, methods: Iterable[str]) -> dict[str, Look]:
+    """Return the looks of methods: the same in every figure of the study."""
+    looks = own_colours(study.methods)
+    return {method: looks[method] for method in methods}
 
 
 def _methods(grids: Iterable[StudyGrid]) -> list[str]:
@@ -67,9 +73,10 @@ def _by_lag(
 
     own = {method: looks[method] for method in grid.methods}
     plot = _points(grid.name, "lag", grid.lags, own, values, quantity, table, shown)
-    if plot is None or quantity != "late":
+    if plot is None:
         return plot
-    return Plot(layered(plot.chart, _tolerance(grid, own, shown), title=grid.name), plot.looks)
+    layers = [plot.chart, _tolerance(grid, own, shown)] if quantity == "late" else [plot.chart]
+    return Plot(layered(*layers, title=f"{grid.name}: {_NAMES[quantity][0].partition(',')[0]}"), plot.looks)
 
 
 def _tolerance(grid: StudyGrid, looks: Mapping[str, Look], shown: alt.Parameter) -> alt.Chart:
@@ -85,7 +92,8 @@ def _tolerance(grid: StudyGrid, looks: Mapping[str, Look], shown: alt.Parameter)
 def draw_radius(study: Study) -> Drawing | None:
     """Draw late accuracy and d_pi by the clip's radius, a panel each for every lag at which there are several."""
     others = [grid for grid in study.by_radius.values() if grid is not study.base]
-    looks = looks_of([method for method in study.base.methods if any(method in grid.methods for grid in others)])
+    varied = [method for method in study.base.methods if any(method in grid.methods for grid in others)]
+    looks = _looks(study, varied)
     lags = sorted({lag for grid in others for lag in grid.whole_lags})
     panels = [partial(_by_radius, looks, study, lag, quantity) for lag in lags for quantity in _NAMES]
     return column_of(panels, height=240, zoom=False)
@@ -154,7 +162,7 @@ def draw_plane(study: Study, across: str) -> Drawing | None:
     across: d_pi, or clipped, the share of the tokens that the clip takes the gradient of.
     """
     lags = sorted({lag for grid in study.variants for lag in grid.lags})
-    looks = looks_of(_methods(study.grids), dashes=False)
+    looks = _looks(study, _methods(study.grids))
     return column_of([partial(_plane, looks, study, lag, across) for lag in lags], height=_PLANE_HEIGHT, linked=False)
 
 
@@ -183,7 +191,7 @@ def _plane(
     data = rows(
         x=x_values,
         y=y_values,
-        line=[looks[one].name for one in methods],
+        line=[looks[method].name for method in methods],
         grid=names,
         radius=[radii.get(name) for name in names],
         **_room_for_names(x_values, y_values, told),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from sat_slime.report.comparison.best_settings import answer_table, ranked_settings
 from sat_slime.report.comparison.comparison_tables import contrast_table, grid_table, level_table, tolerance_table
 from sat_slime.report.comparison.contrasts import Contrast
 from sat_slime.report.comparison.lag_tolerance import KEPT, tolerance_of
-from sat_slime.report.comparison.method_names import key_to, label_of
-from sat_slime.report.comparison.studies import Study
+from sat_slime.report.comparison.method_names import label_of
+from sat_slime.report.comparison.studies import Study, StudyGrid
 from sat_slime.report.comparison.study_contrasts import (
     best_radius_contrasts,
     lag_contrasts,
@@ -34,6 +35,8 @@ from sat_slime.report.page import Figure, Page, Sheet
 def fill(page: Page, study: Study, command: str, rules: str) -> tuple[str, Iterator[str]]:
     """Put the report's figures and tables on the page; returns its subtitle and its summary. command: makes the page
     again. rules: HTML of what is tested and how."""
+    if (answer := answer_table(study)).rows:
+        page.sheet(answer)
     for figure in figures(study):
         page.figure(figure, f"{command} --figure {figure.name}")
     for sheet in tables(study):
@@ -44,11 +47,8 @@ def fill(page: Page, study: Study, command: str, rules: str) -> tuple[str, Itera
 
 def figures(study: Study) -> Iterator[Figure]:
     """List all figures, which are drawn when asked for."""
-    key = key_to(sorted({method for grid in study.grids for method in grid.methods}))
-    key_to_points = (
-        f"{key} Of two that differ in their dash alone, one has another marker. A name that has no room is left out; "
-        "pointing at a point tells it."
-    )
+    key = "A method has the same colour in every figure; the marker shows the base, a filled one R3."
+    key_to_points = "A name that has no room is left out; hover over a point to read it."
     yield Figure(
         "lags",
         "What lag costs",
@@ -159,7 +159,17 @@ def _every_table(study: Study) -> Iterator[Sheet]:
 
 
 def summary(study: Study) -> Iterator[str]:
-    """Say which runs there are and what they show, a sentence each."""
+    """Say what the study shows and which runs there are, a sentence each."""
+    best: dict[str, list[str]] = {}
+    for lag in study.base.lags:
+        for setting in ranked_settings(study, lag)[:1]:
+            best.setdefault(setting.name, []).append(str(lag))
+    if best:
+        yield f"Highest late accuracy: {'; '.join(f'{name} at lag {_listed(lags)}' for name, lags in best.items())}."
+    for contrast in primary_contrasts(study):
+        yield _sentence(contrast)
+    for grid in study.sweeps:
+        yield from _tolerated(grid)
     runs = [run for grid in study.grids for run in grid.collection.runs]
     missing = sum(len(grid.collection.not_run) for grid in study.grids)
     whole = sum(run.counts for run in runs)
@@ -167,22 +177,26 @@ def summary(study: Study) -> Iterator[str]:
         f"{whole} whole runs in {len(study.grids)} grids; {len(runs) - whole} not whole, {missing} planned, not run. "
         f"Collapsed by the rule: {sum(run.collapse.met for run in runs)}."
     )
-    for grid in study.sweeps:
-        tolerances = [(method, tolerance_of(grid, method)) for method in grid.methods]
-        texts = [
-            f"{label_of(method)} {'at least ' if tolerance.lag == tolerance.largest else ''}{tolerance.lag}"
-            for method, tolerance in tolerances
-            if tolerance
-        ]
-        if texts:
-            yield f"Tolerated lag, {grid.name}: {', '.join(texts)}."
-    for contrast in primary_contrasts(study):
-        yield _sentence(contrast)
+
+
+def _tolerated(grid: StudyGrid) -> Iterator[str]:
+    tolerances = [(method, tolerance_of(grid, method)) for method in grid.methods]
+    texts = [
+        f"{label_of(method)} {'at least ' if tolerance.lag == tolerance.largest else ''}{tolerance.lag}"
+        for method, tolerance in tolerances
+        if tolerance
+    ]
+    if texts:
+        yield f"Tolerated lag, {grid.name}: {', '.join(texts)}."
 
 
 def _sentence(contrast: Contrast) -> str:
     late = contrast["late"]
-    text = f"{contrast.label}, {contrast.where}: {100 * late.mean:+.1f} points"
+    points = f"{100 * late.mean:+.1f} points"
     if late.n > 1:
-        text += f" [{100 * late.low:+.1f}, {100 * late.high:+.1f}]"
-    return minus(f"{text}, {late.verdict}.")
+        points += f" [{100 * late.low:+.1f}, {100 * late.high:+.1f}]"
+    return f"{contrast.label}, {contrast.where}: {minus(points)}, {late.verdict}."
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

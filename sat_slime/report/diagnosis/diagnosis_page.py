@@ -73,7 +73,7 @@ def _without_dumps(run: Run) -> str:
     """Say why the page has the split alone."""
     if _is_of_slime(run):
         return (
-            "A run of slime tells the policy and the implementation part, from the log-probs under the generating "
+            "A run of slime has the policy and the implementation part, from the log-probs under the generating "
             "weights. Routing, precision and the rest, and the total variation, need the tokens scored again with the "
             "weights at hand, which only the embedded runtime does."
         )

@@ -95,7 +95,7 @@ def implementation_table(tokens: Tokens) -> Sheet | None:
 
 
 def _bounds_text(bounds: dict[str, float]) -> str:
-    return f"tails begin at {bounds['q90']:.4f} (90 %) and {bounds['q99']:.4f} (99 %)"
+    return f"tails start at {bounds['q90']:.4f} (90 %) and {bounds['q99']:.4f} (99 %)"
 
 
 def _part_rows(parts: Parts) -> tuple[list[list[str]], list[list[Any]]]:
@@ -273,6 +273,8 @@ def findings(tokens: Tokens) -> Iterator[str]:
         f"of the tail beyond the 99 % quantile ({bounds['q99']:.3f} nats) it carries "
         f"{percent(shares['q99']['policy'].share)}."
     )
+    if any(part.share > 1 for of_level in shares.values() for part in of_level.values()):
+        yield "A share above 100 % means that the other part pulls the other way: together they are 100 %."
     kinds = d_by_routing(tokens)
     if kinds:
         own, along = (np.abs(kinds[f"in training, {kind}"]) for kind in ("own routing", "replayed"))

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from sat_slime.report.dumps import train_dump
 from sat_slime.report.dumps.step_batch import TOKENS_PER_MICROBATCH, Column, DumpFault, Layout, StepBatch
 from sat_slime.rollout.token_dump import FOLDER, DumpError, TokenDump, dump_paths, read_dump
+from sat_slime.rollout.types import TOOL
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import read_yaml, section
 
@@ -162,7 +163,7 @@ def _of_run(dump: TokenDump) -> StepBatch:
         advantages=torch.from_numpy(dump.advantages),
         mask=torch.from_numpy(dump.mask),
         lengths=torch.from_numpy(dump.lengths),
-        lags=torch.from_numpy(dump.updates - dump.versions).float(),
+        lags=torch.from_numpy(np.where(dump.versions == TOOL, 0, dump.updates - dump.versions)).float(),
         rewards=torch.from_numpy(np.repeat(dump.rewards, dump.lengths)),
         rollout_head=_more(dump, "rollout_head"),
         policy_head=_more(dump, "policy_head"),

@@ -62,7 +62,7 @@ def read_index(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DumpFault(f"it is no whole JSON file ({error!s:.120})") from error
     if not isinstance(index, dict) or (index.get("format"), index.get("version")) != (FORMAT, VERSION):
-        raise DumpFault(f"it is no {SUFFIX} of slime in format {FORMAT} version {VERSION}, which alone is known here")
+        raise DumpFault(f"it is no {SUFFIX} of slime in format {FORMAT} version {VERSION}, the only one known here")
     return index
 
 

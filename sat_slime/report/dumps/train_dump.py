@@ -63,7 +63,7 @@ def read_header(path: Path) -> Header:
     """Read the first entries of a file's pickle, none of which is run. Raises DumpFault."""
     key, numbers, rewards = _first_entries(path)
     if key not in ("samples", "rollout_data") or "rollout_id" not in numbers:
-        raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give those alone")
+        raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give only those")
     if key == "samples" and "format_version" not in numbers:
         raise DumpFault(
             "it is a dump of --save-debug-rollout-data, which knows nothing of the trainer: sat-slime diagnose reads "
@@ -136,7 +136,7 @@ def load_payload(path: Path) -> dict[str, Any]:
     finally:
         torch.serialization.add_safe_globals(allowed)
     if not isinstance(payload, dict):
-        raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give those alone")
+        raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give only those")
     return payload
 
 

@@ -195,7 +195,7 @@ def answerable(candidates: Sequence[Candidate], columns: frozenset[Column]) -> t
 def lacks(method: Method, columns: frozenset[Column]) -> str | None:
     """Say what the method reads and a dump with these columns does not hold; None where nothing is missing."""
     if method.step_constraint is not None:
-        return "bounds the optimizer step over the whole vocabulary, and a dump holds the sampled tokens alone"
+        return "bounds the optimizer step over the whole vocabulary, and a dump holds only the sampled tokens"
     if method.top_p_replay:
         return (
             "takes the trainer's softmax over the tokens that the engine sampled from, and a dump has the log-probs of "
@@ -215,7 +215,7 @@ ABSENT: dict[Column, str] = {
         "embedded run do"
     ),
     "rewards": (
-        "reads each response's reward before any baseline, which this dump does not tell; those of an embedded run and "
+        "reads each response's reward before any baseline, which this dump does not hold; those of an embedded run and "
         "of later slime do, and TOPR reads none with --set topr.good_by=advantage"
     ),
     "heads": (

@@ -35,7 +35,7 @@ from sat_slime.report.replay.scope_sweep import ORDERS, SIZES
 from sat_slime.report.replay.token_gradient import CLIPPED, MASKED
 
 MANY = 20
-"""With more methods than this a figure has no room for a number of each pair."""
+"""With more methods than this the numbers of a matrix are small."""
 
 
 def figures(result: Replay) -> Iterator[Figure]:
@@ -167,17 +167,21 @@ def draw_cosines(result: Replay) -> Drawing | None:
     data = rows(one=[names[a] for a in i], other=[names[b] for b in j], cosine=values[i, j])
     text: Any = {"title": None, "sort": names}
     axis: Any = {"ticks": False, "domain": False, "labelFontSize": 9 if many else 11, "labelOverlap": False}
+    axis["labelLimit"] = 300
     base = alt.Chart(data).encode(
         alt.X("one:N", **text, axis=alt.Axis(labelAngle=-60, **axis)), alt.Y("other:N", **text, axis=alt.Axis(**axis))
     )
     tips = [tip("one:N", "method"), tip("other:N", "and"), tip("cosine:Q", "cosine", ".4f")]
     # never so dark that the numbers cannot be read
-    shade = alt.Opacity("cosine:Q", scale=alt.Scale(range=[0.04, 0.9 if many else 0.45], zero=False), legend=None)
+    scale = alt.Scale(range=[0.04, 0.45], zero=False)
+    legend = alt.Legend(title="cosine", orient="top", direction="horizontal", symbolType="square", tickCount=5)
+    shade = alt.Opacity("cosine:Q", scale=scale, legend=legend)
     cells = base.mark_rect(color=BLUE).encode(shade, tooltip=tips)
-    numbers = base.transform_filter(f"width > {30 * len(names)}").mark_text(fontSize=10)
+    numbers = base.transform_filter(f"width > {(18 if many else 30) * len(names)}").mark_text(
+        fontSize=8 if many else 10
+    )
     numbers = numbers.encode(text=alt.Text("cosine:Q", format=".2f"))
-    layers = [cells] if many else [cells, numbers]
-    return grid_of([[layered(*layers, height=alt.Step(12 if many else 24))]], table)
+    return grid_of([[layered(cells, numbers, height=alt.Step(16 if many else 24))]], table)
 
 
 def draw_scope(result: Replay) -> Drawing | None:
@@ -203,7 +207,7 @@ def draw_scope(result: Replay) -> Drawing | None:
     levels = sorted({candidate.method.sat.alpha for candidate in result.candidates if candidate.method.sat})
     panels = [
         partial(_scope_panel, "gate open", rates["gate"], [100 * (1 - alpha) for alpha in levels]),
-        partial(_scope_panel, "newly clipped: gradient taken by SAT alone", rates["newly"], []),
+        partial(_scope_panel, "newly clipped: gradient taken only by SAT", rates["newly"], []),
     ]
     return column_of(panels, zoom=False, table=table)
 

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sat_slime.report.number_text import count_of
 from sat_slime.report.page import Page, Sheet, check_out, warning_box
 from sat_slime.report.replay.replay import Replay
 from sat_slime.report.replay.replay_figures import figures
@@ -38,7 +39,7 @@ def write_page(result: Replay, folder: Path, command: Sequence[str]) -> Path:
         return page.write(
             "report.html",
             title="Replay",
-            subtitle=f"{len(result.rows):,} optimizer steps, {result.tokens:,} tokens",
+            subtitle=f"{count_of(len(result.rows), 'optimizer step')}, {result.tokens:,} tokens",
             summary=summary(result),
             warnings=_warnings(result),
         )
@@ -55,7 +56,8 @@ def summary(result: Replay) -> Iterator[str]:
     """Say what was read and what it shows, a sentence each."""
     d_pi = weighted(result, lambda row: row.mismatch["mismatch/d_pi"])
     lags = sorted({round(row.lag, 1) for row in result.rows if row.lag is not None})
-    text = f"{result.responses:,} responses of {len(result.rows):,} optimizer steps; d_pi {d_pi:.4f} nats"
+    steps = count_of(len(result.rows), "optimizer step")
+    text = f"{count_of(result.responses, 'response')} of {steps}; d_pi {d_pi:.4f} nats"
     if lags:
         text += f", lag {lags[0]:g}" + (f" to {lags[-1]:g}" if len(lags) > 1 else "")
     yield f"{text}. Each method is asked what it would do to the first optimizer step on these tokens."
@@ -69,6 +71,34 @@ def summary(result: Replay) -> Iterator[str]:
         )
     if result.passed_over:
         yield passed_over(result)
+    yield verdict(result)
+
+
+EQUAL = 0.999
+"""Cosine from which on two methods make the same first step on these tokens."""
+
+
+def verdict(result: Replay) -> str:
+    """Say of each method of SAT whether it is its base here; without one, which methods make the same step."""
+    cosines, labels = result.cosines.mean, [candidate.label for candidate in result.candidates]
+    names = {name: i for i, one in enumerate(result.candidates) for name in (one.label, *one.same)}
+    said = []
+    for index in result.sat_methods():
+        candidate = result.candidates[index]
+        base = candidate.method.without("sat").label
+        if (other := names.get(base)) is None or not math.isfinite(cosines[index, other]):
+            continue
+        cosine = cosines[index, other]
+        if cosine >= EQUAL:
+            said.append(f"here {candidate.label} is {base}: their gradients have cosine {cosine:.4f}")
+        else:
+            said.append(f"{candidate.label} differs from {base}: cosine {cosine:.3f}")
+    if not said:
+        pairs = [(i, j) for i in range(len(labels)) for j in range(i) if cosines[i, j] >= EQUAL]
+        said = [f"here {labels[i]} makes the step of {labels[j]}" for i, j in pairs[:4]]
+        said = said or ["no two of the methods make the same step here"]
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def passed_over(result: Replay) -> str:

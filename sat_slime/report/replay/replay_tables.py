@@ -117,7 +117,7 @@ def scope_table(result: Replay) -> Sheet:
     return Sheet(
         "scopes",
         "The two scopes of SAT's quantile",
-        "Gate open and newly clipped (gradient taken by SAT alone), percent of the active tokens; q in nats, mean. Too "
+        "Gate open and newly clipped (gradient taken only by SAT), percent of the active tokens; q in nats, mean. Too "
         "small: micro-batches in which one response holds so many of the tokens that the gate cannot open for it. "
         f"{_microbatches(result)}",
         ["method", *(scope for _ in range(3) for scope in ("micro-batch", "step")), "micro-batches"],
@@ -154,7 +154,7 @@ def cosine_table(result: Replay) -> Sheet:
     return Sheet(
         "cosine_numbers",
         "Cosines between the gradients, as numbers",
-        f"Of the vectors w g over a step's tokens, {_reduction(result)}; mean over the steps. The least of them is in "
+        f"Of the vectors w g over a step's tokens, {_reduction(result)}; mean over the steps. The minimum is in "
         "the CSV.",
         ["", *names],
         rows,
@@ -188,7 +188,7 @@ def steps_table(result: Replay) -> Sheet:
     return Sheet(
         "steps",
         "Optimizer steps",
-        "Lag: optimizer updates between the generating weights and the trained ones, where the dump tells. d_pi: mean "
+        "Lag: optimizer updates between the generating weights and the trained ones, where the dump has it. d_pi: mean "
         "of |log π − log μ|; effective: that of the importance weights π / μ. The CSV has every method's shares of "
         "each step.",
         head,

@@ -17,7 +17,7 @@ import numpy as np
 
 from sat_slime.objective.metric import Line
 from sat_slime.objective.metric import Panel as MetricPanel
-from sat_slime.objective.metrics import axis_of, run_metrics
+from sat_slime.objective.metrics import axis_of, metric_named, run_metrics
 from sat_slime.report import histogram
 from sat_slime.report.averages import smooth, window_of
 from sat_slime.report.drawing import (
@@ -45,6 +45,11 @@ Series = Sequence[tuple[str, Look]]
 """Metrics and how they are drawn."""
 
 DRAWN_HERE = {
+    "overview": (
+        "Accuracy, and d_pi over the lag",
+        "d_pi, the mean |log π − log μ| of the trained tokens, grows with every update since the weights were sent, "
+        "and falls when they are sent again. Grey: the lag, in updates.",
+    ),
     "reward": (
         "Reward and accuracy",
         "The training reward is that of the policy that generated the batch, up to one lag ago; the accuracy is on "
@@ -93,6 +98,7 @@ def figures(data: RunData, config: Mapping[str, Any] | None = None) -> Iterator[
     """List all figures of the page, which are drawn when asked for. config: the settings of the run, which tell its
     base radii."""
     of_their_own: dict[str, Callable[[], Drawing | None]] = {
+        "overview": partial(draw_overview, data),
         "reward": partial(draw_learning, data),
         "lag": partial(draw_lag, data),
         "trust_region": partial(draw_trust_region, data, config or {}),
@@ -171,7 +177,7 @@ def _line_panel(
         return None
     if any(look.marker == "bar" for _, look in series):
         return _stacked_panel(data, panel, series, table, shown)
-    unit, scale = axis_of(series[0][0])
+    unit, scale = axis_of(series[0][0]) if metric_named(series[0][0]) else ("", 1.0)
     parts, looks = [], []
     for metric, look in series:
         table[metric] = data.metrics[metric]
@@ -235,6 +241,39 @@ def steps_of(data: RunData) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------------------------------- of a form of their own
+
+
+def draw_overview(data: RunData) -> Drawing | None:
+    """Draw what a reader asks first: the accuracy, or without evaluations the reward, and d_pi over the lag."""
+    learning: list[Panel] = (
+        [partial(_eval_panel, data)] if has(data.evals, "accuracy") else metric_panels(data, "reward")
+    )
+    return by_step(data, *learning, partial(_mismatch_over_lag, data))
+
+
+def _mismatch_over_lag(data: RunData, table: Table, shown: alt.Parameter) -> Plot | None:
+    """Draw d_pi step by step in front of the lag; of a run of too many cycles its average over them, without the
+    lag."""
+    if not has(data.metrics, "mismatch/d_pi"):
+        return None
+    steps, own = steps_of(data), data.metrics["mismatch/d_pi"]
+    teeth = has(data.metrics, "lag/mean") and len(steps) <= CYCLES * data.period
+    drawn = own if teeth or data.period == 1 else smooth(own, window_of(data))
+    table["mismatch/d_pi"] = own
+    looks = [Look("d_pi", BLUE, "-", "o" if len(own) < 3 else "")]
+    tips = [tip("x:Q", "step", "d"), tip("y:Q", "d_pi, nats")]
+    x = steps_axis("optimizer step")
+    base = alt.Chart(rows(x=steps, y=drawn, line="d_pi")).encode(x, alt.Y("y:Q", title="d_pi, nats"))
+    front = layered(*lines(base.transform_filter(shown), looks, tips))
+    if not teeth:
+        return Plot(layered(front, title="d_pi" if drawn is own else "d_pi, mean over lag cycles"), looks)
+    table["lag/mean"] = data.metrics["lag/mean"]
+    looks.append(Look("lag, right axis", GREY, "", "bar", filled=True))
+    lag_axis = alt.Axis(orient="right", tickMinStep=1, grid=False)
+    lag = alt.Chart(rows(x=steps, y=table["lag/mean"], line="lag, right axis")).transform_filter(shown)
+    behind = lag.mark_area(clip=True, interpolate="step", opacity=0.3, color=GREY, line=False)
+    behind = behind.encode(x, alt.Y("y:Q", title="lag, updates", axis=lag_axis))
+    return Plot(layered(behind, front, title="d_pi over the lag").resolve_scale(y="independent"), looks)
 
 
 def draw_learning(data: RunData) -> Drawing | None:
@@ -337,9 +376,39 @@ def _lag_panel(
     return Plot(layered(*layers, data=joined(parts), title=title), looks)
 
 
+BEYOND_GATE = "radius beyond the gate"
+"""A column that is made for the figure, and no metric."""
+
+
 def draw_trust_region(data: RunData, config: Mapping[str, Any]) -> Drawing | None:
     """Draw the radii that SAT left (Eq. adaptive-eps), how often its gate opened (Eq. gate) and what that changed."""
-    return draw_metrics(data, "trust_region", {"effective radii": _base_radii(config)})
+    beyond = _beyond_the_gate(data, config)
+    if beyond is not None:
+        data = replace(data, metrics={**data.metrics, BEYOND_GATE: beyond})
+    panels = metric_panels(data, "trust_region", {"effective radii": _base_radii(config)})
+    if beyond is not None:
+        left = MetricPanel("radius left beyond the gate", "trust_region", "% of the base radius", raw=True)
+        look = Look("mean over the tokens beyond the gate", BLUE)
+        panels.insert(0, partial(_line_panel, data, left, [(BEYOND_GATE, look)], ()))
+    return by_step(data, *panels)
+
+
+def _beyond_the_gate(data: RunData, config: Mapping[str, Any]) -> np.ndarray | None:
+    """Return (steps,) the share of the base radius that SAT left the tokens beyond its gate, in percent; None where
+    the base radii are not fixed or SAT is off. Each such token has one side contracted, and every other token none:
+    what all of them lack of the base radii on average is what these lack."""
+    names = ("sat/eps_low_mean", "sat/eps_high_mean", "sat/gate_rate")
+    method = section(config, "method")
+    clip = section(method, "clip")
+    base = [clip.get(key) for key in ("eps_low", "eps_high")]
+    if not all(isinstance(radius, float) and radius > 0 for radius in base) or has(data.metrics, "radius/low"):
+        return None
+    if not all(has(data.metrics, name) for name in names):
+        return None
+    low, high, gate = (data.metrics[name] for name in names)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lacking = ((1 - low / base[0]) + (1 - high / base[1])) / gate
+    return np.where(gate > 0, 100 * np.clip(1 - lacking, 0, 1), np.nan)
 
 
 def _base_radii(config: Mapping[str, Any]) -> list[tuple[float, Look]]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator
-from datetime import datetime
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +13,37 @@ import yaml
 
 from sat_slime.objective.metrics import run_metrics
 from sat_slime.report.averages import finite_mean, smooth, window_of
-from sat_slime.report.number_text import DASH
+from sat_slime.report.number_text import DASH, count_of, percent
 from sat_slime.report.page import STYLE, Page, check_out, headline, warning_box
 from sat_slime.report.run.run_figures import figures
+from sat_slime.report.run.samples import first_samples, sample_sheet
 from sat_slime.runs.collapse import judge
-from sat_slime.runs.folder import RunFolder, writable
+from sat_slime.runs.folder import RunFolder, worked_seconds, writable
 from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import duration
 from sat_slime.runs.reading import Run, RunData, load_run, section
 from sat_slime.runs.row_faults import row_faults
-from sat_slime.runs.rows import Columns, columns, largest_k, once_per_iteration, read_rows
+from sat_slime.runs.rows import Columns, columns, has, largest_k, once_per_iteration, read_rows
 from sat_slime.runs.slime_rows import adopt
 from sat_slime.runs.symptoms import symptoms
 from sat_slime.runs.trackers.tracked_run import read_tracked
 
 
-def write_report(path: str | Path) -> Path:
+def write_report(path: str | Path, out: Path | None = None, again_at: str = "") -> Path:
     """Write report.html and figures/ of the run folder at `path`; returns the page's path. Works on a run that is
-    going on, failed or was killed. Raises RunFolderError when `path` is no run folder."""
+    going on, failed or was killed. Raises RunFolderError when `path` is no run folder.
+
+    out: folder to write to. Default: the run's own. again_at: where a browser asks for the page of a run that goes on
+    anew, by itself.
+    """
     run = load_run(path)
     subtitle = headline(run)  # reads the method: a stabilizer outside this package brings its metrics
-    page = Page(run.folder.path)
-    page.add(_table(run))
-    drawn = [page.figure(figure) for figure in figures(run.data, run.config)]
+    page = Page(out or run.folder.path)
+    every = list(figures(run.data, run.config))
+    drawn = [page.figure(figure) for figure in every[:1]]
+    page.add(_samples(run))
+    page.add(_details(run, findings(run)))
+    drawn += [page.figure(figure) for figure in every[1:]]
     if not any(drawn):
         page.add("<p>No step was logged, so there is nothing to draw.</p>")
     config = html.escape(yaml.safe_dump(run.config, sort_keys=False))
@@ -47,10 +53,10 @@ def write_report(path: str | Path) -> Path:
         title=run.name,
         subtitle=subtitle,
         status=str(run.state.get("status", "unknown")),
-        summary=summary(run),
-        warnings=warning_box(findings(run)),
+        summary=[*verdict(run), _ending(run)],
         contents=False,
         style=STYLE,
+        again_at=again_at if run.state.get("status") == "running" else "",
     )
 
 
@@ -62,26 +68,109 @@ def write_tracked_report(path: Path, out: Path) -> Path:
     data = RunData(columns([adopt(row) for row in tracked.metrics]), columns(tracked.evals))
     run = Run(RunFolder(out), {"name": path.stem}, {}, data, 0)
     found = symptoms(data.metrics, data.evals)
-    warnings = warning_box(f"{symptom.heading}: {symptom.seen}. {symptom.advice}." for symptom in found)
+    warnings = [f"{symptom.heading}: {symptom.seen}. {symptom.advice}." for symptom in found]
     with writable(out):
         page = Page(out)
-        page.add(_table(run))
-        for figure in figures(data):
+        every = list(figures(data))
+        for figure in every[:1]:
+            page.figure(figure)
+        page.add(_details(run, warnings))
+        for figure in every[1:]:
             page.figure(figure)
         return page.write(
             run.folder.report.name,
             title=run.name,
             subtitle=f"a run of slime, from {path.name}",
-            summary=[f"{run.steps} optimizer steps.", *islice(summary(run), 1, None)],
-            warnings=warnings,
+            summary=[*verdict(run), f"{count_of(run.steps, 'optimizer step')}."],
             contents=False,
             style=STYLE,
         )
 
 
+def _samples(run: Run) -> str:
+    kept = first_samples(run.folder)
+    if kept is None:
+        return ""
+    iteration, samples = kept
+    sheet = sample_sheet(iteration, samples, int(section(run.config, "pipeline").get("optimizer_steps_per_rollout", 1)))
+    rest = f"Responses of iteration {iteration}, trained on in its step; all that were kept are in samples/."
+    return f'<section id="samples"><h2>Samples</h2><p>{rest}</p><div class="wide">{sheet.as_html()}</div></section>'
+
+
+def _details(run: Run, remarks: Iterable[str]) -> str:
+    """Return the rest of what is to be said: remarks, sentences and the table of metrics."""
+    sentences = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in summary(run))
+    text = f'{warning_box(remarks)}<div class="summary">{sentences}</div>{_table(run)}'
+    return f'<section id="details"><h2>In numbers</h2>{text}</section>'
+
+
+# ------------------------------------------------------------------------------------------------------ verdict
+
+
+def verdict(run: Run) -> Iterator[str]:
+    """Say what a reader asks first: whether it learned, how stale the batches were and what that did, and what the
+    method changed."""
+    yield _learning(run)
+    metrics = run.data.metrics
+    if sentence := _staleness(metrics):
+        yield sentence
+    if sentence := _what_sat_did(run):
+        yield sentence
+    elif has(metrics, "clip/fraction"):
+        yield f"The clip took the gradient of {percent(finite_mean(metrics['clip/fraction']))} of the tokens."
+
+
+def _learning(run: Run) -> str:
+    metrics, evals = run.data.metrics, run.data.evals
+    if sentence := judge(metrics, evals, run.data.period).sentence():
+        return f"Collapsed: {sentence.removeprefix('the run ')}."
+    if has(evals, "accuracy") and len(evals["accuracy"]) > 1:
+        accuracy = evals["accuracy"]
+        before, after = float(accuracy[0]), float(accuracy[-1])
+        samples = evals.get("n_samples", np.full(len(accuracy), math.nan))[[0, -1]]
+        error = math.sqrt(sum(p * (1 - p) / n for p, n in zip((before, after), samples, strict=True)))
+        text = f"from {percent(before)} to {percent(after)}"
+        if abs(after - before) < 2 * error:
+            return f"Held-out accuracy did not change beyond its noise: {text}."
+        return f"Held-out accuracy {'rose' if after > before else 'fell'} {text}."
+    if has(metrics, "reward/mean") and len(metrics["reward/mean"]) > 1:
+        first, last, _ = ends(metrics["reward/mean"], run.data.period)
+        return f"The training reward went from {first:.3f} to {last:.3f}; accuracy was measured less than twice."
+    return "Nothing was learned yet: accuracy and reward are known at less than two steps."
+
+
+def _staleness(metrics: Columns) -> str:
+    """Say which lags the batches had, and d_pi at the least and the largest of them, in the second half of the run."""
+    if not has(metrics, "lag/mean"):
+        return ""
+    lag = metrics["lag/mean"]
+    half = np.arange(len(lag)) >= len(lag) // 2
+    least, most = float(np.nanmin(lag[half])), float(np.nanmax(lag[half]))
+    batches = f"Batches were {least:g} to {most:g} updates old"
+    if least == most:
+        batches = f"Every batch was {most:g} update{'s' * (most != 1)} old"
+    if not has(metrics, "mismatch/d_pi"):
+        return f"{batches}."
+    d_pi = metrics["mismatch/d_pi"]
+    fresh, stale = (finite_mean(d_pi[half & (lag == level)]) for level in (least, most))
+    if least == most:
+        return f"{batches}; d_pi was {stale:.3g} nats."
+    return f"{batches}; d_pi grew from {fresh:.3g} nats at lag {least:g} to {stale:.3g} at lag {most:g}."
+
+
+def _what_sat_did(run: Run) -> str:
+    newly = run.data.metrics.get("sat/newly_clipped")
+    if newly is None or not section(section(run.config, "method"), "sat").get("enabled"):
+        return ""
+    if np.nansum(newly) == 0:
+        return "SAT changed nothing: it took the gradient of no token that its base would have kept."
+    both = finite_mean(run.data.metrics.get("clip/fraction", ()))
+    alone = f", beside the {percent(both - finite_mean(newly))} that its base clips" if both == both else ""
+    return f"SAT took the gradient of {percent(finite_mean(newly))} of the tokens{alone}."
+
+
 def summary(run: Run) -> Iterator[str]:
     """Say what happened, a sentence each."""
-    yield f"{run.steps} of {run.planned_steps or '?'} optimizer steps. {_ending(run)}"
     if restarts := read_rows(run.folder.restarts):
         count = "once" if len(restarts) == 1 else f"{len(restarts)} times"
         deaths = ", ".join(f"{row.get('died_at')} (from {row.get('from')})" for row in restarts)
@@ -93,7 +182,8 @@ def summary(run: Run) -> Iterator[str]:
         yield f"The training reward went from {first:.3f} to {last:.3f} ({steps})."
     if "accuracy" in evals and len(evals["accuracy"]):
         accuracy, n = evals["accuracy"], evals.get("n_samples", np.array([math.nan]))
-        samples = "" if math.isnan(n[-1]) else f", {n[-1]:.0f} samples each"
+        sizes = sorted({int(size) for size in n if not math.isnan(size)})
+        samples = f", {' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} samples each" if sizes else ""
         if len(accuracy) == 1:
             yield f"Held-out accuracy at the one evaluation was {accuracy[0]:.3f}{samples.removesuffix(' each')}."
         else:
@@ -123,6 +213,10 @@ def _last_evaluation(evals: Columns) -> str | None:
 
 
 def _ending(run: Run) -> str:
+    return f"{run.steps} of {run.planned_steps or '?'} optimizer steps. {_how_it_ended(run)}"
+
+
+def _how_it_ended(run: Run) -> str:
     status, error = run.state.get("status"), run.state.get("error")
     resume = f"Go on with: sat-slime launch {run.folder.path} --resume"
     wall = _wall_time(run.state)
@@ -143,13 +237,9 @@ def _ending(run: Run) -> str:
     return "How the run ended is not known."
 
 
-def _wall_time(state: dict[str, Any]) -> str:
-    try:
-        began = datetime.fromisoformat(state["last_started"])
-        seconds = (datetime.fromisoformat(state["ended"]) - began).total_seconds()
-    except (KeyError, TypeError, ValueError):
-        return ""
-    return f" after {duration(seconds)}"
+def _wall_time(state: Mapping[str, Any]) -> str:
+    seconds = worked_seconds(state)
+    return f" after {duration(seconds)}" if seconds == seconds else ""
 
 
 def findings(run: Run) -> Iterator[str]:
@@ -179,8 +269,6 @@ def findings(run: Run) -> Iterator[str]:
         best, last = float(np.nanmax(smoothed)), float(smoothed[-1])
         if best > 0 and last < 0.6 * best and best - last > 0.1:
             yield f"The training reward fell from {best:.3f} at its best to {last:.3f} at the end."
-    if sentence := judge(metrics, run.data.evals, run.data.period).sentence():
-        yield f"{sentence[0].upper()}{sentence[1:]}."
     lag = section(run.config, "pipeline").get("lag")
     if lag and "lag/max" in metrics and run.steps > 2 * run.data.period and np.nanmax(metrics["lag/max"]) < lag:
         yield f"The realized lag never exceeded {np.nanmax(metrics['lag/max']):g}, though pipeline.lag is {lag}."
@@ -221,5 +309,5 @@ def _table(run: Run) -> str:
         rows.append(f'<tr><th scope="row">{html.escape(metric.table.label)}</th>{text}</tr>')
     if not rows:
         return ""
-    head = "<tr><th></th><th>begin</th><th>end</th><th>least</th><th>most</th></tr>"
+    head = "<tr><th></th><th>start</th><th>end</th><th>min</th><th>max</th></tr>"
     return f'<div class="wide"><table>{head}{"".join(rows)}</table></div>'

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,14 +16,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from sat_slime.config.jsonl import number
-from sat_slime.config.method_section import method_label
-from sat_slime.grid.progress import last_row
-from sat_slime.grid.state import GridFolder
+from sat_slime.grid.entries import entries, is_newest
 from sat_slime.report.page import WIDE_STYLE
-from sat_slime.report.write_reports import write_reports
+from sat_slime.report.write_reports import write_reports, write_sample_page, write_served
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.reading import read_yaml, section
+from sat_slime.runs.reading import flat_settings, read_yaml
 
 HOST = "127.0.0.1"
 KINDS = {
@@ -69,6 +64,30 @@ class Server(ThreadingHTTPServer):
             write_reports(chosen, Path(self.made.name) / name, [])
         return name
 
+    def reported(self, path: str) -> str:
+        """Write the report of a run as it is now, which renews itself while the run goes on; returns the name of its
+        folder in `made`. Raises RunFolderError."""
+        run = self.inside(path)
+        name = f"run-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"
+        with self.one_comparison:
+            write_served(run, Path(self.made.name) / name, f"/report?run={quote(path)}")
+        return name
+
+    def samples(self, path: str, iteration: str) -> str:
+        """Write the page of the responses that a run kept of an iteration, the newest where none is named; returns the
+        name of its folder in `made`. Raises RunFolderError."""
+        run = RunFolder.open(self.inside(path))
+        name = f"samples-{hashlib.sha256(f'{run.path} {iteration}'.encode()).hexdigest()[:16]}"
+        write_sample_page(run, iteration, Path(self.made.name) / name, f"/samples?run={quote(path)}&iteration=")
+        return name
+
+    def differences(self, paths: list[str]) -> dict[str, dict[str, str]]:
+        """Return the settings in which runs differ, {setting: {run: value}}. Raises RunFolderError."""
+        flat = {path: flat_settings(read_yaml(RunFolder(self.inside(path)).config)) for path in paths}
+        keys = sorted({key for values in flat.values() for key in values})
+        told = {key: {path: str(values.get(key, "unset")) for path, values in flat.items()} for key in keys}
+        return {key: values for key, values in told.items() if len(set(values.values())) > 1}
+
     def inside(self, path: str) -> Path:
         """Return a path below the folder that is served, or the folder itself. Raises RunFolderError for another."""
         inside = (self.root / path).resolve()
@@ -88,10 +107,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"asked by another name than localhost\n")
             return
         url = urlsplit(self.path)
+        asked = parse_qs(url.query)
+        first = {name: asked.get(name, [""])[0] for name in ("run", "iteration")}
         answers: dict[str, Callable[[], None]] = {
             "/": partial(self._answer, HTTPStatus.OK, KINDS[".html"], _page().encode()),
             "/entries": self._entries,
-            "/compare": partial(self._compare, parse_qs(url.query).get("run", [])),
+            "/compare": partial(self._made, self.server.compared, asked.get("run", [])),
+            "/report": partial(self._made, self.server.reported, first["run"]),
+            "/samples": partial(self._made, self.server.samples, first["run"], first["iteration"]),
+            "/differences": partial(self._differences, asked.get("run", [])),
         }
         try:
             answers.get(url.path, partial(self._file, unquote(url.path)))()
@@ -108,8 +132,13 @@ class _Handler(BaseHTTPRequestHandler):
         listed = json.dumps(list(map(asdict, entries(self.server.root))), allow_nan=False, default=str)
         self._answer(HTTPStatus.OK, "application/json", listed.encode())
 
-    def _compare(self, paths: list[str]) -> None:
-        name = self.server.compared(paths)
+    def _differences(self, paths: list[str]) -> None:
+        told = json.dumps(self.server.differences(paths))
+        self._answer(HTTPStatus.OK, "application/json", told.encode())
+
+    def _made(self, make: Callable[..., str], *asked: Any) -> None:
+        """Make a page, and lead to it."""
+        name = make(*asked)
         self.send_response(HTTPStatus.SEE_OTHER)
         self.send_header("Location", f"/made/{quote(name)}/report.html")
         self.send_header("Content-Length", "0")
@@ -127,6 +156,10 @@ class _Handler(BaseHTTPRequestHandler):
             raise RunFolderError(f"there is no page {path}")
         if file.suffix not in KINDS or not file.is_file():
             raise RunFolderError(f"there is no {path}")
+        run = RunFolder(file.parent)
+        if file == run.report and run.is_run() and (run.is_locked() or not is_newest(run)):
+            self._made(self.server.reported, str(run.path.relative_to(self.server.root)))
+            return
         self._answer(HTTPStatus.OK, KINDS[file.suffix], file.read_bytes())
 
     def _say(self, status: HTTPStatus, error: Exception) -> None:
@@ -152,110 +185,3 @@ def _page() -> str:
     """Return the page. It asks for /entries every two seconds; all that it shows of them is text, never markup."""
     text = Path(__file__).with_name("runs.html").read_text(encoding="utf-8")
     return text.replace("/* page.css and wide_page.css */", WIDE_STYLE)
-
-
-# ----------------------------------------------------------------------------------------------------- what there is
-
-
-DEPTH = 4
-"""Folders below the first one that are looked into."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A run, or a grid with its runs."""
-
-    path: str
-    """Relative to the folder that is served."""
-    kind: str
-    """run or grid."""
-    status: str
-    method: str = ""
-    lag: int | None = None
-    seed: int | None = None
-    step: float | None = None
-    steps: int | None = None
-    """Optimizer steps of the whole run."""
-    reward: float | None = None
-    d_pi: float | None = None
-    accuracy: float | None = None
-    """Of the newest evaluation."""
-    started: str | None = None
-    report: bool = False
-    """Whether report.html is there."""
-    runs: list[Entry] = field(default_factory=list)
-    """Of a grid."""
-
-
-def entries(root: Path) -> list[Entry]:
-    """Return the grids and runs below a folder, the newest first; the runs of a grid are in it alone."""
-    return sorted(_below(root, root, DEPTH), key=lambda entry: entry.started or "", reverse=True)
-
-
-def _below(root: Path, folder: Path, depth: int) -> Iterator[Entry]:
-    try:
-        entry = _entry(root, folder)
-    except OSError:  # gone meanwhile, or not ours to read
-        return
-    if entry is not None:
-        if entry.kind == "run" or entry.runs or entry.status == "running":  # a kept result has no run
-            yield entry
-    elif depth:
-        for child in sorted(_folders(folder)):
-            yield from _below(root, child, depth - 1)
-
-
-def _entry(root: Path, folder: Path) -> Entry | None:
-    if GridFolder(folder).is_grid():
-        return _grid(root, GridFolder(folder))
-    return _run(root, RunFolder(folder)) if RunFolder(folder).is_run() else None
-
-
-def _folders(folder: Path) -> Iterator[Path]:
-    try:
-        with os.scandir(folder) as children:
-            for child in children:
-                if child.is_dir(follow_symlinks=False) and not child.name.startswith("."):
-                    yield Path(child.path)
-    except OSError:  # gone meanwhile, or not ours to read
-        return
-
-
-def _grid(root: Path, grid: GridFolder) -> Entry:
-    runs = [_run(root, RunFolder(path)) for path in sorted(_folders(grid.runs)) if RunFolder(path).is_run()]
-    return Entry(
-        path=str(grid.path.relative_to(root)),
-        kind="grid",
-        status="running" if grid.is_running() else "not running",
-        started=max((run.started for run in runs if run.started), default=None),
-        report=(grid.path / "report.html").is_file(),
-        runs=runs,
-    )
-
-
-def _finite(row: dict[str, Any], key: str) -> float | None:
-    value = number(row, key)
-    return value if math.isfinite(value) else None
-
-
-def _run(root: Path, folder: RunFolder) -> Entry:
-    config, state = read_yaml(folder.config), folder.state()
-    newest, evaluation = last_row(folder.metrics), last_row(folder.eval)
-    pipeline = section(config, "pipeline")
-    iterations = pipeline.get("iterations")
-    steps = iterations * (pipeline.get("optimizer_steps_per_rollout") or 1) if isinstance(iterations, int) else None
-    return Entry(
-        path=str(folder.path.relative_to(root)),
-        kind="run",
-        status=str(state.get("status", "unknown")),
-        method=method_label(section(config, "method")),
-        lag=pipeline.get("lag"),
-        seed=config.get("seed"),
-        step=_finite(newest, "step"),
-        steps=steps,
-        reward=_finite(newest, "reward/mean"),
-        d_pi=_finite(newest, "mismatch/d_pi"),
-        accuracy=_finite(evaluation, "accuracy"),
-        started=state.get("last_started"),
-        report=folder.report.is_file(),
-    )

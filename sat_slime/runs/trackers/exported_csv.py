@@ -36,14 +36,14 @@ def csv_rows(path: Path) -> Iterator[Row]:
     head = _head(path)
     if not any(key in head for key in STEP_KEYS):
         raise RunFolderError(
-            f"{path}: its x axis is {head[0]!r}, which does not tell slime's steps: set the chart's x axis to "
+            f"{path}: its x axis is {head[0]!r}, which does not hold slime's steps: set the chart's x axis to "
             f"{step_key(next(filter(_is_metric, map(_metric, head[1:])), 'train/'))} and export it again"
         )
     columns = {i: _metric(name) for i, name in enumerate(head) if not name.endswith(("__MIN", "__MAX"))}
     columns = {i: name for i, name in columns.items() if _is_metric(name)}
     if twice := [name for name in columns.values() if list(columns.values()).count(name) > 1]:
         runs = sorted({name.rpartition(" - ")[0] for name in head if _metric(name) == twice[0]})
-        raise RunFolderError(f"{path}: it is a chart of {len(runs)} runs ({', '.join(runs)}): export one run alone")
+        raise RunFolderError(f"{path}: it is a chart of {len(runs)} runs ({', '.join(runs)}): export only one run")
     with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
         for cells in list(csv.reader(file))[1:]:
             row = {name: number for i, name in columns.items() if (number := _number(cells, i)) is not None}

@@ -54,7 +54,7 @@ def read_tracked(paths: Sequence[Path]) -> TrackedRun:
     metrics, evals = split_log(rows)
     if not metrics and not evals:
         raise RunFolderError(
-            f"{paths[0]} holds no metric of slime: none begins with train/, rollout/ or eval/ and has a step"
+            f"{paths[0]} holds no metric of slime: none starts with train/, rollout/ or eval/ and has a step"
         )
     return TrackedRun(metrics, evals)
 
@@ -82,7 +82,7 @@ def what_it_is(path: Path) -> str:
         head = file.read(60)
     if not head:
         return "it is an empty file"
-    return f"it is a file of an unknown kind, which begins with {head.decode('utf-8', 'replace')[:40]!r}"
+    return f"it is a file of an unknown kind, which starts with {head.decode('utf-8', 'replace')[:40]!r}"
 
 
 def _own_rows(path: Path) -> TrackedRun | None:

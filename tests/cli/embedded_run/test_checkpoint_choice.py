@@ -161,7 +161,7 @@ def test_where_no_checkpoint_is_whole_the_beginning_is_left(runtime):
     flip_a_bit_of_adamw(NEWEST)
     flip_a_bit_of_adamw(BEFORE)
     result = command("launch", RUN, "--resume")
-    assert "the run can go on from its beginning alone, which costs this: iterations 1 to 5 are" in result.stderr
+    assert "the run can go on from only its start, which costs this: iterations 1 to 5 are" in result.stderr
     words = told_command(result.stderr)
     assert words[-2:] == ["--resume-from", "0"]
     assert command(*words).exit_code == 0
@@ -215,7 +215,7 @@ def test_a_start_that_fails_is_gone_on_with_from_the_older_one(runtime, monkeypa
     assert told in result.output and f" WARNING {told}\n" in (RUN / "log.txt").read_text()
     assert ("iteration-000002.aside" in result.output) is (back == 0)
     again = command("launch", RUN, "--resume", "--dry-run").stdout
-    assert f"goes on     from {'iteration-000002' if back else 'its beginning'}" in again
+    assert f"goes on     from {'iteration-000002' if back else 'its start'}" in again
 
 
 def test_a_plain_resume_sets_nothing_aside(runtime):

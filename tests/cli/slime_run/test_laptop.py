@@ -36,3 +36,9 @@ def test_paths_of_ones_own_are_looked_for(monkeypatch, tmp_path, own):
     told = lines_of(own)
     assert not any(what == "laptop" for _, what, _ in told)
     assert {what for mark, what, _ in told if mark == "FAIL"} == {"checkpoint", "weights", "data"}
+
+
+def test_a_task_with_a_tool_is_not_prepared(tmp_path):
+    result = sat_slime_command("prepare", "laptop", "--out", tmp_path / "made", *settings("task.name=calculator"))
+    assert result.exit_code == 2 and "task.name is calculator, whose tool is the embedded runtime's" in result.stderr
+    assert not (tmp_path / "made").exists()

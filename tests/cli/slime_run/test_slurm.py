@@ -20,8 +20,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 PATIENCE_S = 400
 EDITS = {
     "options": "--skip-checks",
-    "ray_options": "--num-cpus=1 --num-gpus=4 --object-store-memory=100000000",
+    "ray_options": "--num-cpus=1 --num-gpus=4 --object-store-memory=100000000 --dashboard-agent-listen-port=0",
 }
+"""Settings of the script. Each node's agent listens on loopback too, which nodes of one machine share: by Ray's default
+port the head's agent could find it taken, and then no job can be sent."""
 
 
 class Batch:

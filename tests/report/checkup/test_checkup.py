@@ -36,7 +36,7 @@ def test_all_that_slime_left_of_a_run(tmp_path, draw_only):
     assert any("only 3 steps are there" in line for line in told.unknown)
     assert told.next[0].startswith(f"sat-slime replay {DUMP / 'train_data'}")
     page = told.page.read_text()
-    for text in ("What we see, and what to try", "What this cannot tell", *told.summary, *told.unknown):
+    for text in ("What we see, and what to try", "Not visible here", *told.summary, *told.unknown):
         assert html.escape(text) in page
     assert (tmp_path / "out" / "tables" / "places.csv").exists()
     assert list((tmp_path / "out" / "figures").glob("reward.*"))
@@ -122,4 +122,4 @@ def test_a_report_of_trackers_alone_is_one_runs_page(tmp_path, draw_only):
     assert "3 optimizer steps." in text and "a run of slime, from events" in text
     assert (tmp_path / "out" / "figures" / "mismatch.csv").exists()
     (page,) = write_reports([TRACKERS / "events", TRACKERS / "job.log"], tmp_path / "both", [])
-    assert "events and 1 more" in page.read_text()
+    assert "events · job.log" in page.read_text()

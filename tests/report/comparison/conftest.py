@@ -20,12 +20,12 @@ def grid(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def comparison(grid):
-    return Comparison(collect([grid]))
+    return Comparison(collect([grid]), paper=True)
 
 
 @pytest.fixture(scope="session")
 def page(grid):
-    (written,) = write_comparison([grid])
+    (written,) = write_comparison([grid], paper=True)
     return written.read_text()
 
 

@@ -22,6 +22,7 @@ from sat_slime.report.comparison.compared_runs import (
     label_of,
     load_compared_run,
 )
+from sat_slime.report.comparison.comparison_figures import OVERLAID, draw_overview, names_by_difference
 from sat_slime.report.comparison.comparison_report import write_comparison
 from sat_slime.report.comparison.comparison_tables import main_table
 from sat_slime.report.comparison.contrasts import Comparison, run_numbers, score_curve
@@ -93,7 +94,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(RunFolderError, match="is no run, grid or file"):
         collect([tmp_path / "missing"])
     (tmp_path / "text.jsonl").write_text("hello")
-    with pytest.raises(RunFolderError, match="unknown kind, which begins with 'hello'"):
+    with pytest.raises(RunFolderError, match="unknown kind, which starts with 'hello'"):
         collect([tmp_path / "text.jsonl"])
 
 
@@ -197,6 +198,39 @@ def test_a_second_run_of_a_cell_is_told_and_left_out(tmp_path):
     assert "a second run of GRPO lag 1 seed 0" in collection.left_out[0]
 
 
+def test_runs_that_differ_in_a_setting_are_named_by_it(tmp_path):
+    paths = [write_cell(tmp_path / name, "sat-gspo", 1, 0, 24) for name in "ab"]
+    config = yaml.safe_load((paths[1] / "config.yaml").read_text())
+    config["train"]["lr"] = 2e-4
+    (paths[1] / "config.yaml").write_text(yaml.safe_dump(config))
+    collection = collect(paths)
+    assert [run.label for run in collection.runs] == ["SAT-GSPO with lr 0.0005", "SAT-GSPO with lr 0.0002"]
+    assert collection.left_out == [] and list(collection.by_task) == [""]
+    assert names_by_difference(collection.runs) == [run.label for run in collection.runs]
+
+
+def test_a_few_runs_are_drawn_over_each_other_step_by_step(tmp_path):
+    paths = [write_cell(tmp_path / name, name, 8, 0, 24) for name in ("gspo", "sat-gspo")]
+    comparison = Comparison(collect(paths))
+    assert names_by_difference(comparison.collection.runs) == ["GSPO", "SAT-GSPO"]
+    drawing = draw_overview(comparison)
+    assert len(drawing.table["GSPO: mismatch/d_pi"]) == 24
+    own = comparison.collection.runs[1].data.metrics["mismatch/d_pi"]
+    assert drawing.table["SAT-GSPO: mismatch/d_pi"].tolist() == own.tolist()
+    many = [write_cell(tmp_path / str(seed), "gspo", 8, seed, 4) for seed in range(OVERLAID + 1)]
+    assert draw_overview(Comparison(collect(many))) is None
+
+
+def test_the_papers_numbers_are_there_on_request_alone(tmp_path, draw_only):
+    draw_only()
+    paths = [write_cell(tmp_path / name, name, 8, 0, 24) for name in ("gspo", "sat-gspo")]
+    for paper in (False, True):
+        (page,) = write_comparison(paths, tmp_path / "out", paper=paper)
+        text = page.read_text()
+        for part in ("paper, 30B", "AIME24", "Cells of the paper", "Qwen3-30B", "--paper</code>"):
+            assert (part in text) == paper, part
+
+
 def test_runs_of_another_task_are_a_method_of_their_own(tmp_path):
     paths = [write_cell(tmp_path / name, "sat-gspo", 1, 0, 200, "finished") for name in "ab"]
     config = yaml.safe_load((paths[1] / "config.yaml").read_text())
@@ -229,7 +263,7 @@ def test_cells_of_a_grid_of_two_tasks_are_paired_on_their_own_task(tmp_path):
     assert collection.methods == ["gspo", "sat-gspo", "gspo on pointer_chasing", "sat-gspo on pointer_chasing"]
     assert [run.method for run in collection.of("gspo", 1)] == ["gspo"]
     assert [(cell.method, cell.seed) for cell in collection.not_run] == [(name, 1) for name in collection.methods]
-    comparison, (plain, other) = Comparison(collection), collection.by_task.values()
+    comparison, (plain, other) = Comparison(collection, paper=True), collection.by_task.values()
     assert set(comparison.against_best(other, 1, "late")) == {"gspo on pointer_chasing", "sat-gspo on pointer_chasing"}
     rows = {row[0]: row[4] for row in main_table(comparison, 1, "ours").rows}
     assert "before training on pointer_chasing" in rows and comparison.initial(plain).n == 2

@@ -43,7 +43,7 @@ def test_contrasts_take_the_difference_of_equal_seeds(tmp_path):
             rows = [{"step": s, "accuracy": 0.3 + gain + 0.05 * seed, "n_samples": 256} for s in range(0, 201, 10)]
             (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
             paths.append(folder)
-    (contrast,) = paper_contrasts(Comparison(collect(paths)))
+    (contrast,) = paper_contrasts(Comparison(collect(paths), paper=True))
     assert (contrast.group, contrast.label) == ("SAT against its own base", "SAT-GRPO − GRPO")
     assert contrast["best"].mean == pytest.approx(0.1) and contrast["best"].verdict == "beyond noise"
     assert contrast.paper == pytest.approx((1.46, -0.0002))

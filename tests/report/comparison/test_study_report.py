@@ -6,6 +6,8 @@ from statistics import fmean
 import pytest
 from made_up_study import LAGS, SEEDS, accuracy, clipped, write_grid
 
+from sat_slime.report.comparison.best_settings import ranked_settings
+from sat_slime.report.comparison.method_names import own_colours
 from sat_slime.report.comparison.studies import StudyGrid, load_study
 from sat_slime.report.comparison.study_figures import seconds_per_update
 from sat_slime.report.write_reports import write_reports
@@ -125,3 +127,24 @@ def test_a_study_without_its_radii_has_what_there_is(folder, tmp_path):
     text = page.read_text()
     assert page == tmp_path / "study/report/report.html"
     assert '<figure id="lags">' in text and '<figure id="radius">' not in text and '<figure id="time">' not in text
+
+
+def test_the_best_setting_of_each_lag_comes_first(folder, report):
+    page = (report / "report.html").read_text()
+    assert page.index('id="answer"') < page.index('id="lags"')
+    study = load_study(folder)
+    rows = {int(row["lag"]): row for row in rows_of(report, "tables/answer")}
+    assert list(rows) == study.base.lags
+    for lag, row in rows.items():
+        best = ranked_settings(study, lag)[0]
+        assert (row["method"], row["changes"]) == (best.method, best.changes)
+        assert float(row["late mean"]) == pytest.approx(fmean(best.scores.values()))
+        radius = float(best.changes.removeprefix("radius ")) if best.changes else 0.2
+        expected = fmean(accuracy(best.method, lag, seed, radius) for seed in SEEDS)
+        assert float(row["late mean"]) == pytest.approx(expected)
+    assert float(rows[32]["cost mean"]) < 0 and rows[1]["cost mean"] == ""
+
+
+def test_a_method_has_one_colour_in_all_figures(folder):
+    looks = own_colours(load_study(folder).methods)
+    assert len({look.colour for look in looks.values()}) == len(looks) == 3

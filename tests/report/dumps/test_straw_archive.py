@@ -59,7 +59,7 @@ def test_without_straw_the_package_and_slimes_own_export_are_named(archive, monk
     [
         ("{", "no whole JSON file"),
         ("[]", "no .straw.json of slime in format"),
-        (json.dumps({"format": "slime.straw-debug", "version": 2}), "version 1, which alone is known here"),
+        (json.dumps({"format": "slime.straw-debug", "version": 2}), "version 1, the only one known here"),
     ],
 )
 def test_other_files_are_refused(text, said, tmp_path):

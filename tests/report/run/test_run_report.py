@@ -4,7 +4,7 @@ import re
 import pytest
 from synthetic import step_metrics, write_run
 
-from sat_slime.report.run.run_report import ends, findings, summary, write_report
+from sat_slime.report.run.run_report import ends, findings, summary, verdict, write_report
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import load_run
 from sat_slime.runs.rows import to_json
@@ -28,14 +28,14 @@ def rewrite(folder, **changes):
 def test_page_is_self_contained_and_complete(tmp_path):
     folder = write_run(tmp_path / "run", 40, state=FAILED)
     page = write_report(folder).read_text()
-    assert page.count("data:image/svg+xml;base64,") == 7
+    assert page.count("data:image/svg+xml;base64,") == 8
     assert not re.search(r'(?:src|href)="(?:https?:)?//', page)
     assert 'name="viewport"' in page
     assert "SAT-GSPO w/ R3 · lag 8" in page
     assert "failed after 5 min 00 s: engine 0 died &lt;4 times&gt;" in page
     assert f"sat-slime launch {folder} --resume" in page
     assert "40 of 200 optimizer steps" in page
-    assert len(list((folder / "figures").glob("*.csv"))) == 7
+    assert len(list((folder / "figures").glob("*.csv"))) == 8
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
@@ -65,8 +65,8 @@ def test_a_killed_run_says_so_and_how_to_go_on(tmp_path):
     folder = write_run(tmp_path / "run", 10, state='{"status": "running"}')
     with open(folder / "metrics.jsonl", "a") as file:
         file.write('{"step": 11, "rewa')
-    sentences = " ".join(summary(load_run(folder)))
-    assert "10 of 200" in sentences and "was killed" in sentences and "--resume" in sentences
+    page = write_report(folder).read_text()
+    assert "10 of 200" in page and "was killed" in page and "--resume" in page
 
 
 def test_no_run_folder(tmp_path):
@@ -77,8 +77,10 @@ def test_no_run_folder(tmp_path):
 def test_exact_no_op_is_told(tmp_path):
     folder = write_run(tmp_path / "run", 40)
     assert not any("no-op" in text for text in findings(load_run(folder)))
+    assert any(text.startswith("SAT took the gradient of 1.") for text in verdict(load_run(folder)))
     rewrite(folder, **{"sat/newly_clipped": 0.0})
     assert any("exact no-op" in text for text in findings(load_run(folder)))
+    assert any("SAT changed nothing" in text for text in verdict(load_run(folder)))
 
 
 def test_small_scope_and_numbers_that_are_none_are_told(tmp_path):
@@ -113,8 +115,7 @@ def test_batch_wide_values_count_once_per_iteration(tmp_path):
 
 def test_a_run_cut_off_after_its_last_step_does_not_ask_for_more(tmp_path):
     folder = write_run(tmp_path / "run", 200, state='{"status": "interrupted"}')
-    sentence = next(summary(load_run(folder)))
-    assert sentence.endswith("was interrupted, after its last step.")
+    assert "was interrupted, after its last step.</p>" in write_report(folder).read_text()
 
 
 def test_the_last_evaluation_with_its_intervals(tmp_path):
@@ -126,3 +127,53 @@ def test_the_last_evaluation_with_its_intervals(tmp_path):
     with (folder / "eval.jsonl").open("a") as file:
         file.write(to_json(row) + "\n")
     assert f"{told}, 0.300 to 0.700 for all of their kind; pass@4 was 0.700." in summary(load_run(folder))
+
+
+def test_the_verdict_comes_before_the_chart_and_the_chart_before_all_else(tmp_path):
+    folder = write_run(tmp_path / "run", 48)
+    (folder / "samples").mkdir()
+    rows = [
+        {"prompt": f"<b>{i // 4}", "response": f"{i}$", "reward": float(i % 2), "weight_version": 40} for i in range(32)
+    ]
+    (folder / "samples" / "48.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    page = write_report(folder).read_text()
+    order = ["Held-out accuracy rose from", 'id="overview"', 'id="samples"', 'id="details"', 'id="reward"']
+    assert [page.index(part) for part in order] == sorted(page.index(part) for part in order)
+    samples = page[page.index('id="samples"') : page.index('id="details"')]
+    assert samples.count('<th scope="row">&lt;b&gt;') == 5 and "40 (lag 7)" in samples
+    assert [samples.count(f"<td>{reward}</td>") for reward in (0, 1)] == [2, 3]
+
+
+def test_evaluations_of_several_sizes_are_told_apart(tmp_path):
+    folder = write_run(tmp_path / "run", 64)
+    for sizes, words in (((512, 2048), "512 to 2048 samples each"), ((512, 512), "512 samples each")):
+        rows = [{"step": 64 * i, "accuracy": 0.5, "n_samples": size} for i, size in enumerate(sizes)]
+        (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+        assert f"Held-out accuracy went from 0.500 to 0.500 (2 evaluations, {words})." in summary(load_run(folder))
+
+
+def test_the_verdict_tells_noise_lag_and_collapse(tmp_path):
+    folder = write_run(tmp_path / "run", 64)
+    told = list(verdict(load_run(folder)))
+    assert told[1].startswith("Batches were 1 to 8 updates old; d_pi grew from 0.01")
+    (folder / "eval.jsonl").write_text(
+        '{"step": 0, "accuracy": 0.5, "n_samples": 100}\n{"step": 64, "accuracy": 0.52, "n_samples": 100}\n'
+    )
+    assert next(verdict(load_run(folder))).startswith("Held-out accuracy did not change beyond its noise")
+    scores = [0.8] * 3 + [0.1] * 4
+    evals = [{"step": 10 * i, "accuracy": score, "n_samples": 500} for i, score in enumerate(scores)]
+    (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in evals))
+    rewrite_rows = [step_metrics(step, **{"mismatch/d_pi": 0.01 if step < 40 else 0.5}) for step in range(1, 65)]
+    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rewrite_rows))
+    assert next(verdict(load_run(folder))).startswith("Collapsed: ")
+
+
+def test_a_run_that_went_on_is_told_with_the_time_of_all_its_starts(tmp_path):
+    first = {"status": "interrupted", "started": "2026-01-01T00:00:00+00:00"}
+    first |= {"last_started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:05:00+00:00"}
+    folder = write_run(tmp_path / "run", 40, state=json.dumps(first))
+    RunFolder(folder).started()
+    RunFolder(folder).ended("finished")
+    state = RunFolder(folder).state()
+    assert state["started"] == first["started"] and state["worked_s"] == 300
+    assert "The run finished after 5 min 0" in write_report(folder).read_text()

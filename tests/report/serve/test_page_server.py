@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import threading
 from urllib.parse import quote
 
@@ -9,7 +10,8 @@ import pytest
 from made_up_study import write_grid
 from synthetic import write_cell
 
-from sat_slime.report.serve.page_server import HOST, Server, entries
+from sat_slime.grid.entries import entries
+from sat_slime.report.serve.page_server import HOST, Server
 from sat_slime.runs.folder import RunFolder
 
 
@@ -65,6 +67,45 @@ def test_the_list_follows_a_run(server, root):
     with RunFolder(root / "runs/one").metrics.open("a") as file:
         file.write(json.dumps({"step": 51, "reward/mean": None}) + "\n")
     assert step() == 51
+    os.utime(root / "runs/one/report.html")  # written again
+
+
+def test_the_report_of_before_a_resume_is_never_shown(tmp_path):
+    run = RunFolder(write_cell(tmp_path / "runs/one", "sat-gspo", 8, 0, steps=20, state="interrupted"))
+    run.report.write_text("<p>of before</p>")
+    os.utime(run.report, (0, 0))
+    with Server(tmp_path, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert not json.loads(get(server, "/entries")[1])[0]["report"]
+        answer, _ = get(server, "/files/runs/one/report.html")
+        assert answer.status == 303
+        page = get(server, answer.headers["Location"])[1]
+        assert "20 of 200 optimizer steps" in page and 'http-equiv="refresh"' not in page
+        run.lock()
+        run.started()
+        page = get(server, get(server, "/report?run=runs/one")[0].headers["Location"])[1]
+        assert 'http-equiv="refresh" content="30; url=/report?run=runs/one"' in page
+        run.unlock()
+        server.shutdown()
+    assert run.report.read_text() == "<p>of before</p>", "a run that is served is not written to"
+
+
+def test_samples_and_differences_of_runs(server, root):
+    samples = root / "runs/one/samples"
+    samples.mkdir()
+    row = {"prompt": "<b>12 =", "response": "03$", "reward": 1.0, "weight_version": 8}
+    for iteration in (16, 32):
+        parts = {"weight_versions": [[8, 2], [9, 1]]} if iteration == 32 else {}
+        (samples / f"{iteration}.jsonl").write_text(json.dumps(row | parts) + "\n")
+    newest = get(server, get(server, "/samples?run=runs/one")[0].headers["Location"])[1]
+    assert "Iteration 32" in newest and "&lt;b&gt;12 =" in newest and "iteration=16" in newest
+    assert "8 (lag 23) for 2 tokens, 9 (lag 22) for 1 tokens" in newest
+    older = get(server, get(server, "/samples?run=runs/one&iteration=16")[0].headers["Location"])[1]
+    assert "Iteration 16" in older and "8 (lag 7)" in older
+    assert get(server, "/samples?run=runs/old/two")[0].status == 404
+    told = json.loads(get(server, "/differences?run=runs/one&run=runs/old/two")[1])
+    assert told["pipeline.lag"] == {"runs/one": "8", "runs/old/two": "1"} and "model.layers" not in told
+    assert get(server, "/differences?run=../outside.html")[0].status == 404
 
 
 def test_the_page_has_a_policy_and_nothing_from_elsewhere(server):

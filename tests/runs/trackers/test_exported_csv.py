@@ -53,7 +53,7 @@ def test_a_history_as_pandas_writes_it(tmp_path):
     ("axis", "runs", "said"),
     [
         ("Step", ("a",), "set the chart's x axis to train/step and export it again"),
-        ("train/step", ("a", "b"), r"a chart of 2 runs \(a, b\): export one run alone"),
+        ("train/step", ("a", "b"), r"a chart of 2 runs \(a, b\): export only one run"),
     ],
 )
 def test_what_cannot_be_read_is_said(axis, runs, said, tmp_path):

@@ -75,7 +75,7 @@ def test_rows_by_our_names_are_taken_as_they_are(tmp_path):
     ("name", "content", "said"),
     [
         ("run-x.wandb", b":W&B\x00", "run folder of W&B, .* The log that the job printed has the same numbers"),
-        ("notes.txt", b"nothing here\n", "unknown kind, which begins with 'nothing here"),
+        ("notes.txt", b"nothing here\n", "unknown kind, which starts with 'nothing here"),
         ("empty.log", b"", "an empty file"),
         ("model.bin", b"\x80\x00\xff", "unknown kind"),
         ("gone.log", None, "it is not there"),
