@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Prints the calibration of docs/results/one-setting/plan.md: accuracy by arm and lag, noise, the freeze, predictions.
-With --confirm: the fresh seeds, accuracy by arm and lag, paired intervals, the verdict; --figure draws them.
+With --confirm or --second: the fresh seeds of a round, accuracy by arm and lag, paired intervals, the verdict; --figure
+draws them.
 
     .venv/bin/python scripts/one_setting.py [FOLDER] [--seeds 0 1 2]
     .venv/bin/python scripts/one_setting.py --confirm [FOLDER] [--seeds 5 6] [--figure FILE.svg]
+    .venv/bin/python scripts/one_setting.py --second [FOLDER]
 
 FOLDER has the study's grids, or the archives that scripts/keep_study.sh made of them; default: the archives that are
 kept. Only rows are read, without sat_slime, so that this also recomputes what `sat-slime report` says of them. An arm
@@ -18,7 +20,7 @@ import statistics
 import sys
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -281,16 +283,57 @@ FROZEN = Frozen(
     {"GRPO 0.8": 4.0, "0.2 lag^0.6": 3.0, "SAT-GRPO 1.6": 1.0},
 )
 """The plan's section "Frozen", which tests hold against the kept calibration."""
-FRESH = tuple(range(5, 15))
 MARGIN, FAILS = -2.0, -1.0
 """Points to B(lag): a setting suits every lag with all lower ends above the first, and fails with an upper end below
 the second."""
-EXPECTED = (
-    ("GRPO 0.8", None, 63.0, 66.0),
-    ("SAT-GRPO 1.6", "GRPO 0.8", 0.0, 3.5),
-    ("0.2 lag^0.6", "GRPO 0.8", -1.0, 2.5),
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """An interval that the plan expects of a mean over lags, of an arm or of its difference to another."""
+
+    name: str
+    other: str | None
+    low: float
+    high: float
+    lags: tuple[int, ...] = LAGS
+
+    def __str__(self) -> str:
+        of = f"{self.name} minus {self.other}" if self.other else f"the mean of {self.name}"
+        at = "" if self.lags == LAGS else f" at lag {', '.join(map(str, self.lags))}"
+        return f"Expected {self.low:g} to {self.high:g} of {of}{at}"
+
+
+@dataclass(frozen=True)
+class Round:
+    """A confirmation on seeds of its own."""
+
+    frozen: Frozen
+    seeds: tuple[int, ...]
+    expected: tuple[Expectation, ...]
+    folder: Path
+    """Where its runs are kept."""
+
+
+FIRST_ROUND = Round(
+    FROZEN,
+    tuple(range(5, 15)),
+    (
+        Expectation("GRPO 0.8", None, 63.0, 66.0),
+        Expectation("SAT-GRPO 1.6", "GRPO 0.8", 0.0, 3.5),
+        Expectation("0.2 lag^0.6", "GRPO 0.8", -1.0, 2.5),
+    ),
+    KEPT / "confirm/runs",
 )
-"""Arm, what is subtracted from it, and the interval that is expected of the mean over lags."""
+SECOND_ROUND = Round(
+    replace(FROZEN, arms=("0.2 lag^0.6",)),
+    tuple(range(15, 35)),
+    (
+        Expectation("0.2 lag^0.6", "GRPO 0.8", 0.5, 2.0),
+        Expectation("0.2 lag^0.6", "GRPO 0.8", -1.0, 3.0, (64,)),  # which is B there
+    ),
+    KEPT / "second/runs",
+)
 
 
 @dataclass(frozen=True)
@@ -393,13 +436,14 @@ def frozen_cells(frozen: Frozen = FROZEN) -> set[tuple[Arm, int]]:
     return {(by_name[SAME_AT_LAG_1.get(by_name[name].kind, name) if lag == 1 else name], lag) for name, lag in cells}
 
 
-def confirmable_seeds(cells: Cells, frozen: Frozen = FROZEN) -> list[int]:
-    """Return the fresh seeds at which all of these have run."""
-    return [s for s in FRESH if all((arm.name, lag, s) in cells for arm, lag in frozen_cells(frozen))]
+def confirmable_seeds(cells: Cells, of: Round = FIRST_ROUND) -> list[int]:
+    """Return the seeds of a round at which all of these have run."""
+    return [s for s in of.seeds if all((arm.name, lag, s) in cells for arm, lag in frozen_cells(of.frozen))]
 
 
-def print_confirmation(cells: Cells, seeds: Sequence[int], frozen: Frozen = FROZEN) -> None:
+def print_confirmation(cells: Cells, seeds: Sequence[int], of: Round = FIRST_ROUND) -> None:
     """Print the tables and the verdict."""
+    frozen = of.frozen
     by_name = {arm.name: arm for arm in ARMS}
     names = (frozen.fixed, *frozen.arms)
     print(f"{len(cells)} runs; seeds {', '.join(map(str, seeds))} are whole\n")
@@ -422,19 +466,18 @@ def print_confirmation(cells: Cells, seeds: Sequence[int], frozen: Frozen = FROZ
         beats = "yes" if found.beats(name) else "no"
         print(f"| {name}: {item} | {item.p:.3f} | {found.corrected[name]:.3f} | {beats} |")
     print()
-    for name, other, low, high in EXPECTED:
+    for expected in of.expected:
         samples = [
             statistics.fmean(
-                (value(cells, by_name[name], lag, s) or 0.0)
-                - ((value(cells, by_name[other], lag, s) or 0.0) if other else 0.0)
-                for lag in LAGS
+                (value(cells, by_name[expected.name], lag, s) or 0.0)
+                - ((value(cells, by_name[expected.other], lag, s) or 0.0) if expected.other else 0.0)
+                for lag in expected.lags
             )
             for s in seeds
         ]
-        judged = judge(0, None, "", samples, low, high)
-        text = f"{name} minus {other}" if other else f"the mean of {name}"
-        print(f"Expected {low:g} to {high:g} of {text}: {judged.measured:.1f} ± {judged.error:.1f}, {judged.verdict}")
-    waits = "" if len(seeds) == len(FRESH) else f" on {len(seeds)} of {len(FRESH)} seeds, so that it waits"
+        judged = judge(0, None, str(expected), samples, expected.low, expected.high)
+        print(f"{judged.text}: {judged.measured:.1f} ± {judged.error:.1f}, {judged.verdict}")
+    waits = "" if len(seeds) == len(of.seeds) else f" on {len(seeds)} of {len(of.seeds)} seeds, so that it waits"
     print(f"\nVerdict{waits}: {found.verdict(frozen.fixed)}")
 
 
@@ -489,19 +532,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", help="default: the kept archives")
     parser.add_argument("--seeds", type=int, nargs="*", help="default: those whose comparisons are whole")
-    parser.add_argument("--confirm", action="store_true", help="the fresh seeds and the verdict")
-    parser.add_argument("--figure", type=Path, help="with --confirm: also draw accuracy over lag into this file")
+    rounds = parser.add_mutually_exclusive_group()
+    rounds.add_argument(
+        "--confirm", dest="round", action="store_const", const=FIRST_ROUND, help="the fresh seeds and the verdict"
+    )
+    rounds.add_argument("--second", dest="round", action="store_const", const=SECOND_ROUND, help="round two's")
+    parser.add_argument("--figure", type=Path, help="with a round: also draw accuracy over lag into this file")
     options = parser.parse_args()
-    options.folder = options.folder or KEPT / ("confirm/runs" if options.confirm else "runs")
+    options.folder = options.folder or (options.round.folder if options.round else KEPT / "runs")
     cells = read(options.folder)
-    if options.confirm:
-        complete = confirmable_seeds(cells)
+    if options.round:
+        complete = confirmable_seeds(cells, options.round)
         seeds = complete if options.seeds is None else options.seeds
         if not seeds or set(seeds) - set(complete):
             sys.exit(f"{options.folder}: not whole in the frozen settings at seeds {options.seeds or 'of the plan'}")
-        print_confirmation(cells, seeds)
+        print_confirmation(cells, seeds, options.round)
         if options.figure:
-            draw(cells, seeds, options.figure)
+            draw(cells, seeds, options.figure, options.round.frozen)
         return
     seeds = options.seeds or whole_seeds(cells, [arm for arm in ARMS if arm.grid in FIRST])
     arms = [arm for arm in ARMS if seeds and whole_seeds(cells, [arm], seeds) == seeds]

@@ -3,6 +3,7 @@
 # goes on when it is given again. SAT_SLIME is the command, if another than that of this checkout.
 #   scripts/one_setting.sh calibrate
 #   scripts/one_setting.sh confirm
+#   scripts/one_setting.sh second
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -42,8 +43,14 @@ case "${1:-}" in
             for name in eps-0.8 eps-1.6 eps-0.2 power-0.6 eps-0.4; do grid "$name" --seeds "$seed"; done
         done
         ;;
+    second)
+        grids=one-setting-second
+        for seed in $(seq 15 34); do
+            for name in eps-0.8 eps-0.2 power-0.6 eps-0.4; do grid "$name" --seeds "$seed"; done
+        done
+        ;;
     *)
-        echo "usage: scripts/one_setting.sh calibrate | confirm" >&2
+        echo "usage: scripts/one_setting.sh calibrate | confirm | second" >&2
         exit 2
         ;;
 esac

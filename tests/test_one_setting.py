@@ -148,14 +148,15 @@ def test_what_is_frozen_is_what_the_rule_takes_from_the_kept_calibration():
     assert {name: round(rule.worst_loss[name], 1) for name in study.FROZEN.worst_loss} == study.FROZEN.worst_loss
 
 
-def test_the_grids_of_fresh_seeds_run_what_is_frozen_as_the_calibration_did():
-    wanted = {(arm.grid, arm.method, lag) for arm, lag in study.frozen_cells(study.FROZEN)}
+@pytest.mark.parametrize(("folder", "of"), [("confirm", study.FIRST_ROUND), ("second", study.SECOND_ROUND)])
+def test_the_grids_of_fresh_seeds_run_what_is_frozen_as_the_calibration_did(folder, of):
+    wanted = {(arm.grid, arm.method, lag) for arm, lag in study.frozen_cells(of.frozen)}
     found = set()
-    for file in sorted((SCRIPT.parents[1] / "configs/grid/one-setting-confirm").glob("*.yaml")):
+    for file in sorted((SCRIPT.parents[1] / f"configs/grid/one-setting-{folder}").glob("*.yaml")):
         grid = load_grid(file)
         before = load_grid(file.parents[1] / "one-setting" / file.name)
         assert grid.settings == before.settings and set(grid.methods) <= set(before.methods), file
-        assert tuple(grid.seeds) == study.FRESH
+        assert tuple(grid.seeds) == of.seeds
         found |= {(grid.name, method, lag) for method in grid.methods for lag in grid.lags}
     assert found == wanted
 
@@ -223,8 +224,8 @@ def test_the_picture_is_drawn(tmp_path):
 
 def test_the_page_has_the_tables_that_the_kept_rows_give(capsys):
     table = study.read(study.KEPT / "confirm/runs")
-    assert study.confirmable_seeds(table) == list(study.FRESH)
-    study.print_confirmation(table, study.FRESH)
+    assert study.confirmable_seeds(table) == list(study.FIRST_ROUND.seeds)
+    study.print_confirmation(table, study.FIRST_ROUND.seeds)
     printed = capsys.readouterr().out
     page = (study.KEPT / "README.md").read_text()
     tables = [line for line in printed.splitlines() if line.startswith("|")]

@@ -98,7 +98,7 @@ def received(origins: Sequence[versions.Origin]) -> list[Tensor] | None:
     import ray
 
     stored = [origin.routes for origin in origins if isinstance(origin.routes, ray.ObjectRef)]
-    arrays = iter(ray.get(stored))
+    arrays = iter(ray.get(stored) if stored else [])  # any ray.get starts a Ray where there is none
     return [_tensor(next(arrays) if isinstance(o.routes, ray.ObjectRef) else o.routes) for o in origins]
 
 
