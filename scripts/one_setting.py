@@ -32,6 +32,12 @@ ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "docs/results/one-setting"
 LAGS = (1, 8, 32, 64)
 FINAL_STEP = 128
+EARLY = 64
+"""Steps after which the advice on a narrow radius speaks (sat_slime/runs/health.py)."""
+NARROW = 0.09
+"""The clipped share of these steps above which a token radius is narrow."""
+MODERATE = 0.02
+"""The share below which it says nothing: a radius may be right there or too wide."""
 TIE = 0.5
 """Points within which the simpler arm is taken."""
 
@@ -77,6 +83,8 @@ class Run:
     accuracy: float
     quarters: tuple[float, ...]
     clipped: float
+    early_clipped: float
+    """Clipped share of the first EARLY steps."""
     k3_kl: float
     d_pi: float
     radius: float
@@ -100,7 +108,9 @@ def read(folder: Path) -> Cells:
             for key in ("clip/fraction", "mismatch/k3_kl", "mismatch/d_pi", "radius/high")
         }
         quarters = tuple(100 * value for value in last.get("accuracy_by_run", ()))
-        run = Run(100 * last["accuracy"], quarters, *means.values())
+        clipped, *others = means.values()
+        early = statistics.fmean(row.get("clip/fraction", 0.0) for row in metrics[:EARLY]) if metrics else 0.0
+        run = Run(100 * last["accuracy"], quarters, clipped, early, *others)
         cells[arm.name, cell["lag"], cell["seed"]] = run
     return cells
 
@@ -272,6 +282,23 @@ def predictions(cells: Cells, seeds: Sequence[int]) -> Iterator[Judged]:
     if pairs:
         verdict = "held" if abs(repeat - 2) <= 0.7 else "refuted"
         yield Judged(9, None, "a cell repeats within 2 points", repeat, repeat / (2 * pairs) ** 0.5, verdict)
+
+
+def narrow(cells: Cells, seeds: Sequence[int], best: dict[int, str]) -> dict[tuple[str, int], tuple[float, float]]:
+    """Return by arm and lag what each arm of GRPO's lost to the best fixed radius, and its early clipped share."""
+    by_name = {arm.name: arm for arm in ARMS}
+    token_arms = [arm for arm in ARMS if "grpo" in arm.method and arm.kind != "repeat"]
+    return {
+        (arm.name, lag): (
+            statistics.fmean(
+                (value(cells, by_name[best[lag]], lag, s) or 0.0) - cells[arm.name, lag, s].accuracy for s in seeds
+            ),
+            statistics.fmean(cells[arm.name, lag, s].early_clipped for s in seeds),
+        )
+        for arm in token_arms
+        for lag in arm.lags
+        if all((arm.name, lag, s) in cells for s in seeds)
+    }
 
 
 # ------------------------------------------------------------------------------------------------ the confirmation
@@ -580,6 +607,13 @@ def main() -> None:
     for item in predictions(cells, seeds):
         at = f" at lag {item.lag}" if item.lag else ""
         print(f"{item.number}. {item.text}{at}: {item.measured:.1f} ± {item.error:.1f}, {item.verdict}")
+    print(f"\nToken radii whose first {EARLY} steps clipped more than {100 * NARROW:g} %, and what they lost:")
+    lost = narrow(cells, seeds, frozen.best)
+    for (name, lag), (fallen, share) in lost.items():
+        if share > NARROW:
+            print(f"{name} at lag {lag}: {100 * share:.1f} %, lost {fallen:.1f}")
+    others = max(loss for loss, share in lost.values() if MODERATE < share <= NARROW)
+    print(f"Those that clipped {100 * MODERATE:g} to {100 * NARROW:g} % lost at most {others:.1f}")
 
 
 if __name__ == "__main__":

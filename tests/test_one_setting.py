@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config.loader import load_grid
+from sat_slime.runs.health import MOST_CLIPPED, RUN_STEPS
 
 SCRIPT = Path(__file__).parents[1] / "scripts/one_setting.py"
 _spec = importlib.util.spec_from_file_location("one_setting", SCRIPT)
@@ -28,7 +29,7 @@ def cells(**changed):
     for name, at_lags in changed.items():
         table[name] |= at_lags
     return {
-        (name, lag, seed): study.Run(accuracy + seed, (accuracy,) * 4, 0.0, 0.0, 0.0, 0.0)
+        (name, lag, seed): study.Run(accuracy + seed, (accuracy,) * 4, 0.0, 0.0, 0.0, 0.0, 0.0)
         for name, at_lags in table.items()
         for lag, accuracy in at_lags.items()
         for seed in SEEDS
@@ -99,8 +100,8 @@ def test_the_first_prediction_is_judged_at_each_lag():
 
 
 def test_noise_is_that_of_repeats_over_the_root_of_two():
-    run = study.Run(60.0, (59.0, 61.0, 59.0, 61.0), 0.0, 0.0, 0.0, 0.0)
-    again = study.Run(62.0, (61.0, 63.0, 61.0, 63.0), 0.0, 0.0, 0.0, 0.0)
+    run = study.Run(60.0, (59.0, 61.0, 59.0, 61.0), 0.0, 0.0, 0.0, 0.0, 0.0)
+    again = study.Run(62.0, (61.0, 63.0, 61.0, 63.0), 0.0, 0.0, 0.0, 0.0, 0.0)
     repeat, sampling, pairs = study.noise({("GRPO 0.8", 1, 0): run, ("GRPO 0.8, again", 1, 0): again})
     assert (repeat, pairs) == (pytest.approx(2**0.5), 1)
     assert sampling == pytest.approx((4 / 3 / 4) ** 0.5)  # variance 4/3 of the quarters, of which there are four
@@ -190,7 +191,7 @@ ARM, OTHER = study.FROZEN.arms
 def test_the_verdict_is_that_of_the_plans_table(fixed, arm, verdict):
     """At lag 8 F and an arm differ from B by these points; elsewhere all are alike."""
     table = {
-        (name, lag, seed): study.Run(60.0 + seed + at_lag * (lag == 8), (), 0, 0, 0, 0)
+        (name, lag, seed): study.Run(60.0 + seed + at_lag * (lag == 8), (), 0, 0, 0, 0, 0)
         for name, at_lag in {"GRPO 0.2": 0.0, "GRPO 0.4": 0.0, "GRPO 0.8": fixed, ARM: arm, OTHER: -4.0}.items()
         for lag in study.LAGS
         for seed in FRESH
@@ -203,7 +204,7 @@ def test_the_verdict_is_that_of_the_plans_table(fixed, arm, verdict):
 
 def test_a_setting_is_open_where_its_interval_has_the_margin_in_it():
     table = {
-        (name, lag, seed): study.Run(60.0 + (4.0 * (-1) ** seed if name == ARM else 0.0), (), 0, 0, 0, 0)
+        (name, lag, seed): study.Run(60.0 + (4.0 * (-1) ** seed if name == ARM else 0.0), (), 0, 0, 0, 0, 0)
         for name in ("GRPO 0.2", "GRPO 0.4", "GRPO 0.8", ARM, OTHER)
         for lag in study.LAGS
         for seed in FRESH
@@ -213,7 +214,7 @@ def test_a_setting_is_open_where_its_interval_has_the_margin_in_it():
 
 def test_the_picture_is_drawn(tmp_path):
     table = {
-        (arm.name, lag, seed): study.Run(60.0 + seed * lag, (), 0, 0, 0, 0)
+        (arm.name, lag, seed): study.Run(60.0 + seed * lag, (), 0, 0, 0, 0, 0)
         for arm, lag in study.frozen_cells()
         for seed in FRESH
     }
@@ -231,3 +232,20 @@ def test_the_page_has_the_tables_that_the_kept_rows_give(capsys):
     tables = [line for line in printed.splitlines() if line.startswith("|")]
     assert len(tables) == 15 and [line for line in tables if line not in page] == []
     assert "Verdict: nothing is confirmed" in printed and page.count("Nothing is confirmed") == 1
+
+
+def test_a_large_clipped_share_at_the_start_means_a_loss_in_all_kept_token_radii():
+    """The numbers of docs/choosing.md and of the health advice on a narrow radius."""
+    assert study.NARROW == MOST_CLIPPED and study.EARLY == RUN_STEPS
+    lost = study.narrow(study.read(study.KEPT / "runs"), SEEDS, study.FROZEN.best)
+    above = {cell: round(loss, 1) for cell, (loss, share) in lost.items() if share > study.NARROW}
+    assert above == {
+        ("GRPO 0.2", 32): 8.0,
+        ("GRPO 0.2", 64): 19.4,
+        ("GRPO 0.4", 64): 8.8,
+        ("KL budget", 32): 1.9,
+        ("KL budget", 64): 13.0,
+        ("anneal", 64): 6.4,
+        ("BAPO", 64): 11.6,
+    }
+    assert max(loss for loss, share in lost.values() if study.MODERATE < share <= study.NARROW) < 4.0
