@@ -51,6 +51,8 @@ class DriverConfig(Section):
     steps."""
     over_age: Literal["drop", "wait", "mask"] = "drop"
     """The same as pipeline.over_age of a run."""
+    canary: Literal["none", "warn", "stop"] = "none"
+    """The same as pipeline.canary of a run."""
     keep: PositiveInt | None = None
     """The same as checkpoint.keep of a run: newest checkpoints that are kept."""
 

@@ -64,6 +64,10 @@ class PipelineConfig(Section):
     where they are still in generation; others take their place. wait: the trainer waits for what would break it after
     another batch, so that nothing does and nothing is lost. mask: it is trained without the tokens beyond the bound,
     and its rewards count for the advantages (docs/asynchrony.md)."""
+    canary: Annotated[Literal["none", "warn", "stop"], MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "none"
+    """After each push every engine scores a few fixed sequences that the trainer scores too, which finds engines
+    without the pushed weights (docs/asynchrony.md). warn: the log and the report tell of them. stop: the run ends too,
+    and can be resumed. none: nothing is scored."""
 
     @property
     def least_staleness(self) -> int:
@@ -88,10 +92,6 @@ class EmbeddedPipelineConfig(PipelineConfig):
     """Mode streaming: begin a prompt only when it can still be trained within max_staleness, and train the oldest
     first. false: begin whenever there is room, train what was complete first, and let the bound drop the rest, which
     falls on long answers."""
-    canary: Annotated[Literal["none", "warn", "stop"], MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "none"
-    """After each push every engine scores a few fixed sequences that the trainer scores too, which finds engines
-    without the pushed weights (docs/asynchrony.md). warn: the log and the report tell of them. stop: the run ends too,
-    and can be resumed. none: nothing is scored."""
 
     @property
     def weights_in_use(self) -> int:

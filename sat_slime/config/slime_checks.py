@@ -29,6 +29,15 @@ NOT_STREAMED = (
 
 TRANSPORT = "update-weight-transport"
 """slime's flag for the way that weights take to the engines."""
+NO_CANARY = {
+    TRANSPORT: "engines load a push from disk only after the trainer has scored",
+    "offload-train": "the trainer has no weights on its GPUs after a push",
+    "prefill-num-servers": "an engine that only prefills or only decodes cannot be asked alone",
+    "sglang-config": "its engines may prefill or decode only, and cannot be asked alone",
+    "debug-train-only": "there are no engines",
+    "debug-rollout-only": "there is no trainer",
+}
+"""Flags of slime with which no canary can be, and why."""
 FREE_OF_SGLANG = 0.9
 """A memory_fraction above which less is left than SGLang itself leaves: 10 GiB of a GPU with 80."""
 MOST_RUNNING = 4096
@@ -47,6 +56,7 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
     return [
         *_method(config, method),
         *_streaming(config, method),
+        *_canary(config),
         *_unset(config),
         *_places(config),
         *layout_errors(config),
@@ -203,6 +213,17 @@ def _streaming(config: SlimeConfig, method: Method) -> Iterator[str]:
     for name in NOT_STREAMED:
         if name in config.extra_args:
             yield f"extra_args.{name} cannot be with pipeline.mode streaming: leave it out, or set the mode to batch"
+
+
+def _canary(config: SlimeConfig) -> Iterator[str]:
+    if config.pipeline.canary == "none":
+        return
+    for name, why in NO_CANARY.items():
+        if config.extra_args.get(name) not in (None, False, "nccl"):
+            yield (
+                f"pipeline.canary is {config.pipeline.canary} with extra_args.{name}: {why}: leave the flag out, or "
+                "set pipeline.canary to none"
+            )
 
 
 def _unset(config: SlimeConfig) -> Iterator[str]:

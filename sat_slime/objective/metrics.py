@@ -357,7 +357,7 @@ _STEP = (
         "canary/d",
         "nats",
         "[Canary](asynchrony.md#the-canary): mean abs(d) of the worst engine at the push after this step; in the first "
-        "row, before it.",
+        "row, before it. On slime always at the last push before this step.",
         "step",
     ),
     Metric("canary/limit", "nats", "Its limit, learned from the pushes that passed.", "step"),

@@ -34,12 +34,13 @@ from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import rollout_hooks
 from sat_slime.plugin.inside import shared_routes
-from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method, steps_per_rollout
+from sat_slime.plugin.inside.settings import DRIVEN, PUSH_METRICS, plugin_config, plugin_method, steps_per_rollout
 from sat_slime.plugin.inside.slime_processes import Host, parse_arguments
 from sat_slime.plugin.inside.step_files import StepFile
 from sat_slime.plugin.launch.proxies import own_address, proxies, without_proxy
 from sat_slime.plugin.launch.saved import delete_old, numbered
 from sat_slime.plugin.probe import probe_slime
+from sat_slime.plugin.push_canary import PushCanary, PushNotTaken, no_canary
 from sat_slime.rollout import sglang_routes
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,8 @@ def take_over(args: Namespace) -> None:
         raise ConfigError(errors)
     setattr(args, DRIVEN, True)
     plugin_method(args)
+    if plugin_config(args).driver.canary != "none" and (errors := no_canary(args)):
+        raise ConfigError(errors)
     if narrows_replies(args):
         setattr(args, rollout_hooks.ROLLOUT, args.rollout_function_path)
         setattr(args, rollout_hooks.EVALUATION, args.eval_function_path)
@@ -110,6 +113,11 @@ class Clock:
         yield
         self._spent[f"time/{name}"] = self._spent.get(f"time/{name}", 0.0) + time.monotonic() - begun
 
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Counts seconds of one part as those of another."""
+        self._spent[f"time/{source}"] -= seconds
+        self._spent[f"time/{target}"] = self._spent.get(f"time/{target}", 0.0) + seconds
+
     def end_iteration(self, rollout_id: int) -> None:
         """Writes the row of an iteration that is over."""
         spent, self._spent = self._spent, {}
@@ -129,10 +137,12 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
     evaluates = args.eval_interval is not None
     clock = Clock(args, begun)
     saved = set() if order.keep is None else _own_checkpoints(args)
+    canary = None if order.canary == "none" else PushCanary(args, order.canary)
 
     with clock.part("start"):
-        host.push()
+        told = host.push()
         host.pushed_first()
+    of_push = _check_push(host, canary, told, clock, "start")
     if evaluates and hooks.evaluate_first and start == 0 and not args.skip_eval_before_train:
         with clock.part("first_eval"):
             ray.get(manager.eval.remote(start))
@@ -152,7 +162,8 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
             ahead = manager.generate.remote(rollout_id + 1)
 
         with clock.part("train"):
-            ray.get(host.trainers.async_train(rollout_id, batch))
+            ray.get(host.trainers.async_train(rollout_id, batch, **_external(of_push)))
+        of_push = {}
         del batch  # its memory in Ray's store is for the next one
         host.trained(rollout_id)
         if saves:
@@ -166,7 +177,8 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
                 with clock.part("flight"):
                     ray.wait([ahead])
             with clock.part("push"):
-                host.push()
+                told = host.push()
+            of_push = _check_push(host, canary, told, clock, "push")
         if evaluates and (_is_due(host, rollout_id, args.eval_interval) or (is_last and hooks.evaluate_last)):
             if ahead is not None:  # the manager does one thing at a time
                 with clock.part("flight"):
@@ -174,6 +186,26 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
             with clock.part("eval"):
                 ray.get(manager.eval.remote(rollout_id))
         clock.end_iteration(rollout_id)
+
+
+def _check_push(host: Host, canary: PushCanary | None, told: Any, clock: Clock, part: str) -> dict[str, float]:
+    """Return what the canary, if there is one, measured of a push. Raises PushNotTaken where it ends the run.
+
+    Args:
+        told: what the push returned.
+        part: the part of the clock that has the push, and in it the time of the trainer's scores.
+    """
+    if canary is None:
+        return {}
+    with clock.part("canary"):
+        metrics, seconds = canary.check(told, host.engines())
+    clock.move(seconds, part, "canary")
+    return metrics
+
+
+def _external(of_push: dict[str, float]) -> dict[str, Any]:
+    """Return the argument by which metrics of the last push reach the trainer's ranks, where there are any."""
+    return {"external_data": {PUSH_METRICS: of_push}} if of_push else {}
 
 
 def _own_checkpoints(args: Namespace) -> set[int]:
@@ -230,6 +262,8 @@ def main() -> None:
         take_over(args)
     except ConfigError as error:
         _refuse(str(error))
+    if plugin_config(args).driver.canary != "none" and (problems := probe_slime(canary=True)):
+        _refuse("\n".join(problems))
 
     from sat_slime.plugin.inside.actor import SatTrainRayActor
 
@@ -237,6 +271,10 @@ def main() -> None:
     host = Host.start(args, restore_plan, SatTrainRayActor)
     try:
         train(host, plugin_config(args).driver, begun)
+    except PushNotTaken as error:
+        host.close(failed=True)
+        print(f"sat_slime: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(1) from None
     except BaseException:
         host.close(failed=True)
         raise

@@ -20,12 +20,13 @@ _TRAINER = "backends/megatron_utils/actor.py"
 Node = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def probe_slime(root: Path | None = None, *, own_script: bool = False) -> list[str]:
+def probe_slime(root: Path | None = None, *, own_script: bool = False, canary: bool = False) -> list[str]:
     """Return a line for every difference between this slime and those that the plugin knows; empty if all is well.
 
     Args:
         root: folder of the package `slime`. Unset: the one that can be imported.
         own_script: slime's own training script runs, with the plugin's hooks, and not the plugin's driver.
+        canary: pushes are checked by `pipeline.canary`.
     """
     root = _package() if root is None else root
     if root is None:
@@ -41,7 +42,7 @@ def probe_slime(root: Path | None = None, *, own_script: bool = False) -> list[s
         ]
     return [
         f"slime at {root} is not one that this plugin knows ({KNOWN}): {what}"
-        for what in _differences(root, own_script)
+        for what in _differences(root, own_script, canary)
     ]
 
 
@@ -54,10 +55,13 @@ def _package() -> Path | None:
     return Path(places[0]) if places else None
 
 
-def _differences(root: Path, own_script: bool) -> Iterator[str]:
+def _differences(root: Path, own_script: bool, canary: bool) -> Iterator[str]:
     read = functools.cache(lambda file: _nodes(root / file))
     for name in NAMES:
-        if own_script or name.needed != "in launch scripts of one's own":
+        if name.needed == "with pipeline.canary":
+            for what in differences(name, read) if canary else ():
+                yield f"{what}, which pipeline.canary needs: set that to none"
+        elif own_script or name.needed != "in launch scripts of one's own":
             yield from differences(name, read)
 
 

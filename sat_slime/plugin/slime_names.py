@@ -34,7 +34,7 @@ UNREAD = "not read"
 """The name is taken to be there: neither it nor a caller of it could be read."""
 
 Use = Literal["calls", "extends", "reads", "wraps", "is called by"]
-Needed = Literal["always", "where slime has it", "in launch scripts of one's own"]
+Needed = Literal["always", "where slime has it", "in launch scripts of one's own", "with pipeline.canary"]
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,7 @@ _IN_ACTOR, _IN_LOSS, _IN_MODEL = (
 _IN_STREAM, _SOURCE = "called in fully_async_rollout.py 17211d44", "data_source:RolloutDataSourceWithBuffer"
 _OWN: Needed = "in launch scripts of one's own"
 _IF: Needed = "where slime has it"
+_CANARY: Needed = "with pipeline.canary"
 
 _DRIVER = (
     _calls(
@@ -159,7 +160,10 @@ _DRIVER = (
         "the trainer's ranks, of our class",
         _all(f"{_GROUPS}:create_training_models(args pgs rollout_manager actor_cls)", "13b347f8"),
     ),
-    _calls("trains on a batch", _all(f"{_TRAINERS}.async_train(self rollout_id rollout_data_ref)", "13b347f8")),
+    _calls(
+        "trains on a batch",
+        _all(f"{_TRAINERS}.async_train(self rollout_id rollout_data_ref external_data)", "13b347f8"),
+    ),
     _calls("saves weights", _all(f"{_TRAINERS}.save_model(self rollout_id force_sync)", "13b347f8")),
     _calls("pushes weights", _all(f"{_TRAINERS}.update_weights(self)", "13b347f8")),
     *(
@@ -172,6 +176,13 @@ _DRIVER = (
             ("ends the engines", "dispose(self)"),
         )
     ),
+    _reads(
+        "the canary's scores come back from the trainer's ranks",
+        _trees(f"{_TRAINERS}.update_weights(self)", "return ray.get([actor.update_weights.remote()"),
+        needed=_CANARY,
+    ),
+    _calls("the engines", _trees(f"{_MANAGER}.get_updatable_engines_and_lock(self)"), needed=_CANARY),
+    _calls("their addresses", _trees("backends.sglang_utils.sglang_engine:SGLangEngine.get_url(self)"), needed=_CANARY),
     *(
         _calls(why, _newest(f"{_MANAGER}.{call}", "0b0c277d"), needed=_IF)
         for why, call in (

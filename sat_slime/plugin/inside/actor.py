@@ -14,9 +14,10 @@ from megatron.core import mpu
 from slime.backends.megatron_utils.actor import MegatronTrainRayActor
 
 from sat_slime.plugin.inside import versions
+from sat_slime.plugin.inside.canary_scores import TrainerScores, score_canary
 from sat_slime.plugin.inside.generating_weights import GeneratingWeights
 from sat_slime.plugin.inside.padded_vocabulary import leave_out_padding
-from sat_slime.plugin.inside.settings import plugin_config, plugin_method, steps_per_rollout
+from sat_slime.plugin.inside.settings import PUSH_METRICS, plugin_config, plugin_method, steps_per_rollout
 from sat_slime.plugin.inside.trainer_state import TrainerState, announcer, prepare
 
 logger = logging.getLogger(__name__)
@@ -52,19 +53,23 @@ class SatTrainRayActor(MegatronTrainRayActor):
             )
         return start
 
-    def update_weights(self) -> None:
-        """Sends the weights to the engines, under the number of optimizer steps that they have had."""
+    def update_weights(self) -> TrainerScores | None:
+        """Sends the weights to the engines, under the number of optimizer steps that they have had. Return the canary's
+        scores under them, on the rank that has them, if there is a canary."""
         if self.args.debug_train_only or self.args.debug_rollout_only:
-            return super().update_weights()
+            super().update_weights()
+            return None
         if self.versions_are_steps:
             self.weight_updater.weight_version = self.state.steps - 1  # slime adds one as the push begins
         super().update_weights()
         if self.generating is not None:
             self.generating.pushed(self.state.steps)
+        return score_canary(self) if plugin_config(self.args).driver.canary != "none" else None
 
     def train_actor(self, rollout_id: int, rollout_data: dict[str, Any], *positional: Any, **keywords: Any) -> Any:
         """Trains on a batch; its lag and numbers join the metrics of its optimizer steps."""
         self.state.begin(rollout_data)
+        self.state.push_metrics = (keywords.get("external_data") or {}).get(PUSH_METRICS, {})
         steps = len(rollout_data["num_microbatches"])
         trained = super().train_actor(rollout_id, rollout_data, *positional, **keywords)
         self.state.trained(self.args, rollout_id, steps)

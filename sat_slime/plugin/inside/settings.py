@@ -19,6 +19,8 @@ KEY = "sat_slime"
 """The key of the plugin's section in slime's --custom-config-path file."""
 DRIVEN = "sat_slime_driven"
 """The argument by which our driver marks a run as its own."""
+PUSH_METRICS = "sat_slime_push_metrics"
+"""Key under which metrics of a push reach the trainer's ranks, in what slime calls the external data of a batch."""
 _CACHE = "_sat_slime_settings"
 
 _NOT_UNDER_CUSTOM_LOSS = {

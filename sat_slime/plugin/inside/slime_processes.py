@@ -64,14 +64,22 @@ class Host:
         trainers, _ = create_training_models(args, groups, manager, actor_cls=actor_cls)
         return cls(args, manager, trainers, per_epoch, startup)
 
-    def push(self) -> None:
-        """Sends the trainers' weights to the engines."""
+    def push(self) -> list[Any] | None:
+        """Sends the trainers' weights to the engines; return what each rank told, or None with a push by disk."""
         if self.startup is None:
-            self.trainers.update_weights()
-            return
+            return self.trainers.update_weights()
         was = ray.get(self.manager.pause_rollout_admission.remote())
-        self.trainers.update_weights()
+        told = self.trainers.update_weights()
         ray.get(self.manager.resume_rollout_admission.remote(was))
+        return told
+
+    def engines(self) -> dict[str, str]:
+        """Return the address of each engine to which weights are pushed, by its name; those that are dead are left
+        out."""
+        engines, *_ = ray.get(self.manager.get_updatable_engines_and_lock.remote())
+        urls = ray.get([engine.get_url.remote() for engine in engines if engine is not None])
+        numbers = [number for number, engine in enumerate(engines) if engine is not None]
+        return {f"rollout engine {number} ({url})": url for number, url in zip(numbers, urls, strict=True)}
 
     def pushed_first(self) -> None:
         """Tells slime that the engines have the weights that the run begins with."""

@@ -117,6 +117,8 @@ class TrainerState:
         self.step_metrics = StepMetrics()
         self.radius = RadiusState()
         """What the clip radii of the method follow, where they follow something."""
+        self.push_metrics: dict[str, float] = {}
+        """Metrics of the push before this batch, which its first optimizer step reports."""
         self._step_facts: dict[str, float] = {}
         """The metrics of the batch as its current optimizer step reports them."""
         self._routing: dict[str, float] = {}
@@ -212,7 +214,8 @@ class TrainerState:
             entropy: that of the policy in the step as slime means it, for radii that follow it.
         """
         step, self.step_metrics = self.step_metrics, StepMetrics()
-        metrics = step.reduce(group) | self._step_facts
+        metrics = step.reduce(group) | self._step_facts | self.push_metrics
+        self.push_metrics = {}
         # If the batch has another step, its lag is one more then: not the part from generation, but the part after it.
         self._step_facts |= {key: value + 1 for key, value in self._step_facts.items() if key in _GROWING}
         self.threshold = None

@@ -97,7 +97,7 @@ def here(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
     yield from memory_here(config)
     package = Path(config.cluster.slime_dir) / "slime"
     if package.is_dir():  # the machine's findings already name a checkout that is missing
-        yield from _slime_findings(probe_slime(package))
+        yield from _slime_findings(probe_slime(package, canary=config.pipeline.canary != "none"))
 
 
 def memory_here(config: SlimeConfig) -> Iterator[Finding]:
@@ -175,7 +175,8 @@ def on_head_node(config_text: str, folder: str) -> dict[str, Any]:
     assert isinstance(config, SlimeConfig)
     all_findings = [*machine_findings(config, Path(folder)), *parser_findings(config, Path(folder))]
     findings = [(f.mark, f.what, f.detail) for f in all_findings]
-    return {"findings": findings, "slime": probe_slime(), "wandb_key": _has_wandb_key()}
+    problems = probe_slime(canary=config.pipeline.canary != "none")
+    return {"findings": findings, "slime": problems, "wandb_key": _has_wandb_key()}
 
 
 def _has_wandb_key() -> bool:

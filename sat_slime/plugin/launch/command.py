@@ -165,6 +165,7 @@ def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
         lag=pipeline.lag,
         max_staleness=pipeline.max_staleness,
         over_age=pipeline.over_age,
+        canary=pipeline.canary,
         keep=config.checkpoint.keep,
     )
     settings = PluginConfig(method=config.method, hooks=config.hooks, driver=driver, eval=scores, run_dir=str(run_dir))

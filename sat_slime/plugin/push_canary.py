@@ -1,0 +1,112 @@
+"""The driver's part of the canary: it asks every engine on its own address, and judges the push.
+
+`sat_slime.rollout.canary` has the rule, `inside/canary_scores` the trainer's part.
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import httpx
+
+from sat_slime.config.slime_checks import NO_CANARY
+from sat_slime.rollout.canary import Canary, EngineScores, read_scores, score_payload
+from sat_slime.rollout.client import in_words
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 300.0
+"""Seconds for an engine's answer. In mode streaming the sequences wait for a place beside what is in generation."""
+
+
+class PushNotTaken(RuntimeError):
+    """An engine does not hold the weights that were pushed, and `pipeline.canary` is stop."""
+
+
+def no_canary(args: Namespace) -> list[str]:
+    """Return a line for each of slime's arguments with which there can be no canary."""
+    given = {name: getattr(args, name.replace("-", "_"), None) for name in NO_CANARY}
+    return [
+        f"--{name} is set, and pipeline.canary is not none: {NO_CANARY[name]}: leave the flag out, or set "
+        "pipeline.canary to none"
+        for name, value in given.items()
+        if value and value != "nccl"
+    ]
+
+
+class PushCanary:
+    """Judges each push of a run. After a resume the limit is learned anew, since engines start anew."""
+
+    def __init__(self, args: Namespace, then: Literal["warn", "stop"]) -> None:
+        """
+        Args:
+            args: slime's.
+            then: what follows where an engine does not hold the weights.
+        """
+        self._canary, self._then = Canary(dtype(args)), then
+
+    def check(self, told: Sequence[Any], engines: Mapping[str, str]) -> tuple[dict[str, float], float]:
+        """Return the metrics of a push, and the seconds that the trainer took for them.
+
+        Args:
+            told: what each of the trainer's ranks returned from the push: `TrainerScores` or None.
+            engines: the address of each engine, by its name.
+
+        Raises:
+            PushNotTaken: an engine does not hold the weights, or none can be asked.
+        """
+        scores = next((scores for scores in told or [] if scores is not None), None)
+        if scores is None or not engines:
+            return self._fail("the trainer has no scores" if engines else "there are no engines that take pushes"), 0.0
+        answers: dict[str, EngineScores] = {}
+        silent: dict[str, str] = {}
+        with ThreadPoolExecutor(len(engines)) as pool:
+            asked = {name: pool.submit(ask, url, scores.sequences) for name, url in engines.items()}
+        for name, future in asked.items():
+            try:
+                answers[name] = future.result()
+            except ValueError as error:
+                silent[name] = str(error)
+        if not answers:
+            name, why = next(iter(silent.items()))
+            return self._fail(f"no engine gives scores; {name}: {why}"), scores.seconds
+        for name, why in silent.items():  # a dead engine is slime's to replace, and no reason to end a run
+            logger.warning("sat_slime: canary: %s is not judged at version %s: %s", name, scores.version, why)
+        verdict = self._canary.check(scores.version, scores.log_probs, answers)
+        if verdict.faults:
+            self._tell(verdict.message)
+        return verdict.metrics, scores.seconds
+
+    def _fail(self, why: str) -> dict[str, float]:
+        self._tell(f"canary: the push cannot be checked: {why}: set pipeline.canary to none")
+        return {}
+
+    def _tell(self, message: str) -> None:
+        if self._then == "stop":
+            raise PushNotTaken(f"{message} (pipeline.canary is stop; go on with --resume)")
+        logger.warning("sat_slime: %s", message)
+
+
+def dtype(args: Namespace) -> str:
+    """Return the arithmetic of the less precise of trainer and engines."""
+    of_engines = getattr(args, "sglang_dtype", None) or "auto"  # bf16 or fp16 with SGLang, for weights of fp32 too
+    if getattr(args, "fp16", False) or of_engines in ("half", "float16"):
+        return "float16"
+    exact = not getattr(args, "bf16", False) and of_engines in ("float", "float32")
+    return "float32" if exact else "bfloat16"
+
+
+def ask(url: str, sequences: Sequence[Sequence[int]]) -> EngineScores:
+    """Return the scores of the engine at an address. They are asked for once: a second time its prefix cache would have
+    them. Raises ValueError, with the reason, where it gives none."""
+    try:
+        with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
+            answer = client.post(f"{url}/generate", json=score_payload(sequences))
+            answer.raise_for_status()
+            return read_scores(answer.json(), sequences)
+    except httpx.HTTPError as error:
+        raise ValueError(in_words(error)) from error

@@ -1,0 +1,379 @@
+"""The canary on slime: the driver asks engines over HTTP, the trainer scores by slime's forward pass, a fault ends."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import threading
+import types
+from argparse import Namespace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import torch
+from newest_slime import write_newest_slime
+from slime_host import _remote, import_slime, local_ray, make_args
+
+from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
+from sat_slime.config.slime_checks import NO_CANARY
+from sat_slime.config.source import ConfigError
+from sat_slime.plugin import driver
+from sat_slime.plugin.inside import slime_processes
+from sat_slime.plugin.inside.settings import PUSH_METRICS
+from sat_slime.plugin.inside.slime_processes import Host
+from sat_slime.plugin.inside.trainer_state import TrainerState
+from sat_slime.plugin.probe import probe_slime
+from sat_slime.plugin.push_canary import PushCanary, PushNotTaken, dtype
+from sat_slime.rollout.canary import canary_sequences, prefix_length
+
+SEQUENCES = canary_sequences(100, 8)
+SCORED = sum(len(sequence) - prefix_length(SEQUENCES) for sequence in SEQUENCES)
+FP32 = Namespace(sglang_dtype="float32", bf16=False, fp16=False)
+
+
+def log_probs(version: int) -> np.ndarray:
+    return np.random.default_rng(version).normal(-3, 1, SCORED)
+
+
+def trainer_scores(version: int) -> types.SimpleNamespace:
+    """What a trainer's rank returns from a push; inside/canary_scores.py, which has the class, imports Megatron."""
+    return types.SimpleNamespace(version=version, sequences=SEQUENCES, log_probs=log_probs(version), seconds=0.5)
+
+
+class Engine:
+    """An engine that holds a version and answers as SGLang does."""
+
+    def __init__(self) -> None:
+        self.holds, self.says, self.asked = 0, "0", []
+        engine = self
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                engine.asked.append((self.path, request))
+                body = json.dumps(engine.answer(request)).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def answer(self, request: dict) -> list[dict]:
+        start = request["logprob_start_len"]
+        values = iter(log_probs(self.holds).tolist())
+        return [
+            {
+                "meta_info": {
+                    "input_token_logprobs": [
+                        [None, ids[start], None],
+                        *([next(values), i, None] for i in ids[start + 1 :]),
+                    ],
+                    "weight_version": self.says,
+                    "cached_tokens": 0,
+                }
+            }
+            for ids in request["input_ids"]
+        ]
+
+    def take(self, version: int) -> None:
+        self.holds, self.says = version, str(version)
+
+
+@pytest.fixture
+def engines():
+    both = [Engine(), Engine()]
+    yield both
+    for engine in both:
+        engine.server.shutdown()
+        engine.server.server_close()
+
+
+def urls(engines) -> dict[str, str]:
+    return {f"rollout engine {i}": engine.url for i, engine in enumerate(engines)}
+
+
+def pushed(canary: PushCanary, engines, version: int):
+    return canary.check([None, trainer_scores(version)], urls(engines))
+
+
+# ---------------------------------------------------------------------------------------------------------- the driver
+
+
+def test_each_engine_is_asked_once_on_its_own_address(engines):
+    canary = PushCanary(FP32, "stop")
+    for version in (0, 1):
+        for engine in engines:
+            engine.take(version)
+        metrics, seconds = pushed(canary, engines, version)
+        assert metrics["canary/faults"] == 0 and metrics["canary/d"] == 0 and seconds == 0.5
+    assert [[path for path, _ in engine.asked] for engine in engines] == [["/generate"] * 2] * 2
+    assert engines[0].asked[0][1]["input_ids"] == [list(sequence) for sequence in SEQUENCES]
+
+
+@pytest.mark.parametrize(
+    ("says", "words"), [("1", "still holds the weights of version 0, and says 1"), ("7", "version 0, and says 7")]
+)
+def test_stop_ends_with_one_line_that_names_the_engine(engines, says, words):
+    canary = PushCanary(FP32, "stop")
+    pushed(canary, engines, 0)
+    engines[0].take(1)
+    engines[1].says = says
+    with pytest.raises(PushNotTaken) as found:
+        pushed(canary, engines, 1)
+    message = str(found.value)
+    assert "rollout engine 1" in message and "rollout engine 0" not in message and "\n" not in message
+    assert words in message and "since the push of version 1" in message and "go on with --resume" in message
+
+
+def test_warn_logs_and_measures(engines, caplog):
+    canary = PushCanary(FP32, "warn")
+    pushed(canary, engines, 0)
+    engines[0].take(1)
+    engines[1].take(1)
+    engines[1].says = "7"
+    metrics, _ = pushed(canary, engines, 1)
+    assert metrics["canary/faults"] == 1 and "says that it holds version 7, not 1" in caplog.text
+
+
+def test_a_dead_engine_is_told_and_the_others_are_judged(engines, caplog):
+    dead = {"rollout engine 1": "http://127.0.0.1:9"}
+    metrics, _ = PushCanary(FP32, "stop").check([trainer_scores(0)], urls(engines[:1]) | dead)
+    assert metrics["canary/faults"] == 0
+    assert "rollout engine 1 is not judged at version 0: no server answers there" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("told", "given", "why"),
+    [
+        ([trainer_scores(0)], {"rollout engine 0": "http://127.0.0.1:9"}, "no engine gives scores; rollout engine 0:"),
+        ([trainer_scores(0)], {}, "there are no engines that take pushes"),
+        (None, {"rollout engine 0": "http://127.0.0.1:9"}, "the trainer has no scores"),
+    ],
+)
+def test_a_push_that_cannot_be_checked_is_no_push_that_passed(told, given, why, caplog):
+    with pytest.raises(PushNotTaken, match=why):
+        PushCanary(FP32, "stop").check(told, given)
+    assert PushCanary(FP32, "warn").check(told, given)[0] == {}
+    assert why in caplog.text and "set pipeline.canary to none" in caplog.text
+
+
+def run(monkeypatch, tmp_path, engines, canary: str, rollouts: int = 3, broken: int | None = None) -> list:
+    """The driver's calls in a synchronous run in which each push reaches the engines; `broken` does not reach the
+    second."""
+    pytest.importorskip("ray")
+    made: list = []
+    args = Namespace(
+        sat_slime={"method": "grpo", "run_dir": str(tmp_path)},
+        rollout_batch_size=4,
+        n_samples_per_prompt=1,
+        global_batch_size=4,
+        start_rollout_id=0,
+        num_rollout=rollouts,
+        save_interval=None,
+        eval_interval=None,
+        check_weight_update_equal=False,
+        save=None,
+        load=None,
+        **vars(FP32),
+    )
+    versions = iter(range(100))
+
+    def update_weights():
+        version = next(versions)
+        made.append(f"push {version}")
+        for engine in engines[: 1 if version == broken else 2]:
+            engine.take(version)
+        return [trainer_scores(version), None]
+
+    def async_train(rollout_id, batch, external_data=None):
+        made.append((rollout_id, (external_data or {}).get(PUSH_METRICS)))
+
+    handles = [types.SimpleNamespace(get_url=_remote(lambda engine=engine: engine.url)) for engine in engines]
+    manager = types.SimpleNamespace(
+        generate=_remote(lambda rollout_id: None),
+        get_updatable_engines_and_lock=_remote(lambda: ([*handles, None], None, 0, [1, 1], [0, 1], [{}, {}])),
+    )
+    trainers = types.SimpleNamespace(update_weights=update_weights, async_train=async_train)
+    monkeypatch.setattr(driver, "plugin_config", lambda args: PluginConfig(**args.sat_slime))
+    monkeypatch.setattr(driver, "_is_due", lambda *_: False)
+    for module in (driver, slime_processes):
+        monkeypatch.setattr(module, "ray", local_ray)
+    try:
+        driver.train(Host(args, manager, trainers, None), DriverConfig(lag=0, canary=canary))
+    except PushNotTaken as error:
+        made.append(error)
+    return made
+
+
+def test_the_batch_after_a_push_reports_it(monkeypatch, tmp_path, engines):
+    made = run(monkeypatch, tmp_path, engines, "stop", rollouts=2)
+    assert [step for step in made if isinstance(step, str)] == ["push 0", "push 1", "push 2"]
+    assert [metrics["canary/faults"] for _, metrics in (step for step in made if isinstance(step, tuple))] == [0, 0]
+    rows = [json.loads(line) for line in (tmp_path / "times.jsonl").read_text().splitlines()]
+    assert all(row["time/canary"] > 0.5 for row in rows), "the trainer's half a second is the canary's"
+
+
+def test_a_push_that_one_engine_did_not_take_ends_the_run_before_the_next_batch(monkeypatch, tmp_path, engines):
+    *before, error = run(monkeypatch, tmp_path, engines, "stop", broken=1)
+    assert before[-1] == "push 1"
+    assert f"rollout engine 1 ({engines[1].url}) still holds the weights of version 0" in str(error)
+
+
+def test_without_a_canary_nobody_is_asked(monkeypatch, tmp_path, engines):
+    made = run(monkeypatch, tmp_path, engines, "none", broken=1)
+    assert len(made) == 7 and all(step[1] is None for step in made if isinstance(step, tuple))
+    assert not engines[0].asked and "time/canary" not in (tmp_path / "times.jsonl").read_text()
+
+
+def test_only_the_first_step_of_the_batch_reports_the_push():
+    state = TrainerState()
+    state.push_metrics = {"canary/faults": 1.0}
+    assert state.end_step(None)["canary/faults"] == 1
+    assert "canary/faults" not in state.end_step(None)
+
+
+# ------------------------------------------------------------------------------------------------------ where it cannot
+
+
+def with_canary(**flags) -> Namespace:
+    section = {"method": {"denominator": "trainer"}, "driver": {"canary": "warn"}}
+    return make_args(1, 2, 0, reference=False, hooks={}, keep_old_actor=None, sat_slime=section, **flags)
+
+
+@pytest.mark.parametrize("flag", NO_CANARY)
+def test_flags_with_which_no_canary_can_be_are_refused(flag):
+    value = "disk" if flag == "update-weight-transport" else True
+    with pytest.raises(ConfigError, match=f"--{flag} is set, and pipeline.canary is not none: "):
+        driver.take_over(with_canary(**{flag.replace("-", "_"): value}))
+
+
+def test_other_flags_are_not():
+    driver.take_over(with_canary())
+
+
+def test_a_slime_whose_engines_are_reached_otherwise_is_refused(tmp_path):
+    root = write_newest_slime(tmp_path / "slime")
+    assert probe_slime(root) == []
+    problems = probe_slime(root, canary=True)
+    assert any("RolloutManager.get_updatable_engines_and_lock" in problem for problem in problems)
+    assert all("which pipeline.canary needs: set that to none" in problem for problem in problems)
+
+
+@pytest.mark.needs_slime
+def test_this_slime_has_what_it_needs():
+    assert probe_slime(canary=True) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"sglang_dtype": "float32"}, "float32"),
+        ({"sglang_dtype": "float32", "bf16": True}, "bfloat16"),
+        ({"sglang_dtype": "auto"}, "bfloat16"),
+        ({}, "bfloat16"),
+        ({"sglang_dtype": "float32", "fp16": True}, "float16"),
+        ({"sglang_dtype": "half"}, "float16"),
+    ],
+)
+def test_the_limit_is_that_of_the_less_precise(flags, expected):
+    assert dtype(Namespace(**flags)) == expected
+
+
+# --------------------------------------------------------------------------------------------------------- the trainer
+
+
+class Trainer:
+    """slime's trainer, of which the forward pass is replaced: it notes under which settings it is asked."""
+
+    def __init__(self, args: Namespace, parallel: dict) -> None:
+        self.args, self.train_parallel_config = args, parallel
+        self.model = [torch.nn.Linear(1, 1)]
+        self.weight_updater = types.SimpleNamespace(weight_version=3)
+        self.hf_config = types.SimpleNamespace(max_position_embeddings=48)
+        self.seen: dict = {}
+
+    def compute_log_prob(self, data_iterator, num_microbatches, store_prefix=""):
+        batches = [data_iterator[0].get_next(["tokens", "response_lengths"]) for _ in range(sum(num_microbatches))]
+        tokens = [row for batch in batches for row in batch["tokens"]]
+        lengths = [length for batch in batches for length in batch["response_lengths"]]
+        self.seen = {
+            "temperature": self.args.rollout_temperature,
+            "top_p": self.args.rollout_top_p,
+            "stage": os.environ.get("ROUTING_REPLAY_STAGE"),
+            "micro_batches": [len(batch["tokens"]) for batch in batches],
+        }
+        scored = [-row[-length:].float() for row, length in zip(tokens, lengths, strict=True)]
+        return {f"{store_prefix}log_probs": scored}
+
+
+def score(monkeypatch, last_stage: bool = True, tensor: int = 0, data: int = 0, **parallel):
+    (ours,) = import_slime("sat_slime.plugin.inside.canary_scores")
+    (cp_utils, batches) = import_slime("slime.backends.megatron_utils.cp_utils", "slime.backends.megatron_utils.data")
+    mpu = types.SimpleNamespace(
+        is_pipeline_last_stage=lambda: last_stage,
+        get_tensor_model_parallel_rank=lambda: tensor,
+        get_data_parallel_rank=lambda with_context_parallel: data,
+        get_context_parallel_group=lambda: None,
+        get_context_parallel_world_size=lambda: 1,
+        get_virtual_pipeline_model_parallel_world_size=lambda: parallel.get("vpp_size"),
+    )
+    for module in (ours, cp_utils, batches):
+        monkeypatch.setattr(module, "mpu", mpu)
+    args = Namespace(
+        vocab_size=50,
+        rollout_temperature=0.7,
+        rollout_top_p=0.9,
+        use_routing_replay=True,
+        max_position_embeddings=4096,
+        rollout_max_context_len=None,
+        sglang_context_length=None,
+    )
+    monkeypatch.setenv("ROUTING_REPLAY_STAGE", "replay_backward")
+    trainer = Trainer(args, {"vpp_size": 1, "microbatch_group_size_per_vp_stage": 1} | parallel)
+    return trainer, ours.score_canary(trainer)
+
+
+@pytest.mark.needs_slime
+def test_the_trainer_scores_as_an_engine_does(monkeypatch):
+    trainer, scores = score(monkeypatch)
+    assert trainer.seen == {"temperature": 1.0, "top_p": 1.0, "stage": "fallthrough", "micro_batches": [8]}
+    assert (trainer.args.rollout_temperature, trainer.args.rollout_top_p) == (0.7, 0.9)
+    assert os.environ["ROUTING_REPLAY_STAGE"] == "replay_backward"
+    assert scores.version == 3 and {len(sequence) for sequence in scores.sequences} == {32}  # 48 less the room
+    assert scores.log_probs.tolist() == [-float(i) for sequence in scores.sequences for i in sequence[16:]]
+
+
+@pytest.mark.needs_slime
+@pytest.mark.parametrize("rank", [{"last_stage": False}, {"tensor": 1}, {"data": 1}])
+def test_one_rank_tells_and_all_score(monkeypatch, rank):
+    trainer, scores = score(monkeypatch, **rank)
+    assert scores is None and trainer.seen["micro_batches"] == [8]
+
+
+@pytest.mark.needs_slime
+def test_interleaved_stages_get_as_many_micro_batches_as_they_want(monkeypatch):
+    trainer, scores = score(monkeypatch, vpp_size=2, microbatch_group_size_per_vp_stage=4)
+    assert trainer.seen["micro_batches"] == [2, 2, 2, 2] and len(scores.log_probs) == 8 * 16
+    with pytest.raises(RuntimeError, match="8 sequences cannot be split into Megatron's 3"):
+        score(monkeypatch, vpp_size=2, microbatch_group_size_per_vp_stage=3)
+
+
+@pytest.mark.needs_slime
+def test_the_stand_ins_have_slimes_signatures():
+    (actor,) = import_slime("slime.backends.megatron_utils.actor")
+    real = inspect.signature(actor.MegatronTrainRayActor.compute_log_prob).parameters
+    assert list(real)[:4] == list(inspect.signature(Trainer.compute_log_prob).parameters)
+
+
+def test_nothing_is_logged_of_a_push_that_passes(engines, caplog):
+    with caplog.at_level(logging.WARNING):
+        pushed(PushCanary(FP32, "warn"), engines, 0)
+    assert not caplog.records
