@@ -235,6 +235,8 @@ def _known(
                 nearest = _nearest(leaf, known)
                 faulty += [nearest] if nearest else []
                 hint = f"; did you mean '{'.'.join(nearest)}'?" if nearest else _siblings(leaf, path, model)
+                if ("runtime",) in known and (owner := _runtime_with(leaf)):
+                    hint = f"; it is a setting of {owner} runs alone"
                 errors.append(f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}")
             continue
         section = section_class(field, value)
@@ -255,6 +257,11 @@ def _known(
         else:
             result[key] = value
     return result
+
+
+def _runtime_with(leaf: KeyPath) -> str | None:
+    """Return the runtime whose runs have this setting, if there is one."""
+    return next((name for name, model in RUNTIMES.items() if leaf in key_paths(model)), None)
 
 
 def _siblings(leaf: KeyPath, path: KeyPath, model: type[BaseModel]) -> str:

@@ -56,6 +56,9 @@ class LoopState:
     """Checksums of the initial model's files, by name; it is the reference of the KL."""
     canary: list[float] = field(default_factory=list)
     """Differences of the pushes that passed the canary, the newest ones."""
+    evaluation: list[int] = field(default_factory=list)
+    """The evaluation whose row is not written yet: its iteration, updates and the version of its weights. Empty: there
+    is none."""
 
 
 @dataclass(frozen=True)

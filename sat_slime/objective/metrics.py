@@ -489,6 +489,20 @@ EVALUATION = (
         "step",
     ),
     Metric("time/eval", "seconds", "From the first request to the last response.", "step", runtime="embedded"),
+    Metric(
+        "delay",
+        "count",
+        "Updates made since `step` when the row was written, with [`eval.beside`](evaluation.md#beside-training).",
+        "step",
+        runtime="embedded",
+    ),
+    Metric(
+        "time/eval_wait",
+        "seconds",
+        "Time for which the run waited for nothing but the evaluation, with `eval.beside`.",
+        "step",
+        runtime="embedded",
+    ),
 )
 """The columns of eval.jsonl."""
 

@@ -87,9 +87,11 @@ def _evaluations(folder: RunFolder, config: Mapping[str, Any], ended: bool) -> I
     evaluation = config.get("eval")
     every = evaluation.get("every_n_iterations") if isinstance(evaluation, Mapping) else None
     done = max(_whole_numbers(read_rows(folder.metrics), "iteration"), default=0)
-    if config.get("runtime") != "embedded" or not every or not done:
+    if not isinstance(evaluation, Mapping) or config.get("runtime") != "embedded" or not every or not done:
         return
     expected = {*range(0, done, int(every))}  # the one after the newest iteration may be going on
+    if not ended and evaluation.get("beside", "none") != "none":
+        expected.discard(max(expected))  # and so may the one before it
     if ended:
         expected.add(done)
     if missing := sorted(expected - set(_whole_numbers(read_rows(folder.eval), "iteration"))):

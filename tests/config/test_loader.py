@@ -63,6 +63,20 @@ def test_nearest_key_is_sought_everywhere(tmp_path, text, unknown, nearest):
     assert f"x.yaml:1: unknown key '{unknown}'; did you mean '{nearest}'?" in errors(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    "text, unknown, owner",
+    [
+        ("runtime: slime\neval: {beside: engine}", "eval.beside", "embedded"),
+        ("eval: {prompts: {aime: x.jsonl}}", "eval.prompts.aime", None),
+        ("eval: {max_response_tokens: 9}", "eval.max_response_tokens", "slime"),
+    ],
+)
+def test_a_setting_of_the_other_runtime_is_named_as_such(tmp_path, text, unknown, owner):
+    (line,) = [line for line in errors(tmp_path, text) if "unknown key" in line]
+    assert f"unknown key '{unknown}'" in line
+    assert line.endswith(f"; it is a setting of {owner} runs alone") == (owner is not None)
+
+
 def test_where_nothing_is_near_the_section_tells_what_it_has(tmp_path):
     (whole,) = errors(tmp_path, "zzyzx: 1")
     assert whole.startswith("x.yaml:1: unknown key 'zzyzx'; a file has runtime, name, ") and ", pipeline, " in whole

@@ -57,6 +57,15 @@ def test_nothing_is_told_of_whole_rows(tmp_path, status, steps):
         assert faults_of(folder.path) == []
 
 
+@pytest.mark.parametrize("beside, told", [("none", 1), ("engine", 0)])
+def test_an_evaluation_beside_training_may_be_going_on(tmp_path, beside, told):
+    folder = make_run(tmp_path / "run", "killed", 10, eval={"every_n_iterations": EVERY, "beside": beside})
+    change(folder.eval, line_3=None)
+    assert len(faults_of(folder.path)) == told
+    change(folder.eval, line_2=None)
+    assert "of the evaluation after iteration 4" in faults_of(folder.path)[0]
+
+
 @pytest.mark.parametrize("steps", [STEPS, 9])
 def test_a_run_that_a_collapse_ended_lacks_nothing(tmp_path, steps):
     assert faults_of(make_run(tmp_path / "run", steps=steps, collapse={"stop": True}).path) == []

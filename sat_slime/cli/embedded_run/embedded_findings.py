@@ -136,7 +136,7 @@ def _memory(config: EmbeddedConfig) -> Finding:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / GIB
     except (ValueError, OSError):
         return warn("memory", "free memory is not known here")
-    need = config.rollout.engines * ENGINE_MEMORY_GIB + config.train.world_size * RANK_MEMORY_GIB + 1
+    need = config.servers * ENGINE_MEMORY_GIB + config.train.world_size * RANK_MEMORY_GIB + 1
     if free < need:
         return warn("memory", f"{free:.1f} GiB free, about {need:.1f} wanted: fewer rollout.engines or ranks")
     return ok("memory", f"{free:.0f} GiB free, about {need:.1f} wanted")

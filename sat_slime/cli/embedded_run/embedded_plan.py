@@ -76,7 +76,8 @@ def describe(plan: EmbeddedPlan) -> str:
         method_line(config),
         f"trainer     {train.world_size} rank(s): tensor parallel {train.tensor_parallel}, data parallel "
         f"{train.data_parallel}, expert parallel {train.expert_parallel}; {train.dtype}",
-        f"engines     {rollout.engines} SGLang server(s), {rollout.dtype}",
+        f"engines     {rollout.engines} SGLang server(s), {rollout.dtype}"
+        + (", and one that evaluates" if config.evaluation_engine else ""),
         f"batch       {rollout.prompts_per_iteration} prompts x {rollout.samples_per_prompt} samples = {responses} "
         f"responses, at most {responses * longest:,} tokens an iteration",
         length_line(config),

@@ -36,12 +36,13 @@ def groups_in_flight(config: EmbeddedConfig) -> int:
 
 
 class EngineGroup:
-    """All rollout engines; they share each batch by whole problems."""
+    """All rollout engines, which share each batch by whole problems; with `eval.beside: engine` one more, which only
+    evaluates."""
 
     def __init__(self, config: EmbeddedConfig, model_path: Path, log_dir: Path) -> None:
         # Each group of a stream is a call of its own.
         engine_class = ray.remote(RolloutEngine).options(num_cpus=0, max_concurrency=8 + groups_in_flight(config))
-        self.engines: list[Any] = [
+        self._all: list[Any] = [
             engine_class.remote(
                 index,
                 config.rollout,
@@ -51,8 +52,10 @@ class EngineGroup:
                 str(log_dir),
                 tool=config.task.called_tool,
             )
-            for index in range(config.rollout.engines)
+            for index in range(config.servers)
         ]
+        self.engines = self._all[: config.rollout.engines]
+        self.evaluator = self._all[-1] if config.evaluation_engine else None
         self.task = config.task
         self._restarts_reported = 0
 
@@ -61,11 +64,11 @@ class EngineGroup:
         self._call("start")
 
     def update_weights(self, folder: Path, version: int) -> None:
-        """Gives all engines new weights, which wait for calls of `generate` and interrupt those of `stream`."""
-        self._call("update_weights", str(folder), version)
+        """Gives all rollout engines new weights, which wait for calls of `generate` and interrupt those of `stream`."""
+        wait_all([engine.update_weights.remote(str(folder), version) for engine in self.engines], "rollout engine")
 
     def start_score(self, sequences: Sequence[Sequence[int]]) -> list[Any]:
-        """Starts scoring the canary's sequences on every engine; `scores` takes what this returns."""
+        """Starts scoring the canary's sequences on every rollout engine; `scores` takes what this returns."""
         return [engine.score.remote(sequences) for engine in self.engines]
 
     def scores(self, futures: list[Any]) -> dict[str, EngineScores]:
@@ -110,6 +113,13 @@ class EngineGroup:
             for engine, (first, last) in zip(self.engines, shares, strict=True)
         ]
 
+    def evaluate(self, requests: list[GenerationRequest], group: int, folder: Path, version: int) -> list[Any]:
+        """Starts an evaluation of the weights in `folder`, which the rollout engines hold, on the engine for it, if
+        there is one. `collect` takes what this returns. group: as in `generate`."""
+        if self.evaluator is None:
+            return self.generate(requests, group)
+        return [self.evaluator.evaluate.remote(str(folder), version, requests)]
+
     def stream(self, index: int, requests: list[GenerationRequest]) -> Any:
         """Starts generation of one problem's responses, which new weights do not wait for; its result is a
         GenerationResult. `index` numbers the groups, which the engines take in turn."""
@@ -120,9 +130,11 @@ class EngineGroup:
         for engine in self.engines:
             engine.give_up.remote(oldest)
 
-    def collect(self, futures: list[Any], iteration: int, problems: list[Problem]) -> RolloutBatch:
-        """Waits for a batch."""
-        results = wait_all(futures, "rollout engine")
+    def collect(
+        self, futures: list[Any], iteration: int, problems: list[Problem], of: str = "rollout engine"
+    ) -> RolloutBatch:
+        """Waits for a batch. of: who is blamed when a future failed."""
+        results = wait_all(futures, of)
         return RolloutBatch(
             self.task,
             iteration,
@@ -137,4 +149,4 @@ class EngineGroup:
         return [(i * problems // count, (i + 1) * problems // count) for i in range(count)]
 
     def _call(self, method: str, *arguments: Any) -> list[Any]:
-        return wait_all([getattr(engine, method).remote(*arguments) for engine in self.engines], "rollout engine")
+        return wait_all([getattr(engine, method).remote(*arguments) for engine in self._all], "rollout engine")

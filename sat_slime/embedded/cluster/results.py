@@ -77,6 +77,11 @@ def wait_any(futures: Sequence[Any], timeout_s: float | None = None) -> list[Any
     return ray.wait(list(futures), num_returns=1, timeout=timeout_s)[0] if futures else []
 
 
+def all_done(futures: Sequence[Any]) -> bool:
+    """Return whether every future has a result or failed."""
+    return not futures or len(ray.wait(list(futures), num_returns=len(futures), timeout=0)[0]) == len(futures)
+
+
 def result_of(future: Any, who: str) -> Any:
     """Return the result of a future, waited for.
 

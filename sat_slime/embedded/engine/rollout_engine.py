@@ -166,6 +166,13 @@ class RolloutEngine:
         async with self._working("generating"):
             return await self._answer(requests, _Batch(interruptible=False))
 
+    async def evaluate(self, path: str, version: int, requests: Sequence[GenerationRequest]) -> GenerationResult:
+        """Does what `generate` does, under the weights of a folder, which it loads first. Raises as both do."""
+        if not self._server.alive:
+            self._weights = (path, version)  # the folder of those before may be gone
+        await self.update_weights(path, version)
+        return await self.generate(requests)
+
     async def stream(self, requests: Sequence[GenerationRequest]) -> GenerationResult:
         """Does what `generate` does, beside other calls and updates of the weights.
 

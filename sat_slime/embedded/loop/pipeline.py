@@ -12,15 +12,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from sat_slime.config.disk import disk_is_full, naming
-from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.schema import EmbeddedConfig, EvalConfig
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.checkpoint import Checkpoint
 from sat_slime.embedded.cluster.engine_group import EngineGroup
-from sat_slime.embedded.cluster.results import ActorFailure
+from sat_slime.embedded.cluster.results import ActorFailure, all_done
 from sat_slime.embedded.cluster.trainer_group import TrainerGroup, warm_up_model
 from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.initial_model import (
@@ -37,6 +38,8 @@ from sat_slime.embedded.quantization import quantize_folder
 from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, canary_responses, evaluation_requests
 from sat_slime.rollout.canary import Canary, canary_sequences
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
+from sat_slime.runs.rows import read_rows
+from sat_slime.tasks import Problem
 
 
 class RunLog(Protocol):
@@ -58,6 +61,24 @@ CANARY_TOKENS = 32
 
 def _is_due(iteration: int, every: int) -> bool:
     return every > 0 and iteration % every == 0
+
+
+@dataclass
+class Evaluation:
+    """An evaluation that is due, or going on."""
+
+    iteration: int
+    """Iterations trained before it."""
+    updates: int
+    """Optimizer updates made before it."""
+    version: int
+    """Version of the weights that it measures: those that the rollout engines held then, which may lag the trainer."""
+    problems: list[Problem] = field(default_factory=list, kw_only=True)
+    futures: list[Any] | None = field(default=None, kw_only=True)
+    """None: the engines were not asked yet."""
+
+    def __str__(self) -> str:
+        return f"evaluation after iteration {self.iteration}"
 
 
 class Pipeline(ABC):
@@ -89,6 +110,8 @@ class Pipeline(ABC):
         """Relative error of the weights that the engines hold, where `rollout.weights` rounds them."""
         self.initial_checksums: dict[str, str] = {}
         """Checksums of the initial model's files, by name."""
+        self.evaluation: Evaluation | None = None
+        """The evaluation whose row is not written yet."""
         self.canary = Canary(config.rollout.dtype)
         """The check of each push."""
         self.canary_metrics: dict[str, float] = {}
@@ -191,6 +214,7 @@ class Pipeline(ABC):
             self.trainer.call("remember_weights", self._weights_folder(version), version)
         self.iteration, self.updates, self.versions = state.iteration, state.updates, state.weight_versions
         self.canary.levels = state.canary
+        self._take_up_evaluation(state)
         self._update_engines(self.versions[-1])
         self._read_ahead(path)
 
@@ -219,6 +243,7 @@ class Pipeline(ABC):
             self.seconds = dict.fromkeys(("wait", "train", "sync"), 0.0)
             started = time.monotonic()
             batch = self._next_batch()
+            self._begin_evaluation()  # that of the iteration before, where it goes on in gaps
             self.log.status(phase="training", iteration=self.iteration + 1)
             with self._timing("train"):
                 dumps = _is_due(self.iteration + 1, config.dump.every_n_iterations)
@@ -230,19 +255,26 @@ class Pipeline(ABC):
             broadcasts = ends or self.iteration % max(lag, 1) == 0
             evaluates = ends or _is_due(self.iteration, config.eval.every_n_iterations)
             saves = _is_due(self.iteration, config.checkpoint.every_n_iterations)
-            if broadcasts or evaluates or saves:
+            waits = config.eval.beside == "none"
+            if broadcasts or saves or (evaluates and waits):
                 self._settle()
             if broadcasts:
+                if config.eval.beside == "gaps":
+                    self._finish_evaluation()
                 with self._timing("sync"):
                     self._broadcast()
             self.seconds["step"] = time.monotonic() - started
             self._record(batch, results)
+            if self.evaluation and self.evaluation.futures and all_done(self.evaluation.futures):
+                self._finish_evaluation()
             if evaluates:
                 self._evaluate()
             if saves:
                 self._save()
                 saved = self.iteration
         self.interruption.looping = False
+        if self.iteration == total or not self.interruption.asked:
+            self._finish_evaluation()
         if saved != self.iteration:
             self._save()
 
@@ -296,21 +328,32 @@ class Pipeline(ABC):
         self._check_engines(version)
         if version not in self.versions:
             self.versions.append(version)
-        kept = self.config.pipeline.weights_in_use
-        for old in self.versions[:-kept]:
-            for path in self.weights.glob(f"{self._weights_folder(old).name}*"):
+        self.versions = self.versions[-self.config.pipeline.weights_in_use :]
+        in_use = {self._weights_folder(version).name for version in self._versions_in_use()}
+        for path in self.weights.iterdir():
+            if path.name.partition(".")[0] not in in_use:
                 shutil.rmtree(path, ignore_errors=True)
-        self.versions = self.versions[-kept:]
+
+    def _versions_in_use(self) -> list[int]:
+        """Return the versions that tokens may still be trained with, and that of an evaluation that goes on."""
+        return sorted({*self.versions, *([self.evaluation.version] if self.evaluation else [])})
+
+    def _engines_folder(self, version: int) -> Path:
+        """Return where the weights of a version are that engines load."""
+        folder, to = self._weights_folder(version), self.config.rollout.weights
+        return folder.with_name(f"{folder.name}.{to}") if to else folder
+
+    def _round(self, version: int) -> Path:
+        """Rounds the exported weights of a version as `rollout.weights` says; returns the folder that engines load."""
+        folder = self._engines_folder(version)
+        if to := self.config.rollout.weights:
+            with naming(folder):
+                self.weight_error = quantize_folder(self._weights_folder(version), folder, to)
+        return folder
 
     def _update_engines(self, version: int) -> None:
-        """Gives the engines the exported weights of a version, rounded as `rollout.weights` says."""
-        folder = self._weights_folder(version)
-        if to := self.config.rollout.weights:
-            rounded = folder.with_name(f"{folder.name}.{to}")
-            with naming(rounded):
-                self.weight_error = quantize_folder(folder, rounded, to)
-            folder = rounded
-        self.engines.update_weights(folder, version)
+        """Gives the rollout engines the exported weights of a version, rounded as `rollout.weights` says."""
+        self.engines.update_weights(self._round(version), version)
 
     def _check_engines(self, version: int) -> None:
         """Has the engines and the trainer, which has the weights that were just pushed, score the canary's sequences.
@@ -351,19 +394,65 @@ class Pipeline(ABC):
         self.log.status(engine=self.engines.states())
 
     def _evaluate(self) -> None:
-        """Measures the weights that the engines hold, which may lag the trainer, on held-out problems."""
+        """Measures the weights that the rollout engines hold, which may lag the trainer, on held-out problems: at once,
+        or as `eval.beside` says while training goes on. One evaluation goes on at a time."""
+        beside = self.config.eval.beside
         if not self.config.eval.every_n_iterations:
             return
-        self.log.status(phase="evaluating")
-        ends = self.iteration == self.config.pipeline.iterations
-        scores = self.config.eval.final if ends else self.config.eval
-        problems, requests = evaluation_requests(self.config, self.updates, scores.repeats)
-        futures = self.engines.generate(requests, len(requests) // len(problems))
-        batch = self.grader.grade(self.engines.collect(futures, self.iteration, problems))
-        during = f"evaluation after iteration {self.iteration}"
-        self._log_faults(batch, during)
-        row = evaluation_row(batch, scores, self.updates, self.iteration)
-        self.log.eval(row | self._restarts(during))
+        self._finish_evaluation()
+        self.evaluation = Evaluation(self.iteration, self.updates, self.versions[-1])
+        if beside == "engine":
+            self._begin_evaluation()
+        elif beside == "none":
+            self._finish_evaluation()
+
+    def _take_up_evaluation(self, state: checkpoint.LoopState) -> None:
+        """Begins again the evaluation that was going on at a checkpoint, unless its row was written after it. Where no
+        engine is there for it, the rollout engines answer, before they are given the newest weights."""
+        unfinished = Evaluation(*state.evaluation) if state.evaluation else None
+        rows = read_rows(self.folder / "eval.jsonl")
+        if unfinished is None or unfinished.iteration in (row.get("iteration") for row in rows):
+            return
+        self.log.message(f"the {unfinished}, which had not finished, begins again")
+        self.evaluation = unfinished
+        if self.config.eval.beside == "engine":
+            self._round(unfinished.version)
+            self._begin_evaluation()
+        else:
+            self._update_engines(unfinished.version)
+            self._finish_evaluation()
+
+    def _scores(self, evaluation: Evaluation) -> EvalConfig:
+        ends = evaluation.iteration == self.config.pipeline.iterations
+        return self.config.eval.final if ends else self.config.eval
+
+    def _begin_evaluation(self) -> None:
+        """Asks the engines what the evaluation that is due wants to know, if there is one."""
+        due = self.evaluation
+        if due is None or due.futures is not None:
+            return
+        due.problems, requests = evaluation_requests(self.config, due.updates, self._scores(due).repeats)
+        folder = self._engines_folder(due.version)
+        due.futures = self.engines.evaluate(requests, len(requests) // len(due.problems), folder, due.version)
+
+    def _finish_evaluation(self) -> None:
+        """Waits for the evaluation that is due or goes on, if there is one, and records it."""
+        self._begin_evaluation()
+        done = self.evaluation
+        if done is None or done.futures is None:
+            return
+        if not all_done(done.futures):
+            self.log.status(phase="evaluating")
+        started = time.monotonic()
+        who = "evaluation engine" if self.config.eval.beside == "engine" else "rollout engine"
+        batch = self.grader.grade(self.engines.collect(done.futures, done.iteration, done.problems, who))
+        late: dict[str, float] = {}
+        if self.config.eval.beside != "none":
+            late = {"delay": self.updates - done.updates, "time/eval_wait": time.monotonic() - started}
+        self._log_faults(batch, str(done))
+        row = evaluation_row(batch, self._scores(done), done.updates, done.iteration)
+        self.log.eval(row | late | self._restarts(str(done)))
+        self.evaluation = None
 
     def _save(self) -> None:
         """Saves a checkpoint between two iterations, with what is generated ahead."""
@@ -376,11 +465,12 @@ class Pipeline(ABC):
             checkpoint.parallel_layout(self.config),
             self.initial_checksums,
             self.canary.levels,
+            [due.iteration, due.updates, due.version] if (due := self.evaluation) else [],
         )
         try:
             with naming(self.checkpoints), checkpoint.writing(self.checkpoints, state) as part:
                 self._write_ahead(part)
-                for version in self.versions:
+                for version in self._versions_in_use():
                     source = self._weights_folder(version)
                     shutil.copytree(source, part / "weights" / source.name)
                 self.trainer.call("save", part)

@@ -40,7 +40,7 @@ class Log:
 @pytest.fixture
 def pipeline(tmp_path):
     pipeline = BatchPipeline(CONFIG, tmp_path, tmp_path, Log(), None)
-    pipeline.seconds = {"wait": 0.0}
+    pipeline.seconds, pipeline.versions = {"wait": 0.0}, [0]
     pipeline.grader = Grader(CONFIG.verifier, CONFIG.task)
     return pipeline
 
@@ -53,8 +53,8 @@ def engines(restarts, stats):
         new_restarts=lambda: next(told),
         new_deaths=lambda: [],
         states=lambda: "ready",
-        generate=lambda requests, group: [],
-        collect=lambda futures, iteration, problems: dataclasses.replace(
+        evaluate=lambda requests, group, folder, version: [],
+        collect=lambda futures, iteration, problems, of="": dataclasses.replace(
             make_batch(ANSWERS), iteration=iteration, faults=faults
         ),
     )
