@@ -27,7 +27,8 @@ def check(
 ) -> None:
     """Check a run's settings and this machine: lists problems and fixes.
 
-    Imports the engines to be sure that they work, which takes some seconds.
+    Imports the engines to be sure that they work, which takes some seconds;
+    that they do is remembered until a package is installed or removed.
     Of a run of slime, the cluster is checked where one is named, by a small
     job that uses no GPU, and time and cost are estimated, by what the run
     has measured where its folder is given.

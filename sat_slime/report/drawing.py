@@ -194,9 +194,7 @@ def column_of(
             chart.title = alt.Undefined
         charts.append(chart.add_params(_zoom(0 if linked else place)) if zoom else chart)
     with quiet():
-        chart = alt.vconcat(*charts, spacing=12).resolve_scale(
-            **_OWN_SCALES, x="shared" if linked and zoom else "independent"
-        )
+        chart = alt.vconcat(*charts, spacing=12, resolve=_own_scales(x="shared" if linked and zoom else "independent"))
     return Drawing(chart, (table or {}) | numbers)
 
 
@@ -208,7 +206,10 @@ def quiet() -> Iterator[None]:
         yield
 
 
-_OWN_SCALES: Any = dict.fromkeys(("color", "fill", "shape", "stroke", "strokeDash"), "independent")
+def _own_scales(**more: Any) -> alt.Resolve:
+    """Return that panels have their own scales. It is given with them: `resolve_scale` would copy them once more."""
+    own: Any = dict.fromkeys(("color", "fill", "shape", "stroke", "strokeDash"), "independent")
+    return alt.Resolve(scale=alt.ScaleResolveMap(**own, **more))
 
 
 def _zoom(place: int) -> alt.Parameter:
@@ -221,9 +222,9 @@ def grid_of(grid: Sequence[Sequence[Any]], table: Table, looks: Sequence[Look] =
     """Draw rows of panels that stand side by side, with a key to the looks above them, which chooses what chosen()
     shows."""
     with quiet():
-        charts = [alt.hconcat(*row, spacing=12).resolve_scale(**_OWN_SCALES) for row in grid]
+        charts = [alt.hconcat(*row, spacing=12, resolve=_own_scales()) for row in grid]
         every = [key(looks, chosen()), *charts] if looks else charts
-        chart = alt.vconcat(*every, spacing=12).resolve_scale(**_OWN_SCALES)
+        chart = alt.vconcat(*every, spacing=12, resolve=_own_scales())
     return Drawing(chart, table, max(map(len, grid)))
 
 
@@ -233,7 +234,7 @@ def facets(panel: alt.LayerChart, data: alt.InlineData, columns: int, table: Tab
     names = list(dict.fromkeys(row["panel"] for row in data.values))
     with quiet():
         grid = panel.facet(alt.Facet("panel:N", header=header, sort=names), columns=columns, data=data)
-        chart = alt.vconcat(key(looks, chosen()), grid, spacing=12).resolve_scale(**_OWN_SCALES)
+        chart = alt.vconcat(key(looks, chosen()), grid, spacing=12, resolve=_own_scales())
     return Drawing(chart, table, columns)
 
 

@@ -77,10 +77,11 @@ def spec_of(drawing: Drawing) -> dict[str, Any]:
     return spec | {"config": CONFIG, "params": params, "usermeta": {"columns": drawing.columns}}
 
 
-def save(drawing: Drawing, folder: Path, name: str) -> tuple[dict[str, Any], bytes]:
-    """Write NAME.png, NAME.svg and NAME.csv into `folder`; returns the figure's specification and its SVG. An OSError
-    names the folder at least."""
-    spec = spec_of(drawing)
+def save(spec: Mapping[str, Any], table: Table, folder: Path, name: str) -> bytes:
+    """Write NAME.png, NAME.svg and NAME.csv into `folder`; returns the SVG. An OSError names the folder at least.
+
+    spec: as `spec_of` gives it. table: the figure's numbers.
+    """
     still = _still(spec)
     svg = _shortened(_numbered_anew(vl_convert.vegalite_to_svg(still)))
     png = _packed(vl_convert.svg_to_png(svg, scale=2))
@@ -88,11 +89,11 @@ def save(drawing: Drawing, folder: Path, name: str) -> tuple[dict[str, Any], byt
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.png").write_bytes(png)
         (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-        _write_table(drawing.table, folder / f"{name}.csv")
-    return spec, svg.encode()
+        _write_table(table, folder / f"{name}.csv")
+    return svg.encode()
 
 
-def _still(spec: dict[str, Any]) -> dict[str, Any]:
+def _still(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the specification for a file: white behind, at its own width, and nothing that only a pointer finds."""
     config = json.loads(json.dumps(CONFIG))
     config |= {"background": "white", "aria": False}  # a description of each mark is most of a file

@@ -9,6 +9,7 @@ import html
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from altair.utils.schemapi import debug_mode
 from sat_slime.config.disk import naming
 from sat_slime.config.method_section import method_label
 from sat_slime.report.drawing import Drawing
-from sat_slime.report.figure_files import save
+from sat_slime.report.figure_files import save, spec_of
 from sat_slime.report.vega_script import vega_script
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, section
@@ -127,13 +128,15 @@ class Figure:
 
 
 class Page:
-    """A page in the making. What is added stands on it in that order; files are written at once."""
+    """A page in the making. What is added stands on it in that order; files are written at once, but those of figures
+    in another thread, which does not hold up the drawing of the next: `write` waits for them."""
 
     def __init__(self, folder: Path):
         """folder: where figures/, tables/ and the page are written."""
         self._folder = folder
         self._contents: list[tuple[str, str]] = []
-        self._body: list[str] = []
+        self._body: list[str | Future[str]] = []
+        self._files = ThreadPoolExecutor(1)
         self._live = False
 
     def add(self, markup: str) -> None:
@@ -169,20 +172,24 @@ class Page:
             drawing = figure.draw()
             if drawing is None:
                 return False
-            spec, svg = save(drawing, self._folder / "figures", figure.name)
+            spec = spec_of(drawing)
         how = "" if self._live else f'<p class="how">{_HOW_TO_POINT}</p>'
         self._live = True
         live = f'<div class="live"></div><script type="application/json">{_in_script(spec)}</script>'
-        picture = base64.b64encode(svg).decode()
         self._contents.append((figure.name, figure.heading))
         name, heading = html.escape(figure.name), html.escape(figure.heading)
         files = " · ".join(f'<a href="figures/{name}.{kind}">{text}</a>' for kind, text in _FILES)
         alone = f'<p class="files"><code>{html.escape(command)}</code></p>' if command else ""
-        self._body.append(
-            f'<figure id="{name}"><h2>{heading}</h2><p>{html.escape(figure.sentence)}</p>'
-            f'<img alt="{heading}" src="data:image/svg+xml;base64,{picture}">{live}<figcaption>{files}</figcaption>'
-            f"{alone}{how}</figure>"
-        )
+
+        def with_picture() -> str:
+            picture = base64.b64encode(save(spec, drawing.table, self._folder / "figures", figure.name)).decode()
+            return (
+                f'<figure id="{name}"><h2>{heading}</h2><p>{html.escape(figure.sentence)}</p>'
+                f'<img alt="{heading}" src="data:image/svg+xml;base64,{picture}">{live}<figcaption>{files}</figcaption>'
+                f"{alone}{how}</figure>"
+            )
+
+        self._body.append(self._files.submit(with_picture))
         return True
 
     def write(
@@ -213,7 +220,8 @@ class Page:
             warnings,
             f'<details class="contents"><summary>Contents</summary><nav>{links}</nav></details>' if contents else "",
         ]
-        body = "\n".join([*filter(None, top), *self._body])
+        added = [part.result() if isinstance(part, Future) else part for part in self._body]
+        body = "\n".join([*filter(None, top), *added])
         path = self._folder / file
         policy, script = _POLICY, ""
         if self._live:
@@ -266,11 +274,11 @@ def draw_alone(every: Sequence[Figure], only: Sequence[str], folder: Path) -> li
             raise RunFolderError(f"--figure {name}: no such figure; there are {known}")
         with debug_mode(False):
             drawing = figure.draw()
-        if drawing is None:
-            raise RunFolderError(f"--figure {name}: these runs have no data for it")
-        drawn.append((name, drawing))
-    for name, drawing in drawn:
-        save(drawing, folder / "figures", name)
+            if drawing is None:
+                raise RunFolderError(f"--figure {name}: these runs have no data for it")
+            drawn.append((name, spec_of(drawing), drawing.table))
+    for name, spec, table in drawn:
+        save(spec, table, folder / "figures", name)
     return [folder / "figures" / f"{name}.png" for name in only]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sat_slime.grid.state import GridFolder
-from sat_slime.report.checkup.checkup import check
-from sat_slime.report.checkup.checkup_page import Findings, write_findings
 from sat_slime.report.comparison.comparison_report import write_comparison
 from sat_slime.report.comparison.studies import is_study
 from sat_slime.report.page import check_out
@@ -16,6 +15,9 @@ from sat_slime.report.run.run_report import write_report, write_tracked_report
 from sat_slime.report.run.samples import write_samples
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.trackers.tracked_run import is_tracker
+
+if TYPE_CHECKING:
+    from sat_slime.report.checkup.checkup_page import Findings
 
 
 def write_reports(
@@ -52,5 +54,8 @@ def write_checkup(
     paths: Sequence[Path], out: Path, reward_key: str | None, on_file: Callable[[str], object]
 ) -> Findings:
     """Write the check-up of a run of slime, from what there is of its trackers and dumps. Raises RunFolderError."""
+    from sat_slime.report.checkup.checkup import check
+    from sat_slime.report.checkup.checkup_page import write_findings
+
     check_out(out)  # before the dumps are read, which may take minutes
     return write_findings(check(paths, reward_key, on_file), paths, out, figures)

@@ -52,3 +52,21 @@ except SystemExit as exit:
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert said.stdout == "2 False\n" and "did you mean 'train.lr'?" in said.stderr
+
+
+def test_the_package_run_as_a_module_is_the_command():
+    shown = subprocess.run([sys.executable, "-m", "sat_slime", "--help"], capture_output=True, text=True)
+    assert shown.returncode == 0 and "sat-slime [OPTIONS] COMMAND" in shown.stdout, shown.stderr
+
+
+def test_a_report_waits_neither_for_torch_nor_for_scipys_statistics():
+    program = """
+import sys
+from sat_slime.cli.torch_on_use import import_torch_on_use
+
+import_torch_on_use()
+import sat_slime.report.write_reports
+print([name for name in ("torch._C", "scipy.stats") if name in sys.modules])
+"""
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert shown.stdout == "[]\n", shown.stderr

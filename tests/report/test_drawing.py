@@ -48,7 +48,8 @@ def test_a_figure_without_any_data_is_none():
 
 
 def test_columns_that_are_given_come_before_those_of_the_panels(tmp_path):
-    save(column_of([panel("a", [])], table={"step": np.array([1.0, 2.0])}), tmp_path, "figure")
+    drawing = column_of([panel("a", [])], table={"step": np.array([1.0, 2.0])})
+    save(spec_of(drawing), drawing.table, tmp_path, "figure")
     assert list(csv.reader((tmp_path / "figure.csv").open())) == [["step", "a"], ["1", "3"], ["2", "4"]]
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sat_slime.cli.embedded_run import engine_packages
-from sat_slime.cli.embedded_run.engine_packages import Engine, installed_version, is_installed, verifier_error
+from sat_slime.cli.embedded_run.engine_imports import import_errors
+from sat_slime.cli.embedded_run.engine_packages import installed_version, is_installed, verifier_error
 from sat_slime.config import EmbeddedConfig, config_errors, config_warnings
 from sat_slime.config.finding import Finding, fail, ok, settings_findings, warn
 from sat_slime.runs.folder import RunFolder
@@ -24,7 +22,6 @@ RANK_MEMORY_GIB = 1.0
 """Resident memory of one trainer rank with a tiny model."""
 DISK_GIB = 1.0
 """Free disk that a run wants: checkpoints, weights and the warmed-up model."""
-IMPORT_TIMEOUT_S = 180
 
 
 def embedded_findings(config: EmbeddedConfig, file: Path) -> Iterator[Finding]:
@@ -33,11 +30,8 @@ def embedded_findings(config: EmbeddedConfig, file: Path) -> Iterator[Finding]:
     yield from settings_findings(errors, config_warnings(config))
     if not errors:
         yield ok("settings", str(file))
-    with ThreadPoolExecutor() as pool:  # an import each in a process of its own; the slowest takes most of the time
-        engines = pool.map(_engine, engine_packages.ENGINES)
-        rest = list(_rest(config))
-        yield from engines
-    yield from rest
+    yield from _rest(config)
+    yield from _engines(config)  # last: it may take seconds
 
 
 def _rest(config: EmbeddedConfig) -> Iterator[Finding]:
@@ -50,31 +44,17 @@ def _rest(config: EmbeddedConfig) -> Iterator[Finding]:
     yield _memory(config)
 
 
-def _engine(engine: Engine) -> Finding:
-    if not is_installed(engine):
-        return fail(engine.package, 'not installed: run scripts/setup.sh, or pip install "sat-slime[embedded]"')
-    program = f"{engine.before}\nimport {engine.module}"
-    # As the servers are started: without dynamo, SGLang's import does not need a compiler.
-    environment = {
-        **os.environ,
-        "SGLANG_USE_CPU_ENGINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "TORCHDYNAMO_DISABLE": "1",
-    }
-    try:
-        result = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", program],
-            capture_output=True,
-            text=True,
-            timeout=IMPORT_TIMEOUT_S,
-            env=environment,
-        )
-    except subprocess.TimeoutExpired:
-        return fail(engine.package, f"its import took more than {IMPORT_TIMEOUT_S} s: reinstall it")
-    if result.returncode:
-        reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
-        return fail(engine.package, f"cannot be imported ({reason}): run scripts/setup.sh again")
-    return ok(engine.package, installed_version(engine.package) or "version unknown")
+def _engines(config: EmbeddedConfig) -> Iterator[Finding]:
+    installed = [engine for engine in engine_packages.ENGINES if is_installed(engine)]
+    errors, before = import_errors(installed, Path(config.cache_dir).expanduser())
+    for engine in engine_packages.ENGINES:
+        if engine not in installed:
+            yield fail(engine.package, 'not installed: run scripts/setup.sh, or pip install "sat-slime[embedded]"')
+        elif error := errors.get(engine.package):
+            yield fail(engine.package, f"cannot be imported ({error}): run scripts/setup.sh again")
+        else:
+            version = installed_version(engine.package) or "version unknown"
+            yield ok(engine.package, f"{version}, imported by an earlier check" if before else version)
 
 
 def _trackers(config: EmbeddedConfig) -> Iterator[Finding]:

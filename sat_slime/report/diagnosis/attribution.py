@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats
 
 from sat_slime.objective import mismatch_parts
 from sat_slime.rollout.token_dump import DumpError, TokenDump, read_dump
@@ -347,6 +346,8 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Return Spearman's rank correlation, with ties at their mean rank; NaN where one of the two never varies."""
     if len(a) < 2 or not np.ptp(a) or not np.ptp(b):
         return np.nan
+    from scipy import stats  # its import takes long
+
     return float(stats.spearmanr(a, b).statistic)
 
 

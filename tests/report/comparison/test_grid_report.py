@@ -163,6 +163,7 @@ def test_figures_of_equal_data_are_equal(comparison, tmp_path):
     for name in ("one", "two"):
         for figure in figures(comparison):
             if figure.name in ("scores", "drift"):
-                save(figure.draw(), tmp_path / name, figure.name)
+                drawing = figure.draw()
+                save(spec_of(drawing), drawing.table, tmp_path / name, figure.name)
     for name in ("scores", "drift"):
         assert (tmp_path / "one" / f"{name}.svg").read_bytes() == (tmp_path / "two" / f"{name}.svg").read_bytes()

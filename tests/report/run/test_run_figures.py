@@ -55,7 +55,8 @@ def test_missing_values_do_not_matter(name):
 
 def test_saved_figure_has_its_numbers_beside_it(tmp_path):
     data = run_data(tmp_path, 12)
-    _, svg = save(draw_metrics(data, "mismatch"), tmp_path / "figures", "mismatch")
+    drawing = draw_metrics(data, "mismatch")
+    svg = save(spec_of(drawing), drawing.table, tmp_path / "figures", "mismatch")
     assert svg.startswith(b"<svg")
     assert (tmp_path / "figures" / "mismatch.png").read_bytes().startswith(b"\x89PNG")
     rows = list(csv.DictReader((tmp_path / "figures" / "mismatch.csv").open()))
@@ -66,7 +67,8 @@ def test_saved_figure_has_its_numbers_beside_it(tmp_path):
 
 def test_the_rewards_file_has_each_evaluation_beside_its_step(tmp_path):
     data = run_data(tmp_path, 40)
-    save(draw_learning(data), tmp_path / "figures", "reward")
+    drawing = draw_learning(data)
+    save(spec_of(drawing), drawing.table, tmp_path / "figures", "reward")
     rows = list(csv.DictReader((tmp_path / "figures" / "reward.csv").open()))
     assert [float(row["step"]) for row in rows] == list(range(0, 41)) and "eval/step" not in rows[0]
     scores = dict(zip(data.evals["step"], data.evals["accuracy"], strict=True))
