@@ -98,6 +98,9 @@ def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[s
 
 @prepare.command("laptop")
 def prepare_laptop(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The YAML file of an embedded run; default: the quick start.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Where to; default: where configs/slime/laptop.yaml looks.")
     ] = None,
@@ -105,18 +108,20 @@ def prepare_laptop(
     overrides: OverridesAsInLaunch = None,
 ) -> None:
     """Make the model, tokenizer, prompts and held-out problems of configs/slime/laptop.yaml: those of the embedded
-    quick start. sat-slime launch makes them where they are missing.
+    quick start, or of another embedded run. sat-slime launch makes the quick start's where they are missing.
 
-    --set changes settings of the quick start: another task, its settings, its warm-up.
+    --set changes settings of the embedded run: another task, its settings, its warm-up.
 
         sat-slime prepare laptop --out data/laptop
 
         sat-slime prepare laptop --overwrite --set task.name=pointer_chasing
+
+        sat-slime prepare laptop configs/embedded/calculator.yaml --out ~/.cache/sat_slime/calculator
     """
     from sat_slime.cli.slime_run.laptop import LAPTOP, make_laptop
 
     folder = out or LAPTOP
-    make_laptop(folder.absolute(), overwrite, overrides or [])
+    make_laptop(folder.expanduser().absolute(), overwrite, file, overrides or [])
     typer.echo(f"{folder} is ready")
 
 

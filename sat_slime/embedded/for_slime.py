@@ -1,5 +1,5 @@
 """The quick start's initial model and problems as files that slime takes: `python -m sat_slime.embedded.for_slime OUT`,
-or those of another task: `... OUT task.name=pointer_chasing`.
+or those of another run: `... OUT --file FILE task.name=pointer_chasing`.
 
 `OUT/model` is a Hugging Face folder with a tokenizer whose tokens are the characters, `OUT/prompts.jsonl` and
 `OUT/held_out.jsonl` have a `prompt`, a `label` and the task in each line.
@@ -7,15 +7,15 @@ or those of another task: `... OUT task.name=pointer_chasing`.
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sat_slime.config import ConfigError
-from sat_slime.config.loader import vary
+from sat_slime.config.loader import load_config, vary
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.initial_model import cached_model, is_model
 from sat_slime.embedded.rollout_batch import evaluation_requests, training_requests
@@ -27,12 +27,13 @@ PADDING, UNKNOWN = "<pad>", "<unk>"
 """The two tokens that are no character of the task; the model has never seen them."""
 
 
-def quick_start(overrides: Sequence[str]) -> EmbeddedConfig:
-    """Return the settings of the quick start with these, KEY=VALUE each, over them. Raises ConfigError."""
-    config = vary(EmbeddedConfig(), [], overrides)
+def embedded_settings(file: Path | None, overrides: Sequence[str]) -> EmbeddedConfig:
+    """Return the settings of an embedded run's file, of the quick start where it is None, with these, KEY=VALUE each,
+    over them. Raises ConfigError."""
+    config = load_config(file, overrides) if file else vary(EmbeddedConfig(), [], overrides)
     if not isinstance(config, EmbeddedConfig):
         raise ConfigError(
-            [f"runtime is {config.runtime}, but model and problems are those of an embedded run: leave it"]
+            [f"runtime is {config.runtime}, but model and problems are those of an embedded run: name a file of one"]
         )
     return config
 
@@ -83,4 +84,9 @@ def write_problems(task: Task, problems: Iterable[Problem], file: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_folder(quick_start(sys.argv[2:]), Path(sys.argv[1]))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--file", type=Path)
+    parser.add_argument("overrides", nargs="*")
+    options = parser.parse_args()
+    write_folder(embedded_settings(options.file, options.overrides), options.out)

@@ -1,16 +1,19 @@
 """The reward of a task in slime is the embedded task's verdict."""
 
 import asyncio
+from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
 
 from sat_slime.plugin import running_sums
 from sat_slime.plugin.task_reward import reward
+from sat_slime.tasks.calculator import Calculator
 from sat_slime.tasks.pointer_chasing import PointerChasing
 from sat_slime.tasks.running_sums import RunningSums
 
 TASK = RunningSums()
+ARGS = Namespace()
 PROMPT = TASK.encode("3524    =")
 
 
@@ -24,12 +27,12 @@ def sample(answer, label="14"):
     [("08,10,14$", 1.0), ("14$", 1.0), ("08,10,13$", 0.0), ("08,10,14", 0.0), ("114$", 0.0), ("", 0.0), ("14,$", 0.0)],
 )
 def test_as_the_embedded_task(answer, right):
-    assert asyncio.run(reward(None, sample(answer))) == right == TASK.verdict("14", TASK.encode(answer)).reward
+    assert asyncio.run(reward(ARGS, sample(answer))) == right == TASK.verdict("14", TASK.encode(answer)).reward
 
 
 def test_a_group_has_a_list():
     group = [sample("14$"), sample("15$")]
-    assert asyncio.run(reward(None, group)) == [1.0, 0.0]
+    assert asyncio.run(reward(ARGS, group)) == [1.0, 0.0]
 
 
 def test_the_path_of_older_launch_scripts_is_the_same():
@@ -44,10 +47,18 @@ def test_the_task_is_that_of_the_row(name):
         ids = task.encode(answer)
         tokens = [*task.encode("ac bd ca db a="), *ids]
         given = SimpleNamespace(tokens=tokens, response_length=len(ids), label="cac", metadata=metadata)
-        assert asyncio.run(reward(None, given)) == task.verdict("cac", ids).reward == (answer == "cac$")
+        assert asyncio.run(reward(ARGS, given)) == task.verdict("cac", ids).reward == (answer == "cac$")
 
 
 def test_a_task_that_is_not_there_is_named():
     given = SimpleNamespace(tokens=[1], response_length=1, label="1", metadata={"task": {"name": "mine.gone"}})
     with pytest.raises(ValueError, match=r"mine\.gone cannot be imported"):
-        asyncio.run(reward(None, given))
+        asyncio.run(reward(ARGS, given))
+
+
+def test_a_tool_that_nothing_calls_is_named_with_the_remedy():
+    task = Calculator()
+    ids = task.encode("47*38?")
+    given = SimpleNamespace(tokens=ids, response_length=len(ids), label="86", metadata={"task": task.model_dump()})
+    with pytest.raises(ValueError, match=r"set extra_args\.custom-generate-function-path to sat_slime\.plugin"):
+        asyncio.run(reward(ARGS, given))

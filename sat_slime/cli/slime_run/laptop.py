@@ -20,26 +20,21 @@ MODEL, PROMPTS, HELD_OUT = "model", "prompts.jsonl", "held_out.jsonl"
 """The names of what is made in the folder."""
 
 
-def make_laptop(folder: Path, overwrite: bool, overrides: Sequence[str] = ()) -> None:
-    """Write the quick start's warmed-up model, from its cache if it is there, and its problems, as slime reads them.
+def make_laptop(folder: Path, overwrite: bool, file: Path | None = None, overrides: Sequence[str] = ()) -> None:
+    """Write the warmed-up model of an embedded run, from its cache if it is there, and its problems, as slime reads
+    them.
 
-    overrides: settings of the quick start as KEY=VALUE, such as those of another task. Raises ConfigError."""
-    from sat_slime.embedded.for_slime import quick_start
+    file: the run's; None: the quick start. overrides: its settings as KEY=VALUE, such as those of another task. Raises
+    ConfigError."""
+    from sat_slime.embedded.for_slime import embedded_settings
 
-    config = quick_start(overrides)
-    if faults := config_errors(config):
+    if faults := config_errors(embedded_settings(file, overrides)):
         raise ConfigError(faults)
-    if config.task.call:
-        raise ConfigError(
-            [
-                f"task.name is {config.task.name}, whose tool is the embedded runtime's alone: train it there, or take "
-                "a task without a tool"
-            ]
-        )
     if folder.exists() and not overwrite:
         raise ConfigError([f"{folder} is there already: --overwrite makes it anew, --out names another"])
     # In a process of its own, since it makes Megatron's process groups.
-    program = [sys.executable, "-W", "ignore", "-m", "sat_slime.embedded.for_slime", str(folder), *overrides]
+    program = [sys.executable, "-W", "ignore", "-m", "sat_slime.embedded.for_slime", str(folder)]
+    program += [*overrides, *(["--file", str(file)] if file else [])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     result = subprocess.run(program, capture_output=True, text=True, env=environment)
     if result.returncode:
@@ -49,8 +44,11 @@ def make_laptop(folder: Path, overwrite: bool, overrides: Sequence[str] = ()) ->
 
 def missing_laptop(config: SlimeConfig) -> Path | None:
     """Return the folder that the launch of a run has to make first, or None. It is that of a run with the reward of a
-    task whose model is FOLDER/model and whose prompts are in FOLDER too, where there is no FOLDER yet."""
+    task whose model is FOLDER/model and whose prompts are in FOLDER too, where there is no FOLDER yet. A run with a
+    generate function is for another task than the quick start's, which `sat-slime prepare laptop` makes."""
     if config.data.reward not in REWARDS or not (config.model.hf_checkpoint and config.data.prompts):
+        return None
+    if config.extra_args.get("custom-generate-function-path"):
         return None
     folder = Path(config.model.hf_checkpoint).parent
     asked = (Path(config.model.hf_checkpoint), Path(config.data.prompts))

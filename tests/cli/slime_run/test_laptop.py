@@ -38,7 +38,15 @@ def test_paths_of_ones_own_are_looked_for(monkeypatch, tmp_path, own):
     assert {what for mark, what, _ in told if mark == "FAIL"} == {"checkpoint", "weights", "data"}
 
 
-def test_a_task_with_a_tool_is_not_prepared(tmp_path):
-    result = sat_slime_command("prepare", "laptop", "--out", tmp_path / "made", *settings("task.name=calculator"))
-    assert result.exit_code == 2 and "task.name is calculator, whose tool is the embedded runtime's" in result.stderr
-    assert not (tmp_path / "made").exists()
+def test_a_run_with_a_generate_function_is_not_given_the_quick_starts_model(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    told = lines_of("extra_args.custom-generate-function-path=sat_slime.plugin.task_generate.generate")
+    assert not any(what == "laptop" for _, what, _ in told)
+
+
+def test_what_is_prepared_is_that_of_an_embedded_run(tmp_path):
+    result = sat_slime_command("prepare", "laptop", LAPTOP, "--out", tmp_path / "made")
+    assert (
+        result.exit_code == 2
+        and "runtime is slime, but model and problems are those of an embedded run" in result.stderr
+    )
