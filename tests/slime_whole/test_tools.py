@@ -1,11 +1,11 @@
 """slime trains a task with a tool: turns of several weights, the tool's tokens between them, routes replayed."""
 
-import json
 import subprocess
 
 import pytest
 from whole_run import COMMAND, environment
 
+from sat_slime.report.dumps.train_dump import load_payload
 from sat_slime.tasks.calculator import Calculator
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
@@ -13,7 +13,13 @@ TASK = Calculator()
 
 
 @pytest.fixture(scope="module")
-def run(slime, tmp_path_factory):
+def rollouts(tmp_path_factory):
+    """The folder with slime's own dumps of what was generated."""
+    return tmp_path_factory.mktemp("rollouts")
+
+
+@pytest.fixture(scope="module")
+def run(slime, rollouts, tmp_path_factory):
     made = tmp_path_factory.mktemp("calculator") / "files"
     prepare = [*COMMAND, "prepare", "laptop", "--out", str(made), "--set", "task.name=calculator"]
     subprocess.run(prepare, check=True, env=environment())
@@ -25,7 +31,7 @@ def run(slime, tmp_path_factory):
         "eval.prompts.held_out": made / "held_out.jsonl",
         "extra_args.custom-generate-function-path": "sat_slime.plugin.task_generate.generate",
         "pipeline.iterations": 3,
-        "logging.samples_every_n_iterations": 1,
+        "extra_args.save-debug-rollout-data": rollouts / "{rollout_id}.pt",
         "eval.every_n_iterations": 3,
     }
     options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
@@ -34,13 +40,16 @@ def run(slime, tmp_path_factory):
     return run
 
 
-def test_the_answers_have_what_the_tool_wrote_and_are_graded_with_it(run):
-    samples = [json.loads(line) for file in sorted(run.folder.glob("samples/*.jsonl")) for line in file.open()]
-    called = [sample["response"] for sample in samples if TASK.call in sample["response"]]
-    assert len(called) > 0.8 * len(samples)
-    for answer in called:
-        marks = TASK.written_by_tool(answer)
-        assert any(marks) or answer.endswith(TASK.call)
+def test_the_answers_have_what_the_tool_wrote_and_it_is_not_trained(run, rollouts):
+    samples = [sample for file in sorted(rollouts.glob("*.pt")) for sample in load_payload(file)["samples"]]
+    called = 0
+    for sample in samples:
+        response = TASK.decode(sample["tokens"][-sample["response_length"] :])
+        marks = TASK.written_by_tool(response)
+        assert (sample["loss_mask"] or [1] * len(marks)) == [int(not mark) for mark in marks]
+        assert sample["reward"] == TASK.grade(sample["label"], response).reward
+        called += any(marks)
+    assert len(samples) >= 3 * 256 and called > 0.8 * len(samples)
 
 
 def test_engine_and_trainer_agree_on_the_tokens_after_a_tools_answer(run):
