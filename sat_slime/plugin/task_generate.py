@@ -39,7 +39,5 @@ async def generate(args: Namespace, sample: Any, sampling_params: dict[str, Any]
 def _answer_of_tool(task: Task, sample: Any, max_new_tokens: int) -> tuple[int, ...]:
     """Return the tokens that the tool writes now; none where the response does not end with a call of the model's, or
     where no token could follow."""
-    if sample.loss_mask and not sample.loss_mask[-1]:
-        return ()  # the tool wrote last
     written = task.called_tool(sample.tokens[len(sample.tokens) - sample.response_length :]) or ()
     return written if sample.response_length + len(written) < max_new_tokens else ()

@@ -28,7 +28,8 @@ async def reward(args: Namespace, sample: Any, **kwargs: Any) -> Any:
 
 def _reward(args: Namespace, sample: Any) -> float:
     task = task_of(sample)
-    if task.call and not getattr(args, "custom_generate_function_path", None):
+    own = getattr(sample, "generate_function_path", None) or getattr(args, "custom_generate_function_path", None)
+    if task.call and not own:
         raise ValueError(
             f"task {task.name} has a tool, and slime's own generate function calls none: set "
             "extra_args.custom-generate-function-path to sat_slime.plugin.task_generate.generate"

@@ -152,7 +152,7 @@ class Task(BaseModel, ABC):
 
     def called_tool(self, output_ids: Sequence[int]) -> tuple[int, ...] | None:
         """Return the tokens that the tool writes after those of a response; None where they do not end with a call.
-        Raises ValueError where it writes a character outside of the alphabet."""
+        Raises ValueError where it writes a character outside of the alphabet, or a call as the last one."""
         if not self.call or tuple(output_ids[-1:]) != self.encode(self.call):
             return None
         answer = self.decode(output_ids)
@@ -161,6 +161,11 @@ class Task(BaseModel, ABC):
             raise ValueError(
                 f"the tool of task {self.name} wrote {written!r} after {answer!r}, but {''.join(sorted(outside))!r} is "
                 "not in its alphabet: add it there"
+            )
+        if written.endswith(self.call):
+            raise ValueError(
+                f"the tool of task {self.name} wrote {written!r} after {answer!r}, which ends with its own call "
+                f"{self.call!r}: end it with another character"
             )
         return self.encode(written)
 

@@ -222,12 +222,15 @@ def test_half_a_tool_is_found_before_the_run(package, tmp_path, lines, said):
         load_config(settings(tmp_path, name=PATH))
 
 
-def test_a_tool_that_writes_another_character_is_one_line(package):
+@pytest.mark.parametrize(
+    ("wrote", "said"), [("1x", "but 'x' is not in its alphabet"), ("1=", "which ends with its own call '='")]
+)
+def test_a_tool_that_writes_what_it_must_not_is_one_line(wrote, said):
     class Odd(RunningSums):
         call = "="
 
         def tool(self, answer):
-            return "1x"
+            return wrote
 
-    with pytest.raises(ValueError, match=r"the tool of task running_sums wrote '1x' after '1=', but 'x' is not in its"):
+    with pytest.raises(ValueError, match=f"the tool of task running_sums wrote '{wrote}' after '1=', {said}"):
         Odd().called_tool(Odd().encode("1="))

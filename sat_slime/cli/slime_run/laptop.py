@@ -43,21 +43,23 @@ def make_laptop(folder: Path, overwrite: bool, file: Path | None = None, overrid
 
 
 def missing_laptop(config: SlimeConfig) -> Path | None:
-    """Return the folder that the launch of a run has to make first, or None. It is that of a run with the reward of a
-    task whose model is FOLDER/model and whose prompts are in FOLDER too, where there is no FOLDER yet. A run with a
-    generate function is for another task than the quick start's, which `sat-slime prepare laptop` makes."""
+    """Return the folder that has to be made before a run, or None. It is that of a run with the reward of a task whose
+    model is FOLDER/model and whose prompts are in FOLDER too, where there is no FOLDER yet."""
     if config.data.reward not in REWARDS or not (config.model.hf_checkpoint and config.data.prompts):
-        return None
-    if config.extra_args.get("custom-generate-function-path"):
         return None
     folder = Path(config.model.hf_checkpoint).parent
     asked = (Path(config.model.hf_checkpoint), Path(config.data.prompts))
     return folder if asked == (folder / MODEL, folder / PROMPTS) and not folder.exists() else None
 
 
+def is_quick_starts(config: SlimeConfig) -> bool:
+    """Return whether the quick start's model and prompts are for a run: they have no tool, and no generate function."""
+    return not config.extra_args.get("custom-generate-function-path")
+
+
 def make_missing_laptop(config: SlimeConfig, console: Console) -> None:
     """Make the folder of missing_laptop, where there is one. Raises ConfigError."""
-    if folder := missing_laptop(config):
+    if (folder := missing_laptop(config)) and is_quick_starts(config):
         console.print(f"making the model and the prompts in {folder}, once ...", highlight=False, soft_wrap=True)
         make_laptop(folder, overwrite=False)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from sat_slime.cli.slime_run.laptop import missing_laptop, without_laptop
+from sat_slime.cli.slime_run.laptop import is_quick_starts, missing_laptop, without_laptop
 from sat_slime.cli.slime_run.slime_plan import SlimePlan, describe, describe_json, plan_slime_run, time_lines
 from sat_slime.cli.terminal import refuse_failures
 from sat_slime.config import SlimeConfig
@@ -59,7 +59,14 @@ def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
     if is_this_machine(address):
         config = plan.config
         if folder := missing_laptop(config):
-            yield ok("laptop", f"{folder}, with model and prompts, is made at the first launch")
+            if is_quick_starts(config):
+                yield ok("laptop", f"{folder}, with model and prompts, is made at the first launch")
+            else:
+                yield fail(
+                    "laptop",
+                    f"{folder}, with model and prompts, is not there: make it with sat-slime prepare laptop FILE --out "
+                    f"{folder}, where FILE is the embedded run of its task",
+                )
             config = without_laptop(config, folder)
         yield from checks.here(config, plan.folder)
     else:
