@@ -87,6 +87,8 @@ class Trained:
     """Metrics of each optimizer step, by the names of metrics.jsonl."""
     weights: dict[str, torch.Tensor]
     """The weights afterwards, by Hugging Face's names."""
+    canary: np.ndarray | None = None
+    """slime's trainer: (T,) log-probs of the canary's sequences under them."""
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -271,4 +273,4 @@ def train_on_slime(slime: Slime, batch: Batch, cases: Mapping[str, Sequence[str]
 
 def _trained_on_slime(run_dir: Path) -> Trained:
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return Trained(rows, weights_of(run_dir / "trained"))
+    return Trained(rows, weights_of(run_dir / "trained"), np.load(run_dir / "canary.npy"))

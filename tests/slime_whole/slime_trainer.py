@@ -1,8 +1,9 @@
 """Runs slime's trainer on a rollout batch, without Ray: `python slime_trainer.py FOLDER`, with a CPU run's environment.
 
 FOLDER/cases.json has for each case a folder, the numbers of ranks and steps, and slime's flags; FOLDER/batch.json has
-the samples. Each case leaves metrics.jsonl, as a run does, and its weights in `trained`. The arguments, the conversion
-of samples, the trainer, its optimizer and its loss are those of a run; this module answers for Ray.
+the samples. Each case leaves metrics.jsonl, as a run does, its weights in `trained`, and in canary.npy what the canary
+scores under them. The arguments, the conversion of samples, the trainer, its optimizer and its loss are those of a run;
+this module answers for Ray.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 import torch
 from slime.ray.rollout import RolloutManager
@@ -23,6 +25,7 @@ from slime.utils.types import Sample
 
 from sat_slime.plugin import driver, rollout_hooks
 from sat_slime.plugin.inside.actor import SatTrainRayActor
+from sat_slime.plugin.inside.canary_scores import score_canary
 from sat_slime.plugin.inside.slime_processes import parse_arguments
 
 SIDE_BY_SIDE = 2
@@ -87,6 +90,8 @@ def train(case: dict, rank: int, port: int, batch: Path) -> None:
     for step in range(case["steps"]):
         trainer.train(step, as_generated(args, trainer.train_parallel_config, json.loads(batch.read_text())))
     save(args, trainer, Path(case["folder"]) / "trained")
+    if (scores := score_canary(trainer)) is not None:
+        np.save(Path(case["folder"]) / "canary.npy", scores.log_probs)
     torch.distributed.barrier()
     os._exit(0)  # a normal exit would only wait for slime's groups and threads
 

@@ -40,7 +40,7 @@ def test_a_sound_run_passes(slime):
 )
 def test_a_fault_of_the_second_engine_ends_the_run(slime, fault, said):
     run = faulty(slime, fault)
-    assert run.code == 1
+    assert run.code == 1, run.output
     (line,) = [line for line in run.log.splitlines() if "canary: " in line]
     assert "rollout engine 1 (http://" in line and "rollout engine 0" not in line
     assert said in line and "(since the push of version 2)" in line and "go on with --resume" in line
@@ -58,5 +58,5 @@ def test_warn_tells_and_goes_on(slime):
 
 def test_keys_and_values_of_before_the_push_are_found(slime):
     run = faulty(slime, "cache")
-    assert run.code == 1
+    assert run.code == 1, run.output
     assert "keys and values of before the push from its prefix cache" in run.output

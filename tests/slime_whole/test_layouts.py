@@ -57,6 +57,12 @@ def test_two_ranks_have_the_weights_of_one(method, layout, trained):
     assert worst_difference(trained[method].weights, trained[f"{method}-{layout}"].weights) < 2e-6
 
 
+@pytest.mark.parametrize("method, layout", CELLS)
+def test_two_ranks_score_the_canary_as_one_does(method, layout, trained):
+    one, two = trained[method].canary, trained[f"{method}-{layout}"].canary
+    assert one.shape == two.shape and abs(one - two).max() < 1e-4
+
+
 def test_megatron_leaves_copies_of_experts_apart(trained):
     """This is why the launcher refuses the layout. If Megatron ever sums the gradients of copies, it need not."""
     one, two = trained["grpo"].metrics[0], trained["uncut"].metrics[0]
