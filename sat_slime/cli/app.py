@@ -35,7 +35,7 @@ COMMANDS = {
     ),
     "logs": (
         "sat_slime.cli.logs_command.logs",
-        "Print the log of a run, of one on slime that of its job. Ctrl-C ends the printing; the run goes on.",
+        "Print the log of a run, of one on slime that of its job. Ctrl-C stops the printing; the run goes on.",
     ),
     "stop": (
         "sat_slime.cli.stop_command.stop",

@@ -63,7 +63,7 @@ def launch(
     start_ray: Annotated[
         bool,
         typer.Option(
-            "--start-ray", help="Start a Ray on this machine for the run, and end it with it.", rich_help_panel=SLIME
+            "--start-ray", help="Start a Ray on this machine for the run, which ends with it.", rich_help_panel=SLIME
         ),
     ] = False,
     detach: Annotated[
@@ -88,7 +88,7 @@ def launch(
     Options change what the file says; [bold]--set[/] reaches every setting.
     Ctrl-C or SIGTERM once ends cleanly after the iteration, saves, and says
     how to go on; a second one ends at once. A run of slime is a job of a Ray
-    cluster: Ctrl-C ends the view, and the job goes on.
+    cluster: Ctrl-C closes the view; the job goes on.
 
     A resume first looks at the checkpoint: of an embedded run it holds every
     file against its checksum. Where one is damaged it starts nothing, and

@@ -16,7 +16,7 @@ def logs(
         int | None, typer.Option("--lines", "-n", min=0, help="So many lines, the last ones; default: all.")
     ] = None,
 ) -> None:
-    """Print the log of a run, of one on slime that of its job. Ctrl-C ends the printing; the run goes on.
+    """Print the log of a run, of one on slime that of its job. Ctrl-C stops the printing; the run goes on.
 
     sat-slime logs runs/my-run -f
     """

@@ -23,7 +23,7 @@ def rehearse(
     layers: Annotated[int | None, typer.Option(min=1, help="Fewer layers than the run's.")] = None,
     experts: Annotated[int | None, typer.Option(min=1, help="Fewer experts than the run's.")] = None,
     response: Annotated[int, typer.Option(min=8, help="Longest response, in tokens.")] = 24,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts of a batch, at least.")] = 4,
+    prompts: Annotated[int, typer.Option(min=1, help="Minimum of prompts in a batch.")] = 4,
     samples: Annotated[int, typer.Option(min=2, help="Responses to each.")] = 4,
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Also go on from a checkpoint.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what would be changed; start nothing.")] = False,

@@ -29,7 +29,7 @@ def serve(
         server = Server(folder, port)
     except OSError as error:
         bad_input([f"port {port}: {error.strerror}; choose another one with --port, 0 for any"])
-    typer.echo(f"{server.address}  (Ctrl-C ends it)")
+    typer.echo(f"{server.address}  (Ctrl-C stops it)")
     try:
         server.serve_forever()
     except KeyboardInterrupt:

@@ -11,7 +11,7 @@ from sat_slime.objective import Method, check_method
 MIN_PROBLEMS = 500
 """Fewer problems than this are soon all seen, whatever the evaluation takes."""
 MAX_RESPONSES = 2**20
-"""Responses of a batch or of an evaluation. Each is several objects of Python in one process, a kilobyte at least."""
+"""Responses of a batch or of an evaluation. Each is several objects of Python in one process, a kilobyte or more."""
 
 
 def config_errors(config: EmbeddedConfig) -> list[str]:
@@ -221,7 +221,7 @@ def _streaming(config: EmbeddedConfig) -> Iterator[str]:
         )
     if pipeline.over_age == "wait" and not pipeline.pacing:
         yield (
-            "pipeline.over_age is wait with pipeline.pacing false, where more may begin than can be trained within "
+            "pipeline.over_age is wait with pipeline.pacing false, where more may start than can be trained within "
             "pipeline.max_staleness: set pipeline.pacing to true, or pipeline.over_age to drop or mask"
         )
     if rollout.deterministic:

@@ -57,8 +57,8 @@ class PipelineConfig(Section):
     optimizer_steps_per_rollout: PositiveInt = 1
     """Optimizer steps (mini-batches) per rollout batch; the paper's is 1."""
     max_staleness: NonNegativeInt = 8
-    """Mode streaming: bound on the lag of every token, in optimizer updates. A prompt begins only when it can still be
-    trained within it; what is overtaken and breaks it all the same is dealt with by over_age."""
+    """Mode streaming: bound on the lag of every token, in optimizer updates. A prompt starts only when it can still be
+    trained within it; over_age says what happens to one that is overtaken and breaks it all the same."""
     over_age: Literal["drop", "wait", "mask"] = "drop"
     """Mode streaming: what becomes of a prompt that breaks max_staleness. drop: its responses are dropped, and aborted
     where they are still in generation; others take their place. wait: the trainer waits for what would break it after
@@ -89,8 +89,8 @@ class EmbeddedPipelineConfig(PipelineConfig):
     queue_prompts: PositiveInt = 32
     """Mode streaming: bound on the prompts that are generated, or in generation, ahead of the trainer."""
     pacing: bool = True
-    """Mode streaming: begin a prompt only when it can still be trained within max_staleness, and train the oldest
-    first. false: begin whenever there is room, train what was complete first, and let the bound drop the rest, which
+    """Mode streaming: start a prompt only when it can still be trained within max_staleness, and train the oldest
+    first. false: start whenever there is room, train what was complete first, and let the bound drop the rest, which
     falls on long answers."""
 
     @property

@@ -505,7 +505,7 @@ def _engines(config: SlimeConfig) -> Iterator[str]:
         )
     if rollout.concurrent_requests > MOST_RUNNING and not given_flag(config, "sglang-max-running-requests"):
         yield (
-            f"rollout.concurrent_requests is {rollout.concurrent_requests}, and an engine runs {MOST_RUNNING} at most: "
+            f"rollout.concurrent_requests is {rollout.concurrent_requests}, but an engine runs at most {MOST_RUNNING}: "
             f"the others are open connections that wait; set it to {MOST_RUNNING}"
         )
     if config.model.architecture.get("multi-latent-attention") and config.train.attention_backend == "flash":

@@ -406,7 +406,7 @@ class EstimateConfig(Section):
     disk_gib_per_second: PositiveFloat = 2.0
     """Checkpoints that are written, GiB/s."""
     start_seconds: NonNegativeFloat = 600.0
-    """From the start of a job until the first batch begins."""
+    """From the start of a job until the first batch starts."""
 
 
 class SlimeConfig(Section):

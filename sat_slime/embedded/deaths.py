@@ -234,7 +234,7 @@ class MemoryWatch:
         named = f": {', '.join(victims)}" if victims else ""
         return (
             f"the kernel killed {count} process{'' if count == 1 else 'es'} {where} for want of memory{named}; "
-            "end what else needs memory, raise the limit, or let the run need less (rollout.engines, "
+            "stop what else needs memory, raise the limit, or let the run need less (rollout.engines, "
             "rollout.max_running_requests, train.tokens_per_microbatch)"
         )
 

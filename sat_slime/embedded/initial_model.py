@@ -50,7 +50,7 @@ def initial_faults(saved: Checkpoint, model: Path) -> dict[str, str]:
     for name, checksum in saved.state.initial.items():
         try:
             if sha256(model / name) != checksum:
-                faults[name] = "is not what the run began with"
+                faults[name] = "is not what the run started with"
         except OSError as error:
             faults[name] = f"cannot be read ({error.strerror or error})"
     return faults
@@ -65,6 +65,6 @@ def check_initial(saved: Checkpoint, initial: Path) -> None:
 def lost_initial(initial: Path, cached: Path) -> str:
     """Return the error of a run that has lost its initial model while the cache has another one, with its remedy."""
     return (
-        f"the reference model that this run began with is lost: {cached} holds another one; put the old one back into "
+        f"the reference model that this run started with is lost: {cached} holds another one; put the old one back into "
         f"{initial}, or start another run (--name X)"
     )

@@ -179,7 +179,7 @@ class GridRun:
             state.attempts += 1
             self._finish(state, run)
         elif status == "running" and "job" in noted:
-            self._note(state, "running", f"its job {noted['job']} goes on: end it with sat-slime stop {run.path}")
+            self._note(state, "running", f"its job {noted['job']} goes on: stop it with sat-slime stop {run.path}")
         elif self.asked or code in (INTERRUPTED, -signal.SIGTERM) or (code == 0 and status == "interrupted"):
             self._note(state, "interrupted", "interrupted; the grid goes on with it when it is run again")
         else:

@@ -153,7 +153,7 @@ _LAG = (
         table=Shown("lag, updates", ".2f"),
         live=Shown("lag", "g"),
     ),
-    Metric("lag/min", "updates", "The least lag of a token.", "min", panel=_LAGS, lines=(Line("least", "green", ":"),)),
+    Metric("lag/min", "updates", "The smallest lag of a token.", "min", panel=_LAGS, lines=(Line("smallest", "green", ":"),)),
     Metric(
         "lag/max",
         "updates",
@@ -276,7 +276,7 @@ _STEP = (
         health=Rule(
             "entropy",
             ENTROPY_LOSS,
-            "entropy is {level:.3g} nats, below a tenth of the {usual:.3g} it began with: nothing new is tried",
+            "entropy is {level:.3g} nats, below a tenth of the {usual:.3g} it started with: nothing new is tried",
             "Try loss.entropy_coef, a larger loss.kl_coef, or a smaller learning rate",
         ),
     ),

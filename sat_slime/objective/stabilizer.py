@@ -160,7 +160,7 @@ def around_one(low: float, high: float) -> None:
     if not low <= 1 <= high:
         raise ValueError(
             f"the range of low {low} and high {high} does not hold 1, and would drop the tokens on which "
-            "the policies agree: set low at most and high at least to 1"
+            "the policies agree: set low to 1 or less and high to 1 or more"
         )
 
 

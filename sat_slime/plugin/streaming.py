@@ -106,7 +106,7 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         waiting, prompts, unreported = read_queue(folder, Sample)
         groups = [saved_group(samples) for samples in waiting]
         self.stream.restore(StreamState(groups, prompts, **unreported), rollout_id + 1)
-        logger.info("sat_slime: %d prompts wait, %d are begun again (%s)", len(waiting), len(prompts), folder)
+        logger.info("sat_slime: %d prompts wait, %d start again (%s)", len(waiting), len(prompts), folder)
 
 
 def streaming_errors(args: Namespace, config: PluginConfig) -> list[str]:

@@ -43,7 +43,7 @@ class Sizes:
     experts: int | None = None
     """None: the run's."""
     prompts: int = 4
-    """Prompts of a batch, at least."""
+    """Minimum of prompts in a batch."""
     samples: int = 4
     """Responses to each."""
     response: int = 24

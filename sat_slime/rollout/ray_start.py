@@ -35,7 +35,7 @@ def load_remark() -> str:
     if load <= cores:
         return ""
     return (
-        f"; the machine is busy, with a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}: end other work, "
+        f"; the machine is busy, with a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}: stop other work, "
         "or wait for it, and start again"
     )
 
@@ -59,7 +59,7 @@ def free_ports(count: int) -> list[int]:
         free.append(port)
         if len(free) == count:
             return free
-    raise RayNotStarted("no free port between 20000 and 32000 on this machine: end what holds them")
+    raise RayNotStarted("no free port between 20000 and 32000 on this machine: stop what holds them")
 
 
 def ray_logs(folder: Path | str) -> list[Path]:

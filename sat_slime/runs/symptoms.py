@@ -97,7 +97,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "entropy",
             ENTROPY_LOSS,
-            "entropy fell to {level:.3g} nats, below a tenth of the {usual:.3g} it began with",
+            "entropy fell to {level:.3g} nats, below a tenth of the {usual:.3g} it started with",
             "Nothing new is tried. Try --entropy-coef, a larger --eps-clip-high, a smaller --lr, and harder prompts",
         ),
         Rule(
@@ -148,7 +148,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "length",
             Bound(1 / 3, above=False, of="beginning"),
-            "responses shrank to {level:.0f} tokens, less than a third of the {usual:.0f} they began with",
+            "responses shrank to {level:.0f} tokens, less than a third of the {usual:.0f} they started with",
             "Short answers are what the loss pays for: look at the normalization by length, and whether the verifier "
             "accepts an answer without its derivation",
         ),
@@ -201,7 +201,7 @@ def known(metrics: Columns, key: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _falls(metrics: Columns, evals: Columns) -> Iterator[Symptom]:
     advice = (
-        "Look at what began before it. Go on from a checkpoint before the first of that, with one thing changed: "
+        "Look at what started before it. Resume from a checkpoint before the first of that, with one thing changed: "
         "broken weights seldom learn again what they lost"
     )
     steps, rewards = known(metrics, "reward/mean")

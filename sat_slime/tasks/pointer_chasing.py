@@ -17,7 +17,7 @@ NODES = "abcdefgh"
 
 
 class PointerChasing(Task):
-    """Pointer chasing: `ac bd ca db a=` (a table of 4 nodes, and where to begin) is answered by the nodes of 3 hops,
+    """Pointer chasing: `ac bd ca db a=` (a table of 4 nodes, and where to start) is answered by the nodes of 3 hops,
     `cac$`. Reward 1 iff the response ends and every node is right."""
 
     name: str = "pointer_chasing"

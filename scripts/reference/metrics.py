@@ -10,7 +10,7 @@ from sat_slime.objective.metrics import EVALUATION, run_metrics
 
 from .markdown import code, linked, page, table
 
-REDUCTIONS = {"mean": "mean", "sum": "sum", "min": "least", "max": "largest", "step": ""}
+REDUCTIONS = {"mean": "mean", "sum": "sum", "min": "min", "max": "max", "step": ""}
 RUNTIMES = {"embedded": " Embedded runs alone.", "slime": " On slime alone."}
 INTRODUCTION = """\
 The columns of `metrics.jsonl`, a line per optimizer step, and of `eval.jsonl`, a line per evaluation, in

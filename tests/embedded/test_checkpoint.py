@@ -166,7 +166,7 @@ def test_another_initial_model_than_that_of_the_state_is_told(tmp_path):
     check_initial(saved, initial)
     (initial / "model.safetensors").write_text("other")
     with pytest.raises(
-        DamagedCheckpoint, match=r"initial is damaged: model.safetensors is not what the run began with"
+        DamagedCheckpoint, match=r"initial is damaged: model.safetensors is not what the run started with"
     ):
         check_initial(saved, initial)
     (initial / "model.safetensors").unlink()

@@ -69,7 +69,7 @@ def test_damaged_weights_are_not_evaluated_and_nothing_older_takes_their_place(t
     assert held_out.initial_weights(tmp_path).step == 0
     (tmp_path / "initial" / "model.safetensors").write_text("{ }")
     with pytest.raises(
-        DamagedCheckpoint, match=r"initial is damaged: model.safetensors is not what the run began with"
+        DamagedCheckpoint, match=r"initial is damaged: model.safetensors is not what the run started with"
     ):
         held_out.initial_weights(tmp_path)
 

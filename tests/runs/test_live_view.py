@@ -171,7 +171,7 @@ with keys_unseen(), make_view("run · SAT-GSPO · lag 8", 240, live=True, first_
         while WAITS:
             time.sleep(0.05)
     except KeyboardInterrupt:
-        view.message("ending after this iteration", "info")
+        view.message("stopping after this iteration", "info")
 """
 
 
@@ -195,7 +195,7 @@ def test_the_frame_stays_whole_after_ctrl_c():
     """On a frame as wide as the terminal the `^C` that it echoes would wrap, and the frame be a line too low."""
     lines = screen_of(VIEW.replace("WAITS", "True"), 80, 24, keys={"waiting": b"\x03"})
     assert lines[0].startswith("╭") and sum(line.startswith("╭") for line in lines) == 1
-    assert any("ending after this iteration" in line for line in lines) and "^C" not in "\n".join(lines)
+    assert any("stopping after this iteration" in line for line in lines) and "^C" not in "\n".join(lines)
 
 
 def test_the_warm_up_has_a_bar_of_its_own():

@@ -60,7 +60,7 @@ def watched(work: Callable[[Lost], Outcome]) -> Outcome:
             try:
                 child = os.fork()
             except OSError as error:
-                return Outcome("failed", f"{error.strerror}: no process could be started for the run; end other work")
+                return Outcome("failed", f"{error.strerror}: no process could be started for the run; stop other work")
             if child == 0:
                 _be_the_driver(work, record, parent, relay)
             relay.begin(child)

@@ -43,7 +43,7 @@ def how_to_go_on(folder: Path) -> str:
         [
             f"follow it with: sat-slime logs {shown} -f",
             f"look at it with: sat-slime status {shown}",
-            f"end it with: sat-slime stop {shown}",
+            f"stop it with: sat-slime stop {shown}",
         ]
     )
 

@@ -48,7 +48,7 @@ class Interruption:
             os.write(self.bell, b"!")
 
 
-ACKNOWLEDGED = "ending after this iteration and a checkpoint; Ctrl-C once more ends at once, without one"
+ACKNOWLEDGED = "stopping after this iteration and a checkpoint; a second Ctrl-C stops at once, without one"
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def _value_faults(flag: Flag, name: str, values: list[str]) -> Iterator[str]:
             yield f"{name} takes {takes}, not {shown!r}{remedy}" if values else f"{name} takes {takes}, and has none"
             return
     elif (flag.values == "+" and not values) or (flag.values == "?" and len(values) > 1):
-        yield f"{name} takes {'one value or more' if flag.values == '+' else 'one value at most'}, not {shown!r}"
+        yield f"{name} takes {'one value or more' if flag.values == '+' else 'at most one value'}, not {shown!r}"
         return
     for value in values:
         if flag.choices and value not in flag.choices:

@@ -216,7 +216,7 @@ def _lines(
         column = f"{method} {lag_name(lag)}"
         table |= {f"{column}: x": curve.x, f"{column}: mean": curve.mean}
         if family is not None and curve.seeds > 1:
-            table |= {f"{column}: least": curve.low, f"{column}: greatest": curve.high}
+            table |= {f"{column}: min": curve.low, f"{column}: max": curve.high}
         parts[looks[method]] = curve.rows(looks[method], place)
         means.append(curve.mean)
     if not parts:
@@ -371,7 +371,7 @@ def _sat_panel(
             continue
         table |= {f"{method}: step": curve.x, f"{method}: {key}, x{scale:g}": curve.mean}
         if curve.seeds > 1:
-            table |= {f"{method}: {key} least": curve.low, f"{method}: {key} greatest": curve.high}
+            table |= {f"{method}: {key} min": curve.low, f"{method}: {key} max": curve.high}
         parts[look] = curve.rows(look, place)
     if not parts:
         return None

@@ -28,7 +28,7 @@ class RunNumbers:
     """The numbers of a run that are compared."""
 
     best: float
-    """Best observed accuracy after training began, as a share."""
+    """Best observed accuracy after training started, as a share."""
     best_step: float
     """Step of the weights that earned it; the first one where several did."""
     late: float

@@ -44,7 +44,7 @@ MEASURES = (
     ("sat/c_min", "smallest factor"),
 )
 SHOWN_FROM = 1e-4
-"""Nats: the figure begins here; its table has all."""
+"""Nats: the figure starts here; its table has all."""
 _LINES = ((BLACK, "-"), (BLUE, "--"), (ORANGE, ":"), (VERMILION, "-."), (GREEN, (0, (5, 1, 1, 1, 1, 1))))
 
 

@@ -148,7 +148,7 @@ def cosine_table(result: Replay) -> Sheet:
     names = [*labels(result), REFERENCE]
     cosines, least = result.cosines.mean, result.cosines.least
     rows = [[name, *(_signed(value, 3) for value in line)] for name, line in zip(names, cosines, strict=True)]
-    numbers: list[list[Any]] = [["method", "other", "mean", "least"]]
+    numbers: list[list[Any]] = [["method", "other", "mean", "min"]]
     for i, name in enumerate(names):
         numbers += [[name, other, float(cosines[i, j]), float(least[i, j])] for j, other in enumerate(names)]
     return Sheet(

@@ -266,7 +266,7 @@ def test_another_initial_model_is_not_taken_for_the_reference(runtime, tmp_path)
         fill_cache(tmp_path, cached)
         result = command("launch", RUN, "--resume", "--set", f"cache_dir={tmp_path / 'cache'}")
         assert result.exit_code == 2 and files() == before
-        assert "runs/tiny/initial is damaged: model.safetensors is not what the run began with" in result.stderr
+        assert "runs/tiny/initial is damaged: model.safetensors is not what the run started with" in result.stderr
         assert f"delete runs/tiny/initial, and a resume {remedy}" in result.stderr
 
 
@@ -291,7 +291,7 @@ def test_a_reference_that_is_lost_is_told_before_a_finished_run_is_touched(runti
     settings = ("--set", "pipeline.iterations=9", "--set", f"cache_dir={tmp_path / 'cache'}")
     result = command("launch", RUN, "--resume", *settings)
     assert result.exit_code == 2 and files() == before and status() == "finished"
-    assert "the reference model that this run began with is lost: " in result.stderr
+    assert "the reference model that this run started with is lost: " in result.stderr
     assert "put the old one back into runs/tiny/initial, or start another run (--name X)" in result.stderr
 
 

@@ -117,7 +117,7 @@ def test_ray_reads_the_variables_that_are_set():
 
 def test_there_is_a_remark_only_above_the_number_of_cores(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    for load, remark in ((2.0, ""), (2.1, "; the machine is busy, with a load of 2.1 on 2 cores: end other work")):
+    for load, remark in ((2.0, ""), (2.1, "; the machine is busy, with a load of 2.1 on 2 cores: stop other work")):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0, 0))
         assert ray_start.load_remark().startswith(remark) and bool(ray_start.load_remark()) == bool(remark)
 

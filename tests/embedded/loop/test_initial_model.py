@@ -45,7 +45,7 @@ def test_another_one_is_not_taken(pipeline, saved, is_there):
     if is_there:
         write(cached, "other")
     pipeline._warm_up = lambda folder: write(folder, "other")
-    told = f"the reference model that this run began with is lost: {cached} holds another one"
+    told = f"the reference model that this run started with is lost: {cached} holds another one"
     with pytest.raises(ValueError) as error:
         pipeline._provide_initial_model(saved)
     assert str(error.value) == f"{told}; put the old one back into {pipeline.initial}, or start another run (--name X)"

@@ -51,7 +51,7 @@ def test_a_command_that_slime_takes_as_it_is_meant(words):
         (["--lr", "1", "2"], "--lr takes 1 value(s), not '1 2'"),
         (["--use-tis", "true"], "--use-tis takes no value, not 'true': set it to true"),
         (["--eval-prompt-data"], "--eval-prompt-data takes one value or more"),
-        (["--profile", "a", "b"], "--profile takes one value at most"),
+        (["--profile", "a", "b"], "--profile takes at most one value"),
         (["--loss-type", "ppo"], "--loss-type is 'ppo': it must be one of policy_loss, custom_loss"),
         (["--seed", "1", "--lr", "1", "--seed", "2"], "--seed is given twice, and slime takes the last"),
         (["--size", "1", "--sz", "2"], "--sz is --size, which the command has already"),

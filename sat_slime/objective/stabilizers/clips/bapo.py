@@ -21,11 +21,11 @@ class BAPO(RadiusPolicy, Judge):
     share: Annotated[float, Gt(0), Lt(1)] = 0.5
     """Least share of the tokens with positive advantage in the clipped objective (the paper's rho_0)."""
     lower_start: NonNegativeFloat = 0.6
-    """Lower end of the ratio to begin with (a-)."""
+    """Lower end of the ratio at first (a-)."""
     lower_max: Annotated[float, Ge(0), Lt(1)] = 0.9
     """The highest lower end (b-)."""
     upper_start: PositiveFloat = 1.2
-    """Upper end of the ratio to begin with (a+)."""
+    """Upper end of the ratio at first (a+)."""
     upper_max: PositiveFloat = 3.0
     """The highest upper end (b+). All four are the paper's."""
     step: PositiveFloat = 0.05

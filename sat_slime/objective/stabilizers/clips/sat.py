@@ -29,7 +29,7 @@ class SAT(TrustRegion, Judge):
     """The staleness-adaptive trust region (Eqs. quantile, kernel, gate, adaptive-eps)."""
 
     alpha: Annotated[float, Gt(0), Le(1)] = 0.9
-    """Quantile of |d| that marks where the tail begins."""
+    """Quantile of |d| that marks where the tail starts."""
     exponent: PositiveFloat = 2.0
     """Exponent p of the Hill kernel 1 / (1 + (|d| / q)^p)."""
     scope: Scope = "microbatch"
@@ -69,7 +69,7 @@ class SAT(TrustRegion, Judge):
             "The quantile that opens the gate; under score tv it is of a probability.",
             table=Shown("q, nats", ".4f"),
         ),
-        Metric("sat/q_min", "nats", "The least quantile of the step's micro-batches.", "min", runtime="slime"),
+        Metric("sat/q_min", "nats", "The smallest quantile of the step's micro-batches.", "min", runtime="slime"),
         Metric("sat/q_max", "nats", "The largest quantile of the step's micro-batches.", "max", runtime="slime"),
         Metric(
             "sat/{eps_high_mean,eps_low_mean}",

@@ -25,7 +25,7 @@ class ScoreCentering(Score):
     cap: PositiveFloat = 2.0
     """Rule tis: the largest weight."""
     low: PositiveFloat = 0.5
-    """Rule icepop: the least ratio that is kept."""
+    """Rule icepop: the smallest ratio that is kept."""
     high: PositiveFloat = 5.0
     """Rule icepop: the largest ratio that is kept."""
 
