@@ -65,6 +65,6 @@ def check_initial(saved: Checkpoint, initial: Path) -> None:
 def lost_initial(initial: Path, cached: Path) -> str:
     """Return the error of a run that has lost its initial model while the cache has another one, with its remedy."""
     return (
-        f"the reference model that this run started with is lost: {cached} holds another one; put the old one back into "
-        f"{initial}, or start another run (--name X)"
+        f"the reference model that this run started with is lost: {cached} holds another one; put the old one back "
+        f"into {initial}, or start another run (--name X)"
     )

@@ -153,7 +153,14 @@ _LAG = (
         table=Shown("lag, updates", ".2f"),
         live=Shown("lag", "g"),
     ),
-    Metric("lag/min", "updates", "The smallest lag of a token.", "min", panel=_LAGS, lines=(Line("smallest", "green", ":"),)),
+    Metric(
+        "lag/min",
+        "updates",
+        "The smallest lag of a token.",
+        "min",
+        panel=_LAGS,
+        lines=(Line("smallest", "green", ":"),),
+    ),
     Metric(
         "lag/max",
         "updates",

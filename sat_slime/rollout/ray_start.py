@@ -35,8 +35,8 @@ def load_remark() -> str:
     if load <= cores:
         return ""
     return (
-        f"; the machine is busy, with a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}: stop other work, "
-        "or wait for it, and start again"
+        f"; the machine is busy, with a load of {load:.1f} on {cores} core{'' if cores == 1 else 's'}: stop other "
+        "work, or wait for it, and start again"
     )
 
 

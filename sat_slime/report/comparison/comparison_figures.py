@@ -100,7 +100,7 @@ def _our_scores(
         line=[name for _, name in runs],
         seed=["unknown" if run.seed is None else str(run.seed) for run, _ in runs],
     )
-    x = alt.X("x:Q", title="best held-out accuracy, %", scale=alt.Scale(zero=False))
+    x = alt.X("x:Q", title="best held-out accuracy, %", scale=alt.Scale(zero=False, padding=10))
     y = by_method(looks.values(), named=named)
     base = alt.Chart(data).encode(x, y).transform_filter("isValid(datum.x)")
     dots = alt.Chart(seeds).mark_point(size=12, filled=True, yOffset=-6, opacity=1)

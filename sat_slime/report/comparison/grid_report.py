@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from sat_slime.report.comparison.compared_runs import Collection, ComparedRun, differing_settings
 from sat_slime.report.comparison.comparison_figures import (
+    OVERLAID,
     draw_departure,
     draw_drift,
     draw_learning,
@@ -36,15 +36,16 @@ def fill(page: Page, comparison: Comparison, command: str, rules: str) -> tuple[
     again. rules: HTML of what is tested and how."""
     ours = ours_label(comparison.collection)
     every = {figure.name: figure for figure in figures(comparison)}
-    if overview := every.pop("overview", None):
-        page.figure(overview, f"{command} --figure overview")
+    few = len(comparison.collection.runs) <= OVERLAID
+    if first := every.pop("overview" if few else "scores", None):  # a chart before the tables
+        page.figure(first, f"{command} --figure {first.name}")
     for lag in comparison.collection.lags:
         page.sheet(main_table(comparison, lag, ours, explain=lag == comparison.collection.lags[0]))
     contrasts = paper_contrasts(comparison)
     if (differences := paper_table(contrasts)) is not None:
         page.sheet(differences)
     for figure in every.values():
-        if comparison.paper or figure.name not in DATALESS:
+        if figure.name != "overview" and (comparison.paper or figure.name not in DATALESS):
             page.figure(figure, f"{command} --figure {figure.name}")
         if figure.name == "tail":
             for sheet in tail_tables(comparison):
@@ -203,8 +204,12 @@ def summary(comparison: Comparison, contrasts: Sequence[Contrast]) -> Iterator[s
     """Say which runs there are and what they show, a sentence each; every number in it is in a table too."""
     collection = comparison.collection
     yield from _lag_cost(contrasts)
-    for lag, methods in itertools.product(collection.lags, collection.by_task.values()):
-        yield from _best_at(comparison, methods, lag)
+    for methods in collection.by_task.values():
+        best = [found for lag in collection.lags for found in _best_at(comparison, methods, lag)]
+        if len(best) > NAMED_LAGS:
+            yield f"Highest late accuracy: {'; '.join(f'{at} {what} ({rest})' for at, what, rest in best)}."
+        else:
+            yield from (f"Highest late accuracy at {at}: {what}; {rest}." for at, what, rest in best)
     for group in (AGAINST_BASE, AGAINST_BASELINES):
         yield from _told_apart([contrast for contrast in contrasts if contrast.group == group], group)
     whole = sum(run.counts for run in collection.runs)
@@ -223,7 +228,8 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def _best_at(comparison: Comparison, methods: Sequence[str], lag: int | None) -> Iterator[str]:
+def _best_at(comparison: Comparison, methods: Sequence[str], lag: int | None) -> Iterator[tuple[str, str, str]]:
+    """Yield the lag, its most accurate method with the mean, and how many others are within noise of it."""
     from_best = comparison.against_best(methods, lag, "late")
     if not from_best:
         return
@@ -231,11 +237,13 @@ def _best_at(comparison: Comparison, methods: Sequence[str], lag: int | None) ->
     clear = sum(difference.verdict == "beyond noise" for difference in from_best.values())
     tested = sum(difference.n > 1 for difference in from_best.values())
     mean = comparison.summary(best, lag).late.mean
-    if tested:
-        rest = f"within noise of it: {tested - clear} of {tested} others with at least two common seeds"
-    else:
-        rest = "one common seed is too few to tell others apart from it"
-    yield f"At {lag_name(lag)} {label_of(best)} has the highest late accuracy, {mean:.1%} in the mean; {rest}."
+    few = " that share two seeds with it" * (tested < len(from_best) - 1)
+    rest = f"{tested - clear} of {tested} others{few} within noise" if tested else "one common seed: no test"
+    yield lag_name(lag), f"{label_of(best)} {mean:.1%}", rest
+
+
+NAMED_LAGS = 3
+"""Lags that have a sentence each, at most."""
 
 
 def _lag_cost(contrasts: Sequence[Contrast]) -> Iterator[str]:

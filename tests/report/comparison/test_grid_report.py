@@ -11,7 +11,7 @@ from sat_slime.report.comparison.compared_runs import collect
 from sat_slime.report.comparison.comparison_figures import draw_scores
 from sat_slime.report.comparison.comparison_report import write_comparison
 from sat_slime.report.comparison.contrasts import Comparison
-from sat_slime.report.comparison.grid_report import figures
+from sat_slime.report.comparison.grid_report import figures, summary
 from sat_slime.report.figure_files import save, spec_of
 
 
@@ -28,6 +28,21 @@ def test_every_figure_has_its_files_and_its_command(grid, page, comparison):
         assert f"--figure {figure.name}</code>" in page
         for kind in ("csv", "png", "svg"):
             assert (grid / "figures" / f"{figure.name}.{kind}").exists()
+
+
+def test_a_chart_stands_before_the_tables(page):
+    assert page.index('id="scores"') < page.index('id="main_lag_1"')
+    assert page.count('id="scores"') == 1
+
+
+def test_many_lags_have_one_sentence(tmp_path):
+    for lag in (1, 2, 3, 4):
+        for seed in (0, 1):
+            write_cell(tmp_path / "runs" / f"grpo-lag{lag}-seed{seed}", "grpo", lag, seed)
+            write_cell(tmp_path / "runs" / f"gspo-lag{lag}-seed{seed}", "gspo", lag, seed)
+    comparison = Comparison(collect(sorted((tmp_path / "runs").iterdir())))
+    (sentence,) = (text for text in summary(comparison, []) if text.startswith("Highest late accuracy"))
+    assert [f"lag {lag} G" in sentence for lag in (1, 2, 3, 4)] == [True] * 4 and "1 others" in sentence
 
 
 def test_paper_and_ours_are_told_apart(page):
