@@ -224,7 +224,7 @@ WARNED = {
     ),
     "sglang/srt/model_executor/model_runner_kv_cache_mixin.py:1230": (
         ["rollout.concurrent_requests=100000"],
-        ["rollout.concurrent_requests is 100000", "4096 at most"],
+        ["rollout.concurrent_requests is 100000", "at most 4096"],
     ),
     "slime scripts/run-moonlight-16B-A3B.sh:127": (
         ["model.architecture.multi-latent-attention=true"],
