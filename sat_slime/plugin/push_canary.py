@@ -49,41 +49,48 @@ class PushCanary:
         """
         self._canary, self._then = Canary(dtype(args)), then
 
-    def check(self, told: Sequence[Any], engines: Mapping[str, str]) -> tuple[dict[str, float], float]:
+    def check(self, told: Sequence[Any], engines: Mapping[int, str]) -> tuple[dict[str, float], float]:
         """Return the metrics of a push, and the seconds that the trainer took for them.
 
         Args:
             told: what each of the trainer's ranks returned from the push: `TrainerScores` or None.
-            engines: the address of each engine, by its name.
+            engines: the address of each engine, by its number.
 
         Raises:
             PushNotTaken: an engine does not hold the weights, or none can be asked.
         """
         scores = next((scores for scores in told or [] if scores is not None), None)
         if scores is None or not engines:
-            return self._fail("the trainer has no scores" if engines else "there are no engines that take pushes"), 0.0
+            why = "the trainer has no scores" if engines else "there are no engines that take pushes"
+            return self._fail(why, len(engines)), 0.0
         answers: dict[str, EngineScores] = {}
+        numbers: list[int] = []
         silent: dict[str, str] = {}
         with ThreadPoolExecutor(len(engines)) as pool:
-            asked = {name: pool.submit(ask, url, scores.sequences) for name, url in engines.items()}
-        for name, future in asked.items():
+            asked = {number: pool.submit(ask, url, scores.sequences) for number, url in engines.items()}
+        for number, future in asked.items():
+            name = f"rollout engine {number} ({engines[number]})"
             try:
                 answers[name] = future.result()
+                numbers.append(number)
             except ValueError as error:
                 silent[name] = str(error)
         if not answers:
             name, why = next(iter(silent.items()))
-            return self._fail(f"no engine gives scores; {name}: {why}"), scores.seconds
+            return self._fail(f"no engine gives scores; {name}: {why}", len(engines)), scores.seconds
         for name, why in silent.items():  # a dead engine is slime's to replace, and no reason to end a run
             logger.warning("sat_slime: canary: %s is not judged at version %s: %s", name, scores.version, why)
-        verdict = self._canary.check(scores.version, scores.log_probs, answers)
+        verdict = self._canary.check(scores.version, scores.log_probs, answers, numbers)
         if verdict.faults:
             self._tell(verdict.message)
         return verdict.metrics, scores.seconds
 
-    def _fail(self, why: str) -> dict[str, float]:
-        self._tell(f"canary: the push cannot be checked: {why}: set pipeline.canary to none")
-        return {}
+    def _fail(self, why: str, engines: int) -> dict[str, float]:
+        """Counts a push that cannot be checked as one that no engine took."""
+        self._tell(
+            f"canary: the push cannot be checked: {why}: look into the engines' logs, or set pipeline.canary to none"
+        )
+        return {"canary/faults": float(max(1, engines))}
 
     def _tell(self, message: str) -> None:
         if self._then == "stop":

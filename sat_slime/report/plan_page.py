@@ -289,7 +289,7 @@ def _measured_rows(path: Path) -> list[dict[str, Any]]:
 def _seconds(row: dict[str, Any]) -> float:
     """Return the seconds of an iteration without evaluations and checkpoints."""
     if "time/collect" in row:
-        return sum(row.get(f"time/{part}") or 0.0 for part in ("collect", "train", "push", "flight"))
+        return sum(row.get(f"time/{part}") or 0.0 for part in ("collect", "train", "push", "canary", "flight"))
     return float(row["time/step"])
 
 

@@ -116,13 +116,16 @@ class Canary:
     _engines: dict[str, np.ndarray] = field(default_factory=dict)
     _since: dict[str, int] = field(default_factory=dict)
 
-    def check(self, version: int, trainer: np.ndarray, engines: dict[str, EngineScores]) -> Verdict:
+    def check(
+        self, version: int, trainer: np.ndarray, engines: dict[str, EngineScores], numbers: Sequence[int] = ()
+    ) -> Verdict:
         """Return the verdict on a push.
 
         Args:
             version: of the weights that were pushed.
             trainer: (T,) log-probs of the scored tokens under them.
             engines: the answer of each engine, by its name.
+            numbers: of these engines, where others gave no answer; default: from 0 on.
         """
         distances = {name: _distance(scores.log_probs, trainer) for name, scores in engines.items()}
         limit = self._limit(min(distances.values()))
@@ -141,7 +144,7 @@ class Canary:
         metrics = {
             "canary/d": distances[worst],
             "canary/limit": limit,
-            "canary/worst_engine": float(list(engines).index(worst)),
+            "canary/worst_engine": float((numbers or range(len(engines)))[list(engines).index(worst)]),
             "canary/faults": float(len(faults)),
         }
         return Verdict(metrics, faults)

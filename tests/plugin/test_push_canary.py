@@ -96,8 +96,8 @@ def engines():
         engine.server.server_close()
 
 
-def urls(engines) -> dict[str, str]:
-    return {f"rollout engine {i}": engine.url for i, engine in enumerate(engines)}
+def urls(engines) -> dict[int, str]:
+    return {number: engine.url for number, engine in enumerate(engines)}
 
 
 def pushed(canary: PushCanary, engines, version: int):
@@ -144,24 +144,32 @@ def test_warn_logs_and_measures(engines, caplog):
 
 
 def test_a_dead_engine_is_told_and_the_others_are_judged(engines, caplog):
-    dead = {"rollout engine 1": "http://127.0.0.1:9"}
+    dead = {1: "http://127.0.0.1:9"}
     metrics, _ = PushCanary(FP32, "stop").check([trainer_scores(0)], urls(engines[:1]) | dead)
     assert metrics["canary/faults"] == 0
-    assert "rollout engine 1 is not judged at version 0: no server answers there" in caplog.text
+    assert "rollout engine 1 (http://127.0.0.1:9) is not judged at version 0: no server answers there" in caplog.text
+
+
+def test_the_worst_engine_is_told_by_its_number_where_one_before_it_is_dead(engines):
+    canary = PushCanary(FP32, "warn")
+    canary.check([trainer_scores(0)], {1: engines[0].url, 2: engines[1].url})
+    engines[0].take(1)
+    told = canary.check([trainer_scores(1)], {0: "http://127.0.0.1:9", 1: engines[0].url, 2: engines[1].url})[0]
+    assert told["canary/faults"] == 1 and told["canary/worst_engine"] == 2
 
 
 @pytest.mark.parametrize(
     ("told", "given", "why"),
     [
-        ([trainer_scores(0)], {"rollout engine 0": "http://127.0.0.1:9"}, "no engine gives scores; rollout engine 0:"),
+        ([trainer_scores(0)], {0: "http://127.0.0.1:9"}, "no engine gives scores; rollout engine 0 "),
         ([trainer_scores(0)], {}, "there are no engines that take pushes"),
-        (None, {"rollout engine 0": "http://127.0.0.1:9"}, "the trainer has no scores"),
+        (None, {0: "http://127.0.0.1:9"}, "the trainer has no scores"),
     ],
 )
 def test_a_push_that_cannot_be_checked_is_no_push_that_passed(told, given, why, caplog):
     with pytest.raises(PushNotTaken, match=why):
         PushCanary(FP32, "stop").check(told, given)
-    assert PushCanary(FP32, "warn").check(told, given)[0] == {}
+    assert PushCanary(FP32, "warn").check(told, given)[0] == {"canary/faults": 1}
     assert why in caplog.text and "set pipeline.canary to none" in caplog.text
 
 

@@ -73,13 +73,13 @@ class Host:
         ray.get(self.manager.resume_rollout_admission.remote(was))
         return told
 
-    def engines(self) -> dict[str, str]:
-        """Return the address of each engine to which weights are pushed, by its name; those that are dead are left
+    def engines(self) -> dict[int, str]:
+        """Return the address of each engine to which weights are pushed, by its number; those that are dead are left
         out."""
         engines, *_ = ray.get(self.manager.get_updatable_engines_and_lock.remote())
         urls = ray.get([engine.get_url.remote() for engine in engines if engine is not None])
         numbers = [number for number, engine in enumerate(engines) if engine is not None]
-        return {f"rollout engine {number} ({url})": url for number, url in zip(numbers, urls, strict=True)}
+        return dict(zip(numbers, urls, strict=True))
 
     def pushed_first(self) -> None:
         """Tells slime that the engines have the weights that the run begins with."""

@@ -372,7 +372,7 @@ def measured(
         engine_tokens_per_second=tokens / generating / config.rollout.engines if generating else None,
         hand_over=max(late or 0.0, 0.0),
         train=_mean(_values(recent, "time/train")),
-        push=_mean(_values(recent, "time/push")),
+        push=_mean([push + number(row, "time/canary", 0.0) for row in recent for push in _values([row], "time/push")]),
         evaluate=_mean(_values(rows, "time/eval", "time/first_eval")),
         save=_mean(_values(rows, "time/save")),
         start=_mean(_values(rows, "time/start")),
