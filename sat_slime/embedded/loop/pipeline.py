@@ -260,7 +260,7 @@ class Pipeline(ABC):
                 self._settle()
             if broadcasts:
                 if config.eval.beside == "gaps":
-                    self._finish_evaluation()
+                    started += self._finish_evaluation()  # time/step leaves evaluations out
                 with self._timing("sync"):
                     self._broadcast()
             self.seconds["step"] = time.monotonic() - started
@@ -435,24 +435,26 @@ class Pipeline(ABC):
         folder = self._engines_folder(due.version)
         due.futures = self.engines.evaluate(requests, len(requests) // len(due.problems), folder, due.version)
 
-    def _finish_evaluation(self) -> None:
-        """Waits for the evaluation that is due or goes on, if there is one, and records it."""
+    def _finish_evaluation(self) -> float:
+        """Waits for the evaluation that is due or goes on, if there is one, and records it. Returns the seconds that
+        this took."""
         self._begin_evaluation()
         done = self.evaluation
         if done is None or done.futures is None:
-            return
+            return 0.0
         if not all_done(done.futures):
             self.log.status(phase="evaluating")
         started = time.monotonic()
         who = "evaluation engine" if self.config.eval.beside == "engine" else "rollout engine"
         batch = self.grader.grade(self.engines.collect(done.futures, done.iteration, done.problems, who))
-        late: dict[str, float] = {}
-        if self.config.eval.beside != "none":
-            late = {"delay": self.updates - done.updates, "time/eval_wait": time.monotonic() - started}
+        seconds = time.monotonic() - started
+        beside = self.config.eval.beside != "none"
+        late = {"delay": self.updates - done.updates, "time/eval_wait": seconds} if beside else {}
         self._log_faults(batch, str(done))
         row = evaluation_row(batch, self._scores(done), done.updates, done.iteration)
         self.log.eval(row | late | self._restarts(str(done)))
         self.evaluation = None
+        return seconds
 
     def _save(self) -> None:
         """Saves a checkpoint between two iterations, with what is generated ahead."""

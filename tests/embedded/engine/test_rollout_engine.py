@@ -127,6 +127,23 @@ def test_a_dead_server_is_restarted_with_its_last_weights(with_fake, tmp_path):
     assert (status["state"], status["restarts"], status["in_flight"], status["weight_version"]) == ("ready", 1, 0, 5)
 
 
+def test_an_evaluation_is_of_the_weights_that_it_names_and_those_before_may_be_gone(with_fake, tmp_path):
+    async def scenario(engine):
+        started, arguments = [], engine._server.arguments
+        engine._server.arguments = lambda path, *others: started.append(path) or arguments(path, *others)
+        first = await engine.evaluate(str(tmp_path / "old"), 3, some_requests(4))
+        engine._server.stop()
+        (tmp_path / "old").rmdir()
+        second = await engine.evaluate(str(tmp_path / "new"), 4, some_requests(4))
+        return first, second, started
+
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    first, second, started = with_fake(scenario)
+    versions = [{response.weight_version for response in result.responses} for result in (first, second)]
+    assert versions == [{3}, {4}] and started == [str(tmp_path / "new")]
+
+
 def test_a_server_whose_connections_broke_first_is_told_by_how_it_ended(with_fake):
     async def scenario(engine):
         return engine._server.pid, await engine.generate(some_requests(2)), await engine.new_deaths()
