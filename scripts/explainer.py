@@ -6,7 +6,8 @@
 
 In docs/images it writes explainer.json, what the run's histograms say: of the steps of each lag in its second half the
 histogram of |d| and the median of SAT's q; explainer.svg, which moves for 20 seconds and starts again; and
-explainer-still.svg, one frame of it for print. The lanes of engine and trainer are a drawing.
+explainer-still.svg, one frame of it for print; and both again as explainer-narrow.svg and explainer-narrow-still.svg,
+for screens as narrow as a telephone's. The lanes of engine and trainer are a drawing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import json
 import math
 import statistics
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +32,6 @@ MEASURED = IMAGES / "explainer.json"
 
 SECONDS = 20.0
 STEP_SECONDS = 2.2  # of each lag; what is left of the 20 s is the broadcast
-LEFT, RIGHT = 60, 920  # of both panels over |d|
-TOKENS_TOP, TOKENS_BASE = 275, 375  # the panel of the tokens
-TOP, BASE = 400, 560  # the panel of the radii
 LOW, HIGH = 1e-4, 1.0  # the range of |d| that is drawn, nats
 MOST = 0.30  # top of the axis of radii
 
@@ -45,7 +44,7 @@ COLOURS = """
 STYLE = style(
     """
   text { font: 15px system-ui, -apple-system, "Segoe UI", sans-serif; }
-  .small, .in { font-size: 13px; } .in, .mid { text-anchor: middle; }
+  .small, .in { font-size: 13px; } .in, .mid { text-anchor: middle; } .end { text-anchor: end; }
   .caption { font-size: 17px; font-weight: 600; }
   .axis { fill: none; } .pushed { fill: none; stroke-width: 2.5; } .drift { fill-opacity: .3; }
   .curve { fill: none; stroke-width: 2.5; } .ppo { stroke-dasharray: 7 5; } .ratio { stroke-width: 1.2; }
@@ -53,6 +52,66 @@ STYLE = style(
 """,
     COLOURS,
 )
+
+
+class Frame(NamedTuple):
+    """Where things stand in a picture, in pixels. A narrow one has letters of the same size."""
+
+    width: int
+    height: int
+    left: int
+    right: int
+    """Ends of both panels over |d|."""
+    tokens_top: int
+    tokens_base: int
+    """Of the panel of the tokens."""
+    top: int
+    base: int
+    """Of the panel of the radii."""
+    first: int
+    column: int
+    """The first box of both lanes, and from one box to the next."""
+    engine: int
+    trainer: int
+    """Tops of the lanes' boxes."""
+    named: tuple[tuple[int, int], tuple[int, int]]
+    """Places of the lanes' names."""
+    captions: int
+    """Where captions begin."""
+    line: int
+    """Characters of a caption's line; 0: as it is written."""
+
+    apart: int
+    """From one line of a caption to the next."""
+
+    @property
+    def narrow(self) -> bool:
+        return self.line > 0
+
+    def x(self, d: float) -> float:
+        """Return the place of |d| = `d` nats."""
+        return self.left + (self.right - self.left) * math.log(d / LOW) / math.log(HIGH / LOW)
+
+    def y(self, radius: float) -> float:
+        """Return the height of a radius."""
+        return self.base - (self.base - self.top) * radius / MOST
+
+    def wrapped(self, *lines: str, small: bool = False) -> list[str]:
+        """Return the lines of a caption that fit. small: they are in the smaller letters."""
+        return textwrap.wrap(" ".join(lines), self.line * 5 // 4 if small else self.line) if self.narrow else [*lines]
+
+    def lower(self, by: int) -> Frame:
+        """Return the frame with its panels, and all below them, further down."""
+        moved = {name: getattr(self, name) + by for name in ("height", "tokens_top", "tokens_base", "top", "base")}
+        return self._replace(**moved)
+
+
+WIDE = Frame(960, 620, 60, 920, 275, 375, 400, 560, 150, 85, 70, 140, ((40, 92), (40, 162)), 60, 0, 22)
+NARROW = Frame(360, 624, 16, 344, 300, 375, 405, 540, 16, 39, 120, 186, ((16, 112), (16, 264)), 16, 34, 20)
+
+
+AXIS = "|d| = |log π − log μ| of a token, nats: how far the trained policy has moved from the one that sampled it"
+STILL = ("Engine and trainer run side by side. The engine keeps its weights,", "so each batch is one step older.")
 
 
 class Drift(NamedTuple):
@@ -79,8 +138,10 @@ def pictures() -> dict[str, str]:
     drifts = [Drift(np.array(heights), q) for heights, q in zip(measured["share"], measured["q"], strict=True)]
     edges = np.array(measured["edges"])
     return {
-        "explainer.svg": picture(drifts, edges, moving=True),
-        "explainer-still.svg": picture(drifts, edges, moving=False),
+        "explainer.svg": picture(drifts, edges, WIDE, moving=True),
+        "explainer-still.svg": picture(drifts, edges, WIDE, moving=False),
+        "explainer-narrow.svg": picture(drifts, edges, NARROW, moving=True),
+        "explainer-narrow-still.svg": picture(drifts, edges, NARROW.lower(152), moving=False),
     }
 
 
@@ -99,16 +160,17 @@ def measured_drifts(histograms: Path, lag: int) -> dict[str, list[Any]]:
     return measured
 
 
-def picture(drifts: list[Drift], edges: np.ndarray, *, moving: bool) -> str:
+def picture(drifts: list[Drift], edges: np.ndarray, frame: Frame, *, moving: bool) -> str:
     """Return the SVG; without `moving` the frame of the largest lag, with every caption that fits it."""
     clock = Clock(len(drifts), moving)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 620" role="img"><style>{STYLE}</style>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width} {frame.height}" role="img">',
+        f"<style>{STYLE}{'.caption { font-size: 15px; }' * frame.narrow}</style>",
         "<title>What lag is, and what SAT does</title>",
-        '<rect class="paper" width="960" height="620" rx="8"/>',
-        *lanes(clock),
-        *interval(drifts, edges, clock),
-        *captions(drifts, clock),
+        f'<rect class="paper" width="{frame.width}" height="{frame.height}" rx="8"/>',
+        *lanes(clock, frame),
+        *interval(drifts, edges, clock, frame),
+        *captions(clock, frame),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -148,12 +210,15 @@ def _animate(attribute: str, times: list[float], values: list[str], mode: str) -
     )
 
 
-def lanes(clock: Clock) -> list[str]:
+def lanes(clock: Clock, frame: Frame) -> list[str]:
     """Return the engine's lane, whose weights stay, and the trainer's, whose weights move on with each step."""
-    parts = ['<text x="40" y="92">engine makes</text>', '<text x="40" y="162">trainer learns</text>']
-    width = 85
+    names = zip(frame.named, ("engine makes", "trainer learns"), strict=True)
+    parts = [f'<text x="{x}" y="{y}">{name}</text>' for (x, y), name in names]
+    engine, trainer, width = frame.engine, frame.trainer, frame.column - (3 if frame.narrow else 6)
+    by, at = ("", "") if frame.narrow else ("by ", "at ")
     for lag in range(1, clock.lags + 1):
-        x = 150 + (lag - 1) * width
+        x = frame.first + (lag - 1) * frame.column
+        middle = x + width // 2
         opacity = ' opacity="0.15"' if clock.moving else ""
         lit = ""
         if clock.moving:
@@ -161,40 +226,44 @@ def lanes(clock: Clock) -> list[str]:
             times = [0.0, max(start, 0.001), start + 0.3, SECONDS - 0.6, SECONDS]
             lit = _animate("opacity", times, ["0.15", "0.15", "1", "1", "0.15"], "linear")
         parts += [
-            f'<g{opacity}>{lit}<rect class="old" x="{x}" y="70" width="{width - 6}" height="34" rx="4"/>'
-            f'<text class="in" x="{x + 39}" y="92">by v0</text>'
-            f'<rect class="old" x="{x}" y="140" width="{width - 6}" height="34" rx="4"/>'
-            f'<rect class="new" x="{x}" y="140" width="{width - 6}" height="34" rx="4" '
+            f'<g{opacity}>{lit}<rect class="old" x="{x}" y="{engine}" width="{width}" height="34" rx="4"/>'
+            f'<text class="in" x="{middle}" y="{engine + 22}">{by}v0</text>'
+            f'<rect class="old" x="{x}" y="{trainer}" width="{width}" height="34" rx="4"/>'
+            f'<rect class="new" x="{x}" y="{trainer}" width="{width}" height="34" rx="4" '
             f'opacity="{lag / clock.lags:.2f}"/>'
-            f'<text class="in" x="{x + 39}" y="162">at v{lag}</text>'
-            f'<path class="axis" d="M{x + 39} 106 v30" marker-end="url(#tip)"/>'
-            f'<text class="small mid" x="{x + 39}" y="194">lag {lag}</text></g>'
+            f'<text class="in" x="{middle}" y="{trainer + 22}">{at}v{lag}</text>'
+            f'<path class="axis" d="M{middle} {engine + 36}V{trainer - 4}" marker-end="url(#tip)"/>'
+            f'<text class="small mid" x="{middle}" y="{trainer + 54}">lag {lag}</text></g>'
         ]
-    end = 150 + clock.lags * width
+    end = frame.first + clock.lags * frame.column
+    out = min(22, frame.width - 14 - end)
     parts += [
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path class="tip" d="M0 0 L8 4 L0 8 z"/></marker></defs>',
         f"<g>{clock.shown(clock.lags * STEP_SECONDS, SECONDS - 0.1)}"
-        f'<path class="pushed" d="M{end} 157 h22 v-70 h-14" '
-        f'marker-end="url(#tip)"/><text x="{end - 14}" y="60" class="push">broadcast</text></g>',
+        f'<path class="pushed" d="M{end} {trainer + 17}h{out}V{engine + 17}h{8 - out}" '
+        f'marker-end="url(#tip)"/><text x="{min(end + 58, frame.right)}" y="{engine - 8}" class="push end">broadcast'
+        "</text></g>",
     ]
     return parts
 
 
-def interval(drifts: list[Drift], edges: np.ndarray, clock: Clock) -> list[str]:
+def interval(drifts: list[Drift], edges: np.ndarray, clock: Clock, frame: Frame) -> list[str]:
     """Return the lower panel over |d|: the tokens, the ratio they have, PPO's radius and SAT's."""
     radius = Clip().eps_high
+    left, right, base = frame.left, frame.right, frame.base
+    tokens_top, tokens_base = frame.tokens_top, frame.tokens_base
     grid = np.geomspace(LOW, HIGH, 160)
     largest = max(float(drift.heights.max()) for drift in drifts)
 
     def tokens(drift: Drift) -> str:
-        tops = TOKENS_BASE - drift.heights / largest * (TOKENS_BASE - TOKENS_TOP)
+        tops = tokens_base - drift.heights / largest * (tokens_base - tokens_top)
         corners = [
             (x, top)
             for low, high, top in zip(edges[:-1], edges[1:], tops, strict=True)
-            for x, top in ((_x(low), top), (_x(high), top))
+            for x, top in ((frame.x(low), top), (frame.x(high), top))
         ]
-        return path([(LEFT, TOKENS_BASE), *corners, (RIGHT, TOKENS_BASE)]) + "z"
+        return path([(left, tokens_base), *corners, (right, tokens_base)]) + "z"
 
     def contracted(q: float) -> np.ndarray:
         log_ratio = torch.tensor(grid)
@@ -202,50 +271,51 @@ def interval(drifts: list[Drift], edges: np.ndarray, clock: Clock) -> list[str]:
         return radius * factors.numpy()
 
     def sat(q: float) -> str:
-        return path([(_x(d), _y(eps)) for d, eps in zip(grid, contracted(q), strict=True)])
+        return path([(frame.x(d), frame.y(eps)) for d, eps in zip(grid, contracted(q), strict=True)])
 
     def newly_clipped(q: float) -> str:
         ratio = np.exp(grid) - 1
         cut = (ratio > contracted(q)) & (ratio <= radius)
         if not cut.any():
-            return path([(_x(q), BASE)] * 4) + "z"
-        first, last = _x(grid[cut][0]), _x(math.log1p(radius))
-        return path([(first, BASE), (first, TOKENS_TOP), (last, TOKENS_TOP), (last, BASE)]) + "z"
+            return path([(frame.x(q), base)] * 4) + "z"
+        first, last = frame.x(grid[cut][0]), frame.x(math.log1p(radius))
+        return path([(first, base), (first, tokens_top), (last, tokens_top), (last, base)]) + "z"
 
     frames = {
         "drift": [tokens(drift) for drift in drifts],
         "cut": [newly_clipped(drift.q) for drift in drifts],
         "curve sat": [sat(drift.q) for drift in drifts],
-        "q": [path([(_x(drift.q), BASE), (_x(drift.q), TOKENS_TOP)]) for drift in drifts],
+        "q": [path([(frame.x(drift.q), base), (frame.x(drift.q), tokens_top)]) for drift in drifts],
     }
     parts = []
     for name in ("drift", "cut"):
         parts.append(f'<path class="{name}" d="{frames[name][-1]}">{clock.steps("d", frames[name])}</path>')
-    ratio = path([(_x(d), _y(math.expm1(d))) for d in grid if math.expm1(d) <= MOST])
+    ratio = path([(frame.x(d), frame.y(math.expm1(d))) for d in grid if math.expm1(d) <= MOST])
     parts += [
-        f'<path class="axis" d="M{LEFT} {TOKENS_BASE}H{RIGHT}M{LEFT} {BASE}H{RIGHT}"/>',
+        f'<path class="axis" d="M{left} {tokens_base}H{right}M{left} {base}H{right}"/>',
         f'<path class="curve ratio" d="{ratio}"/>',
-        f'<path class="curve ppo" d="M{LEFT} {_y(radius):.1f}H{RIGHT}"/>',
+        f'<path class="curve ppo" d="M{left} {frame.y(radius):.1f}H{right}"/>',
     ]
     for name in ("curve sat", "q"):
         parts.append(f'<path class="{name}" d="{frames[name][-1]}">{clock.steps("d", frames[name])}</path>')
     for value in (0.0001, 0.001, 0.01, 0.1, 1.0):
-        parts.append(f'<text class="small" x="{_x(value) - 12:.0f}" y="{BASE + 18}">{value:g}</text>')
-    xs = [f"{_x(drift.q) + 6:.0f}" for drift in drifts]
+        parts.append(f'<text class="small" x="{frame.x(value) - 12:.0f}" y="{base + 18}">{value:g}</text>')
+    xs = [f"{frame.x(drift.q) + 6:.0f}" for drift in drifts]
+    ratio_at = (right, frame.top - 6) if frame.narrow else (round(frame.x(math.log1p(MOST))) + 65, frame.top + 10)
+    sat_at = round(frame.y(0.08)) if frame.narrow else base - 26
+    every, what = ("", "") if frame.narrow else (" for every token", ": radius")
     parts += [
-        f'<text class="small" x="{LEFT}" y="{BASE + 38}">|d| = |log π − log μ| of a token, nats: how far the trained '
-        "policy has moved from the one that sampled it</text>",
-        f'<text class="small" x="{LEFT + 4}" y="{_y(radius) - 8:.0f}">PPO: radius ε = {radius:g} for every '
-        "token</text>",
-        f'<text class="satword" x="{xs[-1]}" y="{TOKENS_TOP + 8}">q{clock.steps("x", xs)}</text>',
-        f'<text class="small" x="{_x(math.log1p(MOST)) + 8:.0f}" y="{TOP + 10}">ratio − 1</text>',
-        f'<text class="small" x="{LEFT + 4}" y="{TOKENS_TOP - 6}">tokens of a batch, by |d|</text>',
-        f'<text class="satword" x="{RIGHT - 120}" y="{BASE - 26}">SAT: radius</text>',
+        *_lines("small", left, base + 38, frame.wrapped(AXIS, small=True), 17),
+        f'<text class="small" x="{left + 4}" y="{frame.y(radius) - 8:.0f}">PPO: radius ε = {radius:g}{every}</text>',
+        f'<text class="satword" x="{xs[-1]}" y="{tokens_top + 8}">q{clock.steps("x", xs)}</text>',
+        f'<text class="small end" x="{ratio_at[0]}" y="{ratio_at[1]}">ratio − 1</text>',
+        f'<text class="small" x="{left + 4}" y="{tokens_top - 6}">tokens of a batch, by |d|</text>',
+        f'<text class="satword end" x="{right - (0 if frame.narrow else 25)}" y="{sat_at}">SAT{what}</text>',
     ]
     return parts
 
 
-def captions(drifts: list[Drift], clock: Clock) -> list[str]:
+def captions(clock: Clock, frame: Frame) -> list[str]:
     """Return the four sentences, one after the other; in the still picture two of them, one above each half."""
     lag = clock.lags
     sentences = [
@@ -263,36 +333,34 @@ def captions(drifts: list[Drift], clock: Clock) -> list[str]:
             "clipped already, right of it, SAT changes nothing.",
         ),
     ]
+    top = frame.apart + 8
     if not clock.moving:
+        second = frame.wrapped(*sentences[2])
+        small = frame.wrapped(f"{' '.join(sentences[3])} A real run, at lag {lag}.", small=True)
+        below = frame.tokens_top - 22 - 18 * (len(small) - 1)
         return [
-            '<text class="caption" x="60" y="38">Engine and trainer run side by side. The engine keeps its weights, so '
-            "each batch is one step older.</text>",
-            f'<text class="caption" x="60" y="226">{sentences[2][0]} {sentences[2][1]}</text>',
-            f'<text class="small" x="60" y="248">{sentences[3][0]} {sentences[3][1]} A real run, at lag {lag}.</text>',
+            *_lines("caption", frame.captions, top, frame.wrapped(*STILL), frame.apart),
+            *_lines("caption", frame.captions, below - 20 - frame.apart * (len(second) - 1), second, frame.apart),
+            *_lines("small", frame.captions, below, small, 18),
         ]
     parts = []
-    for number, (first, second) in enumerate(sentences):
+    for number, sentence in enumerate(sentences):
         start = number * SECONDS / len(sentences)
-        parts.append(
-            f'<g opacity="0">{clock.shown(start, start + SECONDS / len(sentences))}'
-            f'<text class="caption" x="60" y="30">{first}</text><text class="caption" x="60" y="54">{second}</text></g>'
-        )
+        said = "".join(_lines("caption", frame.captions, top, frame.wrapped(*sentence), frame.apart))
+        parts.append(f'<g opacity="0">{clock.shown(start, start + SECONDS / len(sentences))}{said}</g>')
     labels = [f"lag {step}" for step in range(1, lag + 1)]
     for step, label in enumerate(labels):
         start = step * STEP_SECONDS
         end = start + STEP_SECONDS if step < lag - 1 else SECONDS
-        parts.append(
-            f'<text class="caption" x="{RIGHT - 60}" y="245" opacity="0">{clock.shown(start, end)}{label}</text>'
-        )
+        shown = clock.shown(start, end)
+        place = f'x="{frame.right - 60}" y="{frame.tokens_top - 30}"'
+        parts.append(f'<text class="caption" {place} opacity="0">{shown}{label}</text>')
     return parts
 
 
-def _x(d: float) -> float:
-    return LEFT + (RIGHT - LEFT) * math.log(d / LOW) / math.log(HIGH / LOW)
-
-
-def _y(radius: float) -> float:
-    return BASE - (BASE - TOP) * radius / MOST
+def _lines(kind: str, x: int, y: int, lines: list[str], apart: int) -> list[str]:
+    """Return lines of text, the first of them at `y`."""
+    return [f'<text class="{kind}" x="{x}" y="{y + place * apart}">{line}</text>' for place, line in enumerate(lines)]
 
 
 if __name__ == "__main__":
