@@ -235,7 +235,7 @@ def _known(
                 nearest = _nearest(leaf, known)
                 faulty += [nearest] if nearest else []
                 hint = f"; did you mean '{'.'.join(nearest)}'?" if nearest else _siblings(leaf, path, model)
-                if ("runtime",) in known and (owner := _runtime_with(leaf)):
+                if ("runtime",) in known and (owner := _other_runtime_with(leaf, known)):
                     hint = f"; it is a setting of {owner} runs alone"
                 errors.append(f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}")
             continue
@@ -259,9 +259,14 @@ def _known(
     return result
 
 
-def _runtime_with(leaf: KeyPath) -> str | None:
-    """Return the runtime whose runs have this setting, if there is one."""
-    return next((name for name, model in RUNTIMES.items() if leaf in key_paths(model)), None)
+def _other_runtime_with(leaf: KeyPath, known: list[KeyPath]) -> str | None:
+    """Return the runtime whose runs have this setting, if there is one, and it is not that of the `known` settings: a
+    task may leave out settings that the default one of its runtime has."""
+    for name, model in RUNTIMES.items():
+        paths = key_paths(model)
+        if leaf in paths and {path[0] for path in paths} != {path[0] for path in known}:
+            return name
+    return None
 
 
 def _siblings(leaf: KeyPath, path: KeyPath, model: type[BaseModel]) -> str:

@@ -69,6 +69,7 @@ def test_nearest_key_is_sought_everywhere(tmp_path, text, unknown, nearest):
         ("runtime: slime\neval: {beside: engine}", "eval.beside", "embedded"),
         ("eval: {prompts: {aime: x.jsonl}}", "eval.prompts.aime", None),
         ("eval: {max_response_tokens: 9}", "eval.max_response_tokens", "slime"),
+        ("task: {name: pointer_chasing, max_digits: 4}", "task.max_digits", None),
     ],
 )
 def test_a_setting_of_the_other_runtime_is_named_as_such(tmp_path, text, unknown, owner):
