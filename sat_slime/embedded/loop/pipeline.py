@@ -272,9 +272,9 @@ class Pipeline(ABC):
             if saves:
                 self._save()
                 saved = self.iteration
-        self.interruption.looping = False
         if self.iteration == total or not self.interruption.asked:
             self._finish_evaluation()
+        self.interruption.looping = False  # not before: a signal in the last evaluation must not cost the checkpoint
         if saved != self.iteration:
             self._save()
 

@@ -189,3 +189,19 @@ def test_a_checkpoint_keeps_an_evaluation_that_goes_on_and_its_weights(tmp_path,
     resumed.pipeline._loop()
     steps = [row["step"] for row in [*world.rows, *resumed.rows]]
     assert steps == [0, 2, 4, 6, 8, 9]
+
+
+@pytest.mark.parametrize("beside", ALL)
+def test_a_signal_in_the_last_evaluation_costs_neither_its_row_nor_the_checkpoint(tmp_path, monkeypatch, beside):
+    world = World(tmp_path, monkeypatch, beside, turns=100)
+    original = world.collect
+
+    def interrupted(futures, iteration, *arguments):
+        if world.trained == 6 and not world.interruption.asked:
+            world.interruption.handle(2, None)
+        return original(futures, iteration, *arguments)
+
+    world.collect = interrupted
+    world.run()
+    assert world.interruption.asked and world.rows[-1]["step"] == 6
+    assert checkpoint.newest_whole(tmp_path / "checkpoints").state.iteration == 6
