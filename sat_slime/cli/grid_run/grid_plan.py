@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from sat_slime.cli.embedded_run.embedded_findings import ENGINE_MEMORY_GIB
 from sat_slime.cli.run_plan import settings_errors
 from sat_slime.config import (
     ConfigError,
@@ -33,7 +34,7 @@ from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.live_view import duration
 
 CELL_MEMORY_GIB = 4.0
-"""Memory that a cell of a tiny model is given: its server, its rank and its driver."""
+"""Memory that a cell of a tiny model is given: its first server, its rank and its driver."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class GridPlan:
         if isinstance(self.run, SlimeConfig):
             return 1
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-        return max(1, min(len(os.sched_getaffinity(0)), int(memory / CELL_MEMORY_GIB)))
+        cell = CELL_MEMORY_GIB + (self.run.servers - 1) * ENGINE_MEMORY_GIB
+        return max(1, min(len(os.sched_getaffinity(0)), int(memory / cell)))
 
     @property
     def gpus(self) -> int:

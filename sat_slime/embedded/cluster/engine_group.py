@@ -149,4 +149,6 @@ class EngineGroup:
         return [(i * problems // count, (i + 1) * problems // count) for i in range(count)]
 
     def _call(self, method: str, *arguments: Any) -> list[Any]:
-        return wait_all([getattr(engine, method).remote(*arguments) for engine in self._all], "rollout engine")
+        futures = [getattr(engine, method).remote(*arguments) for engine in self._all]
+        rollout, evaluation = futures[: len(self.engines)], futures[len(self.engines) :]
+        return [*wait_all(rollout, "rollout engine"), *wait_all(evaluation, "evaluation engine")]
