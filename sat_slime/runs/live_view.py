@@ -268,6 +268,8 @@ class LiveView:
     def __exit__(self, *exception: object) -> None:
         with self._lock:
             self._curves = CurvePanel(self.progress)  # what stays on the screen is of the newest step
+            # A start that failed has nothing to leave there: the next one has a panel of its own.
+            self._live.transient = exception[0] is not None and not self.progress.metrics
         self._live.stop()
 
     def _render(self) -> RenderableType:

@@ -198,6 +198,23 @@ def test_the_frame_stays_whole_after_ctrl_c():
     assert any("stopping after this iteration" in line for line in lines) and "^C" not in "\n".join(lines)
 
 
+def test_a_start_that_fails_leaves_no_panel():
+    program = """
+from sat_slime.runs.live_view import make_view
+for start in (1, 2):
+    try:
+        with make_view("run", 240, live=True) as view:
+            view.message("warming up", "info")
+            if start == 1:
+                raise RuntimeError
+            view.step({"step": 1})
+    except RuntimeError:
+        print("starting once more")
+"""
+    lines = screen_of(program, 80, 24)
+    assert lines[0] == "starting once more" and sum(line.startswith("╭") for line in lines) == 1
+
+
 def test_the_warm_up_has_a_bar_of_its_own():
     made = Progress("run", 240)
     made.tell({"phase": "warm-up"})

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -121,7 +122,8 @@ def _ray_as_we_need_it() -> Iterator[None]:
 
 @contextmanager
 def _signals_left_alone() -> Iterator[None]:
-    """Keeps the run's own signal handlers: ray.init makes SIGTERM raise SystemExit, which would look like a crash."""
+    """Keeps the run's own signal handlers: ray.init makes SIGTERM raise SystemExit, which would look like a crash, and
+    Ray's library, below Python's handlers, writes each SIGTERM into the terminal, which displaces a live view."""
     from ray._private import utils
 
     original = utils.set_sigterm_handler
@@ -130,6 +132,8 @@ def _signals_left_alone() -> Iterator[None]:
         yield
     finally:
         utils.set_sigterm_handler = original
+        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def _end_rays_processes() -> None:

@@ -141,3 +141,17 @@ def test_a_ray_starts_and_ends():
         assert len(ports) == 1 and ports <= set(range(20_000, 32_000)), "one of free_ports"
     assert not set(children().values()) & set(RAY_PROCESSES) or not Path(f"/proc/{raylet}/exe").exists()
     assert not scratch.exists()
+
+
+@pytest.mark.engine
+def test_rays_library_writes_nothing_of_a_sigterm():
+    """It would stand in the midst of the live view."""
+    program = """
+import signal, sys
+from sat_slime.embedded.cluster.own_ray import local_ray
+signal.signal(signal.SIGTERM, lambda number, frame: print("heard"))
+with local_ray():
+    signal.raise_signal(signal.SIGTERM)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "heard\n") and "SIGTERM" not in result.stderr, result.stderr
