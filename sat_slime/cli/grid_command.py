@@ -35,6 +35,13 @@ def grid(
         bool | None,
         typer.Option("--live/--no-live", help="Live table or a line per event; default: live on a terminal."),
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Run the cells on the nodes of a running Ray cluster: HOST:PORT of its head.",
+        ),
+    ] = None,
     address: Annotated[
         str | None, typer.Option(metavar="URL", help="As in launch: Ray's dashboard.", rich_help_panel=SLIME)
     ] = None,
@@ -68,7 +75,7 @@ def grid(
         console.print(describe(plan, retry_failed), soft_wrap=True)
         return
     options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]
-    ending = run_grid(plan, retry_failed, options, live, console)
+    ending = run_grid(plan, retry_failed, options, live, console, ray)
     finish(ending, console)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 import time
@@ -23,6 +22,8 @@ POLL_S = 0.5
 """Seconds between looks at the running cells."""
 BAD_INPUT, INTERRUPTED = 2, 130
 """Exit codes of `sat-slime launch`: for settings that cannot work, and for a run that was told to end."""
+NODE_LOST = 1000
+"""In place of an exit code: the process is gone with the node that it ran on."""
 LAST_LINES = 40
 """A cell's error is looked for in so many lines at the end of its output."""
 
@@ -48,6 +49,15 @@ class Cells(Protocol):
 
         output: takes what it prints.
         """
+
+    def room(self) -> int:
+        """Return how many cells may run at once; 0 where none can any more."""
+
+    def place(self, process: Process) -> str:
+        """Return where a process runs, as ` on NODE`; empty: here."""
+
+    def kill(self, process: Process) -> None:
+        """Kill a process and all that it started. Raises ProcessLookupError where it is gone."""
 
     def settle(self, state: CellState) -> None:
         """Bring the state.json of a cell's run up to date, where the run may end without a process of ours, as a
@@ -97,7 +107,6 @@ class GridRun:
         queue: Sequence[CellState],
         cells: Cells,
         view: View,
-        parallel: int = 1,
         retries: int = 0,
     ):
         """states: all cells of the grid. queue: those of them to run now, in this order."""
@@ -107,7 +116,7 @@ class GridRun:
         self.running: list[Active] = []
         self.cells = cells
         self.view = view
-        self.parallel = parallel
+        self.room = cells.room()
         self.retries = retries
         self.asked = 0
         """Times that an end was asked for."""
@@ -121,8 +130,8 @@ class GridRun:
         self.folder.logs.mkdir(parents=True, exist_ok=True)
         with self._interruptible():
             try:
-                while self.running or (self.waiting and not self.asked):
-                    while self.waiting and len(self.running) < self.parallel and not self.asked:
+                while self.running or (self.waiting and self.room and not self.asked):
+                    while self.waiting and len(self.running) < self.room and not self.asked:
                         self._start(self.waiting.popleft())
                     self._wake.wait(POLL_S)
                     self._wake.clear()
@@ -163,7 +172,8 @@ class GridRun:
                 self._starting = False
         self.running.append(Active(state, process, run))
         again = f", attempt {state.attempts + 1}" if state.attempts else ""
-        self._note(state, "running", ("goes on from its newest checkpoint" if goes_on else "started") + again)
+        how = "goes on from its newest checkpoint" if goes_on else "started"
+        self._note(state, "running", how + self.cells.place(process) + again)
 
     def _end(self, active: Active) -> None:
         state, run = active.state, active.run
@@ -180,11 +190,21 @@ class GridRun:
             self._finish(state, run)
         elif status == "running" and "job" in noted:
             self._note(state, "running", f"its job {noted['job']} goes on: stop it with sat-slime stop {run.path}")
+        elif code == NODE_LOST:
+            self._lose(state, run, self.cells.place(active.process))
         elif self.asked or code in (INTERRUPTED, -signal.SIGTERM) or (code == 0 and status == "interrupted"):
             self._note(state, "interrupted", "interrupted; the grid goes on with it when it is run again")
         else:
             state.attempts += 1
             self._fail(state, self._error(state, code, noted), code)
+
+    def _lose(self, state: CellState, run: RunFolder, place: str) -> None:
+        """The cell's node is gone: it is run on another one, which is no attempt of the cell's own."""
+        self.room = self.cells.room()
+        self._note(state, "interrupted" if run.has_data() else "planned", f"its node is gone: it ran{place}")
+        self.waiting.appendleft(state)
+        if not self.room:
+            self.view.message("no node is left to run cells on")
 
     def _finish(self, state: CellState, run: RunFolder) -> None:
         state.error, state.note = None, collapse_note(run)
@@ -255,7 +275,7 @@ class GridRun:
         for active in self.running:
             if active.process is not None and active.process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(active.process.pid, signal.SIGKILL)
+                    self.cells.kill(active.process)
                 active.process.wait()
                 active.state.state, active.state.ended = "interrupted", last_sign(active.run, active.state.started)
 

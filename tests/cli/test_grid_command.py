@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from sat_slime.cli import app
 from sat_slime.cli.embedded_run import engine_packages
-from sat_slime.cli.grid_run import grid_start
+from sat_slime.cli.grid_run import cells, grid_start
+from sat_slime.cli.grid_run.cells import Cells
 from sat_slime.cli.grid_run.grid_plan import plan_grid
-from sat_slime.cli.grid_run.grid_start import Cells
 from sat_slime.config.jsonl import read_rows
 from sat_slime.grid import runner
 from sat_slime.grid.state import CellState, GridFolder
@@ -37,7 +37,7 @@ def no_fork_servers(log):
 def told(monkeypatch, tmp_path):
     """A grid in the working directory, and the folder that tells its cells what to do."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(grid_start, "COMMAND", STAND_IN)
+    monkeypatch.setattr(cells, "COMMAND", STAND_IN)
     monkeypatch.setattr(grid_start, "fork_servers", no_fork_servers)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
     monkeypatch.setattr(runner, "POLL_S", 0.01)
@@ -168,8 +168,8 @@ def test_a_killed_grid_leaves_nothing_running_and_goes_on_where_it_was(told):
     tell(told, CELLS[1], [4, "kill grid"])
     program = (
         "from sat_slime.cli import main; from sat_slime.cli.embedded_run import engine_packages; "
-        "from sat_slime.cli.grid_run import grid_start; "
-        f"grid_start.COMMAND = {STAND_IN!r}; engine_packages.missing_engines = lambda: []; "
+        "from sat_slime.cli.grid_run import cells, grid_start; "
+        f"cells.COMMAND = {STAND_IN!r}; engine_packages.missing_engines = lambda: []; "
         "import contextlib; grid_start.fork_servers = lambda log: contextlib.nullcontext({}); main()"
     )
     killed = subprocess.run([sys.executable, "-c", program, "grid", "grid.yaml"], capture_output=True, timeout=120)

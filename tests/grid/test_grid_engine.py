@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ray_cluster import environment, ray_cluster
 
 psutil = pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
 pytestmark = [
@@ -37,7 +38,8 @@ FORK_SERVERS = {"runs": "grid_run.fork_servers", "sglang": "sglang_process --for
 class Grid:
     """One `sat-slime grid` in a process of its own."""
 
-    def __init__(self, root: Path, name: str, *options: str) -> None:
+    def __init__(self, root: Path, name: str, *options: str, parallel: int = 1) -> None:
+        """parallel: with 1 the second cell has not begun when the first one is disturbed."""
         values = {
             "name": name,
             "output_dir": str(root / "grids"),
@@ -45,14 +47,16 @@ class Grid:
             "methods": ["gspo", "sat-gspo-r3"],
             "lags": [2],
             "seeds": [3],
-            "parallel": 1,  # the second cell has not begun when the first one is disturbed
+            "parallel": parallel,
             "settings": {"pipeline.iterations": ITERATIONS, "cache_dir": str(root / "cache")},
         }
         (root / f"{name}.yaml").write_text(yaml.safe_dump(values))
         self.folder = root / "grids" / name
         self.output = root / f"{name}-{len(list(root.glob('*.out')))}.out"
         command = [Path(sys.executable).parent / "sat-slime", "grid", root / f"{name}.yaml", "--no-live", *options]
-        self.process = subprocess.Popen(command, stdout=self.output.open("w"), stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(
+            command, stdout=self.output.open("w"), stderr=subprocess.STDOUT, env=environment()
+        )
 
     def rows(self, cell: str, file: str = "metrics") -> list[dict]:
         """Whole rows, without what depends on the clock."""
@@ -141,3 +145,18 @@ def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_
     for log in servers:  # each import of SGLang's 200 models would take a server seconds
         assert "Ignore import error when loading sglang.srt.models" not in log.read_text()
     assert (resumed.folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns == finished
+
+
+@pytest.mark.timeout(1500)
+def test_a_grid_on_two_nodes_of_ray_ends_as_on_this_machine(tmp_path, model_cache):
+    """The nodes have a core each; within it each cell has a Ray of its own."""
+    (tmp_path / "cache").symlink_to(model_cache)
+    here = Grid(tmp_path, "here")
+    assert here.process.wait(600) == 0, here.output.read_text()
+    with ray_cluster({}, tmp_path / "ray.txt") as address:
+        spread = Grid(tmp_path, "spread", "--ray", address, parallel=2)
+        assert spread.process.wait(600) == 0, spread.output.read_text()
+    assert spread.cells() == here.cells() == [(cell, "finished", 1) for cell in CELLS]
+    assert spread.histories() == here.histories()
+    begun, _, _ = spread.output.read_text().partition("finished  ")
+    assert begun.count(": started on ") == 2, "side by side, each on its node"

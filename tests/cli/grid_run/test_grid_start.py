@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sat_slime.cli.grid_run import fork_servers, grid_start
-from sat_slime.cli.grid_run.grid_start import Cells
+from sat_slime.cli.grid_run.cells import Cells
 from sat_slime.config import EmbeddedConfig
 from sat_slime.embedded.forking.fork_server import listen
 from sat_slime.embedded.forking.forked_process import FOLDER, RUNS, ForkedProcess
