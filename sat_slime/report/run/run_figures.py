@@ -48,7 +48,7 @@ DRAWN_HERE = {
     "overview": (
         "Accuracy, and d_pi over the lag",
         "d_pi, the mean |log π − log μ| of the trained tokens, grows with every update since the weights were sent, "
-        "and falls when they are sent again. Grey: the lag, in updates.",
+        "and falls when they are sent again. Grey: the lag, in updates; of many lag cycles the mean is drawn.",
     ),
     "reward": (
         "Reward and accuracy",
