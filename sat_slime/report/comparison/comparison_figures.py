@@ -13,9 +13,9 @@ import numpy as np
 
 from sat_slime.objective.metrics import axis_of
 from sat_slime.report.averages import finite_mean
-from sat_slime.report.comparison.compared_runs import ComparedRun
+from sat_slime.report.comparison.compared_runs import Collection, ComparedRun
 from sat_slime.report.comparison.contrasts import Comparison, late_mean, score_curve
-from sat_slime.report.comparison.method_names import has, label_of, looks_of, method_called
+from sat_slime.report.comparison.method_names import has, label_of, looks_of, method_called, own_colours
 from sat_slime.report.comparison.paper_numbers import PaperCell
 from sat_slime.report.comparison.seed_curves import curve_panel, metric_curve, seed_curve
 from sat_slime.report.drawing import (
@@ -36,7 +36,7 @@ from sat_slime.report.drawing import (
     steps_axis,
     tip,
 )
-from sat_slime.report.looks import BLACK, BLUE, CROSS, GREEN, ORANGE, PURPLE, VERMILION, Look, apart
+from sat_slime.report.looks import BLACK, BLUE, CROSS, ORANGE, VERMILION, Look, apart
 from sat_slime.runs.collapse import KL_RISE, MISMATCH_CEILING, MISMATCH_RISE, first_departure
 from sat_slime.runs.reading import section
 
@@ -46,6 +46,17 @@ def lag_name(lag: int | None) -> str:
     return "lag unknown" if lag is None else f"lag {lag}"
 
 
+OVERLAID = 6
+"""Runs of which each has a line of its own in the overview, at most."""
+
+
+def looks_in(collection: Collection) -> dict[str, Look]:
+    """Return how the methods of a report are drawn, the same in all its figures: where the overview draws single runs,
+    each in a colour of its own; else as their stabilizers say."""
+    few = len(collection.runs) <= OVERLAID
+    return own_colours(collection.methods) if few else looks_of(collection.methods)
+
+
 def draw_scores(comparison: Comparison) -> Drawing | None:
     """Draw the best scores with intervals and seeds, a row of panels per lag; the paper's on their left where they are
     asked for."""
@@ -53,7 +64,7 @@ def draw_scores(comparison: Comparison) -> Drawing | None:
     lags = [lag for lag in comparison.collection.lags if any(comparison.summary(m, lag).best.n for m in methods)]
     if not lags:
         return None
-    looks = looks_of(methods)
+    looks = looks_in(comparison.collection)
     table: Table = {"method": np.array([label_of(method) for method in methods[::-1]])}
     grid = []
     for lag in lags:
@@ -130,24 +141,23 @@ def _scores(
     return layered(*layers, stands, crosses.encode(in_colour(every)), dots, title=title, height=alt.Step(18))
 
 
-OVERLAID = 6
-"""Runs of which each has a line of its own in the overview, at most."""
-_RUN_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, BLACK)
-_RUN_DASHES = ("-", "--", ":", "-.", "-", "--")
-
-
 def draw_overview(comparison: Comparison) -> Drawing | None:
     """Draw accuracy and d_pi of a few runs over each other, step by step, named by what differs; None of more."""
     runs = comparison.collection.runs
     if not 1 < len(runs) <= OVERLAID:
         return None
-    names = names_by_difference(runs)
-    styles = zip(names, _RUN_COLOURS, _RUN_DASHES, strict=False)
-    looks = [Look(name, colour, dash) for name, colour, dash in styles]
+    methods, seen, looks = looks_in(comparison.collection), Counter[str](), list[Look]()
+    for run, name in zip(runs, names_by_difference(runs), strict=True):
+        dash = _RUN_DASHES[seen[run.method] % len(_RUN_DASHES)]
+        looks.append(Look(name, methods[run.method].colour, dash))
+        seen[run.method] += 1
+    looks = apart(looks)
     panels = [partial(_overlaid, runs, looks, key, title) for key, title in _OVERVIEW.items()]
     return column_of(panels, height=200)
 
 
+_RUN_DASHES = ("-", "--", ":", "-.")
+"""Of the runs of a method, which share its colour."""
 _OVERVIEW = {"accuracy": "held-out accuracy, %", "mismatch/d_pi": "d_pi, nats"}
 
 
@@ -205,7 +215,7 @@ def _lines(
     comparison: Comparison, lag: int | None, family: str | None, key: str, table: Table, shown: alt.Parameter
 ) -> Plot | None:
     """Draw a line for each method at a lag. family: only methods with that ratio; None: all."""
-    looks = looks_of(comparison.collection.methods)
+    looks = looks_in(comparison.collection)
     methods = [method for method in looks if family is None or family_of(method) == family]
     parts, means = {}, []
     for place, method in enumerate(methods):
@@ -274,7 +284,7 @@ def _departure_panel(
 ) -> Plot | None:
     # runs that broke off are drawn too: what broke them may be seen here
     runs = [run for run in comparison.collection.runs if run.lag == lag and len(metric_curve(run, key)[0])]
-    looks = looks_of(comparison.collection.methods)
+    looks = looks_in(comparison.collection)
     leavers: dict[str, Look] = {}
     curves: dict[bool, list[alt.InlineData]] = {False: [], True: []}
     marked: list[alt.InlineData] = []
@@ -339,14 +349,16 @@ PARTS = (
 
 def draw_sat(comparison: Comparison, lag: int | None) -> Drawing | None:
     """Draw SAT's own quantities over training at a lag, a line per SAT method, with the range of the seeds."""
-    looks = _sat_looks(comparison.collection.methods)
+    looks = _sat_looks(comparison.collection)
     panels = [partial(_sat_panel, comparison, looks, lag, key, title) for key, title in SAT_METRICS]
     return column_of(panels, height=150)
 
 
-def _sat_looks(methods: list[str]) -> dict[str, Look]:
-    """Return looks that differ among SAT methods, which share colour and dash elsewhere."""
-    looks = []
+def _sat_looks(collection: Collection) -> dict[str, Look]:
+    """Return looks that differ among SAT methods, which share colour and dash where each method has none of its own."""
+    methods, looks = collection.methods, []
+    if len(collection.runs) <= OVERLAID:
+        return {method: look for method, look in looks_in(collection).items() if has(method, "sat")}
     for method, look in looks_of([method for method in methods if has(method, "sat")]).items():
         known = method_called(method)
         colour = VERMILION if known and known.ratio == "sequence" else BLUE
@@ -398,7 +410,7 @@ def draw_parts(comparison: Comparison) -> Drawing | None:
     parts = [part for part in PARTS if any(part[0] in run.data.metrics for run in collection.runs)]
     if len(parts) < 2 or not lags:
         return None
-    looks = looks_of(collection.methods)
+    looks = looks_in(collection)
     table: Table = {"method": np.array([label_of(method) for method in collection.methods[::-1]])}
     grid = []
     for lag in lags:

@@ -63,7 +63,8 @@ DATALESS = ("geometry", "token_weights")
 def figures(comparison: Comparison) -> Iterator[Figure]:
     """List all figures, which are drawn when asked for."""
     collection = comparison.collection
-    key = key_to(collection.methods)
+    few = len(collection.runs) <= OVERLAID
+    key = "Each method has its own colour, the same in every figure." if few else key_to(collection.methods)
     yield Figure(
         "overview",
         "The runs over each other",

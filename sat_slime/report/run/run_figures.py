@@ -51,9 +51,9 @@ DRAWN_HERE = {
         "and falls when they are sent again. Grey: the lag, in updates; of many lag cycles the mean is drawn.",
     ),
     "reward": (
-        "Reward and accuracy",
-        "The training reward is that of the policy that generated the batch, up to one lag ago; the accuracy is on "
-        "problems never trained on. Faint lines are single steps, strong ones averages over whole lag cycles.",
+        "Training reward",
+        "That of the policy that generated the batch, up to one lag ago. Faint lines are single steps, strong ones "
+        "averages over whole lag cycles.",
     ),
     "mismatch": (
         "Mismatch between trainer and engine",
@@ -248,7 +248,7 @@ def draw_overview(data: RunData) -> Drawing | None:
     learning: list[Panel] = (
         [partial(_eval_panel, data)] if has(data.evals, "accuracy") else metric_panels(data, "reward")
     )
-    return by_step(data, *learning, partial(_mismatch_over_lag, data))
+    return _with_evaluations(data, by_step(data, *learning, partial(_mismatch_over_lag, data)))
 
 
 def _mismatch_over_lag(data: RunData, table: Table, shown: alt.Parameter) -> Plot | None:
@@ -277,8 +277,13 @@ def _mismatch_over_lag(data: RunData, table: Table, shown: alt.Parameter) -> Plo
 
 
 def draw_learning(data: RunData) -> Drawing | None:
-    """Draw the reward of the training batches, and accuracy on held-out problems."""
-    drawing = by_step(data, *metric_panels(data, "reward"), partial(_eval_panel, data))
+    """Draw the reward of the training batches; the accuracy on held-out problems stands beside it in the numbers, and
+    is drawn in the overview."""
+    return _with_evaluations(data, by_step(data, *metric_panels(data, "reward")))
+
+
+def _with_evaluations(data: RunData, drawing: Drawing | None) -> Drawing | None:
+    """Put the evaluations beside the steps in the numbers of a figure."""
     if drawing is not None and "step" in data.evals:
         drawing.table = side_by_side(drawing.table, {f"eval/{key}": values for key, values in data.evals.items()})
     return drawing

@@ -26,7 +26,7 @@ from sat_slime.report.comparison.comparison_figures import OVERLAID, draw_overvi
 from sat_slime.report.comparison.comparison_report import write_comparison
 from sat_slime.report.comparison.comparison_tables import main_table
 from sat_slime.report.comparison.contrasts import Comparison, run_numbers, score_curve
-from sat_slime.report.comparison.grid_report import limits
+from sat_slime.report.comparison.grid_report import figures, limits
 from sat_slime.report.comparison.paper_contrasts import paper_contrasts
 from sat_slime.report.write_reports import write_reports
 from sat_slime.runs.folder import RunFolderError
@@ -225,6 +225,33 @@ def test_a_few_runs_are_drawn_over_each_other_step_by_step(tmp_path):
     assert drawing.table["SAT-GSPO: mismatch/d_pi"].tolist() == own.tolist()
     many = [write_cell(tmp_path / str(seed), "gspo", 8, seed, 4) for seed in range(OVERLAID + 1)]
     assert draw_overview(Comparison(collect(many))) is None
+
+
+def test_a_method_has_one_colour_in_all_figures_of_a_few_runs(tmp_path):
+    paths = [write_cell(tmp_path / f"{name}-{lag}", name, lag, 0) for name in ("gspo", "sat-gspo") for lag in (1, 8)]
+    comparison = Comparison(collect(paths))
+    colours: dict[str, dict[str, set[str]]] = {}
+    for figure in figures(comparison):
+        drawing = figure.draw()
+        for domain, span in scales_of("color", drawing.chart.to_dict() if drawing else {}):
+            for line, colour in zip(domain, span, strict=True):
+                method = line.partition(",")[0]
+                if method in ("GSPO", "SAT-GSPO"):
+                    colours.setdefault(method, {}).setdefault(colour, set()).add(figure.name)
+    assert [len(of_method) for of_method in colours.values()] == [1, 1], colours
+    (base, names), (sat, more) = (next(iter(of_method.items())) for of_method in colours.values())
+    assert base != sat and {"overview", "scores", "drift", "accuracy", "reward"} <= names & more
+    assert {"sat_lag_1", "sat_lag_8"} <= more
+
+
+def scales_of(channel, part):
+    """Yield (domain, range) of each scale of an encoding channel in a chart."""
+    if isinstance(part, dict):
+        scale = (part.get("encoding", {}).get(channel) or {}).get("scale") or {}
+        if "domain" in scale:
+            yield scale["domain"], scale["range"]
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        yield from scales_of(channel, inner)
 
 
 def test_the_papers_numbers_are_there_on_request_alone(tmp_path, draw_only):

@@ -8,7 +8,14 @@ from synthetic import histogram_row, step_metrics, write_run
 
 from sat_slime.objective import mismatch_histogram
 from sat_slime.report.figure_files import save, spec_of
-from sat_slime.report.run.run_figures import draw_histogram, draw_learning, draw_metrics, draw_trust_region, figures
+from sat_slime.report.run.run_figures import (
+    draw_histogram,
+    draw_learning,
+    draw_metrics,
+    draw_overview,
+    draw_trust_region,
+    figures,
+)
 from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import columns, read_metrics, read_rows
 
@@ -65,17 +72,21 @@ def test_saved_figure_has_its_numbers_beside_it(tmp_path):
     assert rows[0]["mismatch/policy"] == "" and rows[3]["mismatch/policy"] != ""
 
 
-def test_the_rewards_file_has_each_evaluation_beside_its_step(tmp_path):
+@pytest.mark.parametrize(
+    ("draw_it", "name", "metric"),
+    [(draw_learning, "reward", "reward/mean"), (draw_overview, "overview", "mismatch/d_pi")],
+)
+def test_the_files_of_reward_and_overview_have_each_evaluation_beside_its_step(draw_it, name, metric, tmp_path):
     data = run_data(tmp_path, 40)
-    drawing = draw_learning(data)
-    save(spec_of(drawing), drawing.table, tmp_path / "figures", "reward")
-    rows = list(csv.DictReader((tmp_path / "figures" / "reward.csv").open()))
+    drawing = draw_it(data)
+    save(spec_of(drawing), drawing.table, tmp_path / "figures", name)
+    rows = list(csv.DictReader((tmp_path / "figures" / f"{name}.csv").open()))
     assert [float(row["step"]) for row in rows] == list(range(0, 41)) and "eval/step" not in rows[0]
     scores = dict(zip(data.evals["step"], data.evals["accuracy"], strict=True))
-    rewards = dict(zip(data.metrics["step"], data.metrics["reward/mean"], strict=True))
+    by_step = dict(zip(data.metrics["step"], data.metrics[metric], strict=True))
     assert scores.keys() == {0, 16, 32}
     for row in rows:
-        for column, known in (("eval/accuracy", scores), ("reward/mean", rewards)):
+        for column, known in (("eval/accuracy", scores), (metric, by_step)):
             value = known.get(float(row["step"]))
             assert row[column] == "" if value is None else float(row[column]) == pytest.approx(value)
 
@@ -91,11 +102,22 @@ def test_evaluations_of_several_data_sets_have_a_row_each():
 def test_an_evaluation_shows_its_interval_and_pass_at_the_largest_k():
     scores = {"accuracy": 0.5, "accuracy/low_samples": 0.4, "accuracy/high_samples": 0.7, "pass@1": 0.5, "pass@8": 0.8}
     evals = columns([{"step": step, "n_samples": 64, **scores} for step in (0, 16)])
-    spec = spec_of(draw_learning(RunData(columns([step_metrics(1), step_metrics(2)]), evals)))
+    spec = spec_of(draw_overview(RunData(columns([step_metrics(1), step_metrics(2)]), evals)))
     assert "accuracy, bars: 95 % interval" in [part.get("title") for part in spec["vconcat"]]
     rows = [row for rows in spec["datasets"].values() for row in rows]
     assert [(row["low"], row["high"]) for row in rows if row.get("low")] == [(0.4, 0.7)] * 2
     assert [(row["x"], row["y"]) for row in rows if row["line"] == "pass@8" and "y" in row] == [(0, 0.8), (16, 0.8)]
+
+
+def test_the_accuracy_is_drawn_once_and_over_d_pi(tmp_path):
+    data = run_data(tmp_path, 40)
+    titles = {
+        name: [str(part.get("title")) for part in spec_of(drawing)["vconcat"]]
+        for name in NAMES
+        if (drawing := draw(name, data)) is not None
+    }
+    of_accuracy = [name for name, those in titles.items() for title in those if title.startswith("accuracy")]
+    assert of_accuracy == ["overview"] and any(title.startswith("d_pi") for title in titles["overview"])
 
 
 def test_histogram_shares_sum_to_one_and_split_by_lag():
