@@ -106,8 +106,17 @@ class Sheet:
 def _html_row(row: Sequence[str]) -> str:
     if isinstance(row[0], Heading):
         return f'<tr class="part"><th colspan="{len(row)}">{html.escape(row[0])}</th></tr>'
-    cells = (f"<strong>{html.escape(c)}</strong>" if isinstance(c, Strong) else html.escape(c) for c in row[1:])
-    return f'<tr><th scope="row">{html.escape(row[0])}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+    return f'<tr><th scope="row">{html.escape(row[0])}</th>{"".join(map(_html_cell, row[1:]))}</tr>'
+
+
+LONG = 40
+"""Characters of a line in a cell beyond which it is wrapped; numbers with their intervals are shorter."""
+
+
+def _html_cell(text: str) -> str:
+    opening = '<td class="long">' if any(len(line) > LONG for line in text.splitlines()) else "<td>"
+    cell = html.escape(text)
+    return f"{opening}{f'<strong>{cell}</strong>' if isinstance(text, Strong) else cell}</td>"
 
 
 def _plain(value: Any) -> Any:

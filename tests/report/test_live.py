@@ -8,6 +8,7 @@ import threading
 import pytest
 from synthetic import write_run
 
+from sat_slime.report.page import WIDE_STYLE, Sheet
 from sat_slime.report.run.run_report import write_report
 from sat_slime.report.serve.page_server import Server
 
@@ -194,3 +195,13 @@ def test_a_figure_grows_with_its_window(opened):
 def test_without_scripts_the_pictures_are_there(opened):
     page = opened(names=(), java_script_enabled=False)
     assert page.locator("figure img:visible").count() == len(NAMES)
+
+
+def test_a_number_and_its_interval_stay_on_a_line_on_a_phone(browser):
+    rows = [["GRPO", "65.5 [53.5, 77.5] (128)", "65.5 [53.5, 77.5]", "0.0146 [0.0054, 0.0237]", "3"], [*"ABCDE"]]
+    table = Sheet("main", "", "", ["method", "best, %", "late, %", "d_pi, nats", "runs"], rows).as_html()
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.set_content(f'<style>{WIDE_STYLE}</style><div class="wide">{table}</div>')
+    heights = page.eval_on_selector_all("tr", "all => all.slice(1).map(row => row.getBoundingClientRect().height)")
+    assert heights[0] == heights[1] and page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()

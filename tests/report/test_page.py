@@ -63,3 +63,10 @@ def test_figures_alone_are_written_all_or_none(tmp_path):
         assert not list(tmp_path.iterdir())
     assert draw_alone(figures, ["one"], tmp_path) == [tmp_path / "figures/one.png"]
     assert (tmp_path / "figures/one.png").exists()
+
+
+def test_long_words_wrap_and_numbers_do_not():
+    text = Sheet(
+        "t", "", "", ["", "best", "changes"], [["GRPO", "65.5 [53.5, 77.5] (128)", "a setting and " * 4]]
+    ).as_html()
+    assert "<td>65.5 [53.5, 77.5] (128)</td>" in text and '<td class="long">a setting' in text
