@@ -15,6 +15,7 @@ counts where it has all its lags at all seeds.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import statistics
 import sys
@@ -26,6 +27,7 @@ from typing import Any
 
 import altair as alt
 import numpy as np
+from drawing import style
 from scipy import stats
 
 ROOT = Path(__file__).parents[1]
@@ -549,10 +551,34 @@ def draw(cells: Cells, seeds: Sequence[int], path: Path, frozen: Frozen = FROZEN
             ),
             lower.mark_point(filled=True, size=45, opacity=1).encode(y="difference:Q"),
         ).properties(width=440, height=200),
-        background="white",
+        background=PAPER,
+        padding=18,
     )
-    chart = chart.configure_axis(labelFontSize=13, titleFontSize=13, gridOpacity=0.4)
-    chart.configure_legend(labelFontSize=13).save(path)
+    chart = chart.configure_axis(labelFontSize=13, titleFontSize=13, gridOpacity=0.4).configure_legend(labelFontSize=13)
+    text = io.StringIO()
+    chart.save(text, format="svg")
+    path.write_text(as_card(text.getvalue()), encoding="utf-8")
+
+
+PAPER = "#fdfdfc"
+"""What stands behind the picture, by which it is found again in the SVG."""
+CARD = style(
+    "",
+    """
+  [fill="#fdfdfc"] {{ fill: {paper}; }} [fill="#000"] {{ fill: {ink}; }} [stroke="#ddd"] {{ stroke: {rule}; }}
+  [stroke="#888"], [stroke="#9a9a9a"], [stroke="#606060"] {{ stroke: {dim}; }} [fill="#9a9a9a"] {{ fill: {dim}; }}
+  [stroke="#0072b2"] {{ stroke: {old}; }} [fill="#0072b2"] {{ fill: {old}; }}
+  [stroke="#d55e00"] {{ stroke: {new}; }} [fill="#d55e00"] {{ fill: {new}; }}
+""",
+)
+"""The colours of the other drawn pictures, in light and dark, in the place of those that Vega writes."""
+
+
+def as_card(svg: str) -> str:
+    """Return an SVG of Vega's on a card with round corners, as the other drawn pictures have, light or dark."""
+    start, end = svg.split(">", 1)
+    paper = f'fill="{PAPER}"'
+    return f"{start}><style>{CARD}</style>" + end.replace(paper, paper + ' rx="8"', 1)
 
 
 def main() -> None:

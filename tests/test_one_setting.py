@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -221,6 +222,12 @@ def test_the_picture_is_drawn(tmp_path):
     study.draw(table, FRESH, tmp_path / "picture.svg")
     text = (tmp_path / "picture.svg").read_text()
     assert all(name in text for name in (study.FROZEN.fixed, ARM, OTHER, "minus the best fixed radius"))
+    # every colour that is drawn has its counterpart on a dark page, and the card its round corners
+    dark = text.partition("prefers-color-scheme: dark")[2].partition("</style>")[0]
+    body = text.partition("</style>")[2]
+    drawn = set(re.findall(r'(?:fill|stroke)="#\w+"', body)) - {f'{part}="#e69f00"' for part in ("fill", "stroke")}
+    assert drawn and all(f"[{colour}]" in dark for colour in drawn)
+    assert body.count('rx="8"') == 1 and "white" not in body
 
 
 def test_the_page_has_the_tables_that_the_kept_rows_give(capsys):
