@@ -15,7 +15,7 @@ from sat_slime.objective.metrics import axis_of
 from sat_slime.report.averages import finite_mean
 from sat_slime.report.comparison.compared_runs import Collection, ComparedRun
 from sat_slime.report.comparison.contrasts import Comparison, late_mean, score_curve
-from sat_slime.report.comparison.method_names import has, label_of, looks_of, method_called, own_colours
+from sat_slime.report.comparison.method_names import OWN_COLOURS, has, label_of, looks_of, method_called, own_colours
 from sat_slime.report.comparison.paper_numbers import PaperCell
 from sat_slime.report.comparison.seed_curves import curve_panel, metric_curve, seed_curve
 from sat_slime.report.drawing import (
@@ -147,9 +147,11 @@ def draw_overview(comparison: Comparison) -> Drawing | None:
     if not 1 < len(runs) <= OVERLAID:
         return None
     methods, seen, looks = looks_in(comparison.collection), Counter[str](), list[Look]()
-    for run, name in zip(runs, names_by_difference(runs), strict=True):
+    for place, (run, name) in enumerate(zip(runs, names_by_difference(runs), strict=True)):
         dash = _RUN_DASHES[seen[run.method] % len(_RUN_DASHES)]
-        looks.append(Look(name, methods[run.method].colour, dash))
+        # Runs of one method may take all colours: there is no other method whose they are.
+        colour = methods[run.method].colour if len(methods) > 1 else OWN_COLOURS[place]
+        looks.append(Look(name, colour, dash))
         seen[run.method] += 1
     looks = apart(looks)
     panels = [partial(_overlaid, runs, looks, key, title) for key, title in _OVERVIEW.items()]

@@ -92,7 +92,7 @@ def looks_of(names: Sequence[str], dashes: bool = True) -> dict[str, Look]:
     return dict(zip(names, apart(looks, dashes), strict=True))
 
 
-_OWN_COLOURS = (BLACK, BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, "#8C564B")
+OWN_COLOURS = (BLACK, BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, "#8C564B")
 
 
 def own_colours(names: Sequence[str]) -> dict[str, Look]:
@@ -101,9 +101,9 @@ def own_colours(names: Sequence[str]) -> dict[str, Look]:
     looks = []
     for place, name in enumerate(names):
         style = (method_called(name) or named_method("grpo")).style
-        turn, colour = divmod(place, len(_OWN_COLOURS))
+        turn, colour = divmod(place, len(OWN_COLOURS))
         dash = list(_DASHES)[turn % len(_DASHES)]
-        looks.append(Look(label_of(name), _OWN_COLOURS[colour], dash, style.marker, style.filled))
+        looks.append(Look(label_of(name), OWN_COLOURS[colour], dash, style.marker, style.filled))
     return dict(zip(names, apart(looks), strict=True))
 
 

@@ -244,6 +244,13 @@ def test_a_method_has_one_colour_in_all_figures_of_a_few_runs(tmp_path):
     assert {"sat_lag_1", "sat_lag_8"} <= more
 
 
+def test_runs_of_one_method_have_a_colour_each(tmp_path):
+    paths = [write_cell(tmp_path / str(seed), "gspo", 8, seed) for seed in range(OVERLAID)]
+    drawing = draw_overview(Comparison(collect(paths)))
+    ((domain, span), *_) = scales_of("color", drawing.chart.to_dict())
+    assert len(set(span)) == len(domain) == OVERLAID
+
+
 def scales_of(channel, part):
     """Yield (domain, range) of each scale of an encoding channel in a chart."""
     if isinstance(part, dict):
