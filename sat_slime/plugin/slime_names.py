@@ -400,6 +400,7 @@ _ROLLOUT = (
             "named in arguments.py 0b0c277d",
         ),
     ),
+    _calls("tasks with a tool", _all("rollout.sglang_rollout:generate(args sample sampling_params)", UNREAD)),
     _extends("prompts in mode streaming", _newest(f"data.{_SOURCE}", "13b347f8"), _trees(f"rollout.{_SOURCE}")),
     *(
         _calls("mode streaming", _all(place, newest))
