@@ -15,7 +15,7 @@ from typing import IO, Any
 from sat_slime.cli.embedded_run.engine_packages import INSTALL_ENGINES
 from sat_slime.cli.grid_run import ray_node
 from sat_slime.cli.grid_run.cells import Cells
-from sat_slime.cli.grid_run.grid_plan import CELL_MEMORY_GIB, GridPlan
+from sat_slime.cli.grid_run.grid_plan import GridPlan
 from sat_slime.config import ConfigError
 from sat_slime.grid.runner import NODE_LOST, Process
 
@@ -96,7 +96,7 @@ def _usable(ray: Any, plan: GridPlan) -> list[Node]:
         if fault := _fault(found, here, lock):
             errors.append(f"node {name} of the Ray cluster {fault}")
         else:
-            room = min(int(node["Resources"]["CPU"]), int(found["memory"] / CELL_MEMORY_GIB))
+            room = min(int(node["Resources"]["CPU"]), int(found["memory"] / plan.cell_memory))
             nodes.append(Node(node["NodeID"], name, max(1, room)))
     if not alive:
         errors.append("no node of the Ray cluster has a core for a cell: start one with --num-cpus")
