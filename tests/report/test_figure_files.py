@@ -20,14 +20,16 @@ def marks(part):
 
 def test_equal_data_gives_equal_files(tmp_path):
     for folder in ("one", "two"):
-        save(column_of([panel("a", []), panel("b", [])]), tmp_path / folder, "figure")
+        drawing = column_of([panel("a", []), panel("b", [])])
+        save(spec_of(drawing), drawing.table, tmp_path / folder, "figure")
     for kind in ("png", "svg", "csv"):
         assert (tmp_path / f"one/figure.{kind}").read_bytes() == (tmp_path / f"two/figure.{kind}").read_bytes()
 
 
 def test_files_have_no_unseen_points(tmp_path):
     drawing = column_of([panel("a", [])])
-    spec, svg = save(drawing, tmp_path, "figure")
+    spec = spec_of(drawing)
+    svg = save(spec, drawing.table, tmp_path, "figure")
     assert any(mark.get("style") == "pointed" for mark in marks(spec))
     text = svg.decode()
     assert text.startswith("<svg") and text.count('d="M2.') == 0
@@ -35,7 +37,8 @@ def test_files_have_no_unseen_points(tmp_path):
 
 
 def test_a_picture_is_a_whole_png_of_the_written_width(tmp_path):
-    save(column_of([panel("a", [])]), tmp_path, "figure")
+    drawing = column_of([panel("a", [])])
+    save(spec_of(drawing), drawing.table, tmp_path, "figure")
     png = (tmp_path / "figure.png").read_bytes()
     assert png.startswith(b"\x89PNG\r\n\x1a\n") and png.endswith(b"IEND\xaeB`\x82")
     width, height = struct.unpack(">II", png[16:24])

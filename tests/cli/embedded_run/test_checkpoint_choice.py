@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import sat_slime.embedded
 from sat_slime.cli import app
 from sat_slime.cli.embedded_run import engine_packages
-from sat_slime.cli.grid_run import grid_start
+from sat_slime.cli.grid_run import cells, grid_start
 from sat_slime.config import load_config
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.initial_model import cached_model
@@ -323,7 +323,7 @@ def test_damaged_weights_are_not_evaluated(runtime, monkeypatch):
 def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
-    monkeypatch.setattr(grid_start, "COMMAND", (sys.executable, str(STAND_IN)))
+    monkeypatch.setattr(cells, "COMMAND", (sys.executable, str(STAND_IN)))
     monkeypatch.setattr(grid_start, "fork_servers", lambda log: contextlib.nullcontext({}))
     monkeypatch.setattr(runner, "POLL_S", 0.01)
     values = {"name": "small", "run": str(TINY), "methods": ["gspo"], "lags": [1], "seeds": [0], "retries": 1}
