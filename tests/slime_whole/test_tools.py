@@ -51,7 +51,7 @@ def test_the_answers_have_what_the_tool_wrote_and_it_is_not_trained(run, rollout
         assert (sample["loss_mask"] or [1] * len(marks)) == [int(not mark) for mark in marks]
         assert sample["reward"] == TASK.grade(sample["label"], response).reward
         called += any(marks)
-    assert len(samples) >= 3 * 256 and called > 0.8 * len(samples)
+    assert len(samples) >= 3 * 256 and called > len(samples) / 2
 
 
 def test_engine_and_trainer_agree_on_the_tokens_after_a_tools_answer(run):
