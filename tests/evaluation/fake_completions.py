@@ -63,21 +63,19 @@ class Handler(BaseHTTPRequestHandler):
             server.now += 1
             server.most = max(server.most, server.now)
             fault = server.faults.pop(0) if server.faults else None
-        try:
-            time.sleep(server.delay_s)
-            if isinstance(fault, int):
-                return self.answer({"message": "no"}, fault)
-            if fault is not None:
-                return self.answer(fault)
-            text = server.respond(body)
-            said = {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}
-            choice = {"index": 0, "finish_reason": server.finish_reason, **said}
-            usage = {"prompt_tokens": 9, "completion_tokens": len(text)}
-            metadata = {"metadata": {"weight_version": server.version}} if server.is_sglang else {}
-            return self.answer({"choices": [choice], "usage": usage, **metadata})
-        finally:
-            with server.lock:
-                server.now -= 1
+        time.sleep(server.delay_s)
+        text = None if fault else server.respond(body)
+        with server.lock:  # before the answer is on its way: who has it may ask the next one at once
+            server.now -= 1
+        if isinstance(fault, int):
+            return self.answer({"message": "no"}, fault)
+        if fault is not None:
+            return self.answer(fault)
+        said = {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}
+        choice = {"index": 0, "finish_reason": server.finish_reason, **said}
+        usage = {"prompt_tokens": 9, "completion_tokens": len(text)}
+        metadata = {"metadata": {"weight_version": server.version}} if server.is_sglang else {}
+        return self.answer({"choices": [choice], "usage": usage, **metadata})
 
 
 @contextmanager
