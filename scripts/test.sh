@@ -15,4 +15,5 @@ cd "$(dirname "$0")/.."
 ./scripts/setup.sh
 # The tests are made for a CPU; CUDA_VISIBLE_DEVICES in the environment says otherwise.
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-}"
-exec .venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder "$@"
+# A test that nothing ends costs its worker (tests/conftest.py), and xdist gives a new worker the same test again.
+exec .venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --max-worker-restart 2 "$@"

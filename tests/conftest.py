@@ -1,11 +1,15 @@
+import contextlib
 import importlib.util
 import os
 import re
 import secrets
 import signal
 import tempfile
+import threading
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 # A shell starts its background jobs with Ctrl-C ignored, and so would be whatever the tests start and interrupt.
@@ -30,7 +34,21 @@ CHOICE = pytest.StashKey()
 """What `--changed` has chosen."""
 
 
+class NamedFailures:
+    """A failed test is named as soon as it has failed: a session that is ended from outside prints no summary."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def pytest_runtest_logreport(self, report):
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+
+
 def pytest_configure(config):
+    config.pluginmanager.register(NamedFailures(config))
     if base := config.getoption("--changed"):
         from changed import choose
 
@@ -38,6 +56,37 @@ def pytest_configure(config):
             config.stash[CHOICE] = choose(config.rootpath, base)
         except ValueError as error:
             raise pytest.UsageError(f"--changed: {error}") from error
+
+
+AFTER_TIMEOUT_S = 60.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """End a test that outlives its timeout. pytest-timeout raises an error in it once, and a clean-up that waits for a
+    process which never ends then waits for good: so all that the test has started is killed after another minute, and
+    its worker after two, which fails this test alone."""
+    marker = item.get_closest_marker("timeout")
+    limit = float(marker.args[0] if marker and marker.args else item.config.getini("timeout"))
+    begun = time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def kill_what_it_started():
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(OSError, psutil.Error):
+                ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+                if int(ticks) / os.sysconf("SC_CLK_TCK") >= begun - 0.1:
+                    process.kill()
+
+    acts = [(limit + AFTER_TIMEOUT_S, kill_what_it_started), (limit + 2 * AFTER_TIMEOUT_S, lambda: os._exit(1))]
+    timers = [threading.Timer(delay, act) for delay, act in acts if "PYTEST_XDIST_WORKER" in os.environ]
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
+    try:
+        return (yield)
+    finally:
+        for timer in timers:
+            timer.cancel()
 
 
 def wants_engines(config):
