@@ -9,11 +9,14 @@ import logging
 import os
 import secrets
 import shlex
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -130,18 +133,25 @@ class JobServer:
 
         loop = asyncio.new_event_loop()
         try:
-            while True:
-                reading = loop.create_task(next_piece())
-                try:
-                    with _as_job_error(self.address, aiohttp.ClientError):
-                        piece = loop.run_until_complete(reading)
-                except KeyboardInterrupt:
-                    reading.cancel()
-                    loop.run_until_complete(asyncio.gather(reading, return_exceptions=True))
-                    raise
-                if piece is None:
-                    return
-                yield piece
+            with _remembered_ctrl_c() as interruptions:
+                while True:
+                    reading = loop.create_task(next_piece())
+                    try:
+                        with _as_job_error(self.address, aiohttp.ClientError):
+                            # In short waits: the kernel may give a signal to another thread than the one that waits,
+                            # which then learns of it when it goes on.
+                            while not reading.done():
+                                if interruptions:
+                                    raise KeyboardInterrupt
+                                loop.run_until_complete(asyncio.wait([reading], timeout=POLL_S))
+                            piece = reading.result()
+                    except KeyboardInterrupt:
+                        reading.cancel()
+                        loop.run_until_complete(asyncio.gather(reading, return_exceptions=True))
+                        raise
+                    if piece is None:
+                        return
+                    yield piece
         finally:
             loop.run_until_complete(pieces.aclose())
             loop.close()
@@ -173,6 +183,30 @@ class JobServer:
             if self.state(job) is not None:
                 return True
         return False
+
+
+@contextlib.contextmanager
+def _remembered_ctrl_c() -> Iterator[list[int]]:
+    """Yield the signals that came so far, each of which has raised KeyboardInterrupt as well. That may be lost: Python
+    prints and drops what is raised in a finalizer (`__del__`)."""
+    signals: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield signals  # only the main thread may handle signals
+        return
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        signal.default_int_handler(number, frame)
+
+    known = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is signal.default_int_handler]
+    for number in known:
+        signal.signal(number, remember)
+    try:
+        yield signals
+    finally:
+        for number in known:
+            if signal.getsignal(number) is remember:
+                signal.signal(number, signal.default_int_handler)
 
 
 def given_address(option: str | None, configured: str | None) -> str | None:
