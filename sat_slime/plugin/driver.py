@@ -22,6 +22,7 @@ import contextlib
 import logging
 import os
 import sys
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ from typing import Any, NoReturn
 
 import ray
 
+from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import rollout_hooks
@@ -52,6 +54,7 @@ NOT_HERE = {
     "keep_old_actor": "denominator checkpoint keeps the weights that it needs without it: leave it out",
 }
 """Flags of slime that mean another order than this one."""
+NODES_SEEN_EVERY_S, CLOSED_WITHIN_S = 5.0, 30.0
 GENERATE = "sat_slime.plugin.rollout_hooks.generate"
 READ_BY_SLIME = ("slime.rollout.sglang_rollout.generate_rollout", "sat_slime.plugin.streaming.generate_rollout")
 """Rollout functions in which slime's Sample decodes the routes of a reply."""
@@ -124,6 +127,25 @@ class Clock:
         if self._file is not None:
             iteration = rollout_id + 1
             self._file.append([{"step": iteration * steps_per_rollout(self._args), "iteration": iteration, **spent}])
+
+
+def end_with_its_nodes(host: Host) -> None:
+    """Ends this job, with code NODE_DIED, once a node on which it runs has died. Whoever waits for an engine there, by
+    requests that are tried again or in a collective operation, would wait for minutes or for good."""
+
+    def look() -> None:
+        dead: list[str] = []
+        while not dead:
+            time.sleep(NODES_SEEN_EVERY_S)
+            with contextlib.suppress(Exception):  # while Ray itself ends
+                dead = host.dead_nodes()
+        print(f"sat_slime: node {', '.join(dead)}, on which this run was, has died", file=sys.stderr, flush=True)
+        closing = threading.Thread(target=host.close, kwargs={"failed": True}, daemon=True)
+        closing.start()
+        closing.join(CLOSED_WITHIN_S)  # what is to be closed may have been on that node
+        os._exit(NODE_DIED)
+
+    threading.Thread(target=look, daemon=True).start()
 
 
 def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
@@ -269,6 +291,7 @@ def main() -> None:
 
     connect({sglang_routes.VARIABLE: "1"} if narrows_replies(args) else {})
     host = Host.start(args, restore_plan, SatTrainRayActor)
+    end_with_its_nodes(host)
     try:
         train(host, plugin_config(args).driver, begun)
     except PushNotTaken as error:

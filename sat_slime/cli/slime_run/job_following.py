@@ -16,7 +16,7 @@ from rich.console import Console
 
 from sat_slime.cli.run_words import optimizer_steps, title
 from sat_slime.cli.slime_run.slime_plan import saved_iterations
-from sat_slime.cli.terminal import Ending, short, with_remark
+from sat_slime.cli.terminal import Ending, short, undisturbed, with_remark
 from sat_slime.config import SlimeConfig
 from sat_slime.embedded.deaths import MemoryWatch
 from sat_slime.plugin.launch.job_files import JobLog, JobRecord
@@ -31,7 +31,7 @@ LAST_LINES = 15
 """Lines of the log that are shown of a job that failed."""
 LINES_SEARCHED = 300
 """Lines at the end of the log in which the driver's exception is looked for."""
-_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*\.)?[A-Z]\w*(Error|Exception|Exit)(: |$)")
+_EXCEPTION = re.compile(r"sat_slime: |([A-Za-z_][\w.]*\.)?[A-Z]\w*(Error|Exception|Exit)(: |$)")
 LONGEST_LINE = 300
 """Characters of a line of the log that a view shows."""
 
@@ -227,6 +227,7 @@ def _report(folder: RunFolder) -> str:
 def end_ray(ray: LocalRay, console: Console, keep_logs: bool = False) -> None:
     """End a Ray that was started for a run. Where it does not end, a warning says so, and nothing else is hidden."""
     try:
-        stop_ray(ray, keep_logs)
+        with undisturbed():
+            stop_ray(ray, keep_logs)
     except JobError as error:
         console.print(f"warning: {error}", markup=False, highlight=False, soft_wrap=True)

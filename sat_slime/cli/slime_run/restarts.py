@@ -19,6 +19,7 @@ from sat_slime.cli.slime_run.job_following import JobEnding, end, follow, newest
 from sat_slime.cli.slime_run.slime_plan import SlimePlan, saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, with_remark
 from sat_slime.config import ConfigError
+from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import append_row, read_rows
 from sat_slime.plugin.launch.command import checkpoint_folder
 from sat_slime.plugin.launch.job_files import JobLog, JobRecord
@@ -66,7 +67,7 @@ def refusal(deaths: Sequence[Death], limit: int) -> str | None:
     if last.exit_code == BAD_INPUT:
         return "its settings were refused, as they would be again"
     has_trained = any(death.iteration > death.began for death in deaths)
-    if not has_trained and last.exit_code is not None and 0 < last.exit_code < SIGNALS:
+    if not has_trained and last.exit_code not in (None, NODE_DIED) and 0 < last.exit_code < SIGNALS:
         return "it failed before it had trained anything, as it would again"
     if sum(death.iteration == last.iteration for death in deaths) >= DEATHS_AT_ONE_ITERATION:
         return f"it died {DEATHS_AT_ONE_ITERATION} times after iteration {last.iteration}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,8 @@ class Host:
     rollouts_per_epoch: int | None
     startup: Any = None
     """slime's RolloutStartup; None in versions that have none."""
+    nodes: frozenset[str] = frozenset()
+    """Ray's ids of the nodes that hold the GPUs of trainers and engines."""
 
     @classmethod
     def start(cls, args: Namespace, restore_plan: Any, actor_cls: type) -> Host:
@@ -62,7 +65,12 @@ class Host:
             slime_function("init_tracking")(args)
             manager, per_epoch = create_rollout_manager(args, groups["rollout"])
         trainers, _ = create_training_models(args, groups, manager, actor_cls=actor_cls)
-        return cls(args, manager, trainers, per_epoch, startup)
+        return cls(args, manager, trainers, per_epoch, startup, nodes_of(groups))
+
+    def dead_nodes(self) -> list[str]:
+        """Return the addresses of the run's nodes that have died; other nodes of a cluster come and go."""
+        of_run = (node for node in ray.nodes() if node["NodeID"] in self.nodes)
+        return sorted(node["NodeManagerAddress"] for node in of_run if not node["Alive"])
 
     def push(self) -> list[Any] | None:
         """Sends the trainers' weights to the engines; return what each rank told, or None with a push by disk."""
@@ -103,3 +111,11 @@ class Host:
             ray.get(self.startup.serving.dispose.remote())
         if not failed:
             slime_function("finish_tracking")(self.args)
+
+
+def nodes_of(groups: Any) -> frozenset[str]:
+    """Return Ray's ids of the nodes on which slime's placement groups are: the first of each tuple of a mapping."""
+    values = groups.values() if isinstance(groups, Mapping) else ()
+    placed = {group[0].id: group[0] for group in values if group and hasattr(group[0], "id")}
+    tables = [ray.util.placement_group_table(group) for group in placed.values()]
+    return frozenset(node for table in tables for node in table["bundles_to_node_id"].values() if node)

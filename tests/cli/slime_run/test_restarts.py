@@ -17,6 +17,7 @@ from sat_slime.cli.slime_run.job_following import JobEnding
 from sat_slime.cli.slime_run.restarts import Death, Sent, pause_s, refusal
 from sat_slime.cli.slime_run.slime_plan import SlimePlan
 from sat_slime.config import ConfigError, load_config
+from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import read_rows
 from sat_slime.plugin.launch.job_files import JobRecord
 from sat_slime.plugin.launch.ray_jobs import JobError, JobState, NoAnswer
@@ -43,6 +44,7 @@ CRASH, KILLED, UNTOLD, BAD_ARGUMENTS = 1, -9, None, 2
         ([Death(0, 0, KILLED)], 9, None),
         ([Death(0, 0, 128 + 9)], 9, None),
         ([Death(0, 0, UNTOLD)], 9, None),
+        ([Death(0, 0, NODE_DIED)], 9, None),
         ([Death(0, 5, CRASH), Death(4, 4, CRASH)], 9, None),
         ([Death(0, 5, CRASH), Death(4, 5, CRASH)], 9, None),
         ([Death(0, 5, CRASH), Death(4, 5, CRASH), Death(4, 5, CRASH)], 9, "it died 3 times after iteration 5"),
