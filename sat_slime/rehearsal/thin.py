@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,24 @@ def thin_settings(config: SlimeConfig, folder: Path, sizes: Sizes) -> Thin:
     return thin
 
 
+def smaller_sizes(config: SlimeConfig, sizes: Sizes) -> Iterator[tuple[str, Sizes]]:
+    """Yield options of `rehearse` with which less memory is needed, and the sizes that they give: what changes least
+    first. More than half of the experts that a token is sent to stay others."""
+    layers, experts = sizes.layers or config.model.layers, sizes.experts or config.model.experts
+    least = max(2 * config.model.experts_per_token, config.train.expert_parallel)
+    for prompts in (sizes.prompts, 1):
+        for fewer in [n for n in (experts, experts // 2, experts // 4) if n >= least] or [experts]:
+            for shorter in [n for n in (layers, layers // 2, layers // 4, layers // 8) if n]:
+                options = {
+                    "layers": (layers, shorter),
+                    "experts": (experts, fewer),
+                    "prompts": (sizes.prompts, prompts),
+                }
+                changed = {name: now for name, (was, now) in options.items() if was != now}
+                if changed:
+                    yield " ".join(f"--{name} {now}" for name, now in changed.items()), replace(sizes, **changed)
+
+
 def _widths(thin: Thin, sizes: Sizes) -> None:
     model, train = thin.config.model, thin.config.train
     if sizes.layers and sizes.layers < model.layers:
@@ -125,6 +144,7 @@ def _widths(thin: Thin, sizes: Sizes) -> None:
 def _device(thin: Thin) -> None:
     thin.set("cluster.device", "cpu", "processes in the place of GPUs")
     thin.set("train.optimizer_offload", False, "all memory is the host's")
+    thin.set("cluster.host_memory_gib", None, "the memory is this machine's")
     by_cpu = {name: value for name, value, _ in cpu_arguments(_without_flags(thin.config))}
     for section in ("model.architecture", "extra_args"):
         flags = thin.config.extra_args if section == "extra_args" else thin.config.model.architecture

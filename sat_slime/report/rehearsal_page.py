@@ -53,7 +53,8 @@ def write_rehearsal(found: Mapping[str, Any], folder: Path) -> Path:
         Sheet(
             "time",
             "Time and memory",
-            f"{seconds / 60:.1f} minutes, at most {found['memory_gib']} GiB of all processes together.",
+            f"{seconds / 60:.1f} minutes, at most {found['memory_gib']} GiB of all processes together, "
+            f"{found['memory_estimate']}.",
             ["part", "seconds"],
             [[name, f"{value:.0f}"] for name, value in found["seconds"].items()],
         )

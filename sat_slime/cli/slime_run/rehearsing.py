@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from sat_slime.cli.run_words import method_line
 from sat_slime.cli.slime_run.job_start import Where, launch_job
 from sat_slime.cli.slime_run.sent_run import stop_job
 from sat_slime.cli.slime_run.slime_plan import plan_slime_run
-from sat_slime.cli.terminal import FAILED, INTERRUPTED, OK, complain, sigterm_as_ctrl_c
+from sat_slime.cli.terminal import FAILED, INTERRUPTED, OK, complain, sigterm_as_ctrl_c, undisturbed
 from sat_slime.config import ConfigError, SlimeConfig, dump_config
 from sat_slime.plugin.launch.checks import settings_errors
 from sat_slime.plugin.launch.command import run_folder
@@ -29,11 +29,14 @@ from sat_slime.plugin.launch.duration import duration_lines
 from sat_slime.plugin.launch.job_files import JobRecord
 from sat_slime.plugin.launch.local_ray import private_network
 from sat_slime.plugin.launch.machine import machine_findings
+from sat_slime.plugin.launch.memory.memory_fit import HOST, TIGHT, Row, gib, rows
+from sat_slime.plugin.launch.memory.memory_needs import GIB
+from sat_slime.plugin.launch.memory.memory_sizes import left_here
 from sat_slime.plugin.launch.slimes_parser import ask_slime
-from sat_slime.rehearsal.material import make_material
+from sat_slime.rehearsal.material import longest_prompt, make_material
 from sat_slime.rehearsal.records import Records, read_records
 from sat_slime.rehearsal.rehearsal_checks import FAIL, LEFT, NOTE, Check, all_checks
-from sat_slime.rehearsal.thin import Change, Sizes, checkpoint_at, thin_settings
+from sat_slime.rehearsal.thin import Change, Sizes, checkpoint_at, smaller_sizes, thin_settings
 from sat_slime.rollout.scratch import new_scratch
 from sat_slime.runs.folder import RunFolderError, writable
 
@@ -75,7 +78,7 @@ def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: 
     rehearsal = Rehearsal(wanted.file, config, wanted.sizes, wanted.resume, console)
     with sigterm_as_ctrl_c(), contextlib.ExitStack() as cleaning:
         scratch = new_scratch()
-        cleaning.callback(scratch.remove)
+        cleaning.callback(undisturbed()(scratch.remove))
         try:
             rehearsal.prepare(scratch.path / "rehearsal")
             if not dry_run:
@@ -108,10 +111,21 @@ class Rehearsal:
     times: dict[str, float] = field(default_factory=dict)
     memory: float = 0.0
     """Most bytes that the run's processes held together."""
+    estimate: float = 0.0
+    """Bytes that they were expected to hold."""
 
     @property
     def failed(self) -> bool:
         return any(check.mark == FAIL for check in self.checks)
+
+    @property
+    def estimate_line(self) -> str:
+        """`estimated 6.3, 5 % more`: than what was measured."""
+        told = f"estimated {self.estimate / GIB:.1f}"
+        if not (self.estimate and self.memory):
+            return told
+        off = 100 * (self.estimate / self.memory - 1)
+        return f"{told}, {abs(off):.0f} % {'more' if off >= 0 else 'less'}"
 
     @property
     def first(self) -> int:
@@ -155,8 +169,38 @@ class Rehearsal:
         for finding in machine_findings(self.thin, self.run_folder):
             if finding.mark != "OK":
                 self._found(Check(finding.what, "nothing to fix", finding.detail, finding.mark))
+        self._judge_memory(longest_prompt(self.thin, folder / "model"))
         if self.failed:
             self.say("not started: fix what failed first")
+
+    def _judge_memory(self, prompt_tokens: int) -> None:
+        """Hold what the rehearsal needs against what this machine has: Ray kills processes of a run that takes more,
+        minutes after its start. prompt_tokens: those of the longest prompt."""
+        there = left_here()
+
+        def judge(thin: SlimeConfig) -> Row | None:
+            rollout = thin.rollout.model_copy(update={"max_prompt_tokens": prompt_tokens})
+            return next(iter(rows(thin.model_copy(update={"rollout": rollout}), there, {HOST})), None)
+
+        row = judge(self.thin)
+        if row is None:
+            return
+        self.estimate = row.need.total
+        mark = FAIL if row.share > 1 else "WARN" if row.share > TIGHT else "OK"
+        remark = "" if mark == "OK" else f"what helps: {self._less(judge)}"
+        expected = f"less than the {gib(row.usable)} GiB that Ray lets be used beside other programs"
+        self._found(Check("memory", expected, f"about {gib(self.estimate)} GiB: {row.need.text}", mark, remark))
+
+    def _less(self, judge: Callable[[SlimeConfig], Row | None]) -> str:
+        """Return the options with which the rehearsal fits, with room if any do; each is tried."""
+        fits: dict[bool, str] = {}
+        for options, sizes in smaller_sizes(self.config, self.sizes):
+            thin = thin_settings(self.config, self.folder, sizes).config
+            row = None if settings_errors(thin) else judge(thin)
+            if row and row.share <= 1:
+                fits.setdefault(row.share <= TIGHT, f"{options} (about {gib(row.need.total)} GiB)")
+        best = fits.get(True) or fits.get(False)
+        return f"{best}, or a machine with more memory" if best else "no option is enough: a machine with more memory"
 
     def run(self) -> None:
         """Run slime, resume it, and check what was recorded."""
@@ -200,7 +244,8 @@ class Rehearsal:
 
     def _stop(self) -> None:
         if self.run_folder.is_dir() and JobRecord.read(self.run_folder):
-            stop_job(self.run_folder, Console(quiet=True))
+            with undisturbed():
+                stop_job(self.run_folder, Console(quiet=True))
 
     def _found(self, check: Check) -> None:
         self.checks.append(check)
@@ -233,7 +278,8 @@ class Rehearsal:
             "checks": [vars(check) for check in self.checks],
             "changes": [vars(change) for change in self.changes],
             "seconds": self.times,
-            "memory_gib": round(self.memory / 2**30, 1),
+            "memory_gib": round(self.memory / GIB, 1),
+            "memory_estimate": self.estimate_line,
             "time_of_the_run": duration_lines(self.config),
             "left": LEFT,
         }
@@ -259,8 +305,8 @@ class Rehearsal:
             typer.echo(json.dumps(self.as_json(), indent=1, default=str))
         count = sum(check.mark == FAIL for check in self.checks)
         held = sum(check.mark == "OK" for check in self.checks)
-        minutes = sum(self.times.values()) / 60
-        self.say(f"{held} checks held, {count} did not; {minutes:.1f} minutes, {self.memory / 2**30:.1f} GiB")
+        took = f"{sum(self.times.values()) / 60:.1f} minutes, {self.memory / GIB:.1f} GiB, {self.estimate_line}"
+        self.say(f"{held} checks held, {count} did not; {took}")
         self.say(LEFT)
         self.say(f"page: {folder / 'rehearsal.html'}")
 

@@ -48,7 +48,7 @@ class Row:
 
     @property
     def usable(self) -> float:
-        return self.part * self.size.bytes if self.size else float("inf")
+        return max(self.part * self.size.bytes - self.size.taken, 1.0) if self.size else float("inf")
 
     @property
     def share(self) -> float:

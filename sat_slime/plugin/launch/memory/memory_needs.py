@@ -48,8 +48,18 @@ STORED_BATCHES = 2
 """Batches in Ray's object store at a time: the one in training and the next."""
 OWN_WAYS = {"custom-convert-samples-to-train-data-path", "rollout-data-transport", "update-weight-transport"}
 """Flags with which routes may go slime's own way."""
-CPU_PROCESSES_BYTES = 3.1 * GIB
-"""All processes of a run on a CPU with a model of no size, measured (docs/slime-laptop.md)."""
+CPU_RUN_BYTES, CPU_NODE_BYTES = 2050 * MIB, 330 * MIB
+"""Ray's own processes, slime's driver, rollout manager, router and lock, and what each further node takes. These and
+the next are proportional set sizes of processes of a whole run, without what the model's sizes add."""
+CPU_RANK_BYTES, CPU_WRITER_BYTES = 560 * MIB, 220 * MIB
+"""A trainer rank, and the process that writes its checkpoints."""
+CPU_ENGINE_BYTES, CPU_SCHEDULER_BYTES = 900 * MIB, 500 * MIB
+"""An engine's actor, server and detokenizer, and each of its ranks."""
+CPU_PARAMETER_BYTES = 180 * 2**10
+"""A parameter of a rank besides its elements: tensors, hooks, autograd's nodes, and what a checkpoint makes of it. A
+thin model of many experts has thousands, of a few KiB each."""
+CPU_WORD_BYTES = 500
+"""A word of a vocabulary in each process that has loaded the tokenizer."""
 CPU_KV_TOKENS = 2**15
 """KV cache of an engine on a CPU (plugin/launch/cpu_run.py, sglang-max-total-tokens)."""
 
@@ -344,19 +354,27 @@ def store_need(config: SlimeConfig) -> Need:
 
 
 def _cpu_parts(config: SlimeConfig) -> Iterator[Part]:
-    """Yield what a whole run on a CPU takes: trainer ranks and engines are processes of one machine."""
-    rollout = config.rollout
-    width = FP32 if config.cluster.cpu_dtype == "float32" else BF16
-    ranks = list(_tensors_of_node(config, 0))
-    held = elements(ranks)
-    dense, experts = copies_of_weights(config)
+    """Yield what a whole run on a CPU takes: trainer ranks and engines are processes of one machine, and its nodes are
+    raylets there."""
+    train, rollout, width = config.train, config.rollout, _width(config)
+    nodes = -(-(train.world_size + rollout.gpus) // config.cluster.gpus_per_node)
+    schedulers = rollout.engines * rollout.gpus_per_engine
+    yield Part("Ray and slime", CPU_RUN_BYTES + (nodes - 1) * CPU_NODE_BYTES)
+    writes = CPU_WRITER_BYTES if config.checkpoint.every_n_iterations else 0
+    yield Part("ranks' processes", train.world_size * (CPU_RANK_BYTES + writes))
+    yield Part("engines' processes", rollout.engines * CPU_ENGINE_BYTES + schedulers * CPU_SCHEDULER_BYTES)
+    tokenizers = 1 + train.world_size + 2 * rollout.engines + schedulers
+    yield Part("tokenizers", tokenizers * CPU_WORD_BYTES * config.model.vocab_size)
+    ranks = [tensors for node in range(train.nodes) for tensors in _tensors_of_node(config, node)]
+    held, (dense, experts) = elements(ranks), copies_of_weights(config)
     shard = elements(ranks, expert=False) / dense + elements(ranks, expert=True) / experts
-    yield Part("processes", CPU_PROCESSES_BYTES)
     yield Part("trainer", (width + FP32) * held + (3 if width == BF16 else 2) * FP32 * shard)
+    yield Part("parameters as objects", CPU_PARAMETER_BYTES * sum(tensors.count for tensors in ranks))
     yield Part(f"{weight_copies(config)} copies of the weights", width * held * weight_copies(config))
-    tokens = micro_batch_tokens(config)
-    logits = config.train.world_size * tokens * _logit_bytes(config) * _columns(config)
+    batch = longest_tokens(config) * rollout.responses_per_iteration // max(train.data_parallel, 1)
+    tokens = min(micro_batch_tokens(config), -(-batch // train.context_parallel))
+    logits = train.world_size * tokens * _logit_bytes(config) * _columns(config)
     yield Part("logits", logits, at_full_length=True)
-    kv = CPU_KV_TOKENS * kv_bytes_per_token(config)
-    yield Part("engines", rollout.engines * (engine_weights_bytes(config) + kv))
+    kv = int(config.extra_args.get("sglang-max-total-tokens", CPU_KV_TOKENS)) * kv_bytes_per_token(config)
+    yield Part("engines", schedulers * (engine_weights_bytes(config) + kv))
     yield from _batch_on_host(config)

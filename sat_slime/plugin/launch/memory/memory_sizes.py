@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,12 @@ ASSUMED_GPU_BYTES = 79.1 * GIB
 out: "GPU 0 has a total capacity of 79.10 GiB")."""
 NVIDIA_SMI = ("nvidia-smi", "--format=csv,noheader,nounits")
 ASK_TIMEOUT_S = 20.0
+CGROUPS = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+)
+"""Files of a container's memory, in both versions of control groups: the limit, what is held of it, and its parts, with
+the part that can be dropped."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,8 @@ class Size:
     bytes: float
     source: str
     """A node, or the setting that gives it."""
+    taken: float = 0.0
+    """Bytes of it that programs hold which are not the run's."""
 
     @property
     def is_of_settings(self) -> bool:
@@ -59,6 +68,12 @@ def sizes(config: SlimeConfig, machines: Mapping[str, Mapping[str, float | None]
         if (given := getattr(config.cluster, key)) is not None:
             smallest[kind] = Size(given * GIB, f"cluster.{key}")
     return Sizes(**smallest)
+
+
+def left_here() -> Sizes:
+    """Return what this machine has for a run on its CPU, whose processes it all holds, beside other programs."""
+    host = host_memory()
+    return Sizes(Size(0, "none"), Size(host, "this machine", memory_in_use()) if host else None)
 
 
 def machine_sizes() -> dict[str, float | None]:
@@ -100,6 +115,24 @@ def host_memory() -> float | None:
         if limit.isdigit():
             physical = min(physical, int(limit))
     return physical
+
+
+def memory_in_use(root: Path = Path("/")) -> float:
+    """Return the bytes of this machine's, or this container's, memory that programs hold: what Ray counts before it
+    kills workers. Pages of files that can be dropped are not among them."""
+    physical, groups = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), root / "sys/fs/cgroup"
+    for limit, held, fields, droppable in CGROUPS:
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            if int((groups / limit).read_text(encoding="utf-8")) < physical:
+                return int((groups / held).read_text(encoding="utf-8")) - _fields(groups / fields)[droppable]
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        kib = _fields(root / "proc/meminfo")
+        return 1024 * (kib["MemTotal:"] - kib["MemAvailable:"])
+    return 0.0
+
+
+def _fields(file: Path) -> dict[str, int]:
+    return {line.split()[0]: int(line.split()[1]) for line in file.read_text(encoding="utf-8").splitlines()}
 
 
 def shared_memory() -> float | None:

@@ -16,6 +16,7 @@ from sat_slime.plugin.launch.memory.memory_needs import (
     training_need,
     weight_copies,
 )
+from sat_slime.rehearsal.thin import Sizes, thin_settings
 
 CONFIGS = Path(__file__).parents[4] / "configs"
 EXPERTS = 48 * 128 * 3 * 2048 * 768
@@ -169,7 +170,42 @@ def test_the_object_store_holds_this_batch_and_the_next():
 
 
 def test_a_run_on_a_cpu_is_one_heap():
+    """Measured: 3.1 GiB (docs/slime-laptop.md)."""
     config = load_config(CONFIGS / "slime" / "laptop.yaml")
     found = parts(host_need(config))
-    assert found.keys() >= {"processes", "trainer", "engines", "batch"}
-    assert 3 * GIB < host_need(config).total < 6 * GIB
+    assert found.keys() >= {"Ray and slime", "ranks' processes", "trainer", "engines", "batch"}
+    assert 3 * GIB < host_need(config).total < 5 * GIB
+
+
+REHEARSED = {
+    "qwen3-0.6b-2gpus": 5.4,
+    "qwen3-4b-8gpus": 10.9,
+    "qwen2.5-7b-8gpus": 12.1,
+    "qwen3-30b-a3b-8gpus": 15.0,
+}
+"""GiB that rehearsals of recipes held at most."""
+
+
+def rehearsed(name, *overrides, layers=None):
+    thin = thin_settings(
+        load_config(CONFIGS / "recipes" / f"{name}.yaml", overrides), Path("/nowhere"), Sizes(layers=layers)
+    ).config
+    prompts = thin.rollout.model_copy(update={"max_prompt_tokens": 24})
+    return host_need(thin.model_copy(update={"rollout": prompts}))
+
+
+@pytest.mark.parametrize("name", REHEARSED)
+def test_a_rehearsals_estimate_is_near_what_it_took(name):
+    assert rehearsed(name).total / GIB == pytest.approx(REHEARSED[name], rel=0.15)
+
+
+def test_every_process_and_node_on_one_machine_counts():
+    """The 16 GPUs of that recipe are two nodes; its trainer alone has eight ranks."""
+    two, one = rehearsed("qwen3-30b-a3b-16gpus"), rehearsed("qwen3-30b-a3b-8gpus")
+    assert two.total > 1.5 * one.total
+    assert parts(two)["Ray and slime"] > parts(one)["Ray and slime"]
+    assert parts(two)["ranks' processes"] == 2 * parts(one)["ranks' processes"]
+    # logits of 16 responses of 24 and 24 tokens, and of their softmax, on each rank's quarter of the words
+    assert parts(one)["logits"] == 4 * 16 * 48 * 152064 / 4 * 2 * 4
+    fewer = rehearsed("qwen3-30b-a3b-8gpus", layers=24)
+    assert parts(fewer)["parameters as objects"] < 0.6 * parts(one)["parameters as objects"]

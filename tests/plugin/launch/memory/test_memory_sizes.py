@@ -10,7 +10,9 @@ from sat_slime.plugin.launch.memory.memory_needs import GIB, MIB
 from sat_slime.plugin.launch.memory.memory_sizes import (
     gpu_memory,
     host_memory,
+    left_here,
     machine_sizes,
+    memory_in_use,
     shared_memory,
     sizes_of_nodes,
 )
@@ -63,3 +65,24 @@ def test_nodes_without_gpus_are_not_asked():
         {"name": "a", "gpus": 8.0, "sizes": {"host": 4 * GIB}},
     ]
     assert sizes_of_nodes(nodes) == {"node a": {"host": 4 * GIB}}
+
+
+def test_what_other_programs_hold_is_not_left(tmp_path):
+    """Of a container its own is counted, of a machine all that programs hold; files that can be dropped are not."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 8000 kB\nMemFree: 100 kB\nMemAvailable: 6000 kB\n")
+    assert memory_in_use(tmp_path) == 2000 * 1024
+    container = tmp_path / "sys" / "fs" / "cgroup"
+    container.mkdir(parents=True)
+    (container / "memory.current").write_text("5000\n")
+    (container / "memory.stat").write_text("anon 3000\ninactive_file 1500\n")
+    (container / "memory.max").write_text("max\n")
+    assert memory_in_use(tmp_path) == 2000 * 1024
+    (container / "memory.max").write_text("9000\n")
+    assert memory_in_use(tmp_path) == 3500
+
+
+def test_what_is_left_here():
+    there = left_here().host
+    assert there is not None
+    assert 0 < there.taken < there.bytes == host_memory()

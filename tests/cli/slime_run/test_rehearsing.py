@@ -1,0 +1,63 @@
+"""What a rehearsal says of memory before it starts, and that its advice works."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sat_slime.cli.slime_run import rehearsing
+from sat_slime.cli.slime_run.rehearsing import Rehearsal
+from sat_slime.config import load_config
+from sat_slime.plugin.launch.memory.memory_needs import GIB
+from sat_slime.plugin.launch.memory.memory_sizes import Size
+from sat_slime.plugin.launch.memory.memory_sizes import Sizes as There
+from sat_slime.rehearsal.thin import Sizes, thin_settings
+
+RECIPES = Path(__file__).parents[3] / "configs" / "recipes"
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    def judge(left, sizes=Sizes(), recipe="qwen3-30b-a3b-8gpus"):  # noqa: B008
+        """The check on memory, on a machine of 64 GiB of which other programs leave so many to Ray."""
+        there = There(Size(0, "none"), Size(64 * GIB, "here", taken=(0.95 * 64 - left) * GIB))
+        monkeypatch.setattr(rehearsing, "left_here", lambda: there)
+        file = RECIPES / f"{recipe}.yaml"
+        rehearsal = Rehearsal(file, load_config(file), sizes, True, Console(quiet=True))
+        rehearsal.folder = Path("/nowhere")
+        rehearsal.thin = thin_settings(rehearsal.config, rehearsal.folder, sizes).config
+        rehearsal._judge_memory(24)
+        return rehearsal, rehearsal.checks[-1]
+
+    return judge
+
+
+def test_a_rehearsal_that_ray_would_kill_fails_at_once(judged):
+    rehearsal, check = judged(64)
+    assert check.mark == "OK"
+    needs = rehearsal.estimate / GIB
+    assert [judged(left * needs)[1].mark for left in (0.99, 1.05, 1.2)] == ["FAIL", "WARN", "OK"]
+    assert judged(needs / 2)[0].failed
+
+
+@pytest.mark.parametrize(("share", "after"), [(0.97, "OK"), (0.83, "WARN")])
+def test_the_advice_fits(judged, share, after):
+    left = share * judged(64)[0].estimate / GIB
+    failed = judged(left)[1]
+    options = {name: int(value) for name, value in re.findall(r"--(\w+) (\d+)", failed.remark)}
+    assert options
+    assert (failed.mark, judged(left, replace(Sizes(), **options))[1].mark) == ("FAIL", after)
+
+
+def test_where_nothing_helps_it_says_so(judged):
+    assert "no option is enough" in judged(1.0)[1].remark
+
+
+def test_the_end_says_how_far_the_estimate_was_off(judged):
+    rehearsal, _ = judged(64)
+    rehearsal.estimate, rehearsal.memory = 6 * GIB, 5 * GIB
+    assert rehearsal.estimate_line == "estimated 6.0, 20 % more"
+    rehearsal.memory = 8 * GIB
+    assert rehearsal.estimate_line == "estimated 6.0, 25 % less"
