@@ -121,6 +121,20 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Inside, Ctrl-C and SIGTERM do nothing: what ends processes is not to be interrupted by a second one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
 def keys_unseen() -> Iterator[None]:
     """Keep what is typed from disturbing a live view. On a frame as wide as the terminal an echoed `^C` wraps, so
     that the frame is painted anew a line too low; and with Ctrl-C the terminal drops what it has not shown yet of a

@@ -24,7 +24,7 @@ LONGEST_PARENT = 107 - len("/sat_slime-01234567/ray/session_2026-01-01_00-00-00_
 """The most bytes in the name of a temporary folder with room for a Ray: the kernel allows 107 in that of a socket."""
 SHORT_PARENT = "/tmp"
 SHARED_MEMORY = Path("/dev/shm")
-"""The folder in which SGLang keeps 16 KB for each server."""
+"""The folder in which SGLang keeps 16 KB for each server, and 24 MiB for each group of an engine's ranks."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,17 @@ def new_scratch() -> Scratch:
 
 
 def name_shared_memory(folder: Path) -> None:
-    """Has SGLang name its file in shared memory after a scratch folder, so that `remove_shared_memory` finds it.
+    """Has SGLang name its files in shared memory after a scratch folder, so that `remove_shared_memory` finds them.
 
-    SGLang never deletes that file, and otherwise names it by a random number. A process calls this before it starts
-    SGLang's server.
+    SGLang never deletes the one of a server, and otherwise names it by a random number; nor those of 24 MiB with which
+    ranks of an engine talk, where they are killed. A process calls this before it starts SGLang's server.
     """
     from sglang.srt.server_args import PortArgs
+
+    with contextlib.suppress(ImportError):  # other versions of SGLang may not name them so
+        from sglang.srt.utils import stale_shm_cleanup
+
+        stale_shm_cleanup._SGL_SHM_PREFIX = f"sgl_shm_{folder.name}"
 
     init_new = PortArgs.init_new
 
@@ -79,9 +84,10 @@ def name_shared_memory(folder: Path) -> None:
 
 def remove_shared_memory(folder: Path) -> None:
     """Deletes what the servers of a scratch folder left in shared memory."""
-    for file in SHARED_MEMORY.glob(f"sglang_loads_{folder.name}_*"):
-        with contextlib.suppress(OSError):
-            file.unlink()
+    for prefix in ("sglang_loads", "sgl_shm"):
+        for file in SHARED_MEMORY.glob(f"{prefix}_{folder.name}_*"):
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def remove_scratch(folder: Path) -> None:

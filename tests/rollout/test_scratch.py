@@ -1,5 +1,6 @@
 """Scratch folders: what dead processes left goes with the next start, and nothing else does."""
 
+import importlib.util
 import os
 import signal
 import socket
@@ -7,10 +8,14 @@ import stat
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
+from sat_slime.plugin.launch.cpu_run import SITE
 from sat_slime.rollout import scratch
+
+ROOT = Path(__file__).parents[2]
 
 LEAVES_ONE = """
 import subprocess, sys
@@ -68,8 +73,10 @@ def test_a_folder_is_this_users_alone_and_goes_with_what_it_has_in_shared_memory
     made = scratch.new_scratch()
     assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
     own, others = in_shared_memory(made.path.name), in_shared_memory("8e8c2397ddc9")
+    queue = own.with_name(f"sgl_shm_{made.path.name}_mq_4711_0badf00d")
+    queue.write_bytes(bytes(16))
     made.remove()
-    assert not made.path.exists() and not own.exists() and others.exists()
+    assert not made.path.exists() and not own.exists() and not queue.exists() and others.exists()
 
 
 def test_a_folder_in_which_somebody_still_writes_goes_later(monkeypatch, places):
@@ -177,3 +184,17 @@ def test_names_of_sockets_are_never_too_long(places, monkeypatch, more):
             ray.bind(str(sockets / "plasma_store"))
     finally:
         made.remove()
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("sglang"), reason="needs SGLang")
+def test_sglang_names_what_ranks_talk_by_after_the_folder(tmp_path):
+    program = f"""
+from pathlib import Path
+from sat_slime.rollout import scratch
+scratch.name_shared_memory(Path({str(tmp_path / "sat_slime-mine")!r}))
+from sglang.srt.utils.stale_shm_cleanup import make_shm_name
+print(make_shm_name("mq").startswith("sgl_shm_sat_slime-mine_mq_"))
+"""
+    environment = {**os.environ, "SAT_SLIME_DEVICE": "cpu", "PYTHONPATH": f"{SITE}{os.pathsep}{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["True"], done.stderr
