@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +15,17 @@ from rich.console import Console
 from sat_slime.cli.terminal import bad_input
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from sat_slime.config.plan_schema import PlanConfig
+    from sat_slime.report.page import Sheet
+
+PARTS = {
+    "plan": {"time": (0, 1, 2, 3, 4, 11, 12), "staleness": (0, 1, 5, 6, 7, 8, 9, 10, 13)},
+    "measured": {"time and lag": (0, 1, 2, 3, 4, 5, 6), "drops": (0, 7, 8, 9, 10)},
+}
+"""Columns of a sheet that are shown together where the terminal is too narrow for all of them: 80 characters are
+enough. The first tell what a row is of."""
 
 
 def plan(
@@ -54,7 +66,6 @@ def plan(
 
         sat-slime plan runs/lag-1 --measured runs/lag-8 --measured runs/streaming
     """
-    from sat_slime.cli.diagnose_command import as_table
     from sat_slime.report import plan_page as plans
     from sat_slime.report.page import check_out
 
@@ -67,13 +78,33 @@ def plan(
         result = plans.make_plan(config, measured or [])
     more = [plans.best_within(result, levels, updates, hours)] if levels else []
     for sheet in [plans.options_table(result), *([plans.comparison_table(result)] if result.comparisons else [])]:
-        console.print(as_table(sheet), width=max(console.width, 160), crop=False)
-        console.print()
+        for table in that_fit(sheet, console):
+            console.print(table)
+            console.print()
     for sentence in [*plans.summary(result), *more]:
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     if out is not None:
         page = plans.write_plan(result, out, more, shlex.join(["sat-slime", *sys.argv[1:]]))
         console.print(f"page: {page}", markup=False, highlight=False, soft_wrap=True)
+
+
+def that_fit(sheet: Sheet, console: Console) -> list[Table]:
+    """Return a sheet as one table, or as several where the terminal is too narrow for one."""
+    from rich.measure import Measurement
+
+    from sat_slime.cli.diagnose_command import as_table
+
+    def of(columns: Sequence[int], part: str = "") -> Table:
+        # Heads may take several lines; cells may not.
+        head = [sheet.head[at] if sheet.head[at] == "99 %" else sheet.head[at].replace(" ", "\n") for at in columns]
+        rows = [[row[0], *(row[at].replace(" ", "\u00a0") for at in columns[1:])] for row in sheet.rows]
+        return as_table(dataclasses.replace(sheet, heading=sheet.heading + part, head=head, rows=rows))
+
+    whole = of(range(len(sheet.head)))
+    needed = Measurement.get(console, console.options.update(width=1000), whole).maximum
+    if needed <= console.width:
+        return [whole]
+    return [of(columns, f": {part}") for part, columns in PARTS[sheet.name].items()]
 
 
 def read_plan(file: Path, overrides: list[str]) -> PlanConfig:

@@ -6,7 +6,9 @@ import json
 
 import pytest
 from command_line import ROOT, sat_slime_command, settings
+from typer.testing import CliRunner
 
+from sat_slime.cli import app
 from sat_slime.config import EmbeddedConfig, dump_config
 
 PLAN = """
@@ -75,6 +77,18 @@ def test_a_run_predicts_itself_and_others(tmp_path):
     (row,) = [line.split() for line in result.output.splitlines() if line.startswith("run ") and "1.90" in line]
     predicted, measured, lag = (float(row[place]) for place in (1, 2, 5))
     assert measured == 1.9 and predicted == pytest.approx((5 * 1.9 + 1.1) / 6, abs=0.006) and lag == 1.0
+
+
+def test_tables_are_whole_on_a_terminal_of_80_columns(file, tmp_path):
+    run = write_run(tmp_path / "a-run-of-some-name", seconds=1.9)
+    words = ["plan", str(file), "--measured", str(run)]
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"}).output
+    assert "Splits and lags: staleness" in shown and "Predicted and measured: drops" in shown
+    tables = shown[: shown.index("Fastest")]
+    assert "…" not in tables and max(map(len, tables.splitlines())) <= 80
+    rows = [line for line in tables.splitlines() if line.startswith(("batch", "streaming"))]
+    assert len(rows) == 2 * 6, "each order in each part, in a line of its own"
+    assert "Splits and lags: " not in sat_slime_command("plan", file).output
 
 
 @pytest.mark.parametrize(
