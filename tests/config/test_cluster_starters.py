@@ -73,5 +73,5 @@ def test_the_head_launches_the_run_or_resumes_it(tmp_path, there):
     script = launcher().replace("cd /shared", f"cd {shlex.quote(str(tmp_path))}")
     env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=True)
-    run = "runs/sat --resume" if there else "run.yaml --name sat --set output_dir=runs"
+    run = "runs/sat --resume" if there else "slime.yaml --name sat --set output_dir=runs"
     assert done.stdout == f"launch {run} --address http://127.0.0.1:8265 --no-live\n"

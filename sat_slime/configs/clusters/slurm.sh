@@ -23,7 +23,7 @@
 # shellcheck disable=SC2317,SC2329  # functions are called by traps and on the nodes
 set -euo pipefail
 
-file=${RUN_FILE:-run.yaml}   # the run: sat-slime init slime, or paper
+file=${RUN_FILE:-slime.yaml} # the run: sat-slime init slime writes it, or paper: paper.yaml
 name=${RUN_NAME:-sat}        # its name, that of its folder
 output=${RUN_OUTPUT:-runs}   # the folder of its folder
 options=()                   # more options of sat-slime launch, such as --method sat-gspo-r3 --lag 8

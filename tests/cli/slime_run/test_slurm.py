@@ -74,7 +74,7 @@ class Batch:
 def batch(tmp_path, settings_of_a_run, monkeypatch):
     del settings_of_a_run["cluster"]["address"]
     settings_of_a_run["cluster"]["env"]["WAIT_BEFORE"] = "5"
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings_of_a_run))
+    (tmp_path / "slime.yaml").write_text(yaml.safe_dump(settings_of_a_run))
     sat_slime_command("init", "slurm", "--out", str(tmp_path))
     script = tmp_path / "slurm.sh"
     text = script.read_text()
