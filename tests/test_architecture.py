@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "report": {"config", "grid", "objective", "rollout", "runs"},
     "embedded": {"config", "evaluation", "models", "objective", "reward", "rollout", "runs", "tasks"},
     "plugin": {"config", "evaluation", "models", "objective", "reward", "rollout", "runs", "tasks"},
-    "rehearsal": {"config", "models", "plugin", "report", "runs"},
+    "rehearsal": {"config", "models", "objective", "plugin", "report", "runs"},
     "cli": {
         *("config", "embedded", "evaluation", "grid", "objective", "plugin", "prompts", "rehearsal", "reward"),
         *("rollout", "runs"),
