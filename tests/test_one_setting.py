@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from sat_slime.config import config_errors, load_config
+from sat_slime.config.grid_schema import matches
 from sat_slime.config.loader import load_grid
 from sat_slime.runs.health import MOST_CLIPPED, RUN_STEPS
 
 SCRIPT = Path(__file__).parents[1] / "scripts/one_setting.py"
-_spec = importlib.util.spec_from_file_location("one_setting", SCRIPT)
-assert _spec is not None and _spec.loader is not None
-study = importlib.util.module_from_spec(_spec)
-sys.modules["one_setting"] = study
-_spec.loader.exec_module(study)
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, SCRIPT.with_stem(name))
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+study, holds = script("one_setting"), script("one_setting_holds")
 
 SEEDS = (0, 1, 2)
 
@@ -113,7 +123,11 @@ def grid(root, name, cell_states):
     for method, lag, seed, _, accuracy in cell_states:
         run = folder / f"runs/{method}-lag{lag}-seed{seed}"
         run.mkdir(parents=True)
-        (run / "metrics.jsonl").write_text('{"step": 127, "clip/fraction": 0.1}\n{"step": 128, "clip/fraction": 0.3}\n')
+        rows = [
+            {"step": 127, "clip/fraction": 0.1, "lag/mean": lag},
+            {"step": 128, "clip/fraction": 0.3, "lag/mean": lag},
+        ]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         rows = [{"step": 0, "accuracy": 0.2}, {"step": 128, "accuracy": accuracy, "accuracy_by_run": [accuracy] * 4}]
         (run / "eval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     states = [
@@ -256,3 +270,98 @@ def test_a_large_clipped_share_at_the_start_means_a_loss_in_all_kept_token_radii
         ("BAPO", 64): 11.6,
     }
     assert max(loss for loss, share in lost.values() if study.MODERATE < share <= study.NARROW) < 4.0
+
+
+# ------------------------------------------------------------------------------------------------- where it holds
+
+
+def test_the_script_runs_the_cells_of_each_condition_and_the_radii_are_those_of_the_rounds_before():
+    shell = SCRIPT.with_suffix(".sh")
+    said = subprocess.run(
+        ["bash", shell, "holds"], capture_output=True, text=True, env=os.environ | {"SAT_SLIME": "echo"}
+    )
+    found = set()
+    for line in said.stdout.splitlines():
+        words = line.split()
+        grid = load_grid(Path(words[1]))
+        options = list(pairwise(words))
+        name = next((value for option, value in options if option == "--name"), grid.name)
+        only = [value for option, value in options if option == "--only"] or ["*"]
+        sets = [value for option, value in options if option == "--set"]
+        condition, _, radius = name.rpartition("-")
+        cells = {(m, lag) for m in grid.methods for lag in grid.lags if any(matches(one, m, lag) for one in only)}
+        found |= {(condition, holds.ARMS[radius, method], lag) for method, lag in cells}
+        assert tuple(grid.seeds) == holds.SEEDS and grid.output_dir == "grids/one-setting-holds"
+        before = load_grid(SCRIPT.parents[1] / f"configs/grid/one-setting/{SAME[radius]}.yaml")
+        assert {key: value for key, value in grid.settings.items() if key != "pipeline"} == {
+            key: value for key, value in before.settings.items() if key != "pipeline"
+        }
+        assert config_errors(load_config(SCRIPT.parents[1] / "configs/embedded/base.yaml", sets)) == []
+    wanted = {
+        (name, arm, lag) for name in holds.CONDITIONS for arm in holds.ARMS.values() for lag in holds.lags_of(name)
+    }
+    assert found == wanted - {("lags", holds.GROWS, 0)}
+
+
+SAME = {"narrow": "power-0.6", "wide": "eps-0.8"}
+
+
+def held_out_conditions(**grows):
+    """Both fixed radii have 60 everywhere, and the radius by lag 62, but for the conditions that are named, by lag."""
+    cells = {}
+    for name in holds.CONDITIONS:
+        for lag in holds.lags_of(name):
+            for seed in holds.SEEDS:
+                for arm in (holds.NARROW, holds.WIDE):
+                    cells[name, arm, lag, seed] = holds.Run(20.0, 60.0 + seed, lag / 2)
+                accuracy = grows.get(name, {}).get(lag, 62.0)
+                cells[name, holds.GROWS, lag, seed] = holds.Run(20.0, accuracy + seed, lag / 2)
+    return cells
+
+
+EVERYWHERE = {name: dict.fromkeys(holds.lags_of(name), 57.0) for name in holds.CONDITIONS}
+
+
+@pytest.mark.parametrize(
+    ("grows", "verdict"),
+    [
+        ({}, "holds"),
+        ({"fp8": {8: 54.5}}, "holds, but for fp8 at lag 8"),
+        ({"fp8": {8: 40.0}}, "open"),  # it leaves the others' interval too wide
+        (EVERYWHERE, "fails"),
+    ],
+)
+def test_where_it_holds_is_said_over_conditions(grows, verdict, capsys):
+    cells = held_out_conditions(**grows)
+    assert holds.whole(cells) == list(holds.CONDITIONS)
+    assert holds.verdict(cells, holds.CONDITIONS[1:]) == verdict
+    holds.print_round(cells, holds.CONDITIONS)
+    printed = capsys.readouterr().out
+    assert f"Verdict: {verdict}\n" in printed and "| longer | 32 | 16.0 | 20.0 | 96.0 ± 1.0 | " in printed
+
+
+def test_a_condition_waits_for_all_its_runs_and_the_verdict_for_all_conditions(capsys):
+    cells = held_out_conditions()
+    del cells["longer", holds.WIDE, 32, 36], cells["lags", holds.GROWS, 0, 35]  # which is GRPO 0.2
+    conditions = holds.whole(cells)
+    assert set(holds.CONDITIONS) - set(conditions) == {"longer"}
+    holds.print_round(cells, conditions)
+    assert "Verdict: waits for longer\n" in capsys.readouterr().out
+
+
+def test_the_predictions_are_of_conditions_and_lags_that_run():
+    assert all(item.lag in holds.lags_of(item.condition) for item in holds.PREDICTIONS)
+    judged = list(holds.predictions(held_out_conditions(), holds.CONDITIONS))
+    assert {item.number for item in judged} == set(range(1, 10))
+    assert [item.verdict for item in judged if item.number in (1, 8)] == ["held"] * 3 + ["refuted"]
+
+
+def test_runs_are_told_by_the_name_of_their_grid(tmp_path):
+    grid(tmp_path, "half-lr-narrow", [("grpo", 8, 35, "finished", 0.7), ("grpo-lag-power", 8, 35, "finished", 0.6)])
+    grid(tmp_path, "half-lr-wide", [("grpo", 8, 35, "finished", 0.5), ("grpo", 32, 36, "running", 0.5)])
+    runs = holds.read(tmp_path)
+    assert {key[1]: (run.initial, run.accuracy) for key, run in runs.items()} == {
+        holds.NARROW: (20.0, 70.0),
+        holds.GROWS: (20.0, 60.0),
+        holds.WIDE: (20.0, 50.0),
+    }
