@@ -63,7 +63,7 @@ def show_table(console: Console) -> None:
                           *(f"-{kind.name}" for kind in beside if kind.place == "suffix")]))  # fmt: skip
     console.print(
         "in this order; a base may be left out where it is grpo.\n\n"
-        "Where to start: grpo, the most accurate at small lags in our runs; docs/choosing.md says what to take at\n"
+        "Where to start: grpo, the most accurate at small lags in our runs; docs/choosing.md says what to take at "
         "which lag. sat-gspo-r3 is the paper's method.\n\n"
         "  sat-slime methods NAME               one in full, with its parameters\n"
         "  sat-slime launch FILE --method NAME  run one\n"

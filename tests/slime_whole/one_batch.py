@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -192,17 +193,20 @@ def _scored(trainer, response: Response) -> Response:
 # ---------------------------------------------------------------------------------------------- the embedded side
 
 
-def train_embedded(batch: Batch, configs: Mapping[str, EmbeddedConfig]) -> dict[str, Trained]:
-    """Makes STEPS optimizer steps of the embedded trainer for each configuration, each in a new process."""
-    return {name: _embedded(_train, config, batch) for name, config in configs.items()}
+def train_embedded(
+    batch: Batch, configs: Mapping[str, EmbeddedConfig], steps: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, Trained]:
+    """Makes the optimizer steps of the embedded trainer for each configuration, STEPS unless `steps` has its number,
+    each in a new process."""
+    return {name: _embedded(_train, config, batch, steps.get(name, STEPS)) for name, config in configs.items()}
 
 
-def _train(trainer, batch: Batch) -> Trained:
+def _train(trainer, batch: Batch, steps: int) -> Trained:
     trainer.load_initial(batch.model)
     trainer.load_reference(batch.generating)
     with tempfile.TemporaryDirectory() as scratch:
         trainer.export_weights(Path(scratch) / "before")  # denominator `checkpoint` takes these for what generated
-        metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.graded())[0].metrics for _ in range(STEPS)]
+        metrics = [batch.rollout.metrics() | trainer.train(batch.rollout.graded())[0].metrics for _ in range(steps)]
         trainer.export_weights(Path(scratch) / "after")
         return Trained(metrics, weights_of(Path(scratch) / "after"))
 
@@ -225,8 +229,15 @@ def _enter(rank: int, worker, config: EmbeddedConfig, folder: str, arguments) ->
 # ------------------------------------------------------------------------------------------------------ slime's side
 
 
-def train_on_slime(slime: Slime, batch: Batch, cases: Mapping[str, Sequence[str]], folder: Path) -> dict[str, Trained]:
-    """Makes STEPS optimizer steps of slime's trainer for each case, which is settings over those of the laptop's run.
+def train_on_slime(
+    slime: Slime,
+    batch: Batch,
+    cases: Mapping[str, Sequence[str]],
+    folder: Path,
+    steps: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, Trained]:
+    """Makes the optimizer steps of slime's trainer for each case, which is settings over those of the laptop's run:
+    STEPS, unless `steps` has its number.
 
     The flags are those of `sat-slime launch`, parsed by slime. slime is imported once; the ranks of each case fork from
     that process.
@@ -254,9 +265,8 @@ def train_on_slime(slime: Slime, batch: Batch, cases: Mapping[str, Sequence[str]
         run_dir.mkdir()
         for file, text in sent.files.items():
             Path(file).write_text(text)
-        rows.append(
-            {"folder": str(run_dir), "steps": STEPS, "ranks": config.train.gpus_per_node, "flags": sent.command[3:]}
-        )
+        made = {"steps": steps.get(name, STEPS), "ranks": config.train.gpus_per_node}
+        rows.append({"folder": str(run_dir), "flags": sent.command[3:]} | made)
         variables = sent.env
     (folder / "cases.json").write_text(json.dumps(rows))
     path = os.pathsep.join([variables["PYTHONPATH"], str(ROOT)])

@@ -12,10 +12,21 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
 
 BASES = ("grpo", "gspo", "sat-grpo", "sat-gspo", "grpo-tis", "gspo-tis", "sat-grpo-tis", "sat-gspo-tis")
 METHODS = {f"{base}{r3}": (f"method={base}{r3}",) for base in BASES for r3 in ("", "-r3")}
-CASES = METHODS | {
-    "token-mean-entropy": ("method=sat-grpo-r3", "loss.reduction=token_mean", "loss.entropy_coef=0.01"),
-    "several-microbatches": ("method=sat-gspo-r3", "method.sat.scope=step"),
+POWER = 0.6
+BY_LAG = {
+    f"{base}-lag-power": (f"method={base}-lag-power", f"method.lag_power.power={POWER}")
+    for base in ("grpo", "gspo", "sat-grpo")
 }
+"""Radii by lag: five steps on the same batch, whose lag is then 0 to 4."""
+STEPS_BY_LAG = 5
+CASES = (
+    METHODS
+    | BY_LAG
+    | {
+        "token-mean-entropy": ("method=sat-grpo-r3", "loss.reduction=token_mean", "loss.entropy_coef=0.01"),
+        "several-microbatches": ("method=sat-gspo-r3", "method.sat.scope=step"),
+    }
+)
 TOKENS = {"several-microbatches": 300}
 """The most tokens of a micro-batch, in cases where it does not hold all of them."""
 EMBEDDED_ALONE = {"response/length_max", "response/truncated", "reward/flat_groups", "routing/flip_rate"}
@@ -35,7 +46,8 @@ def trained(slime, tmp_path_factory):
         name: vary(EmbeddedConfig(), [], [*case, "diagnose.split_every_n_steps=0"])
         for name, case in of_embedded.items()
     }
-    return train_on_slime(slime, batch, of_slime, folder / "slime"), train_embedded(batch, configs)
+    steps = dict.fromkeys(BY_LAG, STEPS_BY_LAG)
+    return train_on_slime(slime, batch, of_slime, folder / "slime", steps), train_embedded(batch, configs, steps)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -62,6 +74,15 @@ def test_the_batch_brings_out_what_the_methods_do(trained):
     assert all(at_most(name, "sat/newly_clipped") > 0 for name in untruncated if name.startswith("sat"))
     assert all(at_most(name, "tis/capped") > 0 for name in METHODS if "tis" in name)
     assert all(at_most(name, "loss/kl") > 0 for name in METHODS)
+
+
+@pytest.mark.parametrize("name", BY_LAG)
+def test_a_radius_by_lag_grows_on_both_runtimes(name, trained):
+    for side in trained:
+        rows = side[name].metrics
+        assert [row["lag/mean"] for row in rows] == [0, 1, 2, 3, 4]
+        start = rows[0]["radius/high"]
+        assert [row["radius/high"] / start for row in rows] == pytest.approx([1, 1, 2**POWER, 3**POWER, 4**POWER])
 
 
 @pytest.mark.parametrize("name", ["gspo", "sat-grpo", "grpo-tis", "grpo-r3"])
