@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Prints the calibration of docs/results/one-setting/plan.md: accuracy by arm and lag, noise, the freeze, predictions.
-With --confirm or --second: the fresh seeds of a round, accuracy by arm and lag, paired intervals, the verdict; --figure
-draws them.
+With --confirm or --second: the fresh seeds of a round, accuracy by arm and lag, paired intervals, the verdict; with
+--both those of the two together, after the fact; --figure draws them.
 
     .venv/bin/python scripts/one_setting.py [FOLDER] [--seeds 0 1 2]
     .venv/bin/python scripts/one_setting.py --confirm [FOLDER] [--seeds 5 6] [--figure FILE.svg]
     .venv/bin/python scripts/one_setting.py --second [FOLDER]
+    .venv/bin/python scripts/one_setting.py --both
 
 FOLDER has the study's grids, or the archives that scripts/keep_study.sh made of them; default: the archives that are
 kept. Only rows are read, without sat_slime, so that this also recomputes what `sat-slime report` says of them. An arm
@@ -340,7 +341,7 @@ class Round:
     frozen: Frozen
     seeds: tuple[int, ...]
     expected: tuple[Expectation, ...]
-    folder: Path
+    folders: tuple[Path, ...]
     """Where its runs are kept."""
 
 
@@ -352,7 +353,7 @@ FIRST_ROUND = Round(
         Expectation("SAT-GRPO 1.6", "GRPO 0.8", 0.0, 3.5),
         Expectation("0.2 lag^0.6", "GRPO 0.8", -1.0, 2.5),
     ),
-    KEPT / "confirm/runs",
+    (KEPT / "confirm/runs",),
 )
 SECOND_ROUND = Round(
     replace(FROZEN, arms=("0.2 lag^0.6",)),
@@ -361,8 +362,15 @@ SECOND_ROUND = Round(
         Expectation("0.2 lag^0.6", "GRPO 0.8", 0.5, 2.0),
         Expectation("0.2 lag^0.6", "GRPO 0.8", -1.0, 3.0, (64,)),  # which is B there
     ),
-    KEPT / "second/runs",
+    (KEPT / "second/runs",),
 )
+BOTH_ROUNDS = Round(
+    SECOND_ROUND.frozen,
+    (*FIRST_ROUND.seeds, *SECOND_ROUND.seeds),
+    (),
+    (*FIRST_ROUND.folders, *SECOND_ROUND.folders),
+)
+"""After the fact: the plan pools no rounds."""
 
 
 @dataclass(frozen=True)
@@ -590,15 +598,20 @@ def main() -> None:
         "--confirm", dest="round", action="store_const", const=FIRST_ROUND, help="the fresh seeds and the verdict"
     )
     rounds.add_argument("--second", dest="round", action="store_const", const=SECOND_ROUND, help="round two's")
+    rounds.add_argument("--both", dest="round", action="store_const", const=BOTH_ROUNDS, help="both, after the fact")
     parser.add_argument("--figure", type=Path, help="with a round: also draw accuracy over lag into this file")
     options = parser.parse_args()
-    options.folder = options.folder or (options.round.folder if options.round else KEPT / "runs")
-    cells = read(options.folder)
+    kept = options.round.folders if options.round else (KEPT / "runs",)
+    cells = {
+        name: run for folder in ([options.folder] if options.folder else kept) for name, run in read(folder).items()
+    }
     if options.round:
         complete = confirmable_seeds(cells, options.round)
         seeds = complete if options.seeds is None else options.seeds
         if not seeds or set(seeds) - set(complete):
-            sys.exit(f"{options.folder}: not whole in the frozen settings at seeds {options.seeds or 'of the plan'}")
+            sys.exit(
+                f"{options.folder or KEPT}: not whole in the frozen settings at seeds {options.seeds or 'of the plan'}"
+            )
         print_confirmation(cells, seeds, options.round)
         if options.figure:
             draw(cells, seeds, options.figure, options.round.frozen)
@@ -606,7 +619,9 @@ def main() -> None:
     seeds = options.seeds or whole_seeds(cells, [arm for arm in ARMS if arm.grid in FIRST])
     arms = [arm for arm in ARMS if seeds and whole_seeds(cells, [arm], seeds) == seeds]
     if not {arm.grid for arm in arms} >= FIRST:
-        sys.exit(f"{options.folder}: the first comparisons are not whole at any of these seeds: {seeds or 'all'}")
+        sys.exit(
+            f"{options.folder or KEPT}: the first comparisons are not whole at any of these seeds: {seeds or 'all'}"
+        )
     accuracy = means(cells, arms, seeds)
     frozen = freeze(accuracy, arms)
     print(f"{len(cells)} runs; seeds {', '.join(map(str, seeds))} are whole in {len(arms)} arms\n")

@@ -23,6 +23,8 @@ SEEDS = (35, 36, 37)
 NARROW, GROWS, WIDE = "GRPO 0.2", "0.2 lag^0.6", "GRPO 0.8"
 ARMS = {("narrow", "grpo"): NARROW, ("narrow", "grpo-lag-power"): GROWS, ("wide", "grpo"): WIDE}
 """By the end of a grid's name, and the method."""
+OTHERS = {GROWS: (NARROW, WIDE), WIDE: (NARROW, GROWS)}
+"""The settings that are judged, and what each is held against."""
 LAGS = {"lags": (0, 2, 4, 16), "streaming": (4, 16)}
 """Lags of the conditions that have others than OTHER_LAGS. Those of streaming are half its bounds on lag, 8 and 32."""
 OTHER_LAGS = (8, 32)
@@ -94,9 +96,10 @@ def minus(cells: Cells, condition: str, lag: int, arm: str, other: str) -> list[
     return [a - b for a, b in pairs]
 
 
-def better_fixed(cells: Cells, condition: str, lag: int) -> str:
-    """Return the fixed radius with the higher mean; the narrow one of equals."""
-    return max((NARROW, WIDE), key=lambda arm: statistics.fmean(accuracies(cells, condition, arm, lag)))
+def better_other(cells: Cells, condition: str, lag: int, arm: str) -> str:
+    """Return the one of the two other arms with the higher mean, the earlier of equals. Those of the radius by lag are
+    the fixed ones."""
+    return max(OTHERS[arm], key=lambda other: statistics.fmean(accuracies(cells, condition, other, lag)))
 
 
 @dataclass(frozen=True)
@@ -132,26 +135,26 @@ def predictions(cells: Cells, conditions: Sequence[str]) -> Iterator[Judged]:
     """Yield the verdicts on the plan's predictions of conditions that are whole."""
     for item in PREDICTIONS:
         if item.condition in conditions:
-            other = item.other or better_fixed(cells, item.condition, item.lag)
+            other = item.other or better_other(cells, item.condition, item.lag, item.arm)
             text = f"{item.condition}: {item.arm} minus {other}, from {item.low:g} to {item.high:g}"
             samples = minus(cells, item.condition, item.lag, item.arm, other)
             yield judge(item.number, item.lag, text, samples, item.low, item.high)
 
 
-def over_conditions(cells: Cells, conditions: Sequence[str], place: int, other: str) -> Difference:
-    """Return the radius by lag minus a fixed one, a value for each condition, which is its mean over the seeds, at the
-    shorter (0) or longer (1) lag of each."""
-    return difference([statistics.fmean(minus(cells, name, lags_of(name)[place], GROWS, other)) for name in conditions])
+def over_conditions(cells: Cells, conditions: Sequence[str], place: int, arm: str, other: str) -> Difference:
+    """Return an arm minus another one, a value for each condition, which is its mean over the seeds, at the shorter (0)
+    or longer (1) lag of each."""
+    return difference([statistics.fmean(minus(cells, name, lags_of(name)[place], arm, other)) for name in conditions])
 
 
-def verdict(cells: Cells, conditions: Sequence[str]) -> str:
-    """Return the verdict of the plan over the conditions other than `lags`."""
-    found = [over_conditions(cells, conditions, place, other) for place in (0, 1) for other in (NARROW, WIDE)]
+def verdict(cells: Cells, conditions: Sequence[str], arm: str) -> str:
+    """Return the verdict of the plan on a setting, over the conditions other than `lags`."""
+    found = [over_conditions(cells, conditions, place, arm, other) for place in (0, 1) for other in OTHERS[arm]]
     exceptions = [
         f"{name} at lag {lag}"
         for name in conditions
         for lag in lags_of(name)
-        if statistics.fmean(minus(cells, name, lag, GROWS, better_fixed(cells, name, lag))) < EXCEPTION
+        if statistics.fmean(minus(cells, name, lag, arm, better_other(cells, name, lag, arm))) < EXCEPTION
     ]
     if any(item.high < 0 for item in found):
         return "fails"
@@ -163,8 +166,9 @@ def verdict(cells: Cells, conditions: Sequence[str]) -> str:
 def print_round(cells: Cells, conditions: Sequence[str]) -> None:
     """Print the tables, the predictions and the verdict."""
     print(f"{len(cells)} runs; whole: {', '.join(conditions)}\n")
-    print(f"| condition | lag | mean lag | at first | {' | '.join(ARMS.values())} | {GROWS} minus the better fixed |")
-    print("|---|" + "---|" * (len(ARMS) + 4))
+    losses = " | ".join(f"{arm} minus the better other" for arm in OTHERS)
+    print(f"| condition | lag | mean lag | at first | {' | '.join(ARMS.values())} | {losses} |")
+    print("|---|" + "---|" * (len(ARMS) + 5))
     for name in conditions:
         for lag in lags_of(name):
             runs = [run_of(cells, name, arm, lag, seed) for arm in ARMS.values() for seed in SEEDS]
@@ -173,19 +177,24 @@ def print_round(cells: Cells, conditions: Sequence[str]) -> None:
             )
             at_seeds = [accuracies(cells, name, arm, lag) for arm in ARMS.values()]
             shown = " | ".join(f"{statistics.fmean(row):.1f} ± {statistics.stdev(row):.1f}" for row in at_seeds)
-            loss = statistics.fmean(minus(cells, name, lag, GROWS, better_fixed(cells, name, lag)))
-            print(f"| {name} | {lag} | {mean_lag:.1f} | {initial:.1f} | {shown} | {loss:+.1f} |")
+            losses = " | ".join(
+                f"{statistics.fmean(minus(cells, name, lag, arm, better_other(cells, name, lag, arm))):+.1f}"
+                for arm in OTHERS
+            )
+            print(f"| {name} | {lag} | {mean_lag:.1f} | {initial:.1f} | {shown} | {losses} |")
     others = [name for name in conditions if name != "lags"]
     if len(others) > 1:
-        print(f"\n| {GROWS} minus, over {len(others)} conditions | {NARROW} | {WIDE} |\n|---|---|---|")
-        for place, at in enumerate(("shorter lag", "longer lag")):
-            shown = " | ".join(str(over_conditions(cells, others, place, other)) for other in (NARROW, WIDE))
-            print(f"| {at} | {shown} |")
+        print(f"\n| over {len(others)} conditions | shorter lag | longer lag |\n|---|---|---|")
+        for arm, against in OTHERS.items():
+            for other in against:
+                shown = " | ".join(str(over_conditions(cells, others, place, arm, other)) for place in (0, 1))
+                print(f"| {arm} minus {other} | {shown} |")
     print()
     for item in predictions(cells, conditions):
         print(f"{item.number}. {item.text} at lag {item.lag}: {item.measured:.1f} ± {item.error:.1f}, {item.verdict}")
     left = [name for name in CONDITIONS if name not in conditions]
-    print(f"\nVerdict: {'waits for ' + ', '.join(left) if left else verdict(cells, others)}")
+    for arm in OTHERS:
+        print(f"\nVerdict on {arm}: {'waits for ' + ', '.join(left) if left else verdict(cells, others, arm)}")
 
 
 def main() -> None:

@@ -244,15 +244,19 @@ def test_the_picture_is_drawn(tmp_path):
     assert body.count('rx="8"') == 1 and "white" not in body
 
 
-def test_the_page_has_the_tables_that_the_kept_rows_give(capsys):
-    table = study.read(study.KEPT / "confirm/runs")
-    assert study.confirmable_seeds(table) == list(study.FIRST_ROUND.seeds)
-    study.print_confirmation(table, study.FIRST_ROUND.seeds)
+@pytest.mark.parametrize(
+    "of", [study.FIRST_ROUND, study.SECOND_ROUND, study.BOTH_ROUNDS], ids=["first", "second", "both"]
+)
+def test_the_page_has_the_tables_that_the_kept_rows_give(of, capsys):
+    table = {name: run for folder in of.folders for name, run in study.read(folder).items()}
+    assert study.confirmable_seeds(table, of) == list(of.seeds)
+    study.print_confirmation(table, of.seeds, of)
     printed = capsys.readouterr().out
     page = (study.KEPT / "README.md").read_text()
     tables = [line for line in printed.splitlines() if line.startswith("|")]
-    assert len(tables) == 15 and [line for line in tables if line not in page] == []
-    assert "Verdict: nothing is confirmed" in printed and page.count("Nothing is confirmed") == 1
+    assert len(tables) == 10 + len(of.frozen.arms) * 3 - (len(of.frozen.arms) == 2)
+    assert [line for line in tables if line not in page] == []
+    assert "Verdict: nothing is confirmed" in printed
 
 
 def test_a_large_clipped_share_at_the_start_means_a_loss_in_all_kept_token_radii():
@@ -334,10 +338,18 @@ EVERYWHERE = {name: dict.fromkeys(holds.lags_of(name), 57.0) for name in holds.C
 def test_where_it_holds_is_said_over_conditions(grows, verdict, capsys):
     cells = held_out_conditions(**grows)
     assert holds.whole(cells) == list(holds.CONDITIONS)
-    assert holds.verdict(cells, holds.CONDITIONS[1:]) == verdict
+    assert holds.verdict(cells, holds.CONDITIONS[1:], holds.GROWS) == verdict
     holds.print_round(cells, holds.CONDITIONS)
     printed = capsys.readouterr().out
-    assert f"Verdict: {verdict}\n" in printed and "| longer | 32 | 16.0 | 20.0 | 96.0 ± 1.0 | " in printed
+    assert (
+        f"Verdict on {holds.GROWS}: {verdict}\n" in printed and "| longer | 32 | 16.0 | 20.0 | 96.0 ± 1.0 | " in printed
+    )
+
+
+def test_the_wide_radius_is_held_against_the_narrow_one_and_the_one_by_lag():
+    table = held_out_conditions()  # where the radius by lag is 2 points above it everywhere
+    assert holds.verdict(table, holds.CONDITIONS[1:], holds.WIDE) == "fails"
+    assert holds.verdict(held_out_conditions(**EVERYWHERE), holds.CONDITIONS[1:], holds.WIDE) == "holds"
 
 
 def test_a_condition_waits_for_all_its_runs_and_the_verdict_for_all_conditions(capsys):
@@ -346,7 +358,7 @@ def test_a_condition_waits_for_all_its_runs_and_the_verdict_for_all_conditions(c
     conditions = holds.whole(cells)
     assert set(holds.CONDITIONS) - set(conditions) == {"longer"}
     holds.print_round(cells, conditions)
-    assert "Verdict: waits for longer\n" in capsys.readouterr().out
+    assert f"Verdict on {holds.WIDE}: waits for longer\n" in capsys.readouterr().out
 
 
 def test_the_predictions_are_of_conditions_and_lags_that_run():
