@@ -139,6 +139,12 @@ def predictions(cells: Cells, conditions: Sequence[str]) -> Iterator[Judged]:
             text = f"{item.condition}: {item.arm} minus {other}, from {item.low:g} to {item.high:g}"
             samples = minus(cells, item.condition, item.lag, item.arm, other)
             yield judge(item.number, item.lag, text, samples, item.low, item.high)
+    others = [name for name in CONDITIONS if name != "lags"]
+    if set(others) <= set(conditions):
+        for place, (at, low, high) in enumerate((("shorter", -3.0, 2.0), ("longer", 3.0, 13.0))):
+            samples = [statistics.fmean(minus(cells, name, lags_of(name)[place], WIDE, NARROW)) for name in others]
+            text = f"all at their {at} lag: {WIDE} minus {NARROW}, from {low:g} to {high:g}"
+            yield judge(10, None, text, samples, low, high)
 
 
 def over_conditions(cells: Cells, conditions: Sequence[str], place: int, arm: str, other: str) -> Difference:
@@ -191,7 +197,8 @@ def print_round(cells: Cells, conditions: Sequence[str]) -> None:
                 print(f"| {arm} minus {other} | {shown} |")
     print()
     for item in predictions(cells, conditions):
-        print(f"{item.number}. {item.text} at lag {item.lag}: {item.measured:.1f} ± {item.error:.1f}, {item.verdict}")
+        at = f" at lag {item.lag}" if item.lag is not None else ""
+        print(f"{item.number}. {item.text}{at}: {item.measured:.1f} ± {item.error:.1f}, {item.verdict}")
     left = [name for name in CONDITIONS if name not in conditions]
     for arm in OTHERS:
         print(f"\nVerdict on {arm}: {'waits for ' + ', '.join(left) if left else verdict(cells, others, arm)}")
