@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
 
 # A shell starts its background jobs with Ctrl-C ignored, and so would be whatever the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -18,6 +19,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # other.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+# A busy machine is no failure.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_addoption(parser):

@@ -38,13 +38,13 @@ def test_level_out_of_range(alpha: float) -> None:
         tail_quantile(torch.ones(3), alpha)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(values=st.lists(finite, min_size=1, max_size=60), alpha=st.sampled_from([0.01, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0]))
 def test_quantile_is_the_definition(values: list[float], alpha: float) -> None:
     assert tail_quantile(torch.tensor(values, dtype=torch.float64), alpha).item() == paper.quantile(values, alpha)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values=st.lists(st.floats(0, 1e3, width=32), min_size=1, max_size=40), power=st.integers(-10, 10))
 def test_quantile_scales_with_the_values_and_ignores_their_order(values: list[float], power: int) -> None:
     tensor = torch.tensor(values, dtype=torch.float64)
@@ -85,7 +85,7 @@ def prefix_end(values: list[float], mean: float) -> float:
     return max((x for x, taken in up_to.items() if sum(taken) <= Fraction(mean) * len(taken)), default=0.0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     values=st.lists(exact | st.just(math.inf), max_size=40),
     mean=exact,
@@ -97,7 +97,7 @@ def test_prefix_end_is_the_definition(values: list[float], mean: float, dtype: t
     assert end.dtype == dtype and end.dim() == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(values=st.lists(st.floats(0, 1e3, width=32), min_size=1, max_size=40), mean=st.floats(0, 1e3))
 def test_values_up_to_the_prefix_end_fit_and_one_more_does_not(values: list[float], mean: float) -> None:
     end = longest_prefix_end(torch.tensor(values, dtype=torch.float64), mean).item()
@@ -110,7 +110,7 @@ def test_values_up_to_the_prefix_end_fit_and_one_more_does_not(values: list[floa
         assert math.fsum(wider) >= mean * len(wider) * (1 - 1e-12)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(values=st.lists(exact, min_size=1, max_size=40), mean=exact, power=st.integers(-10, 10))
 def test_prefix_end_scales_ignores_the_order_and_rises_with_the_mean(
     values: list[float], mean: float, power: int

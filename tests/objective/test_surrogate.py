@@ -334,7 +334,7 @@ def test_penalty_beside_a_clip_is_refused() -> None:
         policy_surrogate(compose_method("spo", sat=True), tokens.batch())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), spread=st.floats(0.01, 2.0), name=st.sampled_from(["sat-grpo", "sat-gspo"]))
 def test_sat_is_pessimistic_and_changes_only_the_new_bands(seed: int, spread: float, name: str) -> None:
     method = named_method(name)
@@ -360,7 +360,7 @@ def test_sat_is_pessimistic_and_changes_only_the_new_bands(seed: int, spread: fl
         assert (slope_sat != slope_base).tolist() == newly
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), method=st.sampled_from(METHODS))
 def test_order_of_responses_does_not_matter(seed: int, method: Method) -> None:
     lengths = [3, 1, 4, 0, 5]

@@ -187,7 +187,7 @@ def test_towers_and_deep_nests_are_refused_before_they_cost(pool):
     assert pool.drain_metrics()["kills"] == 0
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     st.one_of(
         st.text(), st.lists(st.sampled_from(["\\frac{", "}", "{", "^", "x", "2", "\\sqrt", "(", ",", "="])).map("".join)

@@ -23,7 +23,7 @@ from sat_slime.objective import Need, mismatch_metrics, policy_loss, response_me
 from sat_slime.rollout.types import TOOL
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=60),
     ranks=st.integers(1, 4),

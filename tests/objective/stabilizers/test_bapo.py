@@ -56,7 +56,7 @@ def searched(one: BAPO, ratios: list[float], advantages: list[float]) -> tuple[f
     return low, high
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     tokens=st.lists(
         st.tuples(st.floats(0.05, 5.0), st.sampled_from([-2.0, -0.7, 0.0, 0.3, 1.1])), min_size=1, max_size=20

@@ -49,7 +49,7 @@ def test_known_selections(d: list[float], advantages: list[float], expected: lis
 steps = st.sampled_from([0.0, 1e-3, 0.05, 0.1, 0.2, 0.3, 1.0, 5.0])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     tokens=st.lists(st.tuples(steps, st.sampled_from([-1, 1]), st.sampled_from([-2.0, 0.0, 0.5])), max_size=30),
     threshold=st.sampled_from([1e-4, 0.013, 0.04, 0.5, 100.0]),

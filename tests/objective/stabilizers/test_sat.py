@@ -50,7 +50,7 @@ def test_factors_are_never_nan(q: float) -> None:
         assert ((factors >= 0) & (factors <= 1)).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10**6), eps=st.floats(1e-4, 0.9), dtype=st.sampled_from([torch.float32, torch.float64]))
 def test_interval_is_contained_in_ppos_and_is_ppos_where_the_gate_is_shut(
     seed: int, eps: float, dtype: torch.dtype
@@ -98,7 +98,7 @@ def sat_by_hand(sat: SAT, clip: Clip, d: torch.Tensor, advantages: torch.Tensor,
 
 @pytest.mark.parametrize("base", ["grpo", "gspo"])
 @pytest.mark.parametrize("score", ["log_ratio", "tv"])
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 10**6),
     spread=st.floats(0.01, 1.0),
