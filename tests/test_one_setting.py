@@ -377,3 +377,11 @@ def test_runs_are_told_by_the_name_of_their_grid(tmp_path):
         holds.GROWS: (20.0, 60.0),
         holds.WIDE: (20.0, 50.0),
     }
+
+
+def test_the_page_has_the_table_of_the_conditions_that_have_run(capsys):
+    cells = holds.read(study.KEPT / "holds/runs")
+    holds.print_round(cells, holds.whole(cells))
+    tables = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    page = (study.KEPT / "README.md").read_text()
+    assert len(tables) >= 6 and [line for line in tables if line not in page] == []
