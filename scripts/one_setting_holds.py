@@ -62,6 +62,7 @@ def read(folder: Path) -> Cells:
 
 
 def lags_of(condition: str) -> tuple[int, ...]:
+    """Return the lags at which a condition runs, the shorter one first."""
     return LAGS.get(condition, OTHER_LAGS)
 
 
@@ -141,30 +142,30 @@ def predictions(cells: Cells, conditions: Sequence[str]) -> Iterator[Judged]:
             yield judge(item.number, item.lag, text, samples, item.low, item.high)
     others = [name for name in CONDITIONS if name != "lags"]
     if set(others) <= set(conditions):
-        for place, (at, low, high) in enumerate((("shorter", -3.0, 2.0), ("longer", 3.0, 13.0))):
-            samples = [statistics.fmean(minus(cells, name, lags_of(name)[place], WIDE, NARROW)) for name in others]
+        for which, (at, low, high) in enumerate((("shorter", -3.0, 2.0), ("longer", 3.0, 13.0))):
+            samples = [statistics.fmean(minus(cells, name, lags_of(name)[which], WIDE, NARROW)) for name in others]
             text = f"all at their {at} lag: {WIDE} minus {NARROW}, from {low:g} to {high:g}"
             yield judge(10, None, text, samples, low, high)
 
 
-def over_conditions(cells: Cells, conditions: Sequence[str], place: int, arm: str, other: str) -> Difference:
-    """Return an arm minus another one, a value for each condition, which is its mean over the seeds, at the shorter (0)
-    or longer (1) lag of each."""
-    return difference([statistics.fmean(minus(cells, name, lags_of(name)[place], arm, other)) for name in conditions])
+def over_conditions(cells: Cells, conditions: Sequence[str], which: int, arm: str, other: str) -> Difference:
+    """Return an arm minus another one, a value for each condition, its mean over the seeds. which: 0, at the shorter
+    lag of each; 1, at the longer."""
+    return difference([statistics.fmean(minus(cells, name, lags_of(name)[which], arm, other)) for name in conditions])
 
 
 def verdict(cells: Cells, conditions: Sequence[str], arm: str) -> str:
     """Return the verdict of the plan on a setting, over the conditions other than `lags`."""
-    found = [over_conditions(cells, conditions, place, arm, other) for place in (0, 1) for other in OTHERS[arm]]
+    intervals = [over_conditions(cells, conditions, which, arm, other) for which in (0, 1) for other in OTHERS[arm]]
     exceptions = [
         f"{name} at lag {lag}"
         for name in conditions
         for lag in lags_of(name)
         if statistics.fmean(minus(cells, name, lag, arm, better_other(cells, name, lag, arm))) < EXCEPTION
     ]
-    if any(item.high < 0 for item in found):
+    if any(item.high < 0 for item in intervals):
         return "fails"
-    if any(item.low <= MARGIN for item in found):
+    if any(item.low <= MARGIN for item in intervals):
         return "open"
     return f"holds, but for {', '.join(exceptions)}" if exceptions else "holds"
 
@@ -193,7 +194,7 @@ def print_round(cells: Cells, conditions: Sequence[str]) -> None:
         print(f"\n| over {len(others)} conditions | shorter lag | longer lag |\n|---|---|---|")
         for arm, against in OTHERS.items():
             for other in against:
-                shown = " | ".join(str(over_conditions(cells, others, place, arm, other)) for place in (0, 1))
+                shown = " | ".join(str(over_conditions(cells, others, which, arm, other)) for which in (0, 1))
                 print(f"| {arm} minus {other} | {shown} |")
     print()
     for item in predictions(cells, conditions):

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import termios
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,28 +109,19 @@ def finish(ending: Ending, console: Console) -> NoReturn:
 @contextlib.contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
     """SIGTERM raises KeyboardInterrupt, also while the runtime, which handles both, does not run."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may handle signals
-        return
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
+    from sat_slime.config.exits import signals_handled
+
+    with signals_handled(signal.default_int_handler, [signal.SIGTERM]):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
     """Inside, Ctrl-C and SIGTERM do nothing: what ends processes is not to be interrupted by a second one."""
-    if threading.current_thread() is not threading.main_thread():
+    from sat_slime.config.exits import signals_handled
+
+    with signals_handled(signal.SIG_IGN):
         yield
-        return
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -7,12 +7,12 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from sat_slime.config.exits import how_it_ended
+from sat_slime.config.exits import how_it_ended, signals_handled
 from sat_slime.grid.state import CellState, GridFolder, last_sign
 from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import RunFolder
@@ -128,7 +128,7 @@ class GridRun:
         """Run to the end of the queue, or until Ctrl-C or SIGTERM. The first of these ends the running cells cleanly,
         the second at once. Whatever happens, no cell is left running."""
         self.folder.logs.mkdir(parents=True, exist_ok=True)
-        with self._interruptible():
+        with signals_handled(self._ask):
             try:
                 while self.running or (self.waiting and self.room and not self.asked):
                     while self.waiting and len(self.running) < self.room and not self.asked:
@@ -240,18 +240,6 @@ class GridRun:
         self.folder.save(self.states)
 
     # ---------------------------------------------------------------------------------------------------- the end
-
-    @contextlib.contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread may handle signals
-            return
-        previous = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
 
     def _ask(self, number: int, frame: Any) -> None:
         self.asked += 1

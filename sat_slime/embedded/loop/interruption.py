@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from sat_slime.config.exits import signals_handled
 
 ONE_ACT_S = 1.0
 """Signals within these seconds are one wish to end: `pkill` reaches the driver directly and through the launcher."""
@@ -68,12 +69,10 @@ def interruptible(tell: Callable[[str], object]) -> Iterator[Interruption]:
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
-    previous = {number: signal.signal(number, interruption.handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield interruption
+        with signals_handled(interruption.handle):
+            yield interruption
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
         bell, interruption.bell = interruption.bell, None
         os.close(bell)
         listener.join()
