@@ -55,6 +55,8 @@ NOT_HERE = {
 }
 """Flags of slime that mean another order than this one."""
 NODES_SEEN_EVERY_S, CLOSED_WITHIN_S = 5.0, 30.0
+DEATH_SEEN_WITHIN_S = 40.0
+"""Ray takes 15 s to find that a killed node does not answer, and longer for one that hangs."""
 GENERATE = "sat_slime.plugin.rollout_hooks.generate"
 READ_BY_SLIME = ("slime.rollout.sglang_rollout.generate_rollout", "sat_slime.plugin.streaming.generate_rollout")
 """Rollout functions in which slime's Sample decodes the routes of a reply."""
@@ -146,6 +148,13 @@ def end_with_its_nodes(host: Host) -> None:
         os._exit(NODE_DIED)
 
     threading.Thread(target=look, daemon=True).start()
+
+
+def wait_for_deaths(host: Host) -> None:
+    """Gives `end_with_its_nodes` the time to see a node's death, which may be why the run has failed: what asked an
+    engine there fails before Ray knows. A job that ends with another code may not be restarted."""
+    if len(host.nodes) > 1:
+        time.sleep(DEATH_SEEN_WITHIN_S)
 
 
 def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
@@ -298,7 +307,9 @@ def main() -> None:
         host.close(failed=True)
         print(f"sat_slime: {error}", file=sys.stderr, flush=True)
         raise SystemExit(1) from None
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, Exception):
+            wait_for_deaths(host)
         host.close(failed=True)
         raise
     host.close(failed=False)
