@@ -149,7 +149,9 @@ def longest_prefix_end(
     for shift in shifts:
         digits = (bits >> shift) & (RADIX - 1)
         counts = torch.bincount(digits, minlength=RADIX).double()
-        totals = torch.stack([counts, torch.bincount(digits, bits.view(values.dtype).double(), minlength=RADIX)])
+        # bincount with weights is refused on a GPU under deterministic algorithms
+        sums = torch.zeros_like(counts).index_add_(0, digits, bits.view(values.dtype).double())
+        totals = torch.stack([counts, sums])
         if group is not None:
             torch.distributed.all_reduce(totals, group=group)
         up_to = before[:, None] + totals.cumsum(1)
