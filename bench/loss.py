@@ -7,7 +7,8 @@ and back to their gradient, log-probs and entropy included. Candidates alternate
 ratios. Peak memory is what the candidate adds to the logits. Without a GPU and at full size this takes 40 GB: scale
 --tokens down.
 
-On a GPU the elementwise part (the surrogate of 32,768 tokens) is also timed alone, with the bytes that it must move.
+On a GPU the elementwise part (the surrogate of 32,768 tokens) is also timed alone, with the bytes that it must move,
+and what reads a whole iteration of the paper's size, 134 million tokens: the mismatch and SAT's quantile.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def main() -> None:
 
     from megatron.core import mpu
 
+    from sat_slime.plugin.inside.trainer_state import current
+
     dist.init_process_group("nccl" if gpu else "gloo", store=dist.HashStore(), rank=0, world_size=1)
     mpu.initialize_model_parallel(create_gloo_process_groups=True)
     if not gpu:
@@ -55,12 +58,14 @@ def main() -> None:
     batch = make_batch(tokens, options.response, options.vocabulary // options.shards, device)
     logits = torch.randn(1, tokens, options.vocabulary // options.shards, device=device)
     times: dict[str, list[float]] = {name: [] for name in CANDIDATES}
-    peaks = dict.fromkeys(CANDIDATES, 0.0)
+    peaks, ends = dict.fromkeys(CANDIDATES, 0.0), []
     for round_ in range(options.rounds + 1):
         for name, (method, estimator) in CANDIDATES.items():
             seconds, peak = timed(lambda: loss_and_gradient(method, estimator, batch, logits), gpu)  # noqa: B023
+            metrics, _ = timed(lambda: current().end_step(None), gpu)
             if round_:  # the first round warms up
                 times[name].append(seconds)
+                ends.append(metrics)
                 peaks[name] = max(peaks[name], peak)
 
     width = options.vocabulary // options.shards
@@ -71,8 +76,10 @@ def main() -> None:
         base = times[f"slime's policy loss, {estimator.upper()}"]
         ratio = statistics.median(mine / theirs for mine, theirs in zip(times[name], base, strict=True))
         print(f"{name:30}{statistics.median(times[name]):10.4f}{ratio:8.3f}{peaks[name]:10.2f}")
+    print(f"the metrics of a step of these tokens, on the host: {max(ends):.4f} s at most")
     if gpu:
         elementwise(tokens, device)
+        iteration(2**27, device)
 
 
 def make_batch(tokens: int, response: int, width: int, device: torch.device) -> dict:
@@ -100,8 +107,6 @@ def make_batch(tokens: int, response: int, width: int, device: torch.device) -> 
 def loss_and_gradient(method: str | None, estimator: str, batch: dict, logits: torch.Tensor) -> None:
     from slime.backends.megatron_utils.loss import get_log_probs_and_entropy, loss_function
 
-    from sat_slime.plugin.inside.trainer_state import current
-
     args = arguments(method, estimator)
     if "rollout_log_probs" not in batch:
         with torch.no_grad():
@@ -116,8 +121,6 @@ def loss_and_gradient(method: str | None, estimator: str, batch: dict, logits: t
     leaf = logits.detach().requires_grad_()
     loss, _, _ = loss_function(args, dict(batch), 1, len(batch["tokens"]), leaf)
     loss.backward()
-    if method is not None:
-        current().end_step(None)
 
 
 def arguments(method: str | None, estimator: str) -> Namespace:
@@ -212,6 +215,23 @@ def elementwise(tokens: int, device: torch.device) -> None:
         method = named_method(name)
         runs = [timed(lambda: policy_surrogate(method, batch).values.sum().backward(), True)[0] for _ in range(30)]  # noqa: B023
         print(f"{name:10} {statistics.median(runs) * 1e6:8.0f} us")
+
+
+def iteration(tokens: int, device: torch.device) -> None:
+    """Times what reads the tokens of an iteration at once."""
+    from sat_slime.objective import mismatch_metrics, tail_quantile
+
+    mu = torch.randn(tokens, device=device) - 2
+    pi = mu + 0.02 * torch.randn(tokens, device=device)
+    mask = torch.ones(tokens, dtype=torch.bool, device=device)
+    print(f"\n{tokens:,} tokens")
+    for name, work in {
+        "mismatch metrics": lambda: mismatch_metrics(pi, mu, mask),
+        "SAT's quantile": lambda: tail_quantile((pi - mu).abs(), 0.9),
+    }.items():
+        runs = [timed(work, True) for _ in range(4)][1:]
+        seconds = statistics.median(seconds for seconds, _ in runs)
+        print(f"{name:20} {seconds:8.3f} s, {max(peak for _, peak in runs):.2f} GiB beside them")
 
 
 if __name__ == "__main__":
