@@ -39,7 +39,7 @@ ENGINES = (
     Engine(
         "sglang",
         "sglang.srt.server_args",
-        "from sat_slime.rollout.sglang_on_cpu import patches; patches.apply()",
+        "from sat_slime.rollout.sglang_on_cpu import patches; patches.apply_without_gpu()",
     ),
     Engine("ray", "ray"),
     Engine("transformers", "transformers"),

@@ -19,6 +19,7 @@ from sat_slime.embedded.deaths import dead_children, is_ending
 from sat_slime.embedded.engine.sglang_process import SCRATCH, SOCKET
 from sat_slime.embedded.forking.forked_process import SGLANG, ForkedProcess, NoForkServer, socket_of
 from sat_slime.models import FAMILY_VARIABLE, family_environment
+from sat_slime.rollout import sglang_on_gpu
 from sat_slime.rollout.client import SGLangClient
 from sat_slime.rollout.scratch import Scratch, new_scratch
 
@@ -27,6 +28,11 @@ LOG_TAIL_LINES = 20
 CPU_ARGUMENTS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
     *("--disable-cuda-graph", "--disable-overlap-schedule"),
+)
+GPU_ARGUMENTS = (
+    # SGLang's deterministic attention that computes in float32, too, and on heads of 16 numbers.
+    *("--attention-backend", "triton", "--sampling-backend", "pytorch", "--moe-runner-backend", "triton"),
+    *("--cuda-graph-backend-decode", "disabled", "--cuda-graph-backend-prefill", "disabled"),
 )
 CONTEXT_MARGIN = 8  # SGLang keeps up to 7 positions of its context length for itself
 
@@ -221,7 +227,7 @@ def _forked_server(arguments: list[str], environment: dict[str, str], folder: Sc
 def server_arguments(
     rollout: RolloutConfig, model: ModelConfig, model_path: str, version: int, on_gpu: bool
 ) -> list[str]:
-    """Return SGLang's arguments. On a GPU it chooses its own backends."""
+    """Return SGLang's arguments."""
     context_length = model.max_positions + CONTEXT_MARGIN
     arguments = {
         "--model-path": str(Path(model_path).resolve()),
@@ -242,8 +248,7 @@ def server_arguments(
     ]
     if model.resolved_family.has_experts:
         switches.append("--enable-return-routed-experts")
-    if not on_gpu:
-        switches += CPU_ARGUMENTS
+    switches += GPU_ARGUMENTS if on_gpu else CPU_ARGUMENTS
     return [str(word) for pair in arguments.items() for word in pair] + switches
 
 
@@ -277,7 +282,9 @@ def server_environment(on_gpu: bool, family: str | None = None) -> dict[str, str
         "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health answers at once instead of after a second
         "SGLANG_USE_PICKLE_IPC": "0",  # its processes send each other bytes: torch's pickles cost a tenth of a batch
     }
-    if not on_gpu:
+    if on_gpu:
+        environment |= sglang_on_gpu.ENVIRONMENT
+    else:
         environment |= {
             "SGLANG_USE_CPU_ENGINE": "1",
             "OMP_NUM_THREADS": "1",  # more threads on busy cores are ten times slower
@@ -288,6 +295,7 @@ def server_environment(on_gpu: bool, family: str | None = None) -> dict[str, str
 
 def gpu_available() -> bool:
     """Tells whether torch sees a GPU."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # without it CUDA starts here, and cannot be forked
     import torch
 
     return torch.cuda.is_available()

@@ -123,12 +123,12 @@ def initialize(train: TrainConfig, rank: int, init_method: str, timeout_s: float
             expert_model_parallel_size=train.expert_parallel,
             expert_tensor_parallel_size=expert_tensor_parallel(train),
         )
+    _define_te_gemm()
     if on_gpu:
         from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
         model_parallel_cuda_manual_seed(0)
     else:
-        _define_te_gemm()
         _use_plain_rng()
 
 

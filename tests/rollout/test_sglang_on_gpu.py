@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from sat_slime.embedded.engine.server import server_environment
+from sat_slime.rollout import sglang_on_gpu
+
+
+@pytest.fixture
+def sglang(monkeypatch):
+    """The two modules of SGLang that are patched, and what its launcher of kernels was given."""
+    given = []
+    fused_moe = types.SimpleNamespace(invoke_fused_moe_kernel=lambda tokens, *_, **kwargs: given.append(kwargs))
+    utils = types.SimpleNamespace(enable_fused_set_kv_buffer=lambda forward_batch: True)
+    language = types.SimpleNamespace(float32="float32")
+    package = "sglang.srt.layers.moe.moe_runner.triton_utils"
+    for name in (
+        "sglang",
+        "sglang.srt",
+        "sglang.srt.layers",
+        "sglang.srt.layers.moe",
+        "sglang.srt.layers.moe.moe_runner",
+    ):
+        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace())
+    monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(fused_moe=fused_moe))
+    monkeypatch.setitem(sys.modules, "sglang.srt.models", types.SimpleNamespace(utils=utils))
+    monkeypatch.setitem(sys.modules, "triton", types.SimpleNamespace(language=language))
+    monkeypatch.setitem(sys.modules, "triton.language", language)
+    return fused_moe, utils, given
+
+
+def test_experts_in_float32_stay_in_float32(sglang, monkeypatch):
+    fused_moe, utils, given = sglang
+    for name, value in server_environment(on_gpu=True).items():
+        monkeypatch.setenv(name, value)
+    sglang_on_gpu.install()
+    sglang_on_gpu.install()
+    for dtype in (torch.float32, torch.bfloat16):
+        fused_moe.invoke_fused_moe_kernel(torch.zeros(1, dtype=dtype), compute_type="theirs", other=1)
+    assert given == [{"compute_type": "float32", "other": 1}, {"compute_type": "theirs", "other": 1}]
+    assert utils.enable_fused_set_kv_buffer(None) is False
+
+
+def test_other_engines_stay_as_they_are(sglang, monkeypatch):
+    fused_moe, utils, given = sglang
+    assert sglang_on_gpu.VARIABLE not in server_environment(on_gpu=False)
+    monkeypatch.delenv(sglang_on_gpu.VARIABLE, raising=False)
+    sglang_on_gpu.install()
+    fused_moe.invoke_fused_moe_kernel(torch.zeros(1), compute_type="theirs")
+    assert given == [{"compute_type": "theirs"}] and utils.enable_fused_set_kv_buffer(None)
+
+
+def test_sglang_finds_it():
+    project = (Path(sglang_on_gpu.__file__).parents[2] / "pyproject.toml").read_text()
+    named = re.search(r'\[project.entry-points."sglang.srt.plugins"\]\n(?:.+\n)*sat_slime_gpu = "(.+):(.+)"', project)
+    assert named and getattr(importlib.import_module(named[1]), named[2]) is sglang_on_gpu.install
+
+
+def test_the_real_sglang_has_what_is_replaced():
+    root = importlib.util.find_spec("sglang")
+    if root is None:
+        pytest.skip("SGLang is not installed")
+    srt = Path(root.submodule_search_locations[0]) / "srt"
+    experts = (srt / "layers/moe/moe_runner/triton_utils/fused_moe.py").read_text()
+    assert experts.count("compute_type=compute_type,") == experts.count("    invoke_fused_moe_kernel(\n") == 2
+    assert "\ndef enable_fused_set_kv_buffer(forward_batch" in (srt / "models/utils.py").read_text()
