@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import textwrap
@@ -5,6 +6,7 @@ import textwrap
 import pytest
 import torch
 
+from sat_slime.rollout.sglang_on_cpu import patches
 from sat_slime.rollout.sglang_on_cpu.absent import Absent
 from sat_slime.rollout.sglang_on_cpu.patches import murmur_hash32
 
@@ -50,6 +52,16 @@ def test_a_stand_in_decorates_but_does_not_launch():
         kernel[(1,)](3)
     with pytest.raises(AttributeError):
         triton.runtime.driver.active.get_current_device()
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_sglang_is_patched_only_where_there_is_no_gpu(monkeypatch, gpu):
+    applied = []
+    monkeypatch.setenv("SGLANG_USE_CPU_ENGINE", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    monkeypatch.setattr(patches, "apply", lambda: applied.append(True))
+    patches.apply_without_gpu()
+    assert bool(applied) == ("SGLANG_USE_CPU_ENGINE" in os.environ) == (not gpu)
 
 
 BATCHED_AGAINST_STOCK = """
