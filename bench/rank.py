@@ -10,7 +10,8 @@ sent between GPUs, experts are chosen equally often, and norms, attention and ex
 Transformer Engine's.
 
 Each of --tokens (of a micro-batch) and --response (tokens of each response in it, prompt included) may be given more
-than once. Without a GPU it runs on the CPU, for a model made thin with --set, and has no memory to tell.
+than once. Without a GPU a model made thin with --set goes the same way on a CPU, with no memory to tell; what stands in
+for CUDA there needs TORCHDYNAMO_DISABLE=1 SAT_SLIME_DEVICE=cpu and sat_slime/plugin/cpu/site first on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ def answer_as_this_rank() -> None:
 
 FIELDS = {"num-experts": "num_moe_experts", "norm-epsilon": "layernorm_epsilon"}
 """Flags of an architecture whose field in Megatron's configuration has another name."""
+LEFT_OUT = {"moe_layer_freq", "moe_permute_fusion", "moe_token_drop_policy"}
+"""Fields that are not taken from the flags: all layers are alike here, and the fusion needs Transformer Engine."""
 
 
 def build(config: Any, device: torch.device) -> tuple[Any, Any]:
@@ -117,13 +120,12 @@ def build(config: Any, device: torch.device) -> tuple[Any, Any]:
     flags, train, model = config.model.architecture, config.train, config.model
     known = {field.name for field in dataclasses.fields(TransformerConfig)}
     named = {FIELDS.get(flag, flag.replace("-", "_")): value for flag, value in flags.items()}
-    own: dict[str, Any] = {name: value for name, value in named.items() if name in known}
-    own.pop("moe_layer_freq", None)
+    own: dict[str, Any] = {name: value for name, value in named.items() if name in known - LEFT_OUT}
     own |= {"moe_router_dtype": "fp32", "moe_router_force_load_balancing": True} if model.is_moe else {}
     if train.recompute == "full":
         own |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     transformer = TransformerConfig(
-        **{key: value for key, value in own.items() if key not in ("moe_permute_fusion", "moe_token_drop_policy")},
+        **own,
         tensor_model_parallel_size=train.tensor_parallel,
         sequence_parallel=train.tensor_parallel > 1,
         expert_model_parallel_size=train.expert_parallel,
@@ -306,9 +308,6 @@ def join(config: Any, gpu: bool) -> None:
     from megatron.core.tensor_parallel.random import initialize_rng_tracker
 
     train = config.train
-    if not gpu:
-        torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-        torch.compiler.set_stance("force_eager")
     dist.init_process_group("fake", rank=0, world_size=train.world_size, store=FakeStore())
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=train.tensor_parallel,

@@ -30,15 +30,12 @@ def keep_float32_experts() -> None:
     from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe
 
     launch = fused_moe.invoke_fused_moe_kernel
-    if getattr(launch, "keeps_float32", False):
-        return
 
     def invoke(tokens: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if tokens.dtype == torch.float32:
             kwargs["compute_type"] = triton.language.float32
         return launch(tokens, *args, **kwargs)
 
-    invoke.keeps_float32 = True  # type: ignore[attr-defined]
     fused_moe.invoke_fused_moe_kernel = invoke
 
 
