@@ -103,11 +103,9 @@ _NUMBER_HEAD = [
 
 def _numbers(summary: Summary, paper: PaperCell | None) -> list[Any]:
     published = [paper.score, paper.step, paper.d_pi, int(paper.collapsed)] if paper else [""] * 4
-    ours = [
-        value for estimate in (summary.late, summary.d_pi) for value in (estimate.mean, estimate.low, estimate.high)
-    ]
+    ours = [*_ends(summary.late, PERCENT), *_ends(summary.d_pi, NATS)]
     steps = sorted(summary.best_steps)
-    best = [summary.best.mean, summary.best.low, summary.best.high, steps[len(steps) // 2] if steps else ""]
+    best = [*_ends(summary.best, PERCENT), steps[len(steps) // 2] if steps else ""]
     lag = "" if summary.lag is None else summary.lag
     return [summary.method, lag, *published, summary.n, summary.collapsed, summary.incomplete, *best, *ours]
 
@@ -120,16 +118,21 @@ def _best_text(summary: Summary) -> str:
     return text + (f" ‡ {summary.collapsed}/{summary.n}" if summary.collapsed else "")
 
 
+def _ends(estimate: Estimate, scale: float) -> tuple[float, float, float]:
+    """Return mean and interval; a normal interval knows no bounds, but no score is below 0 or above 1, no |d| below
+    0."""
+    if math.isnan(estimate.low):
+        return estimate.mean, estimate.low, estimate.high
+    high = min(estimate.high, 1.0) if scale == PERCENT else estimate.high
+    return estimate.mean, max(0.0, estimate.low), high
+
+
 def _estimate_text(estimate: Estimate, scale: float, digits: int) -> str:
     """Return mean and interval, cut at what is possible."""
     if not estimate.n:
         return DASH
-    mean = f"{scale * estimate.mean:.{digits}f}"
-    if math.isnan(estimate.low):
-        return mean
-    # a normal interval knows no bounds: no score is below 0 or above 100 %, no |d| below 0
-    low, high = max(0.0, scale * estimate.low), scale * estimate.high
-    return f"{mean} [{low:.{digits}f}, {min(high, PERCENT) if scale == PERCENT else high:.{digits}f}]"
+    mean, low, high = (f"{scale * end:.{digits}f}" for end in _ends(estimate, scale))
+    return mean if math.isnan(estimate.low) else f"{mean} [{low}, {high}]"
 
 
 def _mark(text: str, from_best: Difference | None) -> str:
@@ -304,29 +307,33 @@ def _bounded(lag: int, tolerance: Tolerance) -> str:
 
 
 def level_table(grid: StudyGrid) -> Sheet:
-    """Tell late accuracy and d_pi of every method of a grid at every lag."""
+    """Tell late and final accuracy and d_pi of every method of a grid at every lag."""
     rows: list[list[str]] = []
     numbers: list[list[Any]] = [["method", "lag", "seeds"]]
-    numbers[0] += [f"{q} {part}" for q in ("late", "d_pi") for part in ("mean", "low", "high")]
+    numbers[0] += [f"{q} {part}" for q in ("late", "final", "d_pi") for part in ("mean", "low", "high")]
     numbers[0] += ["clipped", "collapsed"]
     for method in grid.methods:
-        rows.append([Heading(label_of(method)), "", "", "", "", ""])
+        rows.append([Heading(label_of(method)), *[""] * 6])
         for lag in grid.lags:
-            late, d_pi = (mean_interval(list(grid.scores(method, lag, q).values())) for q in ("late", "d_pi"))
+            late, final, d_pi = (
+                mean_interval(list(grid.scores(method, lag, q).values())) for q in ("late", "final", "d_pi")
+            )
             if not late.n and not d_pi.n:
                 continue
             collapsed = grid.summary(method, lag).collapsed
             clipped = mean_interval(list(grid.clipped(method, lag).values()))
-            texts = [_estimate_text(late, PERCENT, 1), _estimate_text(d_pi, NATS, 4), decimals(100 * clipped.mean, 2)]
+            texts = [_estimate_text(late, PERCENT, 1), _estimate_text(final, PERCENT, 1), _estimate_text(d_pi, NATS, 4)]
+            texts.append(decimals(100 * clipped.mean, 2))
             rows.append([f"lag {lag}", *texts, str(max(late.n, d_pi.n)), str(collapsed) if collapsed else DASH])
-            estimates = [end for level in (late, d_pi) for end in (level.mean, level.low, level.high)]
+            estimates = (*_ends(late, PERCENT), *_ends(final, PERCENT), *_ends(d_pi, NATS))
             numbers.append([method, lag, max(late.n, d_pi.n), *estimates, clipped.mean, collapsed])
     return Sheet(
         f"levels_{grid.name}",
-        f"{grid.name}: late accuracy and d_pi",
-        "Means over seeds [95 % interval, Student's t]: late accuracy in %, d_pi in nats; the share of the tokens that "
-        "the clip takes the gradient of, mean over all steps; runs that collapsed by the rule.",
-        ["", "late, %", "d_pi", "clipped, %", "seeds", "collapsed"],
+        f"{grid.name}: accuracy and d_pi",
+        "Means over seeds [95 % interval, Student's t]: accuracy in %, late and of the final weights; d_pi in nats; "
+        "the share of the tokens that the clip takes the gradient of, mean over all steps; runs that collapsed by the "
+        "rule.",
+        ["", "late, %", "final, %", "d_pi", "clipped, %", "seeds", "collapsed"],
         rows,
         numbers=numbers,
     )

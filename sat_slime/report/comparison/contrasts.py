@@ -33,6 +33,8 @@ class RunNumbers:
     """Step of the weights that earned it; the first one where several did."""
     late: float
     """Mean accuracy over the evaluations of the last quarter: not picked, so not biased upwards."""
+    final: float
+    """Accuracy of the newest weights that were evaluated: of equal age at every lag, by fewer answers than late."""
     initial: float
     """Accuracy before the first step; NaN where it was not measured."""
     d_pi: float
@@ -44,12 +46,13 @@ def run_numbers(run: ComparedRun) -> RunNumbers:
     steps, accuracy = score_curve(run)
     trained = steps > 0
     initial = float(accuracy[~trained][0]) if (~trained).any() else math.nan
-    best, best_step, late = math.nan, math.nan, math.nan
+    best, best_step, late, final = math.nan, math.nan, math.nan, math.nan
     if trained.any():
         top = int(np.argmax(accuracy[trained]))
         best, best_step = float(accuracy[trained][top]), float(steps[trained][top])
         late = float(accuracy[trained & (steps >= 0.75 * steps[-1])].mean())
-    return RunNumbers(best, best_step, late, initial, late_mean(run, "mismatch/d_pi"))
+        final = float(accuracy[steps == steps[-1]].mean())
+    return RunNumbers(best, best_step, late, final, initial, late_mean(run, "mismatch/d_pi"))
 
 
 def score_curve(run: ComparedRun) -> tuple[np.ndarray, np.ndarray]:
@@ -117,8 +120,8 @@ class Comparison:
         return paper_cell(method, lag) if self.paper else None
 
     def scores(self, method: str, lag: int | None, quantity: str) -> Scores:
-        """Return a quantity of the whole runs of a method at a lag by seed: late and best (accuracy, a share), or d_pi
-        (nats). Runs that lack it and those of unknown seed, which cannot be paired, are left out."""
+        """Return a quantity of the whole runs of a method at a lag by seed: late, final and best (accuracy, a share),
+        or d_pi (nats). Runs that lack it and those of unknown seed, which cannot be paired, are left out."""
         runs = self.collection.of(method, lag)
         values = {run.seed: getattr(self.of(run), quantity) for run in runs if run.seed is not None}
         return {seed: value for seed, value in values.items() if math.isfinite(value)}
