@@ -168,7 +168,8 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
 
     The embedding and the output layer say what comes next: a token's embedding has a direction of its step of the
     script, and the rows of the next step's tokens are along it. So responses are words, an answer that is right now and
-    then, and an end, and rewards differ. With tied embeddings one matrix cannot say that, and all are random.
+    then, and an end, and rewards differ; one in seven reaches the limit before its end. With tied embeddings one matrix
+    cannot say that, and all are random.
     """
     import torch
     from safetensors.torch import save_file
@@ -186,7 +187,7 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
                     tensors[name.format(layer=layer, expert=expert)] = _random(torch, shape, weight, model.layers)
     embedding, output = tensors["model.embed_tokens.weight"], tensors.get("lm_head.weight")
     if output is not None:
-        _follow(torch, embedding, output, script)
+        _follow(torch, embedding, output, script, words=max(4.0, thin.rollout.max_response_tokens / 2))
     dtype = thin.cluster.cpu_dtype
     tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -205,8 +206,9 @@ def _random(torch: Any, shape: tuple[int, ...], weight: Weight, layers: int) -> 
     return torch.randn(shape) * (gain / math.sqrt(shape[-1] * (layers if ends else 1)))
 
 
-def _follow(torch: Any, embedding: Any, output: Any, script: Sequence[Sequence[int]]) -> None:
-    """Writes the script into the two matrices: step 0 also follows every token that is in none."""
+def _follow(torch: Any, embedding: Any, output: Any, script: Sequence[Sequence[int]], words: float) -> None:
+    """Writes the script into the two matrices: step 0 also follows every token that is in none, and itself, so that it
+    has `words` tokens on average."""
     hidden = embedding.shape[1]
     length = math.sqrt(hidden)  # of a vector behind the last norm
     certain = math.log(len(embedding) * CERTAIN)
@@ -217,5 +219,4 @@ def _follow(torch: Any, embedding: Any, output: Any, script: Sequence[Sequence[i
         embedding[tokens, step] += SCALE if step else 0.0
         following = script[step + 1]
         output[following, step] += (certain - math.log(len(following))) / length
-    # a word comes before a word now and then, too
-    output[list(script[0]), 0] += (certain - math.log(len(script[0])) + 1) / length
+    output[list(script[0]), 0] += (certain - math.log(len(script[0])) + math.log(words - 1)) / length

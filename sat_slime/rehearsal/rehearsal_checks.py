@@ -314,6 +314,9 @@ def _responses(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     if not samples:
         return
     batch = thin.rollout.responses_per_iteration
+    lengths = [sample["response_length"] for sample in samples]
+    found = f"{sum(lengths) / len(lengths):.0f} on average, {max(lengths)} the longest"
+    yield Check("tokens of a response", "", found, NOTE)
     sizes = sorted({len(rollout) for rollout in records.rollouts.values()})
     yield check("responses of each batch", batch, ", ".join(map(str, sizes)), same=sizes == [batch])
     reasons = Counter(str(sample["status"]) for sample in samples)
