@@ -1,6 +1,6 @@
 """Measures how far the real engines are apart at equal weights: Megatron in fp32 against SGLang in fp32 and bf16.
 
-    python bench/parity.py [--batches 8] [--json]
+    python bench/parity.py [--batches 8] [--dtype float32] [--json]
 
 The trainer scores the same responses with its own routing and, of a model with experts, with the engine's experts
 replayed (R3) and with those experts shifted by one token, to prove that the replayed experts belong to the tokens that
@@ -22,6 +22,7 @@ from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.rollout.types import Response
 
 CONFIG = Path(__file__).parents[1] / "configs/embedded/quickstart.yaml"
+DTYPES = ("float32", "bfloat16")
 
 
 def main() -> None:
@@ -29,11 +30,12 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting of the config")
     parser.add_argument("--batches", type=int, default=8, help="batches of the config's size to score")
+    parser.add_argument("--dtype", choices=DTYPES, help="the engine's; default: both")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     table = {
         dtype: measure(load_config(options.config, [*options.set, f"rollout.dtype={dtype}"]), options.batches)
-        for dtype in ("float32", "bfloat16")
+        for dtype in ([options.dtype] if options.dtype else DTYPES)
     }
     print(json.dumps(table) if options.json else as_text(table))
 

@@ -21,7 +21,7 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 
 
-def measured(cache: Path, **more) -> dict:
+def measured(cache: Path, *options: str, **more) -> dict:
     """What bench/parity.py says of a small model."""
     settings = {
         "rollout.prompts_per_iteration": 32,
@@ -32,12 +32,16 @@ def measured(cache: Path, **more) -> dict:
         "cache_dir": cache,
         **more,
     }
-    command = [sys.executable, str(ROOT / "bench/parity.py"), "--json", "--batches", "2"]
+    command = [sys.executable, str(ROOT / "bench/parity.py"), "--json", "--batches", "2", *options]
     command += ["--config", str(ROOT / "configs/embedded/tiny.yaml")]
     command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def of_fp32_engines(cache: Path, **more) -> dict:
+    return measured(cache, "--dtype", "float32", **more)["float32"]
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +69,10 @@ def test_experts_shifted_by_one_token_are_told_from_the_right_ones(dtype, table)
 def test_fp32_engines_agree_on_every_dense_family(family, tied, tmp_path):
     """A warmed-up model: its biases and norms are no longer 0 and 1."""
     model = {"model.family": family, "model.experts": 0, "model.tied_embeddings": str(tied).lower(), "method": "grpo"}
-    assert measured(tmp_path, **model)["float32"]["free"]["mean"] < 1e-5
+    assert of_fp32_engines(tmp_path, **model)["free"]["mean"] < 1e-5
 
 
 def test_fp32_engines_agree_on_the_weight_of_a_single_expert(tmp_path):
-    one = measured(tmp_path, **{"model.experts_per_token": 1})["float32"]
+    one = of_fp32_engines(tmp_path, **{"model.experts_per_token": 1})
     assert one["free"]["mean"] < 1e-5 and one["replayed"]["mean"] < 1e-5
     assert one["shifted"]["mean"] > 5 * one["replayed"]["mean"]

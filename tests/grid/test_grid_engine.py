@@ -111,16 +111,27 @@ class Processes:
         return next(process for process in forked if process.status() != psutil.STATUS_ZOMBIE)
 
 
-@pytest.mark.timeout(1500)  # nine starts of engines, on a busy machine
-def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_their_own(tmp_path, model_cache):
-    (tmp_path / "cache").symlink_to(model_cache)
-    for method in ("gspo", "sat-gspo-r3"):  # a cell alone is not forked
-        undisturbed = Grid(tmp_path, "undisturbed", "--only", method)
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, model_cache) -> Path:
+    root = tmp_path_factory.mktemp("grids")
+    (root / "cache").symlink_to(model_cache)
+    return root
+
+
+@pytest.fixture(scope="module")
+def undisturbed(root) -> Grid:
+    """Both cells in processes of their own: a cell alone is not forked."""
+    for method in ("gspo", "sat-gspo-r3"):
+        undisturbed = Grid(root, "undisturbed", "--only", method)
         assert undisturbed.process.wait(600) == 0, undisturbed.output.read_text()
     assert undisturbed.cells() == [(cell, "finished", 1) for cell in CELLS]
     assert not (undisturbed.folder / "logs/fork-servers.txt").exists()
+    return undisturbed
 
-    disturbed = Grid(tmp_path, "disturbed")
+
+@pytest.mark.timeout(1500)  # nine starts of engines, on a busy machine
+def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_their_own(root, undisturbed):
+    disturbed = Grid(root, "disturbed")
     processes = disturbed.until(CELLS[0], 3)
     assert all(processes.of(words).is_running() for words in FORK_SERVERS.values())
     for name in ("sglang::scheduler", "ray::_Rank", f"sat-slime launch {disturbed.folder}"):
@@ -136,7 +147,7 @@ def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_
     assert len(disturbed.rows(CELLS[1])) < ITERATIONS
     finished = (disturbed.folder / "runs" / CELLS[0] / "metrics.jsonl").stat().st_mtime_ns
 
-    resumed = Grid(tmp_path, "disturbed")
+    resumed = Grid(root, "disturbed")
     assert resumed.process.wait(600) == 0, resumed.output.read_text()
     assert resumed.cells() == [(cell, "finished", 2) for cell in CELLS]  # each has lost its launcher once
     assert resumed.histories() == undisturbed.histories()
@@ -148,15 +159,12 @@ def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_
 
 
 @pytest.mark.timeout(1500)
-def test_a_grid_on_two_nodes_of_ray_ends_as_on_this_machine(tmp_path, model_cache):
+def test_a_grid_on_two_nodes_of_ray_ends_as_on_this_machine(root, undisturbed):
     """The nodes have a core each; within it each cell has a Ray of its own."""
-    (tmp_path / "cache").symlink_to(model_cache)
-    here = Grid(tmp_path, "here")
-    assert here.process.wait(600) == 0, here.output.read_text()
-    with ray_cluster({}, tmp_path / "ray.txt") as address:
-        spread = Grid(tmp_path, "spread", "--ray", address, parallel=2)
+    with ray_cluster({}, root / "ray.txt") as address:
+        spread = Grid(root, "spread", "--ray", address, parallel=2)
         assert spread.process.wait(600) == 0, spread.output.read_text()
-    assert spread.cells() == here.cells() == [(cell, "finished", 1) for cell in CELLS]
-    assert spread.histories() == here.histories()
+    assert spread.cells() == undisturbed.cells()
+    assert spread.histories() == undisturbed.histories()
     begun, _, _ = spread.output.read_text().partition("finished  ")
     assert begun.count(": started on ") == 2, "side by side, each on its node"
