@@ -168,8 +168,8 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
 
     The embedding and the output layer say what comes next: a token's embedding has a direction of its step of the
     script, and the rows of the next step's tokens are along it. So responses are words, an answer that is right now and
-    then, and an end, and rewards differ; one in seven reaches the limit before its end. With tied embeddings one matrix
-    cannot say that, and all are random.
+    then, and an end, and rewards differ; some reach the limit before their end. With tied embeddings one matrix cannot
+    say that, and all are random.
     """
     import torch
     from safetensors.torch import save_file
@@ -187,7 +187,7 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
                     tensors[name.format(layer=layer, expert=expert)] = _random(torch, shape, weight, model.layers)
     embedding, output = tensors["model.embed_tokens.weight"], tensors.get("lm_head.weight")
     if output is not None:
-        _follow(torch, embedding, output, script, words=max(4.0, thin.rollout.max_response_tokens / 2))
+        _follow(torch, embedding, output, script, words=max(4, thin.rollout.max_response_tokens))
     dtype = thin.cluster.cpu_dtype
     tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -206,9 +206,9 @@ def _random(torch: Any, shape: tuple[int, ...], weight: Weight, layers: int) -> 
     return torch.randn(shape) * (gain / math.sqrt(shape[-1] * (layers if ends else 1)))
 
 
-def _follow(torch: Any, embedding: Any, output: Any, script: Sequence[Sequence[int]], words: float) -> None:
+def _follow(torch: Any, embedding: Any, output: Any, script: Sequence[Sequence[int]], words: int) -> None:
     """Writes the script into the two matrices: step 0 also follows every token that is in none, and itself, so that it
-    has `words` tokens on average."""
+    has `words` tokens on average; what layers add makes that about words^0.85."""
     hidden = embedding.shape[1]
     length = math.sqrt(hidden)  # of a vector behind the last norm
     certain = math.log(len(embedding) * CERTAIN)
