@@ -153,6 +153,23 @@ def model_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def fork_environment(tmp_path_factory):
+    """What the environment of a run needs so that its processes are forked, as those of a grid's cells are: two thirds
+    of a run's start are imports. For runs that are looked at by what they compute, not by their processes."""
+    from sat_slime.cli.grid_run.fork_servers import fork_servers
+
+    with fork_servers(tmp_path_factory.mktemp("fork-servers") / "log.txt") as environment:
+        yield environment
+
+
+@pytest.fixture
+def forked(fork_environment, monkeypatch):
+    """Runs that a test starts have forked processes."""
+    for name, value in fork_environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
 def ray_server(tmp_path_factory):
     """A Ray with a job server on this machine, with eight GPUs on paper; for tests of the mark `engine`."""
     for module in ("ray", "aiohttp_cors", "opencensus", "prometheus_client"):

@@ -13,6 +13,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.usefixtures("forked"),
     pytest.mark.timeout(1200),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),

@@ -98,6 +98,7 @@ def output_of(process: subprocess.Popen) -> str:
 @pytest.mark.engine
 @pytest.mark.timeout(1200)
 @needs_engines
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("temperature", [1, 0], ids=["sampled", "greedy"])
 def test_a_run_evaluated_afterwards_has_the_numbers_that_it_logged(tmp_path, model_cache, temperature):
     settings = ["pipeline.iterations=2", "warmup.steps=150", "eval.problems=16", "eval.samples_per_problem=4"]

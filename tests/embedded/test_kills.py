@@ -20,9 +20,9 @@ pytestmark = [
         reason="the embedded runtime needs the engines: scripts/setup.sh",
     ),
 ]
-EVALUATED = 10
+EVALUATED = 5
 """Iterations between evaluations."""
-SETTINGS = ("--set", "pipeline.iterations=60", "--set", f"eval.every_n_iterations={EVALUATED}")
+SETTINGS = ("--set", "pipeline.iterations=40", "--set", f"eval.every_n_iterations={EVALUATED}")
 FATAL = {
     "gcs_server": r"Ray's gcs_server \(process {pid}\) was killed by SIGKILL",
     "raylet": r"Ray's raylet \(process {pid}\) was killed by SIGKILL",
@@ -52,9 +52,9 @@ def state(run):
     return json.loads((run.folder / "state.json").read_text())
 
 
-def test_each_death_is_told_and_the_run_goes_on_as_the_undisturbed_one(root):
+def test_each_death_is_told_and_the_run_goes_on_as_the_undisturbed_one(root, fork_environment):
     """SGLang's processes are started again in the run; the other deaths end it at once, and a resume goes on."""
-    undisturbed = Run(root, "undisturbed", *SETTINGS)
+    undisturbed = Run(root, "undisturbed", *SETTINGS, environment=fork_environment)
     assert undisturbed.wait() == 0, undisturbed.output.read_text()
 
     run = Run(root, "killed", *SETTINGS, "--set", "rollout.max_restarts=5")

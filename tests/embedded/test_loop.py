@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +49,8 @@ SYNCHRONOUS = ("--set", "pipeline.lag=0", "--set", "pipeline.iterations=3", "--s
 class Run:
     """One `sat-slime launch` in a process of its own."""
 
-    def __init__(self, root: Path, name: str, *arguments: str, temporary: Path | None = None) -> None:
-        """temporary: the folder for its scratch folders, in place of the one that all share."""
+    def __init__(self, root: Path, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        """environment: more than that of this process."""
         self.folder = root / "runs" / name
         settings = [*SETTINGS, f"output_dir={root / 'runs'}", f"cache_dir={root / 'cache'}"]
         command = [str(Path(sys.executable).parent / "sat-slime"), "launch", "--no-live"]
@@ -66,7 +66,7 @@ class Run:
             stdout=self.output.open("w"),
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | ({"TMPDIR": str(temporary)} if temporary else {}),
+            env={**os.environ, **(environment or {})},
         )
 
     def wait(self, timeout_s: float = 240) -> int:
@@ -244,6 +244,7 @@ def flip_a_bit_of_adamw(folder: Path) -> None:
     save_file(tensors, rank)
 
 
+@pytest.mark.usefixtures("forked")
 def test_engines_have_rounded_weights_after_a_resume_too(undisturbed, root):
     """The trainer keeps its own: what engines compute otherwise is then far above rounding in fp32."""
     runs = [Run(root, name, "--set", "rollout.weights=int8") for name in ("int8", "int8-killed")]
@@ -267,6 +268,7 @@ def test_engines_have_rounded_weights_after_a_resume_too(undisturbed, root):
     assert all(f"{name}.int8" in kept for name in kept if "." not in name)
 
 
+@pytest.mark.usefixtures("forked")
 def test_dumps_and_diagnoses_change_nothing_and_are_repeated_by_a_resume(undisturbed, root):
     settings = ("dump.every_n_iterations=2", "diagnose.every_n_steps=5", "diagnose.split_every_n_steps=2")
     run = Run(root, "dumped", *(part for setting in settings for part in ("--set", setting)))
@@ -304,6 +306,7 @@ def test_dumps_and_diagnoses_change_nothing_and_are_repeated_by_a_resume(undistu
             assert not dump.more["checkpoint_expert_flips"].any()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_full_disk_at_a_checkpoint_leaves_the_previous_one_whole(undisturbed, root, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -341,7 +344,12 @@ def temporary() -> Iterator[Path]:
 def in_motion(root, temporary) -> Iterator[Run]:
     """A run of two servers and two ranks that the tests below look at, and kill."""
     settings = ("pipeline.iterations=1000", "rollout.engines=2", "train.data_parallel=2")
-    run = Run(root, "in-motion", *(part for setting in settings for part in ("--set", setting)), temporary=temporary)
+    run = Run(
+        root,
+        "in-motion",
+        *(part for setting in settings for part in ("--set", setting)),
+        environment={"TMPDIR": str(temporary)},
+    )
     run.until(1)
     yield run
     run.process.kill()
@@ -390,7 +398,7 @@ def test_what_a_kill_of_everything_left_goes_with_the_next_start(in_motion, root
         process.kill()
     psutil.wait_procs(processes, timeout=30)
     assert all(folder.is_dir() for folder in folders) and len(in_shared_memory(folders)) == 2
-    following = Run(root, "following", *SYNCHRONOUS, temporary=temporary)
+    following = Run(root, "following", *SYNCHRONOUS, environment={"TMPDIR": str(temporary)})
     assert following.wait() == 0, following.output.read_text()
     assert not any(folder.exists() for folder in folders) and in_shared_memory(folders) == []
     assert [row["lag/max"] for row in following.rows()] == [0, 0, 0]

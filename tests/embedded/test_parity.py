@@ -12,6 +12,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.usefixtures("forked"),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
         reason="the embedded runtime needs the engines: scripts/setup.sh",
@@ -46,6 +47,7 @@ def of_fp32_engines(cache: Path, **more) -> dict:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> dict:
+    """Its processes are not forked: a module's fixture comes before a test's."""
     return measured(tmp_path_factory.mktemp("cache"))
 
 
