@@ -317,6 +317,9 @@ def _responses(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     lengths = [sample["response_length"] for sample in samples]
     found = f"{sum(lengths) / len(lengths):.0f} on average, {max(lengths)} the longest"
     yield Check("tokens of a response", "", found, NOTE)
+    trained = [row for row in records.ranks.get(0, []) if row["event"] == "trained"]
+    if found := ", ".join(f"{row['tokens']:,} in {sum(row['micro_batches'])}" for row in trained):
+        yield Check("tokens of a batch, and micro-batches that they are in, on rank 0", "", found, NOTE)
     sizes = sorted({len(rollout) for rollout in records.rollouts.values()})
     yield check("responses of each batch", batch, ", ".join(map(str, sizes)), same=sizes == [batch])
     reasons = Counter(str(sample["status"]) for sample in samples)
