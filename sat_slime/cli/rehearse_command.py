@@ -36,7 +36,7 @@ def rehearse(
     A checkpoint and a resume are part of it. Every check says what was
     expected and what was found, on a page too. The run's checkpoints, data
     and output folder are never touched. Needs slime's and Megatron-LM's
-    checkouts (sat-slime prepare slime).
+    checkouts (sat-slime prepare rehearsal).
 
         sat-slime rehearse configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8
     """
