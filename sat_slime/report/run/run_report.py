@@ -37,7 +37,7 @@ def write_report(path: str | Path, out: Path | None = None, again_at: str = "") 
     anew, by itself.
     """
     run = load_run(path)
-    subtitle = headline(run)  # reads the method: a stabilizer outside this package brings its metrics
+    subtitle = headline(run.config)  # reads the method: a stabilizer outside this package brings its metrics
     page = Page(out or run.folder.path)
     every = list(figures(run.data, run.config))
     drawn = [page.figure(figure) for figure in every[:1]]
