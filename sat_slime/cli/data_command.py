@@ -103,16 +103,6 @@ def data_check(
     """
     from sat_slime.cli import prompt_sets
 
-    inspection = prompt_sets.Inspection(
-        file=file,
-        evaluation=evaluation,
-        tokenizer=tokenizer,
-        max_tokens=max_tokens,
-        input_key=input_key,
-        label_key=label_key,
-        verifier=verifier,
-        workers=workers,
-    )
-    report = prompt_sets.check(inspection)
+    report = prompt_sets.check(file, evaluation, tokenizer, max_tokens, input_key, label_key, verifier, workers)
     prompt_sets.show(report, show_all, as_json, Console(highlight=False, markup=False))
     raise typer.Exit(FAILED if report.faults else OK)

@@ -90,7 +90,7 @@ def evaluate(
         data=data,
         samples=samples,
         repeats=repeats,
-        k=_numbers_of(k, "--k"),
+        k=_numbers_of(k),
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,
@@ -98,7 +98,7 @@ def evaluate(
         mode=verifier,
         template=template,
         raw=raw,
-        chat_args=_json_object(chat_args, "--chat-args"),
+        chat_args=_json_object(chat_args),
         concurrency=concurrency,
         timeout_s=timeout,
         out=out,
@@ -122,14 +122,14 @@ def evaluate(
         console.print("for a tighter interval, and pass@k: the same command with --samples 8 --overwrite", **plain)
 
 
-def _numbers_of(text: str | None, option: str) -> list[int] | None:
+def _numbers_of(text: str | None) -> list[int] | None:
     numbers = [part.strip() for part in (text or "").split(",") if part.strip()]
     if not all(number.isdigit() and int(number) for number in numbers):
-        bad_input([f"{option} {text}: expected numbers from 1 with commas between, such as 1,8"])
+        bad_input([f"--k {text}: expected numbers from 1 with commas between, such as 1,8"])
     return [int(number) for number in numbers] or None
 
 
-def _json_object(text: str | None, option: str) -> dict[str, Any] | None:
+def _json_object(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
@@ -137,5 +137,5 @@ def _json_object(text: str | None, option: str) -> dict[str, Any] | None:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        bad_input([f'{option} {text}: expected a JSON object, such as {{"enable_thinking": false}}'])
+        bad_input([f'--chat-args {text}: expected a JSON object, such as {{"enable_thinking": false}}'])
     return value

@@ -182,7 +182,7 @@ def prepare_rehearsal(
 
         sat-slime prepare rehearsal --out checkouts
     """
-    from sat_slime.cli.slime_run.words import get_words
+    from sat_slime.cli.slime_run.checkouts import get_words
 
     code = get_checkouts(out, slime_url, megatron_url, dry_run, "rehearsal", "rehearse FILE")
     raise typer.Exit(code or (FAILED if get_words(dry_run, typer.echo) else OK))

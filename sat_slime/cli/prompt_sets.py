@@ -6,8 +6,10 @@ import dataclasses
 import itertools
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -20,16 +22,16 @@ from sat_slime.prompts import check as checking
 from sat_slime.prompts.build import AIME24, CHOICES, DAPO, DOLCI, PAPER_PROMPTS, Choice, Gathered, Problem
 from sat_slime.prompts.labels import need_verifier, new_pool
 from sat_slime.prompts.locations import fetch, find_source
-from sat_slime.prompts.manifest import manifest
-from sat_slime.prompts.output import MANIFEST, Written, check_out, staged, write_json, write_jsonl
+from sat_slime.prompts.output import MANIFEST, Written, check_out, manifest, staged, write_json, write_jsonl
 from sat_slime.prompts.text import find_template
 from sat_slime.prompts.tokenizer import ChatTokenizer
-from sat_slime.reward import MODES, Mode
+from sat_slime.reward import MODES
 
 TRAIN, EVALUATION, DOUBTS = "train.jsonl", "aime24.jsonl", "doubts.jsonl"
 NO_SET = "none"
 SHOWN = 5
 """Rows of a kind that are shown one by one unless all are asked for."""
+Value = TypeVar("Value", bound=str)
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,9 @@ def prepare(options: Preparation, console: Console) -> bool:
 
 def _prepare(options: Preparation, console: Console) -> bool:
     # All that can be wrong without a download comes before the first.
-    repeated, bad_labels = _choice("repeated", options.repeated), _choice("bad-labels", options.bad_labels)
-    mode = _mode(options.verifier)
+    repeated = _one_of(CHOICES, "repeated", options.repeated)
+    bad_labels = _one_of(CHOICES, "bad-labels", options.bad_labels)
+    mode = _one_of(MODES, "verifier", options.verifier)
     template = find_template(options.template)
     check_out(options.out, options.overwrite)
     need_verifier()
@@ -121,18 +124,11 @@ def _prepare(options: Preparation, console: Console) -> bool:
     return True
 
 
-def _choice(option: str, given: str) -> Choice:
-    for choice in CHOICES:
-        if given == choice:
-            return choice
-    raise PromptError(f"--{option} is {given!r}: it has to be one of {', '.join(CHOICES)}")
-
-
-def _mode(given: str) -> Mode:
-    for mode in MODES:
-        if given == mode:
-            return mode
-    raise PromptError(f"--verifier is {given!r}: it has to be one of {', '.join(MODES)}")
+def _one_of(values: Sequence[Value], option: str, given: str) -> Value:
+    for value in values:
+        if given == value:
+            return value
+    raise PromptError(f"--{option} is {given!r}: it has to be one of {', '.join(values)}")
 
 
 def _account_table(gathered: list[Gathered]) -> Table:
@@ -197,32 +193,25 @@ def _say_written(out: Path, written: dict[str, Written], tokenizer: ChatTokenize
 # ----------------------------------------------------------------------------------------------------- checking
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """The options of `data check`."""
-
-    file: Path
-    evaluation: Path | None
-    tokenizer: str | None
-    max_tokens: int | None
-    input_key: str
-    label_key: str
-    verifier: str
-    workers: int | None
-
-
-def check(options: Inspection) -> checking.FileFaults:
-    """Return everything wrong with a file. Raises ConfigError."""
-    if (options.tokenizer is None) != (options.max_tokens is None):
+def check(
+    file: Path,
+    evaluation: Path | None,
+    tokenizer: str | None,
+    max_tokens: int | None,
+    input_key: str,
+    label_key: str,
+    verifier: str,
+    workers: int | None,
+) -> checking.FileFaults:
+    """Return everything wrong with a file, by the options of `data check`. Raises ConfigError."""
+    if (tokenizer is None) != (max_tokens is None):
         raise ConfigError(["--tokenizer and --max-tokens go together: give both, or none"])
     try:
         need_verifier()
-        tokenizer = ChatTokenizer(options.tokenizer) if options.tokenizer else None
-        settings = checking.Settings(
-            options.input_key, options.label_key, _mode(options.verifier), tokenizer, options.max_tokens
-        )
-        with new_pool(options.workers) as pool:
-            return checking.check_file(options.file, settings, pool, options.evaluation)
+        chat = ChatTokenizer(tokenizer) if tokenizer else None
+        settings = checking.Settings(input_key, label_key, _one_of(MODES, "verifier", verifier), chat, max_tokens)
+        with new_pool(workers) as pool:
+            return checking.check_file(file, settings, pool, evaluation)
     except PromptError as error:
         raise ConfigError([str(error)]) from error
 
@@ -231,7 +220,7 @@ def show(report: checking.FileFaults, show_all: bool, as_json: bool, console: Co
     """Print the table, or a line of JSON per fault."""
     if as_json:
         for fault in report.faults:
-            print(json.dumps(checking.as_dict(fault), ensure_ascii=False))
+            print(json.dumps(dataclasses.asdict(fault), ensure_ascii=False))
         return
     counts = Counter(fault.kind for fault in report.faults)
     if report.faults:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +14,8 @@ from rich.text import Text
 from sat_slime.cli.terminal import FAILED, OK, bad_input
 
 if TYPE_CHECKING:
-    from sat_slime.report.dumps.step_batch import Layout
     from sat_slime.report.page import Sheet
-    from sat_slime.report.replay.candidates import Candidate
-    from sat_slime.report.replay.replay import Replay, StepRow
+    from sat_slime.report.replay.replay import Replay
 
 
 def replay(
@@ -79,6 +76,8 @@ def replay(
     """
     from sat_slime.report.dumps.step_batch import Layout
     from sat_slime.report.replay.candidates import choose, names_several
+    from sat_slime.report.replay.replay import StepRow
+    from sat_slime.report.replay.replay import replay as replay_dumps
     from sat_slime.report.replay.replay_page import check_out, write_page
 
     if microbatch_tokens is not None and microbatch_responses is not None:
@@ -86,30 +85,15 @@ def replay(
     layout, console = Layout(microbatch_tokens, microbatch_responses), Console(soft_wrap=True)
     candidates = choose(methods, overrides or [])
     check_out(out)
-    result = _replayed(paths, candidates, layout, token_mean, threads, console, names_several(methods))
-    page = write_page(result, out, ["sat-slime", *sys.argv[1:]])
-    _show(result, page, console)
-    raise typer.Exit(FAILED if result.skipped else OK)
-
-
-def _replayed(
-    paths: Sequence[Path],
-    candidates: Sequence[Candidate],
-    layout: Layout,
-    token_mean: bool,
-    threads: int | None,
-    console: Console,
-    every_dump: bool,
-) -> Replay:
-    """Replay every method on the dumps. Raises ConfigError or RunFolderError where nothing can be read."""
-    from sat_slime.report.replay.replay import replay
-
     with console.status("reading dumps") as status:
 
         def on_step(row: StepRow) -> None:
             status.update(f"{row.name}: {row.tokens:,} tokens")
 
-        return replay(paths, candidates, layout, token_mean, threads, on_step, every_dump)
+        result = replay_dumps(paths, candidates, layout, token_mean, threads, on_step, names_several(methods))
+    page = write_page(result, out, ["sat-slime", *sys.argv[1:]])
+    _show(result, page, console)
+    raise typer.Exit(FAILED if result.skipped else OK)
 
 
 def _show(result: Replay, page: Path, console: Console) -> None:

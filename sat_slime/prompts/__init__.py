@@ -8,8 +8,7 @@ build     makes prompts of data sets, with an account of every row
 overlap   problems of one set that another holds
 tokenizer a chat template, and how many tokens a text has
 check     what is wrong with a file of prompts
-output    the folder, which is there whole or not at all
-manifest  how the folder was made
+output    the folder, which is there whole or not at all, and how it was made
 """
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -183,8 +182,3 @@ def _too_long(batch: Iterable[_Prompt], settings: Settings) -> Iterator[Fault]:
     for prompt, length in zip(batch, tokenizer.lengths(texts), strict=True):
         if length > most:
             yield Fault("too long", prompt.row, f"{length:,} tokens, above {most:,}")
-
-
-def as_dict(fault: Fault) -> dict[str, Any]:
-    """Return a fault as an object of JSON."""
-    return dataclasses.asdict(fault)

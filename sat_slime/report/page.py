@@ -22,7 +22,7 @@ from sat_slime.report.drawing import Drawing
 from sat_slime.report.figure_files import save, spec_of
 from sat_slime.report.vega_script import vega_script
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.reading import Run, section
+from sat_slime.runs.reading import section
 from sat_slime.runs.rows import write_atomically
 
 REFRESH_S = 30
@@ -311,13 +311,8 @@ def warning_box(sentences: Iterable[str]) -> str:
     return f'<ul class="warnings">{items}</ul>' if items else ""
 
 
-def headline(run: Run) -> str:
-    """Say in a line what a run is: method, lag and seed."""
-    return headline_of(run.config)
-
-
-def headline_of(config: Mapping[str, Any]) -> str:
-    """Say the same by a run's settings."""
+def headline(config: Mapping[str, Any]) -> str:
+    """Say in a line what a run with these settings is: method, lag and seed."""
     lag = section(config, "pipeline").get("lag")
     mode = "" if lag is None else " · synchronous" if lag == 0 else f" · lag {lag}"
     return f"{method_label(section(config, 'method'))}{mode} · seed {config.get('seed', '?')}"

@@ -133,8 +133,8 @@ class _Source:
             steps=config.optimizer_steps_per_rollout or (run.pipeline.optimizer_steps_per_rollout if run else 1),
             bytes_per_token=config.bytes_per_token,
         )
-        given = [name for name in ("lengths", "engine_tokens_per_second", "trainer_tokens_per_second", "push_seconds")]
-        given = [name for name in given if getattr(config, name) is not None]
+        known = ("lengths", "engine_tokens_per_second", "trainer_tokens_per_second", "push_seconds")
+        given = [name for name in known if getattr(config, name) is not None]
         self.basis = f"measured in {config.run}" + (f", except {', '.join(given)}" if given else "")
         if not config.run:
             self.basis = "from the plan's file"
@@ -142,7 +142,7 @@ class _Source:
     def splits(self) -> list[tuple[int, int]]:
         """Return (engines, GPUs of the trainer) of each split."""
         config, run = self.config, self.run
-        own = (_engines(run), _trainer_gpus(run)) if run else None
+        own = (run.rollout.engines, run.train.world_size) if run else None
         per_engine = config.gpus_per_engine
         gpus = config.gpus or (own[0] * per_engine + own[1] if own else 16)
         if config.engine_gpus is None and gpus < 4 and own and not config.gpus:
@@ -212,16 +212,6 @@ def _load(path: Path) -> RunConfig:
     return load_config(RunFolder.open(path).config)
 
 
-def _engines(config: RunConfig) -> int:
-    return config.rollout.engines
-
-
-def _trainer_gpus(config: RunConfig) -> int:
-    if isinstance(config, EmbeddedConfig):
-        return config.train.tensor_parallel * config.train.data_parallel
-    return config.train.world_size
-
-
 def _concurrency(config: RunConfig) -> int:
     if isinstance(config, EmbeddedConfig):
         return config.rollout.max_running_requests
@@ -230,14 +220,14 @@ def _concurrency(config: RunConfig) -> int:
 
 def _setting(config: RunConfig) -> Setting:
     """Return the setting of a run, with what its host begins at once."""
-    pipeline, engines = config.pipeline, _engines(config)
+    pipeline, engines = config.pipeline, config.rollout.engines
     queue, in_flight, paced = None, None, True
     if isinstance(config, EmbeddedConfig):
         queue, paced = config.pipeline.queue_prompts, config.pipeline.pacing
         in_flight = min(engines * config.rollout.max_running_requests, queue)
     return Setting(
         engines,
-        _trainer_gpus(config),
+        config.train.world_size,
         pipeline.lag,
         pipeline.mode,
         pipeline.max_staleness,
@@ -334,8 +324,8 @@ def _speeds(path: Path, config: RunConfig) -> dict[str, float]:
         )
     return {
         "step": STEP_SHARE * generate / longest,
-        "request": (1 - STEP_SHARE) * generate / (tokens / _engines(config)),
-        "train": train / tokens * _trainer_gpus(config),
+        "request": (1 - STEP_SHARE) * generate / (tokens / config.rollout.engines),
+        "train": train / tokens * config.train.world_size,
         "push": float(np.mean(pushes)) if pushes else 0.0,
         "hand_over": max(0.0, rest),
     }

@@ -19,6 +19,8 @@ from sat_slime.runs.trackers.tracked_run import is_tracker
 if TYPE_CHECKING:
     from sat_slime.report.checkup.checkup_page import Findings
 
+__all__ = ["write_checkup", "write_report", "write_reports", "write_samples"]
+
 
 def write_reports(
     paths: Sequence[str | Path], out: str | Path | None, only: Sequence[str], paper: bool = False
@@ -32,17 +34,6 @@ def write_reports(
     if len(paths) == 1 and not only and not _is_ours(path) and not is_study(path) and is_tracker(path):
         return [write_tracked_report(path, Path(out or "report"))]
     return write_comparison(paths, out, only, paper)
-
-
-def write_served(run: Path, out: Path, again_at: str) -> Path:
-    """Write the report of a run to `out`, as it is now; again_at: where a browser asks for it anew while the run goes
-    on. Raises RunFolderError."""
-    return write_report(run, out, again_at)
-
-
-def write_sample_page(run: RunFolder, iteration: str, out: Path, address: str) -> Path:
-    """Write the page of the responses that a run kept of an iteration; see run.samples. Raises RunFolderError."""
-    return write_samples(run, iteration, out, address)
 
 
 def _is_ours(path: Path) -> bool:

@@ -85,10 +85,9 @@ def split_unit(answer: str) -> tuple[str, str]:
 def _exactly(text: str) -> str:
     r"""Return what is compared of an approximation: of `\sqrt{2} \approx 1.41` the root, of `x \approx 11` that x is
     11."""
-    exact, approximately, near = _partition(_APPROXIMATELY, text)
-    exact, near = exact.strip(), near.strip()
-    if not approximately:
+    if (match := _APPROXIMATELY.search(text)) is None:
         return text
+    exact, near = text[: match.start()].strip(), text[match.end() :].strip()
     name = exact.rpartition("=")[2].strip()
     if exact and near and is_name(name) and name not in _CONSTANTS:
         return f"{exact} = {near}"
@@ -111,8 +110,3 @@ def _outer_braces(text: str) -> str:
     while len(text) > 2 and text[0] == "{" and text[-1] == "}" and "{" not in text[1:-1] and "}" not in text[1:-1]:
         text = text[1:-1].strip()
     return text
-
-
-def _partition(pattern: re.Pattern[str], text: str) -> tuple[str, str, str]:
-    match = pattern.search(text)
-    return (text, "", "") if match is None else (text[: match.start()], match[0], text[match.end() :])

@@ -46,17 +46,11 @@ def read_literal(text: str) -> Literal | None:
     """Return the number that a cleaned answer without percent sign writes out, or None."""
     if not text or len(text) > MAX_DIGITS or text[-1] not in "0123456789.}ns":
         return None
-    sign, text = _sign(text.strip())
-    number = _unsigned(text)
-    if number is None or sign == 1:
+    text = text.strip()
+    number = _unsigned(text[1:].strip() if text[0] in "-+" else text)
+    if number is None or text[0] != "-":
         return number
     return Literal(-number.value, number.whole, number.decimals, number.significant)
-
-
-def _sign(text: str) -> tuple[int, str]:
-    if text[:1] in ("-", "+"):
-        return (-1 if text[0] == "-" else 1), text[1:].strip()
-    return 1, text
 
 
 def _unsigned(text: str) -> Literal | None:

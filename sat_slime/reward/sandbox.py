@@ -56,21 +56,17 @@ def forbid_code(generators: Iterable[str]) -> None:
         if event == "compile":
             # eval and exec compile a text under the name <string>; the frame is their caller's.
             of_module = os.path.isabs(str(_text(arguments[1])))
-            if not of_module and sys._getframe(1).f_code.co_filename not in allowed:
-                _end(event)
+            forbidden = not of_module and sys._getframe(1).f_code.co_filename not in allowed
         elif event == "open":
             path, _, flags = arguments
-            if (flags or 0) & _WRITING or not os.path.realpath(str(_text(path))).startswith(roots):
-                _end(event)
-        elif event in _EVENTS:
-            _end(event)
+            forbidden = bool((flags or 0) & _WRITING) or not os.path.realpath(str(_text(path))).startswith(roots)
+        else:
+            forbidden = event in _EVENTS
+        if forbidden:
+            os._exit(FORBIDDEN)
 
     sys.addaudithook(hook)
 
 
 def _text(name: Any) -> Any:
     return os.fsdecode(name) if isinstance(name, (bytes, os.PathLike)) else name
-
-
-def _end(event: str) -> None:
-    os._exit(FORBIDDEN)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.reading import read_yaml
+from sat_slime.runs.reading import read_yaml, section
 from sat_slime.runs.rows import damaged_lines, is_histogram, read_rows
 
 SHOWN = 5
@@ -37,8 +37,7 @@ def row_faults(folder: RunFolder, config: Mapping[str, Any]) -> Iterator[str]:
 def last_step(config: Mapping[str, Any], status: str) -> int | None:
     """Return the optimizer step of the last row that the run must have. None where that is not certain: the run has not
     finished, a collapse may have ended it, or it is a run of slime."""
-    sections = (config.get("pipeline"), config.get("collapse"))
-    pipeline, collapse = (section if isinstance(section, Mapping) else {} for section in sections)
+    pipeline, collapse = section(config, "pipeline"), section(config, "collapse")
     if status != "finished" or config.get("runtime") != "embedded" or collapse.get("stop"):
         return None
     return int(pipeline.get("iterations", 0)) * int(pipeline.get("optimizer_steps_per_rollout", 1)) or None
@@ -84,10 +83,10 @@ def _gaps(path: Path, steps: Sequence[int], last: int | None) -> Iterator[str]:
 def _evaluations(folder: RunFolder, config: Mapping[str, Any], ended: bool) -> Iterator[str]:
     """Yield sentences about missing evaluations. An embedded run has one before the first step, one every n iterations,
     and, once it has ended, one after the last."""
-    evaluation = config.get("eval")
-    every = evaluation.get("every_n_iterations") if isinstance(evaluation, Mapping) else None
+    evaluation = section(config, "eval")
+    every = evaluation.get("every_n_iterations")
     done = max(_whole_numbers(read_rows(folder.metrics), "iteration"), default=0)
-    if not isinstance(evaluation, Mapping) or config.get("runtime") != "embedded" or not every or not done:
+    if config.get("runtime") != "embedded" or not every or not done:
         return
     expected = {*range(0, done, int(every))}  # the one after the newest iteration may be going on
     if not ended and evaluation.get("beside", "none") != "none":

@@ -244,43 +244,37 @@ def _onset(steps: np.ndarray, levels: np.ndarray, limit: float) -> int:
     return int(steps[min(int(good[-1]) + 1 if len(good) else 0, len(steps) - 1)])
 
 
-def _not_finite(metrics: Columns) -> list[Symptom]:
-    """Return the symptom of a gradient or a loss that was no number while other metrics of its step were."""
-    overflows = []
+def _not_finite(metrics: Columns) -> Iterator[Symptom]:
+    """Yield the symptom of a gradient or a loss that was no number while other metrics of its step were."""
     for key, what in (("grad_norm", "the gradient norm"), ("loss/total", "the loss")):
         if key not in metrics or "loss/policy" not in metrics:
             continue
         broken = ~np.isfinite(metrics[key]) & np.isfinite(metrics.get("clip/fraction", metrics["loss/policy"]))
         if broken.any():
             steps = metrics["step"][broken]
-            overflows.append(
-                Symptom(
-                    "overflow",
-                    f"{what} was no finite number at {len(steps)} steps",
-                    "A log-prob of −inf or an exploding ratio: look at that step's batch "
-                    "(--save-debug-train-data), and at top-p sampling whose tokens the trainer finds impossible",
-                    int(steps[0]),
-                    bool(broken[-1]),
-                )
+            yield Symptom(
+                "overflow",
+                f"{what} was no finite number at {len(steps)} steps",
+                "A log-prob of −inf or an exploding ratio: look at that step's batch "
+                "(--save-debug-train-data), and at top-p sampling whose tokens the trainer finds impossible",
+                int(steps[0]),
+                bool(broken[-1]),
             )
-    return overflows
 
 
-def _blind_clip(metrics: Columns) -> list[Symptom]:
-    """Return the symptom of a clip where every ratio is 1, as slime's is with one optimizer step per rollout."""
+def _blind_clip(metrics: Columns) -> Iterator[Symptom]:
+    """Yield the symptom of a clip where every ratio is 1, as slime's is with one optimizer step per rollout."""
     sizes = [np.abs(known(metrics, key)[1]) for key in ("ppo_kl", "clip/fraction")]
     if any(len(size) < LEVEL_STEPS or size.max() > NO_RATIO for size in sizes):
-        return []
+        return
     weighted = "; what bounds an update here is the cap of TIS alone" if "tis_clipfrac" in metrics else ""
-    return [
-        Symptom(
-            "blind clip",
-            f"train/ppo_kl and train/pg_clipfrac are 0 at every step: the ratio is always 1, nothing is ever clipped"
-            f"{weighted}",
-            "With one optimizer step per rollout slime's old log-probs are the trainer's own, so that the clip sees no "
-            "staleness at all. --use-rollout-logprobs puts the engine's there (not together with --use-tis)",
-        )
-    ]
+    yield Symptom(
+        "blind clip",
+        f"train/ppo_kl and train/pg_clipfrac are 0 at every step: the ratio is always 1, nothing is ever clipped"
+        f"{weighted}",
+        "With one optimizer step per rollout slime's old log-probs are the trainer's own, so that the clip sees no "
+        "staleness at all. --use-rollout-logprobs puts the engine's there (not together with --use-tis)",
+    )
 
 
 def order(symptoms: Sequence[Symptom]) -> str:

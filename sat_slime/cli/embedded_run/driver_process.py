@@ -52,7 +52,7 @@ def watched(work: Callable[[Lost], Outcome]) -> Outcome:
 
     It dies with this process, and stops with it (Ctrl-Z). When it has ended, so has everything that it started.
     """
-    before = _children()
+    before = set(children())
     record = os.memfd_create("sat_slime-outcome")
     try:
         with _adopting_orphans(), _passing_signals_on() as relay:
@@ -64,7 +64,7 @@ def watched(work: Callable[[Lost], Outcome]) -> Outcome:
             if child == 0:
                 _be_the_driver(work, record, parent, relay)
             relay.begin(child)
-            ray_death = _ray_death_before(child)
+            ray_death = ray_death_before(child)
             _, status = os.waitpid(child, 0)
             relay.end()  # a signal from here on comes too late to change how the run ended
             _end_what_is_left(before)
@@ -192,21 +192,13 @@ def _adopting_orphans() -> Iterator[None]:
 def _end_what_is_left(before: set[int]) -> None:
     """End the children that were not there before."""
     killing = time.monotonic() + GRACE_S
-    while (left := _children() - before) and time.monotonic() < killing + KILL_S:
+    while (left := set(children()) - before) and time.monotonic() < killing + KILL_S:
         for pid in left:
             if time.monotonic() > killing:
                 os.kill(pid, signal.SIGKILL)  # a child keeps its number until it is waited for
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(LOOK_EVERY_S)
-
-
-def _ray_death_before(child: int) -> str | None:
-    return ray_death_before(child)
-
-
-def _children() -> set[int]:
-    return set(children())
 
 
 def _prctl(option: int, value: int) -> None:

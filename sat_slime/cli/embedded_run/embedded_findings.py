@@ -30,11 +30,6 @@ def embedded_findings(config: EmbeddedConfig, file: Path) -> Iterator[Finding]:
     yield from settings_findings(errors, config_warnings(config))
     if not errors:
         yield ok("settings", str(file))
-    yield from _rest(config)
-    yield from _engines(config)  # last: it may take seconds
-
-
-def _rest(config: EmbeddedConfig) -> Iterator[Finding]:
     if lacking := verifier_error(config):
         yield fail("math-verify", lacking)
     yield from _trackers(config)
@@ -42,6 +37,7 @@ def _rest(config: EmbeddedConfig) -> Iterator[Finding]:
     yield _cache(config)
     yield from _disk(config)
     yield _memory(config)
+    yield from _engines(config)  # last: it may take seconds
 
 
 def _engines(config: EmbeddedConfig) -> Iterator[Finding]:

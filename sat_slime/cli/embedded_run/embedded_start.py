@@ -95,7 +95,7 @@ def _claim(plan: EmbeddedPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint |
         try:
             saved = find_checkpoint(plan.folder, plan.config, plan.resume_from, may_ask=True)
             with writable(folder.path):
-                aside = _set_aside(folder, saved)
+                aside = set_aside(folder.checkpoints, after=saved.state.iteration if saved else 0)
                 write_atomically(folder.config, text)
         except BaseException:
             folder.unlock()
@@ -103,10 +103,6 @@ def _claim(plan: EmbeddedPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint |
     with writable(folder.path):
         folder.started()
     return folder, saved, aside
-
-
-def _set_aside(folder: RunFolder, saved: Checkpoint | None) -> list[Path]:
-    return set_aside(folder.checkpoints, after=saved.state.iteration if saved else 0)
 
 
 def _run(
@@ -147,7 +143,9 @@ def _run(
         return Outcome("interrupted")
     except Exception as error:
         failed = True
-        _keep_traceback(log)
+        with contextlib.suppress(OSError):  # a full disk may be why the run failed; its own error is the one to tell
+            if log is not None:
+                log.message(traceback.format_exc(), "debug")
         return Outcome("failed", message_of(error), again=isinstance(error, RayNotStarted))
     finally:
         if log is not None:
@@ -158,14 +156,6 @@ def _rows_until(folder: RunFolder, step: int) -> list[dict[str, Any]]:
     """Rows of the steps and evaluations up to a step, from which a resumed run's curves go on."""
     rows = [*read_rows(folder.metrics), *read_rows(folder.eval)] if step else []
     return [row for row in rows if number(row, "step") <= step]
-
-
-def _keep_traceback(log: RunLog | None) -> None:
-    try:
-        if log is not None:
-            log.message(traceback.format_exc(), "debug")
-    except OSError:  # a full disk may be why the run failed; its own error is the one to tell
-        pass
 
 
 def _end(folder: RunFolder, status: str, error: str | None, console: Console) -> Ending:
@@ -182,9 +172,7 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
         from sat_slime.report.run.run_report import write_report
 
         lines.append(f"report: {write_report(folder.path)}")
-        if status != "finished":
-            lines.append(f"go on with: sat-slime launch {folder.path} --resume")
-        else:
+        if status == "finished":
             lines.append(f"beside another run: sat-slime report {folder.path} RUN --out comparison")
     except KeyboardInterrupt:
         lines.append(f"no report: interrupted; write it with: {again}")
@@ -192,11 +180,10 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
             with contextlib.suppress(OSError):
                 folder.ended("interrupted")
         status = "interrupted"
-        lines.append(f"go on with: sat-slime launch {folder.path} --resume")
     except Exception as report_error:
         lines.append(f"no report: {one_line(report_error)}; when that is fixed: {again}")
-        if status != "finished":
-            lines.append(f"go on with: sat-slime launch {folder.path} --resume")
+    if status != "finished":
+        lines.append(f"go on with: sat-slime launch {folder.path} --resume")
     return Ending(status, error, "\n".join(lines))
 
 

@@ -123,29 +123,26 @@ def _row(sampled: Sampled) -> dict[str, Any]:
 def _progress(console: Console, total: int, done: int) -> Iterator[Callable[[Sampled], None]]:
     """Yields what is called with each sample: it moves a bar on a terminal, and prints every tenth elsewhere."""
     right = answered = 0
+
+    def share_right(sampled: Sampled) -> str:
+        nonlocal right, answered
+        right, answered = right + int(sampled.verdict.reward > 0), answered + 1
+        return f"{right / answered:.1%} right"
+
     if done:
         console.print(f"{done} of {total} samples are there already", highlight=False, soft_wrap=True)
     if console.is_terminal:
         columns = (TextColumn("samples"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
         with Progress(*columns, TextColumn("{task.fields[right]}"), console=console) as bar:
             line = bar.add_task("", total=total, completed=done, right="")
-
-            def advance(sampled: Sampled) -> None:
-                nonlocal right, answered
-                right, answered = right + int(sampled.verdict.reward > 0), answered + 1
-                bar.update(line, advance=1, right=f"{right / answered:.1%} right")
-
-            yield advance
+            yield lambda sampled: bar.update(line, advance=1, right=share_right(sampled))
         return
     step = max(1, total // 10)
 
     def tell(sampled: Sampled) -> None:
-        nonlocal right, answered
-        right, answered = right + int(sampled.verdict.reward > 0), answered + 1
-        if (done + answered) % step == 0 or done + answered == total:
-            console.print(
-                f"{done + answered} of {total} samples, {right / answered:.1%} right", highlight=False, soft_wrap=True
-            )
+        share, there = share_right(sampled), done + answered
+        if there % step == 0 or there == total:
+            console.print(f"{there} of {total} samples, {share}", highlight=False, soft_wrap=True)
 
     yield tell
 

@@ -6,7 +6,6 @@ Every graded sample is a line of samples.jsonl as soon as it is there. Given aga
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from sat_slime.embedded.grading import Grader
 from sat_slime.embedded.held_out import Weights
 from sat_slime.evaluation.questions import Answer, CompletionsEngine, Engine, Grade, Question, Sampling
 from sat_slime.prompts import PromptError
+from sat_slime.prompts.labels import default_workers
 from sat_slime.prompts.set_rows import find_columns, label_text, missing_columns, problem_text, read_jsonl
 from sat_slime.prompts.text import fill, find_template, strip_instruction
 from sat_slime.reward import MODES, VerifierPool
@@ -84,8 +84,8 @@ def plan_evaluation(options: EvaluationOptions) -> EvaluationPlan:
     a line for what is missing or does not fit."""
     if (options.what is None) == (options.engine is None):
         raise ConfigError(["give a run, a model's folder, or --engine URL: one of them"])
-    if options.what is not None and _run_of(options.what) is not None:
-        return _plan_run(options, *_run_of(options.what))  # type: ignore[misc]
+    if options.what is not None and (found := _run_of(options.what)) is not None:
+        return _plan_run(options, *found)
     if options.what is not None and not (options.what / "config.json").is_file():
         if not options.what.exists():
             raise ConfigError([f"there is no {options.what}: name a run, one of its checkpoints, or a model's folder"])
@@ -100,7 +100,9 @@ def plan_evaluation(options: EvaluationOptions) -> EvaluationPlan:
                 [f"{package} is not installed, which an evaluation needs: pip install 'sat-slime[{extra}]'"]
             )
     if options.what is not None:
-        _check_sglang()
+        lacking = [name for name in engine_packages.missing_engines() if name in ("sglang", "transformers")]
+        if lacking:
+            raise ConfigError([f"a model's folder is served by {', '.join(lacking)}, not installed: {INSTALL_ENGINES}"])
     return _plan_data(options)
 
 
@@ -115,11 +117,6 @@ def _run_of(what: Path) -> tuple[Path, Path | None] | None:
     if what.parent.name == "checkpoints" and RunFolder(parents[1]).config.is_file():
         return parents[1], what
     return None
-
-
-def _check_sglang() -> None:
-    if missing := [name for name in engine_packages.missing_engines() if name in ("sglang", "transformers")]:
-        raise ConfigError([f"a model's folder is served by {', '.join(missing)}, not installed: {INSTALL_ENGINES}"])
 
 
 # ---------------------------------------------------------------------------------------------- problems of a file
@@ -167,7 +164,7 @@ def _plan_data(options: EvaluationOptions) -> EvaluationPlan:
         return engine
 
     def open_grade(stack: AsyncExitStack) -> Grade:
-        pool = VerifierPool(max(1, min(8, (os.cpu_count() or 2) // 2)))
+        pool = VerifierPool(default_workers())
         stack.callback(pool.close)
 
         async def grade(question: Question, answer: Answer) -> Any:
@@ -251,7 +248,8 @@ def _plan_run(options: EvaluationOptions, run: Path, checkpoint: Path | None) ->
         raise ConfigError(
             [f"{given[0]} does not go with the embedded run {run}, whose model knows only its task: leave it out"]
         )
-    _check_engines()
+    if missing := engine_packages.missing_engines():
+        raise ConfigError([f"an embedded run is evaluated with {', '.join(missing)}: {INSTALL_ENGINES}"])
     weights = _weights(run, checkpoint)
     samples = options.samples or config.eval.samples_per_problem
     scores = _scores(options, samples, config.eval)
@@ -289,11 +287,6 @@ def _plan_run(options: EvaluationOptions, run: Path, checkpoint: Path | None) ->
     return EvaluationPlan(
         held_out.questions(config), scores, samples, settings, out, open_engine, open_grade, weights.step
     )
-
-
-def _check_engines() -> None:
-    if missing := engine_packages.missing_engines():
-        raise ConfigError([f"an embedded run is evaluated with {', '.join(missing)}: {INSTALL_ENGINES}"])
 
 
 def _weights(run: Path, checkpoint: Path | None) -> Weights:

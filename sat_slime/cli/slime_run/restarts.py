@@ -117,7 +117,7 @@ def follow_and_restart(
             deaths.append(Death(began, _trained(sent, began), ending.exit_code))
             if why := refusal(deaths, limit):
                 return _given_up(sent, ending, f"not restarted: {why}"), sent.folder
-            start = _checkpoint(sent)
+            start = newest_whole(checkpoint_folder(sent.plan.config, sent.folder.path))  # 0 where there is none
             pause = pause_s(deaths, start)
             _note_restart(sent, ending, deaths, start, pause, tell)
             sent = _resumed(sent, resume, start, pause, tell)
@@ -136,11 +136,6 @@ def _trained(sent: Sent, began: int) -> int:
     config = sent.plan.config
     step = newest_step(sent.folder, config, JobLog(sent.folder.log).lines(sent.record.job)).get("step", 0)
     return max(began, int(step) // config.pipeline.optimizer_steps_per_rollout)
-
-
-def _checkpoint(sent: Sent) -> int:
-    """Return the iteration of the newest whole checkpoint; 0 where there is none."""
-    return newest_whole(checkpoint_folder(sent.plan.config, sent.folder.path))
 
 
 def _note_restart(

@@ -104,10 +104,9 @@ class TokenSums:
             self._count_ids(step.token_ids.numpy()[active], in_tail)
 
     def _count_ids(self, ids: np.ndarray, in_tail: np.ndarray) -> None:
-        for token, times in zip(*np.unique(ids[in_tail], return_counts=True), strict=True):
-            self.tail_ids[int(token)] = self.tail_ids.get(int(token), 0) + int(times)
-        for token, times in zip(*np.unique(ids, return_counts=True), strict=True):
-            self.ids[int(token)] = self.ids.get(int(token), 0) + int(times)
+        for counts, seen in ((self.tail_ids, ids[in_tail]), (self.ids, ids)):
+            for token, times in zip(*np.unique(seen, return_counts=True), strict=True):
+                counts[int(token)] = counts.get(int(token), 0) + int(times)
 
 
 def _row(

@@ -26,7 +26,7 @@ from sat_slime.report.comparison.objective_figures import draw_geometry, draw_to
 from sat_slime.report.comparison.paper_contrasts import AGAINST_BASE, AGAINST_BASELINES, paper_contrasts
 from sat_slime.report.comparison.paper_numbers import ANSWERS_PER_EVALUATION, LAGS
 from sat_slime.report.comparison.statistics import LEVEL
-from sat_slime.report.number_text import minus
+from sat_slime.report.number_text import count_of, minus
 from sat_slime.report.page import Figure, Page, Sheet, listed
 from sat_slime.runs import collapse
 
@@ -214,7 +214,7 @@ def summary(comparison: Comparison, contrasts: Sequence[Contrast]) -> Iterator[s
     for group in (AGAINST_BASE, AGAINST_BASELINES):
         yield from _told_apart([contrast for contrast in contrasts if contrast.group == group], group)
     whole = sum(run.counts for run in collection.runs)
-    parts = [f"{whole} whole run{'s' * (whole != 1)} of {_counted(len(collection.run_methods), 'method')}"]
+    parts = [f"{whole} whole run{'s' * (whole != 1)} of {count_of(len(collection.run_methods), 'method')}"]
     for count, what in ((len(collection.runs) - whole, "not whole"), (len(collection.not_run), "planned and not run")):
         parts += [f"{count} {what}"] if count else []
     yield f"{', '.join(parts)}. Compared: {seeds_text(collection)} a cell."
@@ -223,10 +223,6 @@ def summary(comparison: Comparison, contrasts: Sequence[Contrast]) -> Iterator[s
     if judged:
         names = f": {'; '.join(run.where for run in collapsed)}" if collapsed else ""
         yield f"The collapse rule marks {len(collapsed)} of {len(judged)} runs with enough scores to tell{names}."
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _best_at(comparison: Comparison, methods: Sequence[str], lag: int | None) -> Iterator[tuple[str, str, str]]:
@@ -356,7 +352,8 @@ def _experiment(collection: Collection, beside_paper: bool) -> Iterator[str]:
 
 
 def _seeds(comparison: Comparison) -> Iterator[str]:
-    most = max((len(comparison.collection.of(m, lag)) for m, lag in _cells(comparison.collection)), default=0)
+    collection = comparison.collection
+    most = max((len(collection.of(m, lag)) for m in collection.methods for lag in collection.lags), default=0)
     if comparison.paper:
         yield "The paper has one seed a cell, so its own differences carry no interval."
     if most == 1:
@@ -368,10 +365,6 @@ def _seeds(comparison: Comparison) -> Iterator[str]:
             f"them then leaves out 0; so the t-test, which assumes normal differences, has to agree at {LEVEL:.0%}. "
             "Small effects cannot be seen: within noise is not the same as equal."
         )
-
-
-def _cells(collection: Collection) -> list[tuple[str, int | None]]:
-    return [(method, lag) for method in collection.methods for lag in collection.lags]
 
 
 def _not_run(collection: Collection, paper: bool) -> Iterator[str]:

@@ -21,7 +21,7 @@ def paper_contrasts(comparison: Comparison) -> list[Contrast]:
     collection = comparison.collection
     methods = collection.methods
     for lag in collection.lags:
-        arm = partial(_arm, comparison, lag)
+        arm = partial(Arm, comparison, lag=lag)
         where = "?" if lag is None else str(lag)
         for names in collection.by_task.values():  # no contrast is between tasks, and no mean over them
             bases = [(arm(sat), arm(base)) for sat, base in pairs_without("sat", names) if base in names]
@@ -38,10 +38,6 @@ def paper_contrasts(comparison: Comparison) -> list[Contrast]:
             for method in methods
         ]
     return [contrast for group, contrasts in groups.items() for contrast in corrected(contrasts, group)]
-
-
-def _arm(comparison: Comparison, lag: int | None, method: str) -> Arm:
-    return Arm(comparison, method, lag)
 
 
 def _between(a: Arm, b: Arm, where: str) -> Contrast:

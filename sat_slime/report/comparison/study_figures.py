@@ -50,7 +50,7 @@ _PLANE_HEIGHT, _PLANE_PADDING = 360, (50, 16)
 
 def draw_lags(study: Study) -> Drawing | None:
     """Draw the frontier: late accuracy and d_pi by lag, a panel each for every sweep."""
-    looks = _looks(study, _methods(study.sweeps))
+    looks = _looks(study, (method for grid in study.sweeps for method in grid.methods))
     panels = [partial(_by_lag, looks, grid, quantity) for grid in study.sweeps for quantity in _NAMES]
     return column_of(panels, height=250, zoom=False)
 
@@ -59,10 +59,6 @@ def _looks(study: Study, methods: Iterable[str]) -> dict[str, Look]:
     """Return the looks of methods: the same in every figure of the study."""
     looks = own_colours(study.methods)
     return {method: looks[method] for method in methods}
-
-
-def _methods(grids: Iterable[StudyGrid]) -> list[str]:
-    return list(dict.fromkeys(method for grid in grids for method in grid.methods))
 
 
 def _by_lag(
@@ -162,7 +158,7 @@ def draw_plane(study: Study, across: str) -> Drawing | None:
     across: d_pi, or clipped, the share of the tokens that the clip takes the gradient of.
     """
     lags = sorted({lag for grid in study.variants for lag in grid.lags})
-    looks = _looks(study, _methods(study.grids))
+    looks = own_colours(study.methods)
     return column_of([partial(_plane, looks, study, lag, across) for lag in lags], height=_PLANE_HEIGHT, linked=False)
 
 

@@ -58,7 +58,7 @@ def write_diagnosis(path: str | Path) -> Diagnosis:
     written = page.write(
         "index.html",
         title=f"{run.name}: the mismatch taken apart",
-        subtitle=headline(run),
+        subtitle=headline(run.config),
         summary=sentences,
         warnings=warning_box(doubts),
     )

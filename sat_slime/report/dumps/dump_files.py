@@ -95,22 +95,17 @@ def _files(path: Path) -> tuple[list[Path], int]:
 
 
 def _columns_of_run(path: Path) -> frozenset[Column]:
-    names = dump_columns(path)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = set(file.keys())
+    except (SafetensorError, OSError):  # it is damaged: reading it says so
+        names = set()
     columns: set[Column] = {"lags", "rewards"}
     if "checkpoint_log_probs" in names:
         columns.add("checkpoint_log_probs")
     if {"rollout_head", "policy_head"} <= names:
         columns.add("heads")
     return frozenset(columns)
-
-
-def dump_columns(path: Path) -> set[str]:
-    """Return the names of the columns of a token dump, from its head; none where it is damaged: reading it says so."""
-    try:
-        with safe_open(path, framework="numpy") as file:
-            return set(file.keys())
-    except (SafetensorError, OSError):
-        return set()
 
 
 def by_number(path: Path) -> list[tuple[int, str]]:

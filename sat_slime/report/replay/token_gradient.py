@@ -129,16 +129,10 @@ class StepView:
         )
 
     def _needed(self, method: Method) -> dict[str, Tensor]:
-        """Return what `method.needs`, by the fields of TokenBatch."""
-        step = self.batch
-        fields: dict[str, Tensor | None] = {}
-        if "lags" in method.needs:
-            fields["lags"] = step.lags
-        if "rewards" in method.needs:
-            fields["rewards"] = step.rewards
-        if "heads" in method.needs:
-            fields |= {"rollout_head": step.rollout_head, "policy_head": step.policy_head}
-        return {name: column for name, column in fields.items() if column is not None}
+        """Return what `method.needs`, by the fields of TokenBatch, which are called as those of the step."""
+        fields = {"lags": ("lags",), "rewards": ("rewards",), "heads": ("rollout_head", "policy_head")}
+        columns = {name: getattr(self.batch, name) for need in method.needs for name in fields[need]}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def proximal(self, method: Method) -> Tensor | None:
         """Return (N,) what the method reads as proximal_log_probs; None where that is log_probs itself, or not read."""

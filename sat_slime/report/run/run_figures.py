@@ -122,11 +122,9 @@ def _meanings(figure: str) -> str:
 # ------------------------------------------------------------------------------------------- by the table of metrics
 
 
-def draw_metrics(
-    data: RunData, figure: str, levels: Mapping[str, Sequence[tuple[float, Look]]] | None = None
-) -> Drawing | None:
-    """Draw the panels that the table of metrics puts into a figure. levels: as `metric_panels`."""
-    return by_step(data, *metric_panels(data, figure, levels))
+def draw_metrics(data: RunData, figure: str) -> Drawing | None:
+    """Draw the panels that the table of metrics puts into a figure."""
+    return by_step(data, *metric_panels(data, figure))
 
 
 def metric_panels(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -37,7 +36,7 @@ def write_report(path: str | Path, out: Path | None = None, again_at: str = "") 
     anew, by itself.
     """
     run = load_run(path)
-    subtitle = headline(run)  # reads the method: a stabilizer outside this package brings its metrics
+    subtitle = headline(run.config)  # reads the method: a stabilizer outside this package brings its metrics
     page = Page(out or run.folder.path)
     every = list(figures(run.data, run.config))
     drawn = [page.figure(figure) for figure in every[:1]]
@@ -53,7 +52,7 @@ def write_report(path: str | Path, out: Path | None = None, again_at: str = "") 
         title=run.name,
         subtitle=subtitle,
         status=str(run.state.get("status", "unknown")),
-        summary=[*verdict(run), _ending(run)],
+        summary=[*verdict(run), f"{run.steps} of {run.planned_steps or '?'} optimizer steps. {_how_it_ended(run)}"],
         contents=False,
         style=STYLE,
         again_at=again_at if run.state.get("status") == "running" else "",
@@ -212,14 +211,11 @@ def _last_evaluation(evals: Columns) -> str | None:
     return f"{text}."
 
 
-def _ending(run: Run) -> str:
-    return f"{run.steps} of {run.planned_steps or '?'} optimizer steps. {_how_it_ended(run)}"
-
-
 def _how_it_ended(run: Run) -> str:
     status, error = run.state.get("status"), run.state.get("error")
     resume = f"Go on with: sat-slime launch {run.folder.path} --resume"
-    wall = _wall_time(run.state)
+    seconds = worked_seconds(run.state)
+    wall = f" after {duration(seconds)}" if seconds == seconds else ""
     if status == "finished":
         return f"The run finished{wall}."
     if status == "restarting":
@@ -235,11 +231,6 @@ def _how_it_ended(run: Run) -> str:
     if status == "killed":
         return f"The run was killed before it could say why. {resume}"
     return "How the run ended is not known."
-
-
-def _wall_time(state: Mapping[str, Any]) -> str:
-    seconds = worked_seconds(state)
-    return f" after {duration(seconds)}" if seconds == seconds else ""
 
 
 def findings(run: Run) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.report.number_text import DASH, decimals
-from sat_slime.report.page import Page, Sheet, headline_of
+from sat_slime.report.page import Page, Sheet, headline
 from sat_slime.rollout.types import TOOL
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import read_yaml, section
@@ -77,7 +77,7 @@ def write_samples(folder: RunFolder, iteration: str, out: Path, address: str) ->
     return page.write(
         "report.html",
         title=f"{folder.path.name}: samples",
-        subtitle=headline_of(config),
+        subtitle=headline(config),
         summary=[f"{right} of {len(samples)} responses have a reward."],
         contents=False,
     )

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from sat_slime.grid.entries import entries, is_newest
 from sat_slime.report.page import WIDE_STYLE
-from sat_slime.report.write_reports import write_reports, write_sample_page, write_served
+from sat_slime.report.write_reports import write_report, write_reports, write_samples
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import flat_settings, read_yaml
 
@@ -70,7 +70,7 @@ class Server(ThreadingHTTPServer):
         run = self.inside(path)
         name = f"run-{hashlib.sha256(str(run).encode()).hexdigest()[:16]}"
         with self.one_comparison:
-            write_served(run, Path(self.made.name) / name, f"/report?run={quote(path)}")
+            write_report(run, Path(self.made.name) / name, f"/report?run={quote(path)}")
         return name
 
     def samples(self, path: str, iteration: str) -> str:
@@ -78,7 +78,7 @@ class Server(ThreadingHTTPServer):
         name of its folder in `made`. Raises RunFolderError."""
         run = RunFolder.open(self.inside(path))
         name = f"samples-{hashlib.sha256(f'{run.path} {iteration}'.encode()).hexdigest()[:16]}"
-        write_sample_page(run, iteration, Path(self.made.name) / name, f"/samples?run={quote(path)}&iteration=")
+        write_samples(run, iteration, Path(self.made.name) / name, f"/samples?run={quote(path)}&iteration=")
         return name
 
     def differences(self, paths: list[str]) -> dict[str, dict[str, str]]:
@@ -111,11 +111,11 @@ class _Handler(BaseHTTPRequestHandler):
         first = {name: asked.get(name, [""])[0] for name in ("run", "iteration")}
         answers: dict[str, Callable[[], None]] = {
             "/": partial(self._answer, HTTPStatus.OK, KINDS[".html"], _page().encode()),
-            "/entries": self._entries,
+            "/entries": lambda: self._json(list(map(asdict, entries(self.server.root)))),
             "/compare": partial(self._made, self.server.compared, asked.get("run", [])),
             "/report": partial(self._made, self.server.reported, first["run"]),
             "/samples": partial(self._made, self.server.samples, first["run"], first["iteration"]),
-            "/differences": partial(self._differences, asked.get("run", [])),
+            "/differences": lambda: self._json(self.server.differences(asked.get("run", []))),
         }
         try:
             answers.get(url.path, partial(self._file, unquote(url.path)))()
@@ -128,13 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def _entries(self) -> None:
-        listed = json.dumps(list(map(asdict, entries(self.server.root))), allow_nan=False, default=str)
-        self._answer(HTTPStatus.OK, "application/json", listed.encode())
-
-    def _differences(self, paths: list[str]) -> None:
-        told = json.dumps(self.server.differences(paths))
-        self._answer(HTTPStatus.OK, "application/json", told.encode())
+    def _json(self, found: Any) -> None:
+        self._answer(HTTPStatus.OK, "application/json", json.dumps(found, allow_nan=False, default=str).encode())
 
     def _made(self, make: Callable[..., str], *asked: Any) -> None:
         """Make a page, and lead to it."""

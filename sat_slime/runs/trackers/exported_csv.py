@@ -10,13 +10,10 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.slime_rows import STEP_KEYS
+from sat_slime.runs.slime_rows import STEP_KEYS, Row
 from sat_slime.runs.trackers.tensorboard_events import step_key
-
-Row = dict[str, Any]
 
 _OWN_AXIS = "Step"
 """W&B's count of log calls, which says nothing of slime's steps."""

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from sat_slime.runs.slime_log import LogLine, read_line
-
-Row = dict[str, Any]
+from sat_slime.runs.slime_rows import Row
 
 _STEP_KEYS = {
     "step": "train/step",

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from sat_slime.runs.folder import RunFolderError
-
-Row = dict[str, Any]
+from sat_slime.runs.slime_rows import Row
 
 
 def is_event_file(path: Path) -> bool:

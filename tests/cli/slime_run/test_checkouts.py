@@ -1,5 +1,6 @@
 """`sat-slime prepare slime` on repositories of these tests, reached by URL as those of GitHub are."""
 
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -152,7 +153,7 @@ def test_packages_that_are_missing_are_installed_without_their_own_lists(prepare
 
 def test_a_package_of_another_version_is_missing(monkeypatch):
     asked = checkouts.PACKAGES.read_text().splitlines()
-    monkeypatch.setattr(checkouts.importlib.metadata, "version", lambda package: "0.0.1")
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: "0.0.1")
     assert checkouts.missing_packages() == [line for line in asked if not line.startswith("#")]
 
 
