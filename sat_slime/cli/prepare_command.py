@@ -88,7 +88,7 @@ def convert_model(file: Path, settings: Mapping[str, Any], overrides: Sequence[s
     refuse_failures(conversion_findings(config, plan, gpus))
     code = convert(plan)
     if code:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
             f"error: slime's tool ended with exit code {code}; what it wrote is in {plan.unfinished}"
         )
     else:

@@ -77,7 +77,9 @@ def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fa
         on_cpu = plan.config.cluster.device == "cpu"
         was_checked = ray is not None and on_cpu and cpu_run.cpu_nodes(plan.config) == 1  # it is this machine
         if not where.skip_checks and not was_checked:
-            console.print(f"checking the cluster at {server.address} ...", highlight=False, soft_wrap=True)
+            console.print(
+                f"checking the cluster at {server.address} ...", markup=False, highlight=False, soft_wrap=True
+            )
             _tell_checks(checks.cluster_findings(server, plan.config, plan.folder, plan.sent), console)
         folder = _claim(plan, overwrite)
         undo.callback(folder.unlock)
@@ -85,7 +87,9 @@ def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fa
             folder.forget_stop()
         record = _send(plan, folder, server, ray)
         undo.pop_all()  # from here on it is the job's
-    console.print(f"job {record.job} at {record.address}, in {plan.folder}", highlight=False, soft_wrap=True)
+    console.print(
+        f"job {record.job} at {record.address}, in {plan.folder}", markup=False, highlight=False, soft_wrap=True
+    )
     return Sent(plan, folder, record, server)
 
 

@@ -60,7 +60,9 @@ def is_quick_starts(config: SlimeConfig) -> bool:
 def make_missing_laptop(config: SlimeConfig, console: Console) -> None:
     """Make the folder of missing_laptop, where there is one. Raises ConfigError."""
     if (folder := missing_laptop(config)) and is_quick_starts(config):
-        console.print(f"making the model and the prompts in {folder}, once ...", highlight=False, soft_wrap=True)
+        console.print(
+            f"making the model and the prompts in {folder}, once ...", markup=False, highlight=False, soft_wrap=True
+        )
         make_laptop(folder, overwrite=False)
 
 
