@@ -206,8 +206,8 @@ def test_every_process_and_node_on_one_machine_counts():
     assert two.total > 1.5 * one.total
     assert parts(two)["Ray and slime"] > parts(one)["Ray and slime"]
     assert parts(two)["ranks' processes"] == 2 * parts(one)["ranks' processes"]
-    # logits of 16 responses of 24 and 24 tokens, their softmax and the entropy's products, on each rank's quarter of the
-    # words
+    # logits of 16 responses of 24 and 24 tokens, their softmax and the entropy's products, on each rank's quarter of
+    # the words
     assert parts(one)["logits"] == 4 * 16 * 48 * 152064 / 4 * 3 * 4
     fewer = rehearsed("qwen3-30b-a3b-8gpus", layers=24)
     assert parts(fewer)["parameters as objects"] < 0.6 * parts(one)["parameters as objects"]
