@@ -213,8 +213,7 @@ class Rescorer:
 
     @torch.no_grad()
     def _score(self, model: torch.nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Return (R,) log-probs and (R, vocabulary) distribution."""
-        logits = forward_logits(model, micro.token_ids, micro.layout)[micro.rows]
-        temperature = self.config.rollout.temperature
-        log_probs, _ = vocab_parallel_log_probs(logits, micro.output_ids, temperature, kept=micro.kept)
-        return log_probs, whole_log_probs(logits, temperature, micro.kept)
+        """Return (R,) log-probs and (R, vocabulary) distribution, along the routes that the caller has set."""
+        log_probs, _, distribution = self.scorer.score(model, micro, replay=False, head="value")
+        assert distribution is not None, "asked for"
+        return log_probs, distribution
