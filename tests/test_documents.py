@@ -149,6 +149,7 @@ ELSEWHERE = {
     "max_head_offpolicyness",
     "max_off_policy_steps",
     "optimizer_param_scheduler",
+    "server_info",
     "staleness_threshold",
     "update_weight_from_distributed",
 }

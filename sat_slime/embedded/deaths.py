@@ -34,25 +34,26 @@ def children(parent: int | None = None) -> dict[int, str]:
     Args:
         parent: default: this process.
     """
-    parent = os.getpid() if parent is None else parent
-    names = {}
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
-            name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
-            if int(rest.split()[1]) == parent:
-                names[int(process.name)] = name
-    return names
+    return {pid: name for pid, name, _ in _children(os.getpid() if parent is None else parent)}
 
 
 def dead_children(parent: int) -> Iterator[tuple[int, str, int]]:
     """Yield (process number, program's name, return code) of a process's children that have died and that it has not
     collected."""
+    for pid, name, fields in _children(parent):
+        with contextlib.suppress(ValueError, IndexError):
+            if fields[0] == "Z":
+                yield pid, name, os.waitstatus_to_exitcode(int(fields[49]))
+
+
+def _children(parent: int) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield (process number, program's name, what /proc/PID/stat has behind it) of a process's children."""
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile
             name, _, rest = (process / "stat").read_text().partition("(")[2].rpartition(")")
             fields = rest.split()
-            if int(fields[1]) == parent and fields[0] == "Z":
-                yield int(process.name), name, os.waitstatus_to_exitcode(int(fields[49]))
+            if int(fields[1]) == parent:
+                yield int(process.name), name, fields
 
 
 def is_ending(pid: int) -> bool:

@@ -28,23 +28,15 @@ def _scaled(weight: Tensor, largest: float, code: Callable[[Tensor], Tensor]) ->
     return code(weight / scale) * scale
 
 
-def _bfloat16(weight: Tensor) -> Tensor:
-    return weight.to(torch.bfloat16).float()
-
-
 def _float8_e4m3(weight: Tensor) -> Tensor:
     kind = torch.float8_e4m3fn
     return _scaled(weight, torch.finfo(kind).max, lambda scaled: scaled.to(kind).float())
 
 
-def _int8(weight: Tensor) -> Tensor:
-    return _scaled(weight, 127.0, lambda scaled: scaled.round().to(torch.int8).float())
-
-
 ROUNDED: dict[str, Callable[[Tensor], Tensor]] = {
-    "bfloat16": _bfloat16,
+    "bfloat16": lambda weight: weight.to(torch.bfloat16).float(),
     "float8_e4m3": _float8_e4m3,
-    "int8": _int8,
+    "int8": lambda weight: _scaled(weight, 127.0, lambda scaled: scaled.round().to(torch.int8).float()),
 }
 """By the values of `rollout.weights`: (rows, columns) fp32 to the same shape, rounded."""
 

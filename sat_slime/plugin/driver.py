@@ -193,7 +193,8 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
             ahead = manager.generate.remote(rollout_id + 1)
 
         with clock.part("train"):
-            ray.get(host.trainers.async_train(rollout_id, batch, **_external(of_push)))
+            external = {"external_data": {PUSH_METRICS: of_push}} if of_push else {}
+            ray.get(host.trainers.async_train(rollout_id, batch, **external))
         of_push = {}
         del batch  # its memory in Ray's store is for the next one
         host.trained(rollout_id)
@@ -232,11 +233,6 @@ def _check_push(host: Host, canary: PushCanary | None, told: Any, clock: Clock, 
         metrics, seconds = canary.check(told, host.engines())
     clock.move(seconds, part, "canary")
     return metrics
-
-
-def _external(of_push: dict[str, float]) -> dict[str, Any]:
-    """Return the argument by which metrics of the last push reach the trainer's ranks, where there are any."""
-    return {"external_data": {PUSH_METRICS: of_push}} if of_push else {}
 
 
 def _own_checkpoints(args: Namespace) -> set[int]:

@@ -37,6 +37,8 @@ ROLLOUT, EVALUATION = "sat_slime_rollout_function", "sat_slime_evaluation_functi
 """slime's arguments in which our driver keeps the dotted paths that `generate` calls."""
 MAX_REJECTED = 0.01
 """Share of a batch's samples that may be left out. If more are, and more than one, it is no accident."""
+TRACKED = ("accuracy/", "avg@", "pass@", "reasons/")
+"""Beginnings of the scores that go to slime's trackers: slime logs the mean, lengths and truncation itself."""
 
 _generated = -1
 """The newest rollout that was generated in this process."""
@@ -244,7 +246,7 @@ def log_eval(
         weights = _weights_step(samples, dataset) if known else None
         scores = _scores(args, dataset, result)
         rows.append({"step": step, "weights_step": weights, "dataset": dataset, **scores, "rollout_id": rollout_id})
-        tracked = {f"eval/{dataset}/{key}": value for key, value in scores.items() if _is_tracked(key)}
+        tracked = {f"eval/{dataset}/{key}": value for key, value in scores.items() if key.startswith(TRACKED)}
         if weights is not None:
             _announce("version_by_step")
             tracked |= {f"eval/{dataset}-weights_step": weights}
@@ -286,12 +288,6 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
     )
     sizes = [k for k in scores.sizes(samples // scores.repeats) if k <= samples]
     return summary(graded, sizes, scores.repeats)
-
-
-def _is_tracked(key: str) -> bool:
-    """Return whether a score goes to slime's trackers: slime logs the mean, lengths and truncation under names of its
-    own."""
-    return key.startswith(("accuracy/", "avg@", "pass@", "reasons/"))
 
 
 @functools.cache

@@ -105,16 +105,12 @@ def _since_main(place: str, newest: str, *body: str) -> Form:
     return Form(place, {MAIN: TREE, NEWEST: newest}, body)
 
 
-def _v031(place: str, *body: str) -> Form:
-    return Form(place, {V031: TREE}, body)
-
-
 def _newest(place: str, newest: str, *body: str) -> Form:
     return Form(place, {NEWEST: newest}, body)
 
 
 def _observed(use: Use, why: str, place: str, newest: str) -> Name:
-    return _need(use, why, _since_main(f"observability.{place}", newest), _v031(f"utils.{place}"))
+    return _need(use, why, _since_main(f"observability.{place}", newest), Form(f"utils.{place}", {V031: TREE}))
 
 
 _ACTOR = "backends.megatron_utils.actor:MegatronTrainRayActor"

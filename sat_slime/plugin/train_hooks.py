@@ -125,44 +125,37 @@ def _follow_checkpoints(names: dict[str, Any], args: Namespace) -> None:
     """Learns from slime's loading of the checkpoint how many steps the weights have had, and what the clip radii
     follow."""
 
-    def around(build: Callable[..., Any]) -> Callable[..., Any]:
-        def initialize_model_and_optimizer(args: Namespace, role: str = "actor") -> Any:
-            *built, loaded_rollout_id = build(args, role)
-            start = args.start_rollout_id if args.start_rollout_id is not None else loaded_rollout_id + 1
-            _state.trainer.steps = start * steps_per_rollout(args)
-            if start > 0:
-                _state.trainer.radius.load(args, start - 1)
-            return *built, loaded_rollout_id
+    def initialize(build: Callable[..., Any], args: Namespace, role: str = "actor") -> Any:
+        *built, loaded_rollout_id = build(args, role)
+        start = args.start_rollout_id if args.start_rollout_id is not None else loaded_rollout_id + 1
+        _state.trainer.steps = start * steps_per_rollout(args)
+        if start > 0:
+            _state.trainer.radius.load(args, start - 1)
+        return *built, loaded_rollout_id
 
-        return initialize_model_and_optimizer
+    wrap_once(names, "initialize_model_and_optimizer", initialize)
 
-    wrap_once(names, "initialize_model_and_optimizer", around)
+    def save_with_radii(save: Callable[..., None], /, rollout_id: int, *positional: Any, **keywords: Any) -> None:
+        save(rollout_id, *positional, **keywords)
+        _state.trainer.radius.save(args, rollout_id)
 
-    def and_radii(save: Callable[..., None]) -> Callable[..., None]:
-        def save_with_radii(rollout_id: int, *positional: Any, **keywords: Any) -> None:
-            save(rollout_id, *positional, **keywords)
-            _state.trainer.radius.save(args, rollout_id)
-
-        return save_with_radii
-
-    wrap_once(names, "save", and_radii)
+    wrap_once(names, "save", save_with_radii)
 
 
 def _wrap_training(args: Namespace) -> None:
-    def around(train: Callable[..., Any]) -> Callable[..., Any]:
-        def train_actor(rollout_id: int, rollout_data: dict[str, Any], *positional: Any, **keywords: Any) -> Any:
-            _state.trainer.begin(rollout_data)
-            _note_in_flight()
-            steps = len(rollout_data["num_microbatches"])
-            trained = train(rollout_id, rollout_data, *positional, **keywords)
-            _state.trainer.trained(args, rollout_id, steps)
-            if _state.evaluates_last and rollout_id == args.num_rollout - 1:
-                _evaluate_final(_state.actor, args, rollout_id)
-            return trained
+    def train_actor(
+        train: Callable[..., Any], /, rollout_id: int, rollout_data: dict[str, Any], *positional: Any, **keywords: Any
+    ) -> Any:
+        _state.trainer.begin(rollout_data)
+        _note_in_flight()
+        steps = len(rollout_data["num_microbatches"])
+        trained = train(rollout_id, rollout_data, *positional, **keywords)
+        _state.trainer.trained(args, rollout_id, steps)
+        if _state.evaluates_last and rollout_id == args.num_rollout - 1:
+            _evaluate_final(_state.actor, args, rollout_id)
+        return trained
 
-        return train_actor
-
-    wrap_once(_state.actor, "train_actor", around)
+    wrap_once(_state.actor, "train_actor", train_actor)
 
 
 def _note_in_flight() -> None:
@@ -185,17 +178,14 @@ def _wrap_loading(args: Namespace, hooks: HooksConfig, announce: Callable[..., N
     if defers:
         announce("checkpoint_denominator", "old_actor follows a push once the batch in flight is scored")
 
-    def around(load: Callable[[str, str], None]) -> Callable[[str, str], None]:
-        def load_other_checkpoint(model_tag: str, path: str) -> None:
-            load(model_tag, path)
-            if hooks.ref_weights_first and model_tag != "actor":
-                actor._switch_model("actor")
-            if defers and model_tag == "old_actor":
-                actor.weights_backuper = OldActorBackuper(actor.weights_backuper)
+    def load_other_checkpoint(load: Callable[[str, str], None], model_tag: str, path: str) -> None:
+        load(model_tag, path)
+        if hooks.ref_weights_first and model_tag != "actor":
+            actor._switch_model("actor")
+        if defers and model_tag == "old_actor":
+            actor.weights_backuper = OldActorBackuper(actor.weights_backuper)
 
-        return load_other_checkpoint
-
-    wrap_once(actor, "load_other_checkpoint", around)
+    wrap_once(actor, "load_other_checkpoint", load_other_checkpoint)
 
 
 def _follow_pushes(args: Namespace, names: dict[str, Any], numbers: bool, evaluates_first: bool) -> None:
@@ -206,21 +196,18 @@ def _follow_pushes(args: Namespace, names: dict[str, Any], numbers: bool, evalua
         evaluates_first: the initial weights are evaluated.
     """
 
-    def around(push: Callable[[Any], None]) -> Callable[[Any], None]:
-        def update_weights(updater: Any) -> None:
-            if numbers:
-                updater.weight_version = _state.trainer.steps - 1
-            push(updater)
-            if numbers:
-                _state.pushed = _state.trainer.steps
-            is_first, _state.has_pushed = not _state.has_pushed, True
-            if evaluates_first and is_first and _state.trainer.steps == 0:
-                _evaluate_initial(_state.actor, args)
-
-        return update_weights
+    def update_weights(push: Callable[[Any], None], updater: Any) -> None:
+        if numbers:
+            updater.weight_version = _state.trainer.steps - 1
+        push(updater)
+        if numbers:
+            _state.pushed = _state.trainer.steps
+        is_first, _state.has_pushed = not _state.has_pushed, True
+        if evaluates_first and is_first and _state.trainer.steps == 0:
+            _evaluate_initial(_state.actor, args)
 
     for name in ("UpdateWeightFromDistributed", "UpdateWeightFromTensor"):
-        wrap_once(names[name], "update_weights", around)
+        wrap_once(names[name], "update_weights", update_weights)
 
 
 def _evaluates(args: Namespace, hooks: HooksConfig, announce: Callable[..., None]) -> tuple[bool, bool]:

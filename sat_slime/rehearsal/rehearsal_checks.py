@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,12 +14,7 @@ from sat_slime.config.slime_checks import uses_verifier
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.objective import scope_too_small
 from sat_slime.plugin.launch.memory.elements import expected_elements, padded_vocabulary
-from sat_slime.plugin.launch.memory.memory_needs import (
-    BF16,
-    FP32,
-    engine_weights_bytes,
-    weight_copies,
-)
+from sat_slime.plugin.launch.memory.memory_needs import BF16, FP32, engine_weights_bytes
 from sat_slime.rehearsal.material import ThinSizes
 from sat_slime.rehearsal.records import Records, Row
 
@@ -54,19 +49,18 @@ def check(what: str, expected: object, found: object, remark: str = "", same: bo
 
 def all_checks(thin: SlimeConfig, records: Records, first: int) -> list[Check]:
     """Return every check that the records allow. first: iterations of the first job, after which the run is resumed."""
-    parts: tuple[Callable[[], Iterator[Check]], ...] = (
-        lambda: _elements(thin, records),
-        lambda: _engines(thin, records),
-        lambda: _placement(thin, records),
-        lambda: _order(thin, records, first),
-        lambda: _agreement(thin, records),
-        lambda: _objective(thin, records),
-        lambda: _routes(thin, records),
-        lambda: _responses(thin, records),
-        lambda: _resume(thin, records, first),
-        lambda: _evaluations(thin, records, first),
-    )
-    return [check for part in parts for check in part()]
+    return [
+        *_elements(thin, records),
+        *_engines(thin, records),
+        *_placement(thin, records),
+        *_order(thin, records, first),
+        *_agreement(thin, records),
+        *_objective(thin, records),
+        *_routes(thin, records),
+        *_responses(thin, records),
+        *_resume(thin, records, first),
+        *_evaluations(thin, records, first),
+    ]
 
 
 # ------------------------------------------------------------------------------------------------- memory, placement
@@ -86,13 +80,9 @@ def _elements(thin: SlimeConfig, records: Records) -> Iterator[Check]:
         expected = {rank: expected_elements(thin, rank)[formula] for rank, _ in trained}
         yield _by_rank(f"{words}, elements a rank", expected, {rank: row["elements"][kind] for rank, row in trained})
     if copies := {rank: len(row["copies"]) for rank, row in records.of_ranks("initialized")}:
-        expected = dict.fromkeys(copies, weight_copies(thin) - _later_copies(thin))
+        # Those of denominator `checkpoint` are made as weights are pushed, and so not there yet when a rank begins.
+        expected = dict.fromkeys(copies, 1 + (thin.loss.kl_coef > 0))
         yield _by_rank("copies of the weights on the host", expected, copies)
-
-
-def _later_copies(thin: SlimeConfig) -> int:
-    """Copies that are made as weights are pushed, and so not there yet when a rank begins."""
-    return weight_copies(thin) - 1 - (thin.loss.kl_coef > 0)
 
 
 def _by_rank(what: str, expected: dict[int, int], found: dict[int, int]) -> Check:
@@ -125,22 +115,11 @@ def _placement(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     rows = dict(records.of_ranks("initialized"))
     train, rollout = thin.train, thin.rollout
     if rows:
-        nodes = Counter(row["node"] for row in rows.values())
-        yield check(
-            "trainer ranks by node",
-            f"{train.nodes} x {train.gpus_per_node}",
-            ", ".join(f"{node}: {count}" for node, count in sorted(nodes.items())),
-            same=sorted(nodes.values()) == [train.gpus_per_node] * train.nodes,
-        )
+        nodes = [row["node"] for row in rows.values()]
+        yield _by_node("trainer ranks by node", train.nodes, train.gpus_per_node, nodes)
         names = ("tensor", "pipeline", "context", "data", "expert")
         sizes = {name: 1 + max(row[name] for row in rows.values()) for name in names}
-        asked = {
-            "tensor": train.tensor_parallel,
-            "pipeline": train.pipeline_parallel,
-            "context": train.context_parallel,
-            "data": train.data_parallel,
-            "expert": train.expert_parallel,
-        }
+        asked = {name: getattr(train, f"{name}_parallel") for name in names}
         shown = [", ".join(f"{name} {size}" for name, size in values.items()) for values in (asked, sizes)]
         yield check("parallel sizes", shown[0], shown[1])
     if records.engines:
@@ -150,13 +129,15 @@ def _placement(thin: SlimeConfig, records: Records) -> Iterator[Check]:
             f"{rollout.engines} x {rollout.gpus_per_engine}",
             f"{len(ranks)} x {'/'.join(map(str, sorted(set(ranks.values()))))}",
         )
-        by_node = Counter(row["host"] for row in records.engines)
-        yield check(
-            "engines' ranks by node",
-            f"{rollout.nodes} x {rollout.gpus_per_node}",
-            ", ".join(f"{node}: {count}" for node, count in sorted(by_node.items())),
-            same=sorted(by_node.values()) == [rollout.gpus_per_node] * rollout.nodes,
-        )
+        hosts = [row["host"] for row in records.engines]
+        yield _by_node("engines' ranks by node", rollout.nodes, rollout.gpus_per_node, hosts)
+
+
+def _by_node(what: str, nodes: int, ranks: int, found: Sequence[str]) -> Check:
+    """Return a check of how many ranks each node has. found: the node of each rank."""
+    counts = Counter(found)
+    shown = ", ".join(f"{node}: {count}" for node, count in sorted(counts.items()))
+    return check(what, f"{nodes} x {ranks}", shown, same=sorted(counts.values()) == [ranks] * nodes)
 
 
 # ----------------------------------------------------------------------------------------------------- order, numbers

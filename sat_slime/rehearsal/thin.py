@@ -71,23 +71,17 @@ class Thin:
     def set(self, key: str, value: Any, why: str) -> None:
         """Sets a dotted key, and notes it where the value is another; None of a flag takes it out."""
         section, _, name = key.partition(".")
-        inner, _, flag = name.partition(".")
         values = getattr(self.config, section)
-        if isinstance(values, dict):
-            inner, flag = "", name
-        flags = values if isinstance(values, dict) else getattr(values, inner)
+        inner, _, flag = ("", "", name) if isinstance(values, dict) else name.partition(".")
+        flags = getattr(values, inner) if inner else values
         was = flags.get(flag) if flag else flags
         if was == value:
             return
+        now = value
         if flag:
-            value_of_all = {k: v for k, v in flags.items() if k != flag} | ({} if value is None else {flag: value})
-        else:
-            value_of_all = value
-        if isinstance(values, dict):
-            update: dict[str, Any] = {section: value_of_all}
-        else:
-            update = {section: values.model_copy(update={inner: value_of_all})}
-        self.config = self.config.model_copy(update=update)
+            now = {k: v for k, v in flags.items() if k != flag} | ({} if value is None else {flag: value})
+        section_now = values.model_copy(update={inner: now}) if inner else now
+        self.config = self.config.model_copy(update={section: section_now})
         self.changes.append(Change(key, was, value, why))
 
 

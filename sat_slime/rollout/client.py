@@ -113,13 +113,6 @@ class SGLangClient:
         server."""
         return await self._answers("/health_generate", timeout_s)
 
-    async def server_info(self) -> dict[str, Any]:
-        """SGLang's resolved arguments and internal state. Raises ServerLost."""
-        try:
-            return (await self._http.get("/server_info")).raise_for_status().json()
-        except httpx.HTTPError as error:
-            raise ServerLost(f"{self.socket}/server_info: {in_words(error)}") from error
-
     async def close(self) -> None:
         await self._http.aclose()
 

@@ -226,9 +226,6 @@ class _Engine:
                 break
         return spans[::-1]
 
-    def has_token(self, response: _Response) -> bool:
-        return self.done - response.start >= 1
-
     def forget(self, group: _Generation) -> None:
         """Abort the requests of a group."""
         self.running = [entry for entry in self.running if entry[2].group is not group]
@@ -403,7 +400,7 @@ class _Run:
         for engine in self.engines:
             if any(entry[2] is response for entry in engine.running):
                 at_start = max(version for since, version in engine.pushes if since <= response.start)
-                return engine.has_token(response) and at_start < oldest
+                return engine.done - response.start >= 1 and at_start < oldest  # it has a token
         return False
 
     def pushed(self, rollout: int) -> None:

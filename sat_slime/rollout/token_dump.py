@@ -36,6 +36,7 @@ TOKEN_COLUMNS = {
 """Columns of (N,): token id; whether it is active; log pi of the weights at the start of the step; log mu; advantage;
 optimizer updates of the weights that generated the token, -1 for one that a tool wrote; entropy of pi in nats."""
 
+_COLUMNS: dict[str, Any] = {**RESPONSE_COLUMNS, **TOKEN_COLUMNS}
 _NAME = re.compile(r"(\d{6,})(?:-(\d+))?\.safetensors")
 
 
@@ -110,7 +111,7 @@ def write_dump(path: Path, dump: TokenDump) -> None:
         ValueError: a column has not the length that `lengths` tells.
         OSError: it cannot be written.
     """
-    arrays = {name: np.ascontiguousarray(getattr(dump, name), kind) for name, kind in _columns().items()}
+    arrays = {name: np.ascontiguousarray(getattr(dump, name), kind) for name, kind in _COLUMNS.items()}
     arrays |= {name: np.ascontiguousarray(values) for name, values in dump.more.items()}
     if wrong := _wrong_shapes(arrays):
         raise ValueError(wrong)
@@ -139,7 +140,7 @@ def read_dump(path: Path) -> TokenDump:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, OSError, TypeError, KeyError) as error:  # the last two: numpy lacks its data type
         raise DumpError(f"{path} is no whole safetensors file: {error}") from error
-    for name, kind in _columns().items():
+    for name, kind in _COLUMNS.items():
         if name not in arrays:
             raise DumpError(f"{path} lacks the column {name} of {SCHEMA}")
         arrays[name] = _as_kind(path, name, arrays[name], kind)
@@ -148,14 +149,10 @@ def read_dump(path: Path) -> TokenDump:
     for name in ("log_probs", "rollout_log_probs", "advantages"):
         if not np.isfinite(arrays[name][arrays["mask"]]).all():
             raise DumpError(f"{path}: {name} has values that are no finite numbers on active tokens")
-    more = {name: values for name, values in arrays.items() if name not in _columns()}
-    columns = {name: arrays[name] for name in _columns()}
+    more = {name: values for name, values in arrays.items() if name not in _COLUMNS}
+    columns = {name: arrays[name] for name in _COLUMNS}
     rest = {key: value for key, value in metadata.items() if key not in _FACTS and key != "schema"}
     return TokenDump(**_facts(path, metadata), **columns, more=more, metadata=rest)
-
-
-def _columns() -> dict[str, Any]:
-    return {**RESPONSE_COLUMNS, **TOKEN_COLUMNS}
 
 
 def _check_schema(path: Path, metadata: Mapping[str, str]) -> None:

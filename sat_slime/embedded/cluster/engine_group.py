@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,10 +108,11 @@ class EngineGroup:
         Args:
             group: requests of one problem, which stand in a row and stay on one engine.
         """
-        shares = self._shares(len(requests) // group)
+        problems, engines = len(requests) // group, len(self.engines)
+        ends = [group * (i * problems // engines) for i in range(engines + 1)]
         return [
-            engine.generate.remote(requests[first * group : last * group])
-            for engine, (first, last) in zip(self.engines, shares, strict=True)
+            engine.generate.remote(requests[start:end])
+            for engine, (start, end) in zip(self.engines, itertools.pairwise(ends), strict=True)
         ]
 
     def evaluate(self, requests: list[GenerationRequest], group: int, folder: Path, version: int) -> list[Any]:
@@ -144,11 +146,7 @@ class EngineGroup:
             faults=faults_of(results),
         )
 
-    def _shares(self, problems: int) -> list[tuple[int, int]]:
-        count = len(self.engines)
-        return [(i * problems // count, (i + 1) * problems // count) for i in range(count)]
-
-    def _call(self, method: str, *arguments: Any) -> list[Any]:
-        futures = [getattr(engine, method).remote(*arguments) for engine in self._all]
+    def _call(self, method: str) -> list[Any]:
+        futures = [getattr(engine, method).remote() for engine in self._all]
         rollout, evaluation = futures[: len(self.engines)], futures[len(self.engines) :]
         return [*wait_all(rollout, "rollout engine"), *wait_all(evaluation, "evaluation engine")]

@@ -65,13 +65,6 @@ def stay_on_loopback(args: Any, folder: Path) -> None:
         os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{folder}/meeting-point"
 
 
-def leave_imports_uncollected() -> None:
-    """Takes what was imported out of garbage collection, in this process and in those that it forks: a million objects
-    that never go, and that each full collection would look through in the middle of a batch."""
-    gc.collect()
-    gc.freeze()
-
-
 def import_sglang() -> None:
     """Imports SGLang's server, on a CPU with the patches that it needs there."""
     on_cpu = os.environ.get("SGLANG_USE_CPU_ENGINE") == "1"
@@ -84,7 +77,10 @@ def import_sglang() -> None:
     if on_cpu:  # here, where `patches` say which models: a forked process has the environment of who asked for it
         import sglang.srt.models.registry  # noqa: F401
 
-    leave_imports_uncollected()
+    # What was imported is not collected, here and in processes that are forked: a million objects that never go, and
+    # that each full collection would look through in the middle of a batch.
+    gc.collect()
+    gc.freeze()
 
 
 def run_server(arguments: Sequence[str]) -> None:

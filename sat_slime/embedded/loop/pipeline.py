@@ -142,14 +142,11 @@ class Pipeline(ABC):
             self._loop()
         finally:
             self.log.status(phase="stopping")
-            self._stop_engines()
+            try:
+                self.engines.stop()
+            except ActorFailure as failure:
+                self.log.message(f"while stopping: {failure}", "warning")
             self.grader.close()
-
-    def _stop_engines(self) -> None:
-        try:
-            self.engines.stop()
-        except ActorFailure as failure:
-            self.log.message(f"while stopping: {failure}", "warning")
 
     # ------------------------------------------------------------------------------------------------ start
 

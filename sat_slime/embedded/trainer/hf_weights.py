@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sat_slime.config.schema import ModelConfig
+from sat_slime.embedded.trainer.parallel import gathered
 from sat_slime.models import Weight
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -43,13 +44,13 @@ def hf_tensors(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int) 
     table = _table(config, vocab_size)
     for name, parameter in megatron.named_parameters():
         weight, numbers = _in_table(name, table)
-        shards = [parameter.detach()] if weight.cut is None else _gather(parameter.detach(), _cutting_group(weight))
+        shards = [parameter.detach()] if weight.cut is None else gathered(parameter.detach(), _cutting_group(weight))
         for hf_name, tensor in zip(weight.tensors, weight.whole(shards), strict=True):
             if not weight.experts:
                 yield hf_name.format(**numbers), tensor
                 continue
             per_rank = weight.experts // expert_group.size()
-            for rank, copy in enumerate(_gather(tensor, expert_group)):
+            for rank, copy in enumerate(gathered(tensor, expert_group)):
                 yield hf_name.format(layer=numbers["layer"], expert=numbers["expert"] + rank * per_rank), copy
 
 
@@ -107,11 +108,3 @@ def save_hf(megatron: torch.nn.Module, config: ModelConfig, vocab_size: int, eos
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(part, folder)
     dist.barrier()
-
-
-def _gather(weight: Tensor, group: dist.ProcessGroup) -> list[Tensor]:
-    if group.size() == 1:
-        return [weight]
-    parts = [torch.empty_like(weight) for _ in range(group.size())]
-    dist.all_gather(parts, weight.contiguous(), group=group)
-    return parts

@@ -132,6 +132,15 @@ def initialize(train: TrainConfig, rank: int, init_method: str, timeout_s: float
         _use_plain_rng()
 
 
+def gathered(tensor: torch.Tensor, group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """Return the tensors of all ranks of the group, whose shapes are equal; all of them call."""
+    if group.size() == 1:
+        return [tensor]
+    parts = [torch.empty_like(tensor) for _ in range(group.size())]
+    dist.all_gather(parts, tensor.contiguous(), group=group)
+    return parts
+
+
 def shutdown() -> None:
     """Leaves the process groups."""
     from megatron.core import parallel_state

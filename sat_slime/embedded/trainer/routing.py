@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.transformer.moe.router_replay import RouterReplay, RouterReplayAction
 from torch import Tensor
+
+from sat_slime.embedded.trainer.parallel import gathered
 
 
 def _own_rows(tokens: int) -> slice:
@@ -81,12 +82,7 @@ def flips_by_layer(recorded: list[Tensor], routed_experts: Tensor, rows: Tensor)
     own_choice = torch.stack(recorded, dim=1).sort(-1).values
     replayed = routed_experts[_own_rows(len(routed_experts))].sort(-1).values
     flips = (own_choice != replayed).any(-1).to(torch.uint8)
-    group = parallel_state.get_tensor_model_parallel_group()
-    if group.size() > 1:
-        parts = [torch.empty_like(flips) for _ in range(group.size())]
-        dist.all_gather(parts, flips, group=group)
-        flips = torch.cat(parts)
-    return flips[rows]
+    return torch.cat(gathered(flips, parallel_state.get_tensor_model_parallel_group()))[rows]
 
 
 def count_flips(recorded: list[Tensor], routed_experts: Tensor | None, rows: Tensor) -> tuple[int, int]:

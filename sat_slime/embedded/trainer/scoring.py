@@ -180,7 +180,6 @@ class Rescorer:
         Args:
             prefix: stands before each name; for weights that are not the ones in training.
         """
-        columns: Columns = {}
         if not self.config.model.is_moe:
             _, distribution = self._score(self.policy, micro)
             return {f"{prefix}log_distribution": distribution}
@@ -190,11 +189,12 @@ class Rescorer:
             own, own_distribution = self._score(self.policy, micro)
         with routing.replay(micro.routed_experts):
             replayed, replayed_distribution = self._score(self.policy, micro)
-        columns[f"{prefix}log_probs_own_routing"] = own
-        columns[f"{prefix}log_probs_replayed"] = replayed
-        columns[f"{prefix}expert_flips"] = routing.flips_by_layer(recorded, micro.routed_experts, micro.rows)
-        columns[f"{prefix}log_distribution"] = replayed_distribution if self.replays else own_distribution
-        return columns
+        return {
+            f"{prefix}log_probs_own_routing": own,
+            f"{prefix}log_probs_replayed": replayed,
+            f"{prefix}expert_flips": routing.flips_by_layer(recorded, micro.routed_experts, micro.rows),
+            f"{prefix}log_distribution": replayed_distribution if self.replays else own_distribution,
+        }
 
     def _in_the_engines_dtype(self, micro: MicroBatch) -> Tensor:
         """Return (R,) log-probs with the weights and the arithmetic in the engine's data type, along the engine's
@@ -213,8 +213,7 @@ class Rescorer:
 
     @torch.no_grad()
     def _score(self, model: torch.nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Return (R,) log-probs and (R, vocabulary) distribution."""
-        logits = forward_logits(model, micro.token_ids, micro.layout)[micro.rows]
-        temperature = self.config.rollout.temperature
-        log_probs, _ = vocab_parallel_log_probs(logits, micro.output_ids, temperature, kept=micro.kept)
-        return log_probs, whole_log_probs(logits, temperature, micro.kept)
+        """Return (R,) log-probs and (R, vocabulary) distribution, along the routes that the caller has set."""
+        log_probs, _, distribution = self.scorer.score(model, micro, replay=False, head="value")
+        assert distribution is not None, "asked for"
+        return log_probs, distribution

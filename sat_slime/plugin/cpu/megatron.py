@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,8 +23,8 @@ def keep_the_cpus_random_state(random: Any) -> None:
 
 @contextlib.contextmanager
 def types_named_cuda() -> Iterator[None]:
-    """Inside, a tensor's type has the name that it has on a GPU: `torch.cuda.FloatTensor`. Megatron's optimizer tells
-    parameters apart by that name."""
+    """Inside, or in a function that this decorates, a tensor's type has the name that it has on a GPU:
+    `torch.cuda.FloatTensor`. Megatron's optimizer tells parameters apart by that name."""
     real = torch.Tensor.type
 
     def type_on_gpu(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -39,27 +38,16 @@ def types_named_cuda() -> Iterator[None]:
         torch.Tensor.type = real  # type: ignore[method-assign]
 
 
-def with_types_named_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, which then runs inside `types_named_cuda`."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with types_named_cuda():
-            return function(*args, **kwargs)
-
-    return call
-
-
 def clip_gradients_on_cpu(clip_grads: Any) -> None:
     """Gives Megatron's clipping types named as on a GPU: it asserts that gradients are `torch.cuda.FloatTensor`."""
-    clip_grads.clip_grad_by_total_norm_fp32 = with_types_named_cuda(clip_grads.clip_grad_by_total_norm_fp32)
+    clip_grads.clip_grad_by_total_norm_fp32 = types_named_cuda()(clip_grads.clip_grad_by_total_norm_fp32)
 
 
 def optimize_on_cpu(distrib_optimizer: Any) -> None:
     """Makes the distributed optimizer, which slime always uses, work on a CPU: it sorts its parameters by the names of
     their types, and it resumes with torch's AdamW."""
     optimizer = distrib_optimizer.DistributedOptimizer
-    optimizer.__init__ = with_types_named_cuda(optimizer.__init__)
+    optimizer.__init__ = types_named_cuda()(optimizer.__init__)
     resume_with_torch_adam(optimizer)
 
 

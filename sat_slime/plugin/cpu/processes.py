@@ -32,33 +32,32 @@ def install() -> None:
         "sat_slime.plugin.inside.actor": _patch("recorder", "record_trainer"),
         "sglang.srt.model_executor.model_runner": _patch("recorder", "record_engine"),
     }
-    patch_after_import(
-        {
-            **(recorded if "SAT_SLIME_REHEARSAL" in os.environ else {}),
-            "torch": stand_in_for_cuda_packages,
-            "torch.distributed.rendezvous": listen_on_loopback,
-            "transformers.models.auto.tokenization_auto": give_back_memory,
-            "slime.utils.accelerator": _patch("slime", "register_cpu"),
-            "slime.backends.megatron_utils.arguments": _patch("slime", "choose_dtype"),
-            "slime.backends.megatron_utils.initialize": _patch("slime", "accept_numpy_2"),
-            "slime.utils.reloadable_process_group": _patch("slime", "forward_newer_collectives"),
-            "slime.utils.distributed_utils": _patch("slime", "push_weights_by_gloo"),
-            "megatron.core.jit": _patch("megatron", "compile_nothing"),
-            "megatron.core.tensor_parallel.random": _patch("megatron", "keep_the_cpus_random_state"),
-            "megatron.core.optimizer.clip_grads": _patch("megatron", "clip_gradients_on_cpu"),
-            "megatron.core.optimizer.distrib_optimizer": _patch("megatron", "optimize_on_cpu"),
-            "megatron.core.transformer.moe.moe_utils": _patch("megatron", "dispatch_tokens_on_cpu"),
-            "sglang_router.launch_router": _patch("router", "replace_router"),
-            "sglang": _patch("sglang", "load_only_known_families"),
-            "sglang.srt.utils.hf_transformers.tokenizer": give_back_memory,
-            "sglang.srt.utils.common": _patch("sglang", "serve_on_cpu"),
-            "sglang.srt.configs.update_config": _patch("sglang", "keep_widths"),
-            "sglang.srt.state_capturer.base": _patch("sglang", "allocate_routed_experts_unpinned"),
-            "sglang.srt.layers.sampler": _patch("sglang", "hash_seeds_in_torch"),
-            "sglang.srt.entrypoints.http_server": _patch("sglang", "prepare_server_process"),
-        },
-        {"slime": _patch("cuda", "show_cpu_as_cuda"), "megatron": _patch("cuda", "show_cpu_as_cuda")},
-    )
+    of_modules: dict[str, Patch] = {
+        **(recorded if "SAT_SLIME_REHEARSAL" in os.environ else {}),
+        "torch": stand_in_for_cuda_packages,
+        "torch.distributed.rendezvous": listen_on_loopback,
+        "transformers.models.auto.tokenization_auto": give_back_memory,
+        "slime.utils.accelerator": _patch("slime", "register_cpu"),
+        "slime.backends.megatron_utils.arguments": _patch("slime", "choose_dtype"),
+        "slime.backends.megatron_utils.initialize": _patch("slime", "accept_numpy_2"),
+        "slime.utils.reloadable_process_group": _patch("slime", "forward_newer_collectives"),
+        "slime.utils.distributed_utils": _patch("slime", "push_weights_by_gloo"),
+        "megatron.core.jit": _patch("megatron", "compile_nothing"),
+        "megatron.core.tensor_parallel.random": _patch("megatron", "keep_the_cpus_random_state"),
+        "megatron.core.optimizer.clip_grads": _patch("megatron", "clip_gradients_on_cpu"),
+        "megatron.core.optimizer.distrib_optimizer": _patch("megatron", "optimize_on_cpu"),
+        "megatron.core.transformer.moe.moe_utils": _patch("megatron", "dispatch_tokens_on_cpu"),
+        "sglang_router.launch_router": _patch("router", "replace_router"),
+        "sglang": _patch("sglang", "load_only_known_families"),
+        "sglang.srt.utils.hf_transformers.tokenizer": give_back_memory,
+        "sglang.srt.utils.common": _patch("sglang", "serve_on_cpu"),
+        "sglang.srt.configs.update_config": _patch("sglang", "keep_widths"),
+        "sglang.srt.state_capturer.base": _patch("sglang", "allocate_routed_experts_unpinned"),
+        "sglang.srt.layers.sampler": _patch("sglang", "hash_seeds_in_torch"),
+        "sglang.srt.entrypoints.http_server": _patch("sglang", "prepare_server_process"),
+    }
+    of_packages = {"slime": _patch("cuda", "show_cpu_as_cuda"), "megatron": _patch("cuda", "show_cpu_as_cuda")}
+    sys.meta_path.insert(0, AfterImport(of_modules, of_packages))
 
 
 def _patch(file: str, function: str) -> Patch:
@@ -142,8 +141,3 @@ class AfterImport(MetaPathFinder):
 
         spec.loader.exec_module = execute_and_patch  # type: ignore[method-assign]
         return spec
-
-
-def patch_after_import(of_modules: Mapping[str, Patch], of_packages: Mapping[str, Patch]) -> None:
-    """Patches these modules of this process from now on, each when it is imported."""
-    sys.meta_path.insert(0, AfterImport(of_modules, of_packages))

@@ -107,37 +107,24 @@ def _pushed(self: Any, *_: Any, **__: Any) -> dict[str, Any]:
     return {"event": "pushed", "steps": self.state.steps}
 
 
-def _parameters(self: Any) -> Iterable[tuple[str, Any]]:
-    for part in self.model:
-        yield from part.named_parameters()
-
-
-def _optimizers(self: Any) -> list[Any]:
-    return [part.optimizer for part in getattr(self.optimizer, "chained_optimizers", [self.optimizer])]
-
-
 def _elements(tensors: Iterable[Any]) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
 def _digest(self: Any) -> str:
     """Return a checksum of the weights and of the optimizer's state on this rank."""
-    digest = hashlib.sha256()
-    tensors = [parameter for _, parameter in _parameters(self)]
-    for optimizer in _optimizers(self):
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
-                tensors += [state[name] for name in sorted(state)]
-    for tensor in tensors:
-        digest.update(tensor.detach().contiguous().cpu().flatten().view(_bytes()).numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
-def _bytes() -> Any:
     import torch
 
-    return torch.uint8
+    digest = hashlib.sha256()
+    tensors = [parameter for part in self.model for _, parameter in part.named_parameters()]
+    for distributed in getattr(self.optimizer, "chained_optimizers", [self.optimizer]):
+        for group in distributed.optimizer.param_groups:
+            for parameter in group["params"]:
+                state = distributed.optimizer.state.get(parameter, {})
+                tensors += [state[name] for name in sorted(state)]
+    for tensor in tensors:
+        digest.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 # ------------------------------------------------------------------------------------------------------------ engines

@@ -75,7 +75,9 @@ class Generation:
         if self.failure is not None:
             raise self.failure
         for group in self.stream.overdue():
-            self._abandon_if_doomed(group)
+            if self._is_doomed(group):
+                self.stream.abandon(group, len(list(flat(group.result or []))))
+                self.tasks[group].cancel()  # its connections close, by which SGLang ends its requests
         self._notify()
         samples = [group.result for group in groups or [] if group.result is not None]
         metrics = self.stream.report()
@@ -160,12 +162,6 @@ class Generation:
         known = [sample for sample in flat(group.result or []) if sample.response_length]
         oldest = _versions(known) if known else None
         return oldest is not None and oldest[0] < self.stream.bound.oldest(self.stream.next_rollout)
-
-    def _abandon_if_doomed(self, group: Group[Samples, Samples]) -> None:
-        """Ends the generation of a group that is doomed: its connections close, by which SGLang ends its requests."""
-        if self._is_doomed(group):
-            self.stream.abandon(group, len(list(flat(group.result or []))))
-            self.tasks[group].cancel()
 
     def _failed(self, group: Group[Samples, Samples], error: Exception) -> None:
         name = f"prompt {_place(group.prompt)}"

@@ -7,6 +7,7 @@ docs/compatibility.md says what that costs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,18 +43,13 @@ def leave_out_padding(model: Iterable[torch.nn.Module], vocabulary: int, rank: i
             width = layer.output_size_per_partition
             first = padded_columns(width, vocabulary, rank)
             if first < width:
-                layer.register_forward_hook(_Filling(first))
+                layer.register_forward_hook(functools.partial(_fill, first))
                 has_padding = True
     return has_padding
 
 
-class _Filling:
+def _fill(first: int, layer: torch.nn.Module, inputs: Any, output: Any) -> Any:
     """A forward hook that fills the padded columns of the output layer's logits; Megatron's returns (logits, bias)."""
-
-    def __init__(self, first: int):
-        self.first = first
-
-    def __call__(self, layer: torch.nn.Module, inputs: Any, output: Any) -> Any:
-        logits: Tensor = output[0] if isinstance(output, tuple) else output
-        logits[..., self.first :] = max(NO_TOKEN, torch.finfo(logits.dtype).min / 8)  # fp16 ends at -65504
-        return output
+    logits: Tensor = output[0] if isinstance(output, tuple) else output
+    logits[..., first:] = max(NO_TOKEN, torch.finfo(logits.dtype).min / 8)  # fp16 ends at -65504
+    return output

@@ -29,9 +29,9 @@ def install() -> None:
     """Has slime's functions in this process read replies so; later calls do nothing."""
     from slime.utils import http_utils, types
 
-    wrap_once(http_utils, "_post", _cutting_routes)
-    wrap_once(types, "decode_int32_meta_array", _passing_narrow_routes)
-    wrap_once(types.Sample, "_apply_meta_info", _decoding_routes)
+    wrap_once(http_utils, "_post", _post_and_cut)
+    wrap_once(types, "decode_int32_meta_array", _decode_or_pass)
+    wrap_once(types.Sample, "_apply_meta_info", _decode_and_apply)
 
 
 class CuttingClient:
@@ -72,12 +72,9 @@ def cut(content: bytes) -> tuple[bytes, memoryview | None]:
     return content[:begin] + content[end:], memoryview(content)[begin:end]
 
 
-def _cutting_routes(post: Callable[..., Any]) -> Callable[..., Any]:
-    async def post_and_cut(client: Any, *positional: Any, **keywords: Any) -> Any:
-        cutting = CuttingClient(client)
-        return cutting.completed(await post(cutting, *positional, **keywords))
-
-    return post_and_cut
+async def _post_and_cut(post: Callable[..., Any], /, client: Any, *positional: Any, **keywords: Any) -> Any:
+    cutting = CuttingClient(client)
+    return cutting.completed(await post(cutting, *positional, **keywords))
 
 
 def decode(encoded: str | memoryview, count: int, experts: int) -> Tensor:
@@ -104,22 +101,18 @@ def decode(encoded: str | memoryview, count: int, experts: int) -> Tensor:
     )
 
 
-def _decoding_routes(apply_meta_info: Callable[..., None]) -> Callable[..., None]:
-    def decode_and_apply(sample: Any, args: Any, meta_info: Mapping[str, Any], **more: Any) -> None:
-        encoded = meta_info.get("routed_experts")
-        if isinstance(encoded, (str, memoryview)) and args is not None:
-            start = int(meta_info.get("routed_experts_start_len", 0) or 0)
-            rows = max(0, len(sample.tokens) - 1 - start)
-            routes = decode(encoded, rows * args.num_layers * args.moe_router_topk, args.num_experts)
-            meta_info = {**meta_info, "routed_experts": routes}
-        apply_meta_info(sample, args, meta_info, **more)
+def _decode_and_apply(
+    apply_meta_info: Callable[..., None], /, sample: Any, args: Any, meta_info: Mapping[str, Any], **more: Any
+) -> None:
+    encoded = meta_info.get("routed_experts")
+    if isinstance(encoded, (str, memoryview)) and args is not None:
+        start = int(meta_info.get("routed_experts_start_len", 0) or 0)
+        rows = max(0, len(sample.tokens) - 1 - start)
+        routes = decode(encoded, rows * args.num_layers * args.moe_router_topk, args.num_experts)
+        meta_info = {**meta_info, "routed_experts": routes}
+    apply_meta_info(sample, args, meta_info, **more)
 
-    return decode_and_apply
 
-
-def _passing_narrow_routes(decode_array: Callable[..., Any]) -> Callable[..., Any]:
-    def decode_or_pass(meta_info: Mapping[str, Any], keys: Any) -> Any:
-        value = meta_info.get(keys) if isinstance(keys, str) else None
-        return value if isinstance(value, Tensor) and value.dtype in NARROW else decode_array(meta_info, keys)
-
-    return decode_or_pass
+def _decode_or_pass(decode_array: Callable[..., Any], meta_info: Mapping[str, Any], keys: Any) -> Any:
+    value = meta_info.get(keys) if isinstance(keys, str) else None
+    return value if isinstance(value, Tensor) and value.dtype in NARROW else decode_array(meta_info, keys)

@@ -42,27 +42,21 @@ def accept_narrow_routes() -> None:
     from slime.utils.routing_replay import RoutingReplay
 
     if hasattr(cp_utils, "_pad_routed_experts"):  # slime's newest already counts its padding in wide integers
-        wrap_once(cp_utils, "_pad_routed_experts", _padding_counted_in_int32)
+        wrap_once(cp_utils, "_pad_routed_experts", _pad_narrow)
     for name in ("pop_forward", "pop_backward"):
-        wrap_once(RoutingReplay, name, _widened)
+        wrap_once(RoutingReplay, name, _pop_int32)
 
 
-def _padding_counted_in_int32(pad_routed_experts: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def pad_narrow(experts: Tensor, pad: int, num_experts: int) -> Tensor:
-        if pad == 0 or experts.dtype not in NARROW:
-            return pad_routed_experts(experts, pad, num_experts)
-        rows = pad_routed_experts(experts[:0].int(), pad, num_experts)
-        return torch.cat([experts, rows.to(experts.dtype)])
-
-    return pad_narrow
+def _pad_narrow(pad_routed_experts: Callable[..., Tensor], experts: Tensor, pad: int, num_experts: int) -> Tensor:
+    if pad == 0 or experts.dtype not in NARROW:
+        return pad_routed_experts(experts, pad, num_experts)
+    rows = pad_routed_experts(experts[:0].int(), pad, num_experts)
+    return torch.cat([experts, rows.to(experts.dtype)])
 
 
-def _widened(pop: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
-    def pop_int32(replay: Any) -> Tensor:
-        top_indices = pop(replay)
-        return top_indices.int() if top_indices.dtype in NARROW else top_indices
-
-    return pop_int32
+def _pop_int32(pop: Callable[[Any], Tensor], replay: Any) -> Tensor:
+    top_indices = pop(replay)
+    return top_indices.int() if top_indices.dtype in NARROW else top_indices
 
 
 class Agreement:
@@ -167,26 +161,25 @@ def watch(current: Callable[[], Agreement]) -> None:
 
 
 def _watched(
-    module: ModuleType, current: Callable[[], Agreement], get_compute_topk: Callable[..., Any]
+    module: ModuleType,
+    current: Callable[[], Agreement],
+    get_compute_topk: Callable[..., Any],
+    old_compute_topk: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Return get_compute_topk with a comparison inside: slime's patch of Megatron asks it for the top-k in every
+    """Return the top-k of get_compute_topk with a comparison inside: slime's patch of Megatron asks for it in every
     routing."""
+    compute_topk = get_compute_topk(old_compute_topk)
 
-    def get_routing_replay_compute_topk(old_compute_topk: Callable[..., Any]) -> Callable[..., Any]:
-        compute_topk = get_compute_topk(old_compute_topk)
+    def compute_and_compare(scores: Tensor, topk: int, num_groups: Any = None, group_topk: Any = None) -> Any:
+        replays = (
+            os.environ.get("ENABLE_ROUTING_REPLAY", "0") == "1"
+            and os.environ.get("ROUTING_REPLAY_STAGE") == "replay_forward"
+        )
+        probs, top_indices = compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
+        if replays and current().wants(module.ROUTING_REPLAY):
+            with torch.no_grad():
+                _, own = old_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
+                current().add(own, top_indices, scores.shape[1])
+        return probs, top_indices
 
-        def compute_and_compare(scores: Tensor, topk: int, num_groups: Any = None, group_topk: Any = None) -> Any:
-            replays = (
-                os.environ.get("ENABLE_ROUTING_REPLAY", "0") == "1"
-                and os.environ.get("ROUTING_REPLAY_STAGE") == "replay_forward"
-            )
-            probs, top_indices = compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
-            if replays and current().wants(module.ROUTING_REPLAY):
-                with torch.no_grad():
-                    _, own = old_compute_topk(scores, topk, num_groups=num_groups, group_topk=group_topk)
-                    current().add(own, top_indices, scores.shape[1])
-            return probs, top_indices
-
-        return compute_and_compare
-
-    return get_routing_replay_compute_topk
+    return compute_and_compare

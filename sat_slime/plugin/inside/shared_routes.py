@@ -155,32 +155,28 @@ def replay_from_store() -> None:
     """Has slime's trainer replay routes from where they are; routes of the wide types stay slime's matter."""
     from slime.utils.routing_replay import RoutingReplay
 
-    wrap_once(*locate("prepare_routed_experts_for_routing_replay"), _without_a_copy)
-    wrap_once(RoutingReplay, "record", _keeping_references)
+    wrap_once(*locate("prepare_routed_experts_for_routing_replay"), _prepare_or_refer)
+    wrap_once(RoutingReplay, "record", _record_or_keep)
 
 
-def _keeping_references(record: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    def record_or_keep(replay: Any, top_indices: Any) -> None:
-        if isinstance(top_indices, LayerRoutes):
-            replay.top_indices_list.append(top_indices)
-        else:
-            record(replay, top_indices)
-
-    return record_or_keep
+def _record_or_keep(record: Callable[[Any, Any], None], replay: Any, top_indices: Any) -> None:
+    if isinstance(top_indices, LayerRoutes):
+        replay.top_indices_list.append(top_indices)
+    else:
+        record(replay, top_indices)
 
 
-def _without_a_copy(prepare: Callable[..., Tensor]) -> Callable[..., Any]:
-    def prepare_or_refer(routes: Sequence[Tensor], tokens: Sequence[Tensor], *, num_experts: int, **layout: Any) -> Any:
-        if any(one.dtype != narrow_type(num_experts) for one in routes):
-            return prepare(routes, tokens, num_experts=num_experts, **layout)
-        starts = np.cumsum([0, *(len(one) for one in routes)])
-        # slime lays out the rows' numbers in the place of the rows, which tells where each row goes. They are negative,
-        # since slime's padding counts upwards from 0.
-        numbers = [-1 - torch.arange(start, end)[:, None, None] for start, end in itertools.pairwise(starts)]
-        laid_out = prepare(numbers, tokens, num_experts=2**62, **layout).flatten().numpy()
-        return MicroBatchRoutes([_piece(run, routes, starts, num_experts) for run in _runs(laid_out, -1 - starts)])
-
-    return prepare_or_refer
+def _prepare_or_refer(
+    prepare: Callable[..., Any], routes: Sequence[Tensor], tokens: Sequence[Tensor], *, num_experts: int, **layout: Any
+) -> Any:
+    if any(one.dtype != narrow_type(num_experts) for one in routes):
+        return prepare(routes, tokens, num_experts=num_experts, **layout)
+    starts = np.cumsum([0, *(len(one) for one in routes)])
+    # slime lays out the rows' numbers in the place of the rows, which tells where each row goes. They are negative,
+    # since slime's padding counts upwards from 0.
+    numbers = [-1 - torch.arange(start, end)[:, None, None] for start, end in itertools.pairwise(starts)]
+    laid_out = prepare(numbers, tokens, num_experts=2**62, **layout).flatten().numpy()
+    return MicroBatchRoutes([_piece(run, routes, starts, num_experts) for run in _runs(laid_out, -1 - starts)])
 
 
 def _runs(laid_out: np.ndarray, firsts: np.ndarray) -> list[np.ndarray]:

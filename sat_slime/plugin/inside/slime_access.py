@@ -46,8 +46,9 @@ def slime_function(name: str) -> Any:
     return getattr(module, name)
 
 
-def wrap_once(owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Puts `around(original)` in the place of `owner.name`; later calls do nothing.
+def wrap_once(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Puts `around` in the place of `owner.name`, which it gets before the arguments of each call; later calls of this
+    do nothing.
 
     Args:
         owner: a module, a class, an object, or the dict of a module's names.
@@ -55,7 +56,11 @@ def wrap_once(owner: Any, name: str, around: Callable[[Callable[..., Any]], Call
     original = owner[name] if isinstance(owner, dict) else getattr(owner, name)
     if getattr(original, _MARK, False):
         return
-    replacement = functools.wraps(original)(around(original))
+
+    @functools.wraps(original)
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
     setattr(replacement, _MARK, True)
     if isinstance(owner, dict):
         owner[name] = replacement

@@ -67,11 +67,8 @@ def record_metrics(run_dir: str) -> None:
     """Has this process write metrics.jsonl beside slime's trackers; later calls do nothing."""
     file = MetricsFile(Path(run_dir))
 
-    def beside(track: Callable[..., None]) -> Callable[..., None]:
-        def log(args: Any, metrics: dict[str, Any], step_key: str) -> None:
-            track(args, metrics, step_key=step_key)
-            file.see(metrics, step_key)
+    def log(track: Callable[..., None], args: Any, metrics: dict[str, Any], step_key: str) -> None:
+        track(args, metrics, step_key=step_key)
+        file.see(metrics, step_key)
 
-        return log
-
-    wrap_once(*locate("log"), beside)
+    wrap_once(*locate("log"), log)

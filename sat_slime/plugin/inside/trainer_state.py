@@ -405,12 +405,9 @@ def join_step_metrics() -> None:
     wrap_once(*locate("reduce_train_step_metrics"), _with_ours)
 
 
-def _with_ours(reduction: Callable[..., dict[str, float]]) -> Callable[..., dict[str, float]]:
-    def reduce_train_step_metrics(*positional: Any, **keywords: Any) -> dict[str, float]:
-        from megatron.core import mpu
+def _with_ours(reduction: Callable[..., dict[str, float]], /, *positional: Any, **keywords: Any) -> dict[str, float]:
+    from megatron.core import mpu
 
-        reduced = reduction(*positional, **keywords)
-        group = mpu.get_data_parallel_group_gloo(with_context_parallel=True)
-        return reduced | current().end_step(group, entropy=reduced.get("entropy_loss"))
-
-    return reduce_train_step_metrics
+    reduced = reduction(*positional, **keywords)
+    group = mpu.get_data_parallel_group_gloo(with_context_parallel=True)
+    return reduced | current().end_step(group, entropy=reduced.get("entropy_loss"))

@@ -20,7 +20,7 @@ import logging
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -29,6 +29,7 @@ from sat_slime.rollout.types import TOOL
 
 logger = logging.getLogger(__name__)
 
+Value = TypeVar("Value")
 CARRIER = "round_number"
 """Key of a sample's metadata whose values slime hands on to the trainer."""
 NEVER_PUSHED = "default"
@@ -198,15 +199,13 @@ class ResponseFacts:
     def lags_of(self, tokens: Sequence[Tensor]) -> list[Tensor]:
         """Return for each response its (response tokens,) lags at the optimizer step in progress. Raises RuntimeError
         where they were not told."""
-        lags = self._lags
-        return [lags[index] + self._steps for index in self._indices(tokens, "lags", lags) if lags is not None]
+        return [lags + self._steps for lags in self._told(tokens, "lags", self._lags)]
 
     def rewards_of(self, tokens: Sequence[Tensor]) -> list[float]:
         """Return the reward of each response. Raises RuntimeError where they were not told."""
-        rewards = self._rewards
-        return [rewards[index] for index in self._indices(tokens, "rewards", rewards) if rewards is not None]
+        return self._told(tokens, "rewards", self._rewards)
 
-    def _indices(self, tokens: Sequence[Tensor], name: str, values: Sequence[object] | None) -> list[int]:
+    def _told(self, tokens: Sequence[Tensor], name: str, values: Sequence[Value] | None) -> list[Value]:
         indices = [self._index.get(id(response)) for response in tokens]
         known = [index for index in indices if index is not None]
         if values is None or len(known) < len(indices):
@@ -214,4 +213,4 @@ class ResponseFacts:
                 f"the {name} of these responses were not told to the trainer: add --rollout-data-postprocess-path "
                 "sat_slime.plugin.train_hooks.postprocess, or start sat_slime.plugin.driver"
             )
-        return known
+        return [values[index] for index in known]

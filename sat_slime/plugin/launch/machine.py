@@ -109,8 +109,8 @@ def checkpoints_on_disk(config: SlimeConfig) -> int:
 
 def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
     what, parent = "disk", existing_parent(checkpoint_folder(config, run_folder))
+    key = "checkpoint.folder" if config.checkpoint.folder else "output_dir"
     if not os.access(parent, os.W_OK | os.X_OK) or not parent.is_dir():
-        key = "checkpoint.folder" if config.checkpoint.folder else "output_dir"
         return fail(what, f"{parent} cannot be written: choose another {key}")
     free, size = shutil.disk_usage(parent).free, checkpoint_bytes(config)
     count, keep = checkpoints_on_disk(config), config.checkpoint.keep
@@ -126,7 +126,6 @@ def _disk(config: SlimeConfig, run_folder: Path) -> Finding:
         lower = f"set checkpoint.keep to {max(int(free // size) - 1, 1)}, or " if free >= 2 * size else ""
         return warn(what, f"{_gib(free)} free at {parent}, but {kept}: {lower}choose another checkpoint.folder")
     if count and (kind := filesystem(parent)) in ("tmpfs", "ramfs"):
-        key = "checkpoint.folder" if config.checkpoint.folder else "output_dir"
         return warn(
             what,
             f"{parent} is a {kind}: checkpoints of {_gib(size)} would take host memory, and be gone with the machine: "

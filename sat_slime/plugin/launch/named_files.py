@@ -199,18 +199,16 @@ def _reward_code(config: SlimeConfig) -> Iterator[Finding]:
 def module_file(config: SlimeConfig, module: str) -> Path | None:
     """Return the file of a module in the folders of the job's Python or of this one, without importing anything."""
     cluster, parts = config.cluster, module.split(".")
-    for folder in [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir, *sys.path]:
-        path = Path(folder or ".", *parts)
-        for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
-            if file.is_file():
-                return file
-    top = importlib.util.find_spec(parts[0])  # an installation that is not in a folder of the path
-    for folder in (top.submodule_search_locations or ()) if top else ():
-        path = Path(folder, *parts[1:])
-        for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
-            if file.is_file():
-                return file
-    return None
+
+    def places() -> Iterator[Path]:
+        for folder in [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir, *sys.path]:
+            yield Path(folder or ".", *parts)
+        top = importlib.util.find_spec(parts[0])  # an installation that is not in a folder of the path
+        for folder in (top.submodule_search_locations or ()) if top else ():
+            yield Path(folder, *parts[1:])
+
+    files = (file for path in places() for file in (path / "__init__.py", path.with_name(f"{path.name}.py")))
+    return next(filter(Path.is_file, files), None)
 
 
 def defined_names(file: Path) -> set[str] | None:

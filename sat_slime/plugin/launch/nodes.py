@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 import socket
 import struct
@@ -15,6 +14,7 @@ from typing import Any
 
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.plugin.launch.named_files import SLICE
 from sat_slime.plugin.launch.proxies import is_excepted, own_address, proxies, without_proxy
 
 VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "SLIME_HOST_IP")
@@ -38,8 +38,7 @@ def needed_paths(config: SlimeConfig) -> dict[str, str]:
     }
     if config.eval.every_n_iterations:
         paths |= {f"eval.prompts.{name}": file for name, file in config.eval.prompts.items()}
-    # slime takes FILE@[0:100] for a part of a file
-    return {key: re.sub(r"@\[-?\d*:-?\d*\]$", "", path) for key, path in paths.items() if path}
+    return {key: SLICE.sub("", path) for key, path in paths.items() if path}
 
 
 # -------------------------------------------------------------------------------------------------------- on a node

@@ -202,16 +202,8 @@ def read_refusal(error: BaseException, is_set: Callable[[str], bool]) -> Refusal
         names = dict.fromkeys([*_names_in(message), *refusal.names])
         if any(map(is_set, [*names, *refusal.around])):
             short = f"{_short(file, frame.f_globals)}:{line}"
-            return Refusal(
-                type(error).__name__,
-                message,
-                short,
-                refusal.condition,
-                tuple(names),
-                refusal.around,
-                refusal.must,
-                refusal.of,
-            )
+            kind = type(error).__name__
+            return dataclasses.replace(refusal, kind=kind, message=message, where=short, names=tuple(names))
     return Refusal(type(error).__name__, message, where, names=tuple(_names_in(message)))
 
 

@@ -62,13 +62,8 @@ def fault(checkpoints: Path, iteration: int) -> str | None:
         for name in [*_FORM, *(shards or ["*.distcp"])]:
             if not (folder / name).is_file() or not (folder / name).stat().st_size:
                 return f"{folder} is damaged: {name} is missing or empty"
-    return _queue_fault(queue_folder(checkpoints, iteration - 1))
-
-
-def _queue_fault(queue: Path) -> str | None:
-    if not queue.is_dir():
-        return None
-    faults = checksum_faults(queue)
+    queue = queue_folder(checkpoints, iteration - 1)
+    faults = checksum_faults(queue) if queue.is_dir() else {}
     return f"{queue} is damaged: {in_words(faults)}" if faults else None
 
 

@@ -84,10 +84,10 @@ for module in (megatron.torch, megatron.torch.cuda, megatron.torch.cuda.nvtx):
 def test_types_are_named_as_on_a_gpu_only_while_the_optimizer_asks(tmp_path):
     program = """
 import torch
-from sat_slime.plugin.cpu.megatron import with_types_named_cuda
+from sat_slime.plugin.cpu.megatron import types_named_cuda
 name = lambda x: x.type()
 x = torch.zeros(1)
-print(with_types_named_cuda(name)(x), name(x), with_types_named_cuda(lambda x: x.type(torch.float64).dtype)(x))
+print(types_named_cuda()(name)(x), name(x), types_named_cuda()(lambda x: x.type(torch.float64).dtype)(x))
 """
     assert python(program, tmp_path) == ["torch.cuda.FloatTensor", "torch.FloatTensor", "torch.float64"]
 

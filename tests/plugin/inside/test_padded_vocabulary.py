@@ -9,7 +9,7 @@ import torch
 from padded_vocabulary import REAL, WIDTH, Chunk, hidden_states, slimes_log_probs, weights
 from slime_step import Layout, on_ranks
 
-from sat_slime.plugin.inside.padded_vocabulary import _Filling, leave_out_padding, padded_columns
+from sat_slime.plugin.inside.padded_vocabulary import _fill, leave_out_padding, padded_columns
 
 
 @pytest.mark.parametrize(
@@ -66,4 +66,4 @@ def test_slimes_own_log_probs_leave_the_padding_out(tp):
 
 def test_an_output_layer_that_returns_logits_alone():
     logits = torch.zeros(2, WIDTH)
-    assert (_Filling(REAL)(torch.nn.Identity(), None, logits)[:, REAL:] < -1e29).all()
+    assert (_fill(REAL, torch.nn.Identity(), None, logits)[:, REAL:] < -1e29).all()

@@ -40,7 +40,7 @@ def parsed(content: bytes):
         response.raise_for_status()
         return json.loads(await response.aread())
 
-    return asyncio.run(replies._cutting_routes(post)(Client(content), "http://engine"))
+    return asyncio.run(replies._post_and_cut(post, Client(content), "http://engine"))
 
 
 @given(st.text(), st.binary(max_size=40))

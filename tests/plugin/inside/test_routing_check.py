@@ -102,7 +102,7 @@ def test_the_first_microbatch_of_each_router_is_compared_and_nothing_else(monkey
 
     module = SimpleNamespace(ROUTING_REPLAY=object())
     agreement = Agreement()
-    compute_topk = routing_check._watched(module, lambda: agreement, slime)(megatron)
+    compute_topk = routing_check._watched(module, lambda: agreement, slime, megatron)
     monkeypatch.setenv("ENABLE_ROUTING_REPLAY", "1")
     first, second = module.ROUTING_REPLAY, object()
     for stage, module.ROUTING_REPLAY in [

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 FUSED_NORMS = {
@@ -124,7 +124,7 @@ def without_storage() -> Iterator[None]:
         (torch.cuda, "Stream", Stream),
         (torch.cuda, "Event", Stream),
         *(
-            (HybridDeviceOptimizer, name, _with_fakes(vars(HybridDeviceOptimizer)[name]))
+            (HybridDeviceOptimizer, name, _fakes()(vars(HybridDeviceOptimizer)[name]))
             for name in ("_init_sub_optimizers", "_set_sub_optimizer_grads")
         ),
     ]
@@ -142,15 +142,9 @@ def without_storage() -> Iterator[None]:
                 setattr(owner, name, value)
 
 
-def _with_fakes(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with _fakes():
-            return function(*args, **kwargs)
-
-    return call
-
-
-def _fakes() -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def _fakes() -> Iterator[None]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield
