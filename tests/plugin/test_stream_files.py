@@ -82,11 +82,6 @@ def test_an_empty_queue_is_saved_too(tmp_path):
     assert read_queue(tmp_path / "queue_0", Sample) == ([], [], NOTHING)
 
 
-def test_a_queue_of_a_version_that_aborted_nothing_is_read(tmp_path):
-    write_queue(tmp_path / "queue_0", [], [], {"finished": [], "dropped": []})
-    assert read_queue(tmp_path / "queue_0", Sample) == ([], [], NOTHING)
-
-
 def test_a_later_save_takes_the_place_of_an_earlier_one(tmp_path):
     waiting, prompts = make_groups()
     write_queue(tmp_path / "queue_0", waiting, prompts, UNTOLD)

@@ -57,7 +57,7 @@ def read_queue(folder: Path, sample_class: Any) -> tuple[list[Any], list[Any], d
         waiting, prompts = ([_decode(group, tensors, sample_class) for group in meta[name]] for name in GROUPS)
         untold = meta["untold"]
         unreported: dict[str, Any] = {name: [int(n) for n in untold[name]] for name in ("finished", "dropped")}
-        unreported["aborted"] = int(untold.get("aborted", 0))  # checkpoints of before have none
+        unreported["aborted"] = int(untold["aborted"])
     except Exception as error:  # damage to JSON, tensors or samples may raise anything
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
