@@ -64,6 +64,8 @@ def pytest_configure(config):
 
 
 AFTER_TIMEOUT_S = 60.0
+LONG_S = 1200
+"""A test that may take so many seconds makes its file a long one."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -116,7 +118,8 @@ def pytest_collection_modifyitems(config, items):
     """Slow tests are left out unless -m names them, and fast tests come before those that start engines.
 
     Here and not as `-m "not slow"` in addopts: an -m on the command line would replace that one. Files with tests that
-    start engines come last as a whole, since a worker runs whole files.
+    start engines come last as a whole, since a worker runs whole files; of them first those that take long, so that no
+    worker is left alone with one.
     """
     if not re.search(r"\bslow\b", config.option.markexpr):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
@@ -126,7 +129,9 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if not item.get_closest_marker("engine")]
     engine = {item: item.get_closest_marker("engine") is not None for item in items}
     with_engines = {item.path for item in items if engine[item]}
-    items.sort(key=lambda item: (item.path in with_engines, engine[item]))
+    markers = {item: item.get_closest_marker("timeout") for item in items}
+    long = {item.path for item, marker in markers.items() if marker and marker.args and marker.args[0] >= LONG_S}
+    items.sort(key=lambda item: (item.path in with_engines, item.path not in long, engine[item]))
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which `-n auto` in scripts/test.sh asks for
