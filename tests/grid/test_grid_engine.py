@@ -129,7 +129,7 @@ def undisturbed(root) -> Grid:
     return undisturbed
 
 
-@pytest.mark.timeout(1500)  # nine starts of engines, on a busy machine
+@pytest.mark.timeout(1500)  # eight starts of engines, on a busy machine
 def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_their_own(root, undisturbed):
     disturbed = Grid(root, "disturbed")
     processes = disturbed.until(CELLS[0], 3)

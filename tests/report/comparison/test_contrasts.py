@@ -2,8 +2,10 @@ import pytest
 from synthetic import write_cell
 
 from sat_slime.report.comparison.compared_runs import collect, load_compared_run
+from sat_slime.report.comparison.comparison_tables import NATS, PERCENT, _ends
 from sat_slime.report.comparison.contrasts import Comparison, run_numbers
 from sat_slime.report.comparison.paper_contrasts import paper_contrasts
+from sat_slime.report.comparison.statistics import mean_interval
 from sat_slime.runs.rows import to_json
 
 
@@ -21,6 +23,7 @@ def test_best_late_and_initial_score(tmp_path):
     numbers = run_numbers(with_scores(tmp_path, [0.9, 0.4, 0.7, 0.6, 0.5]))
     assert (numbers.initial, numbers.best, numbers.best_step) == (0.9, 0.7, 20)  # untrained weights are no result
     assert numbers.late == pytest.approx(0.55)
+    assert numbers.final == 0.5
 
 
 def test_scores_belong_to_the_weights_that_were_measured(tmp_path):
@@ -55,3 +58,11 @@ def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
     (lucky / "eval.jsonl").write_text('{"step": 10, "accuracy": 1.0}\n')
     from_best = Comparison(collection := collect([*paths, lucky])).against_best(collection.methods, 1, "best")
     assert from_best["grpo"].mean == 0 and from_best["gspo"].verdict == "one seed"
+
+
+def test_ends_of_an_interval_are_accuracies():
+    """Two seeds have an interval of Student's t that reaches below 0 and above 1."""
+    wide = mean_interval([0.4, 0.6])
+    assert wide.low < 0 and wide.high > 1
+    assert _ends(wide, PERCENT) == (0.5, 0.0, 1.0)
+    assert _ends(wide, NATS) == (0.5, 0.0, wide.high)
