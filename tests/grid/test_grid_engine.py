@@ -149,7 +149,8 @@ def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_
 
     resumed = Grid(root, "disturbed")
     assert resumed.process.wait(600) == 0, resumed.output.read_text()
-    assert resumed.cells() == [(cell, "finished", 2) for cell in CELLS]  # each has lost its launcher once
+    each_lost_its_launcher_once = [(cell, "finished", 2) for cell in CELLS]
+    assert resumed.cells() == each_lost_its_launcher_once, resumed.output.read_text()
     assert resumed.histories() == undisturbed.histories()
     servers = [*undisturbed.folder.glob("runs/*/logs/sglang-0.log"), *resumed.folder.glob("runs/*/logs/sglang-0.log")]
     assert len(servers) == 4
@@ -164,7 +165,7 @@ def test_a_grid_on_two_nodes_of_ray_ends_as_on_this_machine(root, undisturbed):
     with ray_cluster({}, root / "ray.txt") as address:
         spread = Grid(root, "spread", "--ray", address, parallel=2)
         assert spread.process.wait(600) == 0, spread.output.read_text()
-    assert spread.cells() == undisturbed.cells()
+    assert spread.cells() == undisturbed.cells(), spread.output.read_text()
     assert spread.histories() == undisturbed.histories()
     begun, _, _ = spread.output.read_text().partition("finished  ")
     assert begun.count(": started on ") == 2, "side by side, each on its node"
