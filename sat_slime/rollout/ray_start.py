@@ -22,6 +22,8 @@ PATIENCE = {
 }
 """Ray's variables for how long it waits for its own parts, each of which begins by importing Ray's half in Python. The
 defaults are too short where the cores have other work."""
+AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+"""Ray's names of the ports of a raylet's agents. For each that it is not given it waits 15 s, and ends without it."""
 
 
 class RayNotStarted(RuntimeError):

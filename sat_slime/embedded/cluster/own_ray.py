@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import shutil
@@ -18,7 +17,7 @@ from sat_slime.embedded.cluster.results import ActorFailure, RayDied, first_line
 from sat_slime.embedded.deaths import RAY_PROCESSES, RayWatch, children
 from sat_slime.embedded.forking import ray_worker
 from sat_slime.embedded.forking.forked_process import FOLDER
-from sat_slime.rollout.ray_start import RayNotStarted, free_ports, load_remark, newest_error, ray_logs
+from sat_slime.rollout.ray_start import AGENT_PORTS, RayNotStarted, free_ports, load_remark, newest_error, ray_logs
 from sat_slime.rollout.scratch import new_scratch, remove_scratch
 
 
@@ -97,27 +96,30 @@ def _ray_as_we_need_it() -> Iterator[None]:
     monitor, no autoscaler and no dashboard process, which `include_dashboard=False` only empties: a run on one machine
     needs none of them. Workers from the fork server, where this process has one.
     """
+    from ray import _raylet
     from ray._private import parameter, services
 
-    original = parameter.RayParams
-    dashboard = services.start_api_server
-    agents, http, environments = free_ports(3)
-    options: dict[str, Any] = {
-        "metrics_agent_port": agents,
-        "dashboard_agent_listen_port": http,
-        "runtime_env_agent_port": environments,
-        "include_log_monitor": False,
-        "no_monitor": True,
-    }
+    original, start_process, dashboard = parameter.RayParams, services.start_ray_process, services.start_api_server
+    ports = dict(zip(AGENT_PORTS, free_ports(len(AGENT_PORTS)), strict=True))
+    options: dict[str, Any] = {**ports, "include_log_monitor": False, "no_monitor": True}
     if FOLDER in os.environ:
         options["setup_worker_path"] = ray_worker.__file__
-    parameter.RayParams = functools.partial(original, **options)  # type: ignore[misc, assignment]
+
+    def start(command: list[str], process_type: str, *arguments: Any, **more: Any) -> Any:
+        # Ray gives this port to the agent alone, and a raylet of Ray 2.60 waits for it too; older ones do not know it.
+        name = getattr(_raylet, "DASHBOARD_AGENT_LISTEN_PORT_NAME", None)
+        known = [f"--{name}={ports[name]}"] if process_type == "raylet" and name else []
+        return start_process([*command, *known], process_type, *arguments, **more)
+
+    # What `ray.init` gives goes first: it gives some of these as None.
+    parameter.RayParams = lambda **given: original(**{**given, **options})  # type: ignore[misc, assignment]
+    services.start_ray_process = start
     services.start_api_server = lambda *args, **kwargs: (None, None)  # what it returns where the start failed
     try:
         yield
     finally:
         parameter.RayParams = original  # type: ignore[misc]
-        services.start_api_server = dashboard
+        services.start_ray_process, services.start_api_server = start_process, dashboard
 
 
 @contextmanager

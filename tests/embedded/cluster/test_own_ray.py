@@ -13,6 +13,7 @@ import pytest
 ray = pytest.importorskip("ray", reason="the embedded runtime needs the engines: scripts/setup.sh")
 pytest.importorskip("httpx")
 
+from ray import _raylet  # noqa: E402
 from ray._private import parameter, services  # noqa: E402
 
 from sat_slime.embedded.cluster import own_ray  # noqa: E402
@@ -90,20 +91,23 @@ def test_of_a_process_that_was_killed_no_others_error_is_quoted(monkeypatch, tmp
 
 
 def test_what_ray_is_given_it_knows(monkeypatch):
-    ports = {"metrics_agent_port", "dashboard_agent_listen_port", "runtime_env_agent_port"}
+    ports = {getattr(_raylet, name) for name in dir(_raylet) if name.endswith("_PORT_NAME")}
+    ports -= {_raylet.GCS_SERVER_PORT_NAME}  # the GCS's own: a raylet waits for the others
+    assert ports == set(ray_start.AGENT_PORTS)
     known = set(inspect.signature(parameter.RayParams).parameters)
     assert {*ports, "include_log_monitor", "no_monitor", "setup_worker_path"} <= known
     original, workers = parameter.RayParams, parameter.RayParams().setup_worker_path
-    dashboard = services.start_api_server
+    starts = services.start_ray_process, services.start_api_server
     with own_ray._ray_as_we_need_it():
-        given = vars(parameter.RayParams())
-        assert len({given[name] for name in ports}) == 3 and all(given[name] > 1024 for name in ports)
+        given = vars(parameter.RayParams(**dict.fromkeys(ports)))
+        assert len({given[name] for name in ports}) == 4 and all(given[name] > 1024 for name in ports)
         assert given["no_monitor"] and not given["include_log_monitor"] and given["setup_worker_path"] == workers
-        assert services.start_api_server is not dashboard
+        assert services.start_api_server is not starts[1]
     monkeypatch.setenv(FOLDER, "sockets")
     with own_ray._ray_as_we_need_it():
         assert parameter.RayParams().setup_worker_path == ray_worker.__file__
-    assert parameter.RayParams is original and services.start_api_server is dashboard
+    assert parameter.RayParams is original
+    assert (services.start_ray_process, services.start_api_server) == starts
 
 
 def test_ray_reads_the_variables_that_are_set():
@@ -137,10 +141,32 @@ def test_a_ray_starts_and_ends():
         command = Path(f"/proc/{raylet}/cmdline").read_text()
         commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in children()]
         assert not [command for command in commands if "dashboard.py" in command], "a second of CPU for nothing"
-        ports = set(map(int, re.findall(r"--metrics-agent-port=(\d+)", command)))
-        assert len(ports) == 1 and ports <= set(range(20_000, 32_000)), "one of free_ports"
+        flags = dict(re.findall(r"\0--(\w+)=(\d+)", command.replace("-agent-", "_agent_")))
+        ports = {int(flags[name]) for name in ray_start.AGENT_PORTS}
+        assert len(ports) == 4 and ports <= set(range(20_000, 32_000)), "those of free_ports"
     assert not set(children().values()) & set(RAY_PROCESSES) or not Path(f"/proc/{raylet}/exe").exists()
     assert not scratch.exists()
+
+
+@pytest.mark.engine
+def test_a_ray_starts_before_its_agents_have(tmp_path):
+    """They import much, which takes longer than a raylet waits for them where the cores are busy. These never start."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import signal\nif 'dashboard/agent.py' in open('/proc/self/cmdline').read(): signal.pause()\n"
+    )
+    program = """
+import os
+from sat_slime.embedded.cluster.own_ray import local_ray
+def lost(error):
+    print(error, flush=True)
+    os._exit(1)
+with local_ray(None, lost):
+    print("started")
+"""
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    environment = os.environ | {"PYTHONPATH": paths}
+    result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert result.stdout == "started\n"
 
 
 @pytest.mark.engine
