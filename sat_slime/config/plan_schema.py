@@ -23,6 +23,9 @@ class PlanConfig(Section):
 
     run: str | None = None
     """Run folder whose lengths, speeds and settings are taken."""
+    streaming_run: str | None = None
+    """Folder of a run of mode streaming, of which that mode takes the seconds of a push and of what an iteration does
+    beside waiting, training and pushing: a run of mode batch does not show them. Unset: as in mode batch."""
     lengths: ResponseLengths | None = None
     """Lengths of responses; unset: those of the run's samples, without a run the defaults."""
     prompts_per_iteration: PositiveInt | None = None

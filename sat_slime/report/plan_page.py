@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -20,7 +20,7 @@ from sat_slime.config.plan_schema import PlanConfig, ResponseLengths
 from sat_slime.report.drawing import Plot, Table, column_of, joined, layered, lines, rows, tip
 from sat_slime.report.looks import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, Look
 from sat_slime.report.page import Figure, Page, Sheet, Strong
-from sat_slime.rollout.simulation import Prediction, Setting, Workload, predict
+from sat_slime.rollout.simulation import Prediction, Setting, Workload, decoding_steps, predict
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.rows import read_rows
 
@@ -92,7 +92,8 @@ def make_plan(config: PlanConfig, measured_runs: Sequence[Path] = ()) -> Plan:
     for path in measured_runs:
         run = _load(path)
         # A measured run is simulated as long as it was, and both without their first iterations.
-        predicted = predict(source.workload, _setting(run), run.pipeline.iterations, SKIPPED, config.seed)
+        workload = source.workload_of(run.pipeline.mode)
+        predicted = predict(workload, _setting(run), run.pipeline.iterations, SKIPPED, config.seed)
         comparisons.append((path.name, predicted, measure(path)))
     return Plan(options, comparisons, source.basis)
 
@@ -104,21 +105,21 @@ class _Source:
         self.config = config
         run = _load(Path(config.run)) if config.run else None
         self.run = run
-        speeds = _speeds(Path(config.run), run) if config.run and run else None
         missing = [
             f"{key} is not set, and there is no run to take it from"
             for key in ("engine_tokens_per_second", "trainer_tokens_per_second")
-            if speeds is None and getattr(config, key) is None
+            if run is None and getattr(config, key) is None
         ]
         if missing:
             raise ConfigError(missing)
         concurrency = config.concurrent_requests or (_concurrency(run) if run else 64)
-        step, request = _decoding(config, concurrency, speeds)
         lengths = config.lengths or (None if run else ResponseLengths())
         samples = config.samples_per_prompt or (run.rollout.samples_per_prompt if run else 8)
         groups = _drawn(lengths, samples, config.seed) if lengths else _sampled(Path(config.run or ""))
         if min(map(len, groups)) < samples:
             raise ConfigError([f"samples_per_prompt is {samples}, but {config.run} sampled {min(map(len, groups))}"])
+        speeds = _speeds(Path(config.run), run, groups) if config.run and run else None
+        step, request = _decoding(config, concurrency, speeds)
         train = 1 / config.trainer_tokens_per_second if config.trainer_tokens_per_second else None
         self.workload = Workload(
             groups=groups,
@@ -133,11 +134,20 @@ class _Source:
             steps=config.optimizer_steps_per_rollout or (run.pipeline.optimizer_steps_per_rollout if run else 1),
             bytes_per_token=config.bytes_per_token,
         )
+        self.streaming = self.workload
+        if config.streaming_run:
+            push, rest = _overhead(Path(config.streaming_run))
+            self.streaming = replace(self.workload, push_seconds=push, hand_over_seconds=rest)
         known = ("lengths", "engine_tokens_per_second", "trainer_tokens_per_second", "push_seconds")
         given = [name for name in known if getattr(config, name) is not None]
         self.basis = f"measured in {config.run}" + (f", except {', '.join(given)}" if given else "")
         if not config.run:
             self.basis = "from the plan's file"
+        if config.streaming_run:
+            self.basis += f"; pushes and the rest of mode streaming measured in {config.streaming_run}"
+
+    def workload_of(self, mode: str) -> Workload:
+        return self.streaming if mode == "streaming" else self.workload
 
     def splits(self) -> list[tuple[int, int]]:
         """Return (engines, GPUs of the trainer) of each split."""
@@ -165,7 +175,7 @@ class _Source:
         cycle = max(1, setting.lag)  # whole cycles of the lag are measured
         iterations = skip + math.ceil(max(1, self.config.iterations - skip) / cycle) * cycle
         try:
-            expected = predict(self.workload, setting, iterations, skip, seed)
+            expected = predict(self.workload_of(setting.mode), setting, iterations, skip, seed)
         except ValueError as error:
             raise ConfigError([f"{self.config.run or 'the plan'}: {error}"]) from None
         return Option(name, setting, expected, self.config.gpus_per_engine)
@@ -250,14 +260,16 @@ def _sampled(path: Path) -> list[list[int]]:
             f"{path} has no samples, from which lengths are taken: give them, as --set 'lengths={{mean: 6000, "
             "deviation: 5000, longest: 32768}'"
         )
-    metrics = read_rows(RunFolder(path).metrics)
-    tokens = np.mean([row["response/length_mean"] for row in metrics if row.get("response/length_mean")])
+    tokens = np.mean([row["response/length_mean"] for row in _measured_rows(path, "response/length_mean")])
     scale = tokens / np.mean([length for group in groups for length in group])
     return [[max(1, round(length * scale)) for length in group] for group in groups]
 
 
-def _measured_rows(path: Path) -> list[dict[str, Any]]:
-    """Return a row for each iteration without the first, with its times: the driver's own on slime."""
+def _measured_rows(path: Path, *more: str) -> list[dict[str, Any]]:
+    """Return a row for each iteration without the first, with its times: the driver's own on slime.
+
+    more: metrics without which the run is of no use.
+    """
     folder = RunFolder.open(path)
     times = {row.get("iteration"): row for row in read_rows(folder.times)}
     found: dict[Any, dict[str, Any]] = {}
@@ -267,7 +279,7 @@ def _measured_rows(path: Path) -> list[dict[str, Any]]:
     kept = [row for iteration, row in found.items() if iteration > SKIPPED]
     if not kept:
         raise RunFolderError(f"{path} has {len(found)} iterations, and the first {SKIPPED} are not measured: run more")
-    needed = {"tokens/response_total", "time/train", "time/rollout"}
+    needed = {"tokens/response_total", "time/train", *more}
     needed |= set() if "time/collect" in kept[0] else {"time/step", "time/wait", "time/sync"}
     if missing := sorted(key for key in needed if any(row.get(key) is None for row in kept)):
         raise RunFolderError(
@@ -303,32 +315,45 @@ def measure(path: Path) -> Measured:
     )
 
 
-def _speeds(path: Path, config: RunConfig) -> dict[str, float]:
-    """Return the speeds of a run of mode batch."""
+def _speeds(path: Path, config: RunConfig, groups: Sequence[Sequence[int]]) -> dict[str, float]:
+    """Return the speeds of a run of mode batch, with responses of these lengths."""
     if config.pipeline.mode != "batch":
         raise RunFolderError(
             f"{path} is a run of mode streaming, in which no batch has a time of its own: take the speeds of one of "
-            "mode batch, a few iterations at lag 1 do"
+            "mode batch, a few iterations at lag 1 do, and name this one as streaming_run"
         )
-    kept = _measured_rows(path)
+    kept, rollout = _measured_rows(path, "time/rollout"), config.rollout
     tokens = float(np.mean([row["tokens/response_total"] for row in kept]))
     generate = float(np.mean([row["time/rollout"] for row in kept]))
-    longest = float(np.mean([row.get("response/length_max") or config.rollout.max_response_tokens for row in kept]))
     train = float(np.mean([row["time/train"] for row in kept]))
-    pushes = [seconds for row in kept if (seconds := row.get("time/push") or row.get("time/sync"))]
-    if "time/collect" in kept[0]:
-        rest = 0.0
-    else:
-        rest = float(
-            np.mean([row["time/step"] - row["time/wait"] - row["time/train"] - row["time/sync"] for row in kept])
-        )
+    push, rest = _overhead_of(kept)
+    own = Workload(
+        groups, rollout.prompts_per_iteration, rollout.samples_per_prompt, 1.0, 0.0, _concurrency(config), 0.0
+    )
     return {
-        "step": STEP_SHARE * generate / longest,
-        "request": (1 - STEP_SHARE) * generate / (tokens / config.rollout.engines),
+        "step": STEP_SHARE * generate / decoding_steps(own, rollout.engines),
+        "request": (1 - STEP_SHARE) * generate / (tokens / rollout.engines),
         "train": train / tokens * config.train.world_size,
-        "push": float(np.mean(pushes)) if pushes else 0.0,
-        "hand_over": max(0.0, rest),
+        "push": push,
+        "hand_over": rest,
     }
+
+
+def _overhead(path: Path) -> tuple[float, float]:
+    """Return what `_overhead_of` says of a run of mode streaming. Raises RunFolderError for another."""
+    if _load(path).pipeline.mode != "streaming":
+        raise RunFolderError(
+            f"streaming_run: {path} is a run of mode batch: name one of mode streaming, or leave it out"
+        )
+    return _overhead_of(_measured_rows(path))
+
+
+def _overhead_of(rows: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """Return the seconds of a push, and those of an iteration outside waiting, training and pushes."""
+    pushes = [seconds for row in rows if (seconds := row.get("time/push") or row.get("time/sync"))]
+    parts = ("wait", "train", "sync")
+    rest = [row["time/step"] - sum(row[f"time/{part}"] for part in parts) for row in rows if "time/collect" not in row]
+    return float(np.mean(pushes or [0.0])), max(0.0, float(np.mean(rest or [0.0])))
 
 
 # ------------------------------------------------------------------------------------------------- best after a time

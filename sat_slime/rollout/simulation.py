@@ -14,7 +14,7 @@ import heapq
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -140,6 +140,16 @@ def generation_lag(running: float, responses: int, lengths: Sequence[int], steps
 
 
 # ------------------------------------------------------------------------------------------------------ simulation
+
+
+def decoding_steps(workload: Workload, engines: int, batches: int = 8, seed: int = SEED) -> float:
+    """Return how many steps an engine decodes for a batch of mode batch, mean over `batches`: as many as the longest
+    response has tokens where all are decoded at once, and more where some wait."""
+    unit = replace(workload, step_seconds=1.0, request_seconds=0.0)
+    run, end = _Run(unit, Setting(engines, 1, 1), batches, 0, seed), 0.0
+    for _ in range(batches):
+        end = run.generate(end)[1]
+    return end / batches
 
 
 def predict(workload: Workload, setting: Setting, iterations: int = 40, skip: int = 0, seed: int = SEED) -> Prediction:

@@ -35,11 +35,11 @@ def file(tmp_path):
     return path
 
 
-def write_run(folder, lag=1, mode="batch", seconds=2.0):
+def write_run(folder, lag=1, mode="batch", seconds=2.0, requests=256):
     """A run folder of eight iterations, in each of which eight prompts have four answers of ten tokens."""
     config = EmbeddedConfig().model_dump()
     config["pipeline"] |= {"lag": lag, "iterations": 8, "mode": mode}
-    config["rollout"] |= {"prompts_per_iteration": 8, "samples_per_prompt": 4}
+    config["rollout"] |= {"prompts_per_iteration": 8, "samples_per_prompt": 4, "max_running_requests": requests}
     (folder / "samples").mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_config(EmbeddedConfig.model_validate(config)))
     (folder / "state.json").write_text(json.dumps({"status": "finished"}))
@@ -68,10 +68,11 @@ def test_a_plan_in_one_command(file, tmp_path):
     assert "Splits and lags" in (tmp_path / "plan" / "report.html").read_text()
 
 
-def test_a_run_predicts_itself_and_others(tmp_path):
-    """Generation takes 1.8 s, training 1 s, a push 0.1 s: an iteration of lag 1 takes 1.9 s. Of the six that are
-    measured the last has no batch to wait for."""
-    run = write_run(tmp_path / "run", seconds=1.9)
+@pytest.mark.parametrize("requests", [256, 5])
+def test_a_run_predicts_itself_and_others(tmp_path, requests):
+    """Generation takes 1.8 s, training 1 s, a push 0.1 s: an iteration of lag 1 takes 1.9 s, however few of its 32
+    responses an engine decodes at once. Of the six that are measured the last has no batch to wait for."""
+    run = write_run(tmp_path / "run", seconds=1.9, requests=requests)
     result = sat_slime_command("plan", run, "--measured", run)
     assert result.exit_code == 0, result.output
     (row,) = [line.split() for line in result.output.splitlines() if line.startswith("run ") and "1.90" in line]
@@ -137,7 +138,9 @@ def test_the_times_of_slimes_driver_come_first(tmp_path):
     run = write_run(tmp_path / "run", seconds=9.0)
     times = {"time/collect": 0.4, "time/train": 1.0, "time/push": 0.1}
     (run / "times.jsonl").write_text("".join(json.dumps({"iteration": i, **times}) + "\n" for i in range(1, 9)))
-    result = sat_slime_command("plan", run, "--measured", run)
+    rows = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(rows.replace('"time/rollout": 1.8, ', ""))  # as in mode streaming
+    result = sat_slime_command("plan", write_run(tmp_path / "speeds"), "--measured", run)
     assert result.exit_code == 0, result.output
     assert any("1.50" in line for line in result.output.splitlines() if line.startswith("run "))
 
@@ -145,3 +148,19 @@ def test_the_times_of_slimes_driver_come_first(tmp_path):
 def test_a_run_of_mode_streaming_gives_no_speeds(tmp_path):
     result = sat_slime_command("plan", write_run(tmp_path / "run", mode="streaming"))
     assert result.exit_code == 2 and "take the speeds of one of mode batch" in " ".join(result.output.split())
+
+
+def test_what_a_run_of_mode_streaming_takes_beside_is_that_modes(tmp_path):
+    """With the same times 2.7 - 2.0 s of an iteration are neither waiting, training nor a push."""
+    run, beside = write_run(tmp_path / "run"), write_run(tmp_path / "beside", mode="streaming", seconds=2.7)
+    options = settings("bounds=[8]", "lags=[1]", f"streaming_run={beside}")
+    rows = {}
+    for more in ([], options[-2:]):
+        result = sat_slime_command("plan", run, *options[:-2], *more)
+        assert result.exit_code == 0, result.output
+        lines = [line for line in result.output.splitlines() if line.startswith(("batch", "streaming"))]
+        rows[len(more)] = {line.split(",")[0]: line for line in reversed(lines)}
+    assert rows[0]["batch"] == rows[2]["batch"] and rows[0]["streaming"] != rows[2]["streaming"]
+    assert f"mode streaming measured in {beside}" in " ".join(result.output.split())
+    result = sat_slime_command("plan", run, *settings(f"streaming_run={run}"))
+    assert result.exit_code == 2 and "is a run of mode batch: name one of mode streaming" in result.output

@@ -10,6 +10,7 @@ from sat_slime.rollout.simulation import (
     Workload,
     batch_iteration_seconds,
     batch_lag,
+    decoding_steps,
     generation_lag,
     predict,
 )
@@ -37,6 +38,11 @@ def test_batch_is_its_closed_form(lag, train_seconds):
     assert seen.lag_mean == pytest.approx(batch_lag(lag, 1), abs=1e-9)
     assert seen.generation_mean == 0
     assert seen.dropped == seen.masked == 0
+
+
+@pytest.mark.parametrize(("concurrency", "engines", "steps"), [(64, 1, 100), (4, 1, 400), (4, 2, 200), (1, 1, 1600)])
+def test_an_engine_decodes_in_waves_where_requests_wait(concurrency, engines, steps):
+    assert decoding_steps(workload(concurrency=concurrency), engines) == pytest.approx(steps)
 
 
 def test_batch_lag_counts_optimizer_steps():
