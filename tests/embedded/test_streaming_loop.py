@@ -33,6 +33,7 @@ SETTINGS = {
     "pipeline.iterations": ITERATIONS,
     "pipeline.max_staleness": STALENESS,
     "pipeline.queue_prompts": 12,
+    "pipeline.canary": "stop",
     "rollout.deterministic": "false",
     "diagnose.split_every_n_steps": 1,
     "checkpoint.every_n_iterations": 4,
@@ -116,6 +117,10 @@ def test_the_bound_holds_through_kill_9_and_resume_and_versions_are_exact(tmp_pa
         # happened while its response was decoded
         assert row["mismatch/implementation"] < 1e-5, row
         assert row["queue/length"] + row["queue/in_generation"] <= 12
+    # each push was taken, also by the servers that a resume and a death brought; the last push has no row after it
+    scored = {row["step"]: row for row in after if "canary/d" in row}
+    assert set(range(1, ITERATIONS)) <= set(scored)
+    assert all(row["canary/d"] < 1e-5 and row["canary/faults"] == 0 for row in scored.values())
     assert max(row["lag/max"] for row in after) == STALENESS
     assert max(row["mismatch/policy"] for row in after) > 1e-3
     assert [row["weights_step"] for row in rows(folder, "eval")] == [0, 7, 14]
