@@ -162,7 +162,8 @@ def test_a_forked_grid_that_was_killed_everywhere_ends_as_cells_in_processes_of_
 @pytest.mark.timeout(1500)
 def test_a_grid_on_two_nodes_of_ray_ends_as_on_this_machine(root, undisturbed):
     """The nodes have a core each; within it each cell has a Ray of its own."""
-    with ray_cluster({}, root / "ray.txt") as address:
+    first_served = {"RAY_worker_niceness": "0"}  # else 15: other tests would starve the cells
+    with ray_cluster(first_served, root / "ray.txt") as address:
         spread = Grid(root, "spread", "--ray", address, parallel=2)
         assert spread.process.wait(600) == 0, spread.output.read_text()
     assert spread.cells() == undisturbed.cells(), spread.output.read_text()
