@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from sat_slime.cli.terminal import bad_input
+from sat_slime.cli.terminal import bad_input, say
 
 if TYPE_CHECKING:
     from sat_slime.report.diagnosis.diagnosis_page import Diagnosis
@@ -73,42 +74,40 @@ def _check_up(paths: list[Path], out: Path, reward_key: str | None, console: Con
     with console.status("reading") as status:
         checkup = write_checkup(paths, out, reward_key, lambda name: status.update(f"reading {name}"))
 
-    def say(text: str = "", style: str | None = None) -> None:
-        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
+    tell = partial(say, console)
     for line in checkup.skipped:
-        say(f"warning: skipped {line}", "yellow")
+        tell(f"warning: skipped {line}", "yellow")
     for sentence in checkup.summary:
-        say(sentence)
-    say()
-    say("What we see, and what to try" if checkup.symptoms else "None of the rules found anything unhealthy.", "bold")
+        tell(sentence)
+    console.print()
+    tell("What we see, and what to try" if checkup.symptoms else "None of the rules found anything unhealthy.", "bold")
     for symptom in checkup.symptoms:
-        say(f"- {symptom.heading}: {symptom.seen}.")
-        say(f"  {symptom.advice}.", "dim")
+        tell(f"- {symptom.heading}: {symptom.seen}.")
+        tell(f"  {symptom.advice}.", "dim")
     for sheet in checkup.sheets:
-        say()
+        console.print()
         console.print(as_table(sheet))
-    say()
-    say("Not visible here, and what would show it", "bold")
+    console.print()
+    tell("Not visible here, and what would show it", "bold")
     for sentence in checkup.unknown:
-        say(f"- {sentence}")
-    say()
+        tell(f"- {sentence}")
+    console.print()
     for line in checkup.next:
-        say(f"next: {line}")
-    say(f"page: {checkup.page}")
+        tell(f"next: {line}")
+    tell(f"page: {checkup.page}")
 
 
 def _show(diagnosis: Diagnosis, console: Console) -> None:
     """Print what the page says."""
     for sentence in diagnosis.warnings:
-        console.print(f"warning: {sentence}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"warning: {sentence}", style="yellow")
     for sentence in diagnosis.findings:
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        say(console, sentence)
     for sheet in diagnosis.sheets:
         console.print()
         console.print(as_table(sheet))
     console.print()
-    console.print(f"page: {diagnosis.page}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"page: {diagnosis.page}")
 
 
 def as_table(sheet: Sheet) -> Table:

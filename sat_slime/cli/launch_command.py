@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import SLIME, bad_input, finish, warn
+from sat_slime.cli.terminal import SLIME, bad_input, finish, say, warn
 
 
 def launch(
@@ -145,7 +145,7 @@ def launch(
         if given := [option for option, value in of_slime.items() if value]:
             bad_input([f"{given[0]} is for runs of slime, and {file} is an embedded run: leave it out"])
         if dry_run:
-            console.print(describe(plan), markup=False, highlight=False, soft_wrap=True)
+            say(console, describe(plan))
             return
         ending = launch_embedded_run(plan, overwrite=overwrite, live=live, console=console)
     else:

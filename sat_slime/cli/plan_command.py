@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sat_slime.cli.terminal import bad_input
+from sat_slime.cli.terminal import bad_input, say
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,10 +82,10 @@ def plan(
             console.print(table)
             console.print()
     for sentence in [*plans.summary(result), *more]:
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        say(console, sentence)
     if out is not None:
         page = plans.write_plan(result, out, more, shlex.join(["sat-slime", *sys.argv[1:]]))
-        console.print(f"page: {page}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"page: {page}")
 
 
 def that_fit(sheet: Sheet, console: Console) -> list[Table]:

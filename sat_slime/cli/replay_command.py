@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sat_slime.cli.terminal import FAILED, OK, bad_input
+from sat_slime.cli.terminal import FAILED, OK, bad_input, say
 
 if TYPE_CHECKING:
     from sat_slime.report.page import Sheet
@@ -101,8 +101,8 @@ def _show(result: Replay, page: Path, console: Console) -> None:
 
     console.print(_table(methods_table(result)), width=max(console.width, 132), crop=False)  # long names over the edge
     for line in _lines(result):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"report: {page}", markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
+    say(console, f"report: {page}")
 
 
 def _table(sheet: Sheet) -> Table:

@@ -62,6 +62,11 @@ def without_traceback() -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
+def say(console: Console, text: Any, style: str | None = None) -> None:
+    """Print text as it is: no markup, no colors of rich's own, no line broken."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 def complain(lines: Iterable[str]) -> None:
     """Print each line as an error."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -101,7 +106,7 @@ def finish(ending: Ending, console: Console) -> NoReturn:
     """Tell how a run or a grid ended, and end the command with its exit code."""
     if ending.error:
         complain([ending.error])
-    console.print(ending.text, markup=False, highlight=False, soft_wrap=True)
+    say(console, ending.text)
     codes = {"finished": OK, "detached": OK, "interrupted": INTERRUPTED}
     raise typer.Exit(codes.get(ending.status, FAILED))
 

@@ -16,7 +16,7 @@ from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.embedded_run.driver_process import Lost, Outcome, watched
 from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, find_checkpoint
 from sat_slime.cli.run_words import optimizer_steps, title
-from sat_slime.cli.terminal import Ending, keys_unseen, sigterm_as_ctrl_c, with_remark
+from sat_slime.cli.terminal import Ending, keys_unseen, say, sigterm_as_ctrl_c, with_remark
 from sat_slime.config import ConfigError, dump_config
 from sat_slime.embedded.checkpoint import Checkpoint, set_aside
 from sat_slime.embedded.deaths import MemoryWatch
@@ -40,7 +40,7 @@ def launch_embedded_run(plan: EmbeddedPlan, *, overwrite: bool, live: bool | Non
         try:
             for path in aside:
                 line = f"a checkpoint that is not gone on from is now {path}"
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+                say(console, line)
                 _note(folder, line, "WARNING")
             try:
                 outcome = _drive(plan, folder, saved, live, console)
@@ -62,7 +62,7 @@ def _drive(
             if not outcome.again or start == STARTS:
                 break
             message = f"{outcome.error}\nstarting once more"
-            console.print(message, markup=False, highlight=False, soft_wrap=True)
+            say(console, message)
         remark = memory.remark() if outcome.error else None
     finally:
         memory.close()

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from sat_slime.cli.evaluation_run.evaluation_plan import EvaluationPlan
-from sat_slime.cli.terminal import sigterm_as_ctrl_c
+from sat_slime.cli.terminal import say, sigterm_as_ctrl_c
 from sat_slime.config import ConfigError
 from sat_slime.config.disk import disk_is_full
 from sat_slime.config.jsonl import append_row, read_rows, write_atomically
@@ -212,7 +212,7 @@ def show_result(result: dict[str, Any], console: Console) -> None:
     if (more := len(result["problems"]) - SHOWN_PROBLEMS) > 0:
         console.print(f"and {more} more, in eval.json")
     for line in lines(result):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
 
 
 def _shown(text: str) -> str:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from sat_slime.cli.run_words import optimizer_steps, title
 from sat_slime.cli.slime_run.slime_plan import saved_iterations
-from sat_slime.cli.terminal import Ending, short, undisturbed, with_remark
+from sat_slime.cli.terminal import Ending, say, short, undisturbed, with_remark
 from sat_slime.config import SlimeConfig
 from sat_slime.embedded.deaths import MemoryWatch
 from sat_slime.plugin.launch.job_files import JobLog, JobRecord
@@ -230,4 +230,4 @@ def end_ray(ray: LocalRay, console: Console, keep_logs: bool = False) -> None:
         with undisturbed():
             stop_ray(ray, keep_logs)
     except JobError as error:
-        console.print(f"warning: {error}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"warning: {error}")

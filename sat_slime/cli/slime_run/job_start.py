@@ -13,7 +13,7 @@ from sat_slime.cli.slime_run.job_following import end_ray, how_to_go_on, with_re
 from sat_slime.cli.slime_run.laptop import make_missing_laptop
 from sat_slime.cli.slime_run.restarts import Sent, detached_warning, follow_and_restart
 from sat_slime.cli.slime_run.slime_plan import SlimePlan, plan_slime_run, saved_iterations, time_lines
-from sat_slime.cli.terminal import Ending, refuse_failures, short, sigterm_as_ctrl_c, warn
+from sat_slime.cli.terminal import Ending, refuse_failures, say, short, sigterm_as_ctrl_c, warn
 from sat_slime.config import dump_config
 from sat_slime.config.finding import Finding
 from sat_slime.plugin.launch import checks, cpu_run, local_ray, machine
@@ -69,7 +69,7 @@ def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fa
     make_missing_laptop(plan.config, console)
     if not is_restart:
         for line in time_lines(plan.config, plan.folder if plan.resume else None):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say(console, line)
     server, ray = _cluster(plan, where, console)
     with contextlib.ExitStack() as undo:
         if ray is not None:
@@ -77,9 +77,7 @@ def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fa
         on_cpu = plan.config.cluster.device == "cpu"
         was_checked = ray is not None and on_cpu and cpu_run.cpu_nodes(plan.config) == 1  # it is this machine
         if not where.skip_checks and not was_checked:
-            console.print(
-                f"checking the cluster at {server.address} ...", markup=False, highlight=False, soft_wrap=True
-            )
+            say(console, f"checking the cluster at {server.address} ...")
             _tell_checks(checks.cluster_findings(server, plan.config, plan.folder, plan.sent), console)
         folder = _claim(plan, overwrite)
         undo.callback(folder.unlock)
@@ -87,9 +85,7 @@ def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fa
             folder.forget_stop()
         record = _send(plan, folder, server, ray)
         undo.pop_all()  # from here on it is the job's
-    console.print(
-        f"job {record.job} at {record.address}, in {plan.folder}", markup=False, highlight=False, soft_wrap=True
-    )
+    say(console, f"job {record.job} at {record.address}, in {plan.folder}")
     return Sent(plan, folder, record, server)
 
 
@@ -98,7 +94,7 @@ def _tell_checks(findings: Iterable[Finding], console: Console) -> None:
     found = list(findings)
     for finding in found:
         if finding.mark == "OK" and finding.what in ROWS:
-            console.print(f"{finding.what:12}  {finding.detail}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"{finding.what:12}  {finding.detail}")
     refuse_failures(found)
 
 
@@ -141,7 +137,7 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
             findings += checks.parser_findings(plan.config, plan.folder)
         refuse_failures(finding for finding in findings if finding.mark == "FAIL")
     console.print("starting Ray on this machine ...", highlight=False)
-    tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    tell = partial(say, console)
     if on_cpu:
         gpus, cores = plan.config.cluster.gpus_per_node, cpu_run.cpu_cores(plan.config)
         nodes = cpu_run.cpu_nodes(plan.config)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sat_slime.cli.terminal import say
 from sat_slime.config import ConfigError, SlimeConfig, config_errors
 
 LAPTOP = Path("~/.cache/sat_slime/laptop").expanduser()
@@ -60,9 +61,7 @@ def is_quick_starts(config: SlimeConfig) -> bool:
 def make_missing_laptop(config: SlimeConfig, console: Console) -> None:
     """Make the folder of missing_laptop, where there is one. Raises ConfigError."""
     if (folder := missing_laptop(config)) and is_quick_starts(config):
-        console.print(
-            f"making the model and the prompts in {folder}, once ...", markup=False, highlight=False, soft_wrap=True
-        )
+        say(console, f"making the model and the prompts in {folder}, once ...")
         make_laptop(folder, overwrite=False)
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from sat_slime.cli.slime_run.job_following import JobEnding, end, follow, newest_step
 from sat_slime.cli.slime_run.slime_plan import SlimePlan, saved_iterations
-from sat_slime.cli.terminal import BAD_INPUT, with_remark
+from sat_slime.cli.terminal import BAD_INPUT, say, with_remark
 from sat_slime.config import ConfigError
 from sat_slime.config.exits import NODE_DIED
 from sat_slime.config.jsonl import append_row, read_rows
@@ -101,7 +101,7 @@ def follow_and_restart(
     """
     deaths: list[Death] = []
     limit = sent.plan.config.cluster.restarts
-    tell = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    tell = partial(say, console)
     while True:
         began = saved_iterations(sent.plan.config, sent.folder.path)
         ending = follow(sent.folder, sent.plan.config, sent.record, sent.server, live, console)
