@@ -114,8 +114,9 @@ class _Source:
             raise ConfigError(missing)
         concurrency = config.concurrent_requests or (_concurrency(run) if run else 64)
         lengths = config.lengths or (None if run else ResponseLengths())
-        samples = config.samples_per_prompt or (run.rollout.samples_per_prompt if run else 8)
-        groups = _drawn(lengths, samples, config.seed) if lengths else _sampled(Path(config.run or ""))
+        own = run.rollout.samples_per_prompt if run else 8
+        samples = config.samples_per_prompt or own
+        groups = _drawn(lengths, max(samples, own), config.seed) if lengths else _sampled(Path(config.run or ""))
         if min(map(len, groups)) < samples:
             raise ConfigError([f"samples_per_prompt is {samples}, but {config.run} sampled {min(map(len, groups))}"])
         speeds = _speeds(Path(config.run), run, groups) if config.run and run else None

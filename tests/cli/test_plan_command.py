@@ -150,6 +150,19 @@ def test_a_run_of_mode_streaming_gives_no_speeds(tmp_path):
     assert result.exit_code == 2 and "take the speeds of one of mode batch" in " ".join(result.output.split())
 
 
+def test_fewer_samples_of_given_lengths_leave_an_engines_speed_as_it_was(tmp_path):
+    """A run whose engine decoded 32 responses five at once, in seven waves; a plan of eight, in two."""
+    run = write_run(tmp_path / "run", requests=5)
+    given = settings("lengths={mean: 10, deviation: 0, longest: 10}", "lags=[0]", "bounds=[]")
+    seconds = []
+    for samples in (4, 1):
+        result = sat_slime_command("plan", run, *given, *settings(f"samples_per_prompt={samples}"))
+        assert result.exit_code == 0, result.output
+        (line,) = [line.split() for line in result.output.splitlines() if line.startswith("batch")][:1]
+        seconds.append(float(line[6]))
+    assert seconds[1] / seconds[0] == pytest.approx((0.9 * 2 / 7 + 0.9 / 4 + 0.25 + 0.1) / (1.8 + 1.0 + 0.1), abs=0.01)
+
+
 def test_what_a_run_of_mode_streaming_takes_beside_is_that_modes(tmp_path):
     """With the same times 2.7 - 2.0 s of an iteration are neither waiting, training nor a push."""
     run, beside = write_run(tmp_path / "run"), write_run(tmp_path / "beside", mode="streaming", seconds=2.7)
