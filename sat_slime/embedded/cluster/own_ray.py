@@ -97,7 +97,7 @@ def _ray_as_we_need_it() -> Iterator[None]:
     needs none of them. Workers from the fork server, where this process has one.
     """
     from ray import _raylet
-    from ray._private import parameter, services
+    from ray._private import parameter, ray_constants, services
 
     original, start_process, dashboard = parameter.RayParams, services.start_ray_process, services.start_api_server
     ports = dict(zip(AGENT_PORTS, free_ports(len(AGENT_PORTS)), strict=True))
@@ -105,14 +105,17 @@ def _ray_as_we_need_it() -> Iterator[None]:
     if FOLDER in os.environ:
         options["setup_worker_path"] = ray_worker.__file__
 
+    def params(**given: Any) -> Any:
+        return original(**{**given, **options})  # `ray.init` gives some of the options too, as None
+
     def start(command: list[str], process_type: str, *arguments: Any, **more: Any) -> Any:
         # Ray gives this port to the agent alone, and a raylet of Ray 2.60 waits for it too; older ones do not know it.
         name = getattr(_raylet, "DASHBOARD_AGENT_LISTEN_PORT_NAME", None)
-        known = [f"--{name}={ports[name]}"] if process_type == "raylet" and name else []
-        return start_process([*command, *known], process_type, *arguments, **more)
+        is_raylet = process_type == ray_constants.PROCESS_TYPE_RAYLET
+        port = [f"--{name}={ports[name]}"] if is_raylet and name else []
+        return start_process([*command, *port], process_type, *arguments, **more)
 
-    # What `ray.init` gives goes first: it gives some of these as None.
-    parameter.RayParams = lambda **given: original(**{**given, **options})  # type: ignore[misc, assignment]
+    parameter.RayParams = params  # type: ignore[misc, assignment]
     services.start_ray_process = start
     services.start_api_server = lambda *args, **kwargs: (None, None)  # what it returns where the start failed
     try:

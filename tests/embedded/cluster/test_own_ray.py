@@ -151,17 +151,23 @@ def test_a_ray_starts_and_ends():
 @pytest.mark.engine
 def test_a_ray_starts_before_its_agents_have(tmp_path):
     """They import much, which takes longer than a raylet waits for them where the cores are busy. These never start."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import signal\nif 'dashboard/agent.py' in open('/proc/self/cmdline').read(): signal.pause()\n"
-    )
-    program = """
-import os
+    held = tmp_path / "held"
+    (tmp_path / "sitecustomize.py").write_text(f"""
+import signal
+if "dashboard/agent.py" in open("/proc/self/cmdline").read():
+    open({str(held)!r}, "w").close()
+    signal.pause()
+""")
+    program = f"""
+import os, time
 from sat_slime.embedded.cluster.own_ray import local_ray
 def lost(error):
     print(error, flush=True)
     os._exit(1)
 with local_ray(None, lost):
     print("started")
+    while not os.path.exists({str(held)!r}):
+        time.sleep(0.05)
 """
     paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
     environment = os.environ | {"PYTHONPATH": paths}
