@@ -138,14 +138,16 @@ class _Source:
         self.streaming = self.workload
         if config.streaming_run:
             push, rest = _overhead(Path(config.streaming_run))
-            self.streaming = replace(self.workload, push_seconds=push, hand_over_seconds=rest)
+            self.streaming = replace(
+                self.workload, push_seconds=_first(config.push_seconds, push), hand_over_seconds=rest
+            )
         known = ("lengths", "engine_tokens_per_second", "trainer_tokens_per_second", "push_seconds")
         given = [name for name in known if getattr(config, name) is not None]
         self.basis = f"measured in {config.run}" + (f", except {', '.join(given)}" if given else "")
         if not config.run:
             self.basis = "from the plan's file"
         if config.streaming_run:
-            self.basis += f"; pushes and the rest of mode streaming measured in {config.streaming_run}"
+            self.basis += f"; the overhead of mode streaming measured in {config.streaming_run}"
 
     def workload_of(self, mode: str) -> Workload:
         return self.streaming if mode == "streaming" else self.workload

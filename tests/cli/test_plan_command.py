@@ -103,6 +103,7 @@ def test_tables_are_whole_on_a_terminal_of_80_columns(file, tmp_path):
         (["nonsense"], "it is KEY=VALUE"),
         (["engine_tokens_per_second=null"], "engine_tokens_per_second is not set, and there is no run"),
         (["run=/nowhere"], "is not a run folder"),
+        (["streaming_run=/nowhere"], "is not a run folder"),
     ],
 )
 def test_bad_input_is_a_line(file, changes, message):
