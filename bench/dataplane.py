@@ -8,11 +8,13 @@ tokens, responses whose lengths are those of a run on mathematics (log-normal, m
 log-probs and versions of each. It goes through slime's own functions and the plugin's: an HTTP server answers in
 SGLang's form, slime's rollout manager posts, decodes and converts, Ray carries the batch to four trainer ranks (TP 4
 with sequence parallelism), which fill and read slime's RoutingReplay. Two batches are made, so that at the peak one is
-in training and one was just put, as at every lag above 0. Sides alternate, a round each, in processes of their own; all
-must replay the same routes.
+in training and one was just put, as at every lag above 0. Sides alternate, a round each, in processes and a Ray of
+their own; all must replay the same routes.
 
-Memory is proportional (PSS) and without what a process has before: pages that several processes share are counted
-once. A copy is the routes of one batch at a byte each, 384 bytes a token.
+Memory is what comes after a round with the eight shortest responses: each process's own (proportional, where several
+have a page); and all pages of the object store, mapped or not. A store keeps the pages it once had, so that its memory
+never falls. A copy is the routes of one batch at a byte each, 384 bytes a token; how many there are is what a side has
+above the side *without*, which has no routes.
 """
 
 from __future__ import annotations
@@ -45,15 +47,17 @@ RANKS, LONGEST = 4, 32_768
 MICRO_BATCH = 32_768
 FULL_RESPONSES = 4096
 SHARING = "share_routed_experts"
+WITHOUT = "without"
 SIDES: dict[str, dict[str, bool]] = {
     "slime": {"narrow_routed_experts": False, "check_routed_experts": False, SHARING: False},
     "narrow": {SHARING: False},
     "shared": {},
     "replies": {},
+    WITHOUT: {},
 }
-"""Hooks of each side: none for routes, as slime alone; narrow and checked on arrival; one copy on the node; and that
-with replies that are narrow from the engine on."""
-WITH_REPLIES = ("replies",)
+"""Hooks of each side: none for routes, as slime alone; narrow and checked on arrival; one copy on the node; that with
+replies that are narrow from the engine on; and no routes at all."""
+WITH_REPLIES = ("replies", WITHOUT)
 PLACES = {
     "engine: gather, base64, JSON": "the engine's tokenizer process, CPU",
     "manager: a response's serial work": "the event loop's thread, CPU: HTTP, JSON, decode, hooks",
@@ -82,13 +86,17 @@ def main() -> None:
         flush=True,
     )
     measured: dict[str, list[dict[str, Any]]] = {side: [] for side in options.sides}
-    with node(options.responses) as (manager, ranks, processes, engines):
-        for _ in range(options.rounds):
-            for side in options.sides:
-                engine = engines[side in WITH_REPLIES]
-                measured[side].append(round_of(side, manager, ranks, Memory(processes), engine))
-                print(f"{side}: {measured[side][-1]['seconds']}", file=sys.stderr, flush=True)
-    assert len({one["digest"] for rounds in measured.values() for one in rounds}) == 1, "replayed routes differ"
+    for _ in range(options.rounds):
+        for side in options.sides:
+            with node(options.responses, side) as (manager, ranks, processes, port):
+                of_length = sorted(range(options.responses), key=lengths(options.responses).__getitem__)
+                round_of(side, manager, ranks, Memory(processes), port, sorted(of_length[:8]))
+                measured[side].append(
+                    round_of(side, manager, ranks, Memory(processes), port, list(range(options.responses)))
+                )
+            print(f"{side}: {measured[side][-1]['seconds']}", file=sys.stderr, flush=True)
+    replayed = {one["digest"] for side, rounds in measured.items() if side != WITHOUT for one in rounds}
+    assert len(replayed) <= 1, "replayed routes differ"
     report(measured, tokens)
 
 
@@ -133,8 +141,10 @@ def report(measured: dict[str, list[dict[str, Any]]], tokens: int) -> None:
         of_sides = [median(side, "memory", name) for side in sides]
         print(f"{name:38}" + "".join(f"{b / tokens:12.0f}" for b in of_sides)
               + "".join(f"{b * scale / 2**30:18.0f}" for b in of_sides))  # fmt: skip
-    peaks = [median(side, "memory", "peak: the whole node") / (tokens * BYTES) for side in sides]
-    print(f"{'peak, copies of a batch of routes':38}" + "".join(f"{c:12.2f}" for c in peaks))
+    if WITHOUT in sides:
+        peak = {side: median(side, "memory", "peak: the whole node") for side in sides}
+        copies = [(peak[side] - peak[WITHOUT]) / (tokens * BYTES) for side in sides]
+        print(f"{'peak, copies of a batch of routes':38}" + "".join(f"{c:12.2f}" for c in copies))
 
 
 # ------------------------------------------------------------------------------------------------------- the material
@@ -182,7 +192,7 @@ def serve(responses: int, narrow: bool, pipe: Any) -> None:
     torch.set_num_threads(1)
     spent = {"seconds": 0.0}
 
-    def answer_of(index: int, n: int) -> bytes:
+    def answer_of(index: int, n: int, with_routes: bool) -> bytes:
         host = torch.from_numpy(routes(index, n - 1))
         if narrow:
             host = host.to(torch.uint8)
@@ -200,15 +210,17 @@ def serve(responses: int, narrow: bool, pipe: Any) -> None:
             "prompt_tokens": PROMPT,
             "completion_tokens": n_new,
             "output_token_logprobs": entries,
-            "routed_experts": encoded,
+            **({"routed_experts": encoded} if with_routes else {}),
         }
         body: bytes = orjson.dumps({"text": "x" * (4 * n_new), "output_ids": ids, "meta_info": meta})
         spent["seconds"] += time.thread_time() - begun
         return body
 
     async def generate(request: Any) -> Any:
-        index = json.loads(await request.body())["sampling_params"]["index"]
-        return Response(answer_of(index, lengths(responses)[index]), media_type="application/json")
+        asked = json.loads(await request.body())
+        index = asked["sampling_params"]["index"]
+        body = answer_of(index, lengths(responses)[index], asked["return_routed_experts"])
+        return Response(body, media_type="application/json")
 
     async def seconds(_: Any) -> Any:
         told, spent["seconds"] = spent["seconds"], 0.0
@@ -236,7 +248,8 @@ def arguments(side: str, responses: int) -> Namespace:
 
     return Namespace(
         num_layers=LAYERS, moe_router_topk=TOP_K, num_experts=EXPERTS, moe_layer_freq=1,
-        use_rollout_routing_replay=True, rollout_sample_hook_path=["sat_slime.plugin.rollout_hooks.on_sample"],
+        use_rollout_routing_replay=side != WITHOUT,
+        rollout_sample_hook_path=["sat_slime.plugin.rollout_hooks.on_sample"],
         sglang_server_concurrency=16, rollout_num_engines=1, use_distributed_post=False,
         sglang_speculative_algorithm=None, reward_key=None, advantage_estimator="grpo", rewards_normalization=True,
         grpo_std_normalization=True, n_samples_per_prompt=8, rollout_batch_size=responses // 8,
@@ -245,22 +258,26 @@ def arguments(side: str, responses: int) -> Namespace:
         sequence_parallel=True, allgather_cp=False, eps_clip=0.2, eps_clip_high=0.2, eps_clip_c=None,
         use_rollout_logprobs=True, keep_old_actor=False, update_weight_transport="nccl", use_wandb=False,
         use_tensorboard=False, log_multi_turn=False, **{DRIVEN: True},
-        sat_slime={"method": "sat-gspo-r3", "hooks": SIDES[side]},
+        sat_slime={"method": "sat-gspo" + ("-r3" if side != WITHOUT else ""), "hooks": SIDES[side]},
     )  # fmt: skip
 
 
-async def responses_of(args: Namespace, responses: int, url: str, rollout: int) -> tuple[list[Any], float]:
-    """Return slime's samples of a batch, and the CPU seconds of the event loop's thread for all of them."""
+async def responses_of(args: Namespace, indices: list[int], url: str, rollout: int) -> tuple[list[Any], float]:
+    """Return slime's samples of a batch, and the CPU seconds of the event loop's thread for all of them.
+
+    indices: which of the slice's responses they are.
+    """
     from slime.rollout.sample_hooks import apply_rollout_sample_hooks
     from slime.utils.http_utils import post
     from slime.utils.types import Sample
 
     gate = asyncio.Semaphore(4)
 
-    async def one(index: int) -> Any:
-        sample = Sample(index=index, group_index=index // 8, rollout_id=index, tokens=list(range(PROMPT)))
+    async def one(place: int, index: int) -> Any:
+        sample = Sample(index=index, group_index=place // 8, rollout_id=index, tokens=list(range(PROMPT)))
         async with gate:  # as in slime.rollout.sglang_rollout.generate
-            output = await post(url, {"sampling_params": {"index": index}, "return_routed_experts": True})
+            routes = args.use_rollout_routing_replay
+            output = await post(url, {"sampling_params": {"index": index}, "return_routed_experts": routes})
             entries = output["meta_info"]["output_token_logprobs"]
             sample.append_response_tokens(
                 args,
@@ -271,23 +288,24 @@ async def responses_of(args: Namespace, responses: int, url: str, rollout: int) 
                 text=output["text"],
             )
         sample = await apply_rollout_sample_hooks(args, sample, evaluation=False, rollout_id=rollout)
-        sample.reward = float(index % 2)
+        sample.reward = float(place % 2)
         return sample
 
     begun = time.thread_time()
-    samples = list(await asyncio.gather(*(one(i) for i in range(responses))))
+    samples = list(await asyncio.gather(*(one(*which) for which in enumerate(indices))))
     return samples, time.thread_time() - begun
 
 
 class Manager:
     """slime's rollout process: what slime does around a response and a batch, without its engines."""
 
-    def __init__(self, responses: int):
+    def __init__(self) -> None:
         from slime.ray.rollout import RolloutManager
         from slime.utils.http_utils import init_http_client
 
-        self.responses = responses
-        self.args = arguments("slime", responses)
+        from sat_slime.plugin import rollout_hooks
+
+        self.args = arguments("slime", 8)
         init_http_client(self.args)
         slimes = RolloutManager.__ray_metadata__.modified_class
         self.slimes = object.__new__(slimes)
@@ -297,26 +315,30 @@ class Manager:
             {"dp_size": 1, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
         )
         self.samples: list[Any] = []
+        self.as_arrays = rollout_hooks.numbers_as_arrays
         self.slimes_own: list[Any] = []
 
     def pid(self) -> int:
         return os.getpid()
 
-    def generate(self, side: str, port: int, rollout: int) -> float:
+    def generate(self, side: str, port: int, rollout: int, indices: list[int]) -> float:
         """Return the CPU seconds of the event loop's thread for all responses of a batch."""
         from slime.utils.async_utils import run
 
-        self.args = self.slimes.args = arguments(side, self.responses)
+        self.args = self.slimes.args = arguments(side, len(indices))
         self.read_replies(side in WITH_REPLIES)
         url = f"http://127.0.0.1:{port}/generate"
-        self.samples, seconds = run(responses_of(self.args, self.responses, url, rollout))
+        self.samples, seconds = run(responses_of(self.args, indices, url, rollout))
         return seconds
 
     def read_replies(self, ours: bool) -> None:
-        """Has replies read by the plugin, or as slime reads them."""
+        """Has replies read by the plugin, and their numbers made arrays, or as slime reads and keeps them."""
         from slime.utils import http_utils, types
 
+        from sat_slime.plugin import rollout_hooks
         from sat_slime.plugin.inside import replies
+
+        rollout_hooks.numbers_as_arrays = self.as_arrays if ours else lambda samples: None
 
         read = ((http_utils, "_post"), (types, "decode_int32_meta_array"), (types.Sample, "_apply_meta_info"))
         self.slimes_own = self.slimes_own or [getattr(owner, name) for owner, name in read]
@@ -340,7 +362,7 @@ class Manager:
 class Rank:
     """A trainer rank of TP 4: it gets the batch, fills slime's RoutingReplay and pops it as the routers do."""
 
-    def __init__(self, responses: int, rank: int):
+    def __init__(self, rank: int, side: str) -> None:
         import torch
         import torch.distributed as dist
         from megatron.core import mpu
@@ -360,8 +382,8 @@ class Rank:
             get_context_parallel_world_size=lambda: 1,
             get_context_parallel_rank=lambda: 0,
         )
-        self.responses, self.state = responses, TrainerState(8)
-        prepare(arguments("narrow", responses), self.state, lambda *_, **__: None)
+        self.state = TrainerState(8)
+        prepare(arguments(side, 8), self.state, lambda *_, **__: None)
         self.routers = [RoutingReplay() for _ in range(LAYERS)]
         self.batch: dict[str, Any] = {}
         gc.collect()
@@ -369,7 +391,7 @@ class Rank:
     def pid(self) -> int:
         return os.getpid()
 
-    def fill(self, side: str, references: list[Any]) -> float:
+    def fill(self, side: str, references: list[Any], responses: int) -> float:
         from slime.backends.megatron_utils.actor import MegatronTrainRayActor
         from slime.backends.megatron_utils.data import get_data_iterator
 
@@ -380,13 +402,15 @@ class Rank:
             account_for_embedding_in_pipeline_split=False, account_for_loss_in_pipeline_split=False,
         )  # fmt: skip
         actor = types.SimpleNamespace(
-            args=arguments(side, self.responses),
+            args=arguments(side, responses),
             model=[types.SimpleNamespace(module=types.SimpleNamespace(config=config))],
         )
         begun = time.perf_counter()
         batch = MegatronTrainRayActor._get_rollout_data(actor, references)
         self.state.begin(batch)
-        MegatronTrainRayActor.fill_routing_replay(actor, get_data_iterator(batch), batch["num_microbatches"], batch)
+        iterator = get_data_iterator(batch)
+        if side != WITHOUT:
+            MegatronTrainRayActor.fill_routing_replay(actor, iterator, batch["num_microbatches"], batch)
         self.batch = batch
         return time.perf_counter() - begun
 
@@ -394,7 +418,7 @@ class Rank:
         """Return the seconds of a forward pass's pops, and a digest of what they gave."""
         spent, digest = 0.0, hashlib.blake2b(digest_size=16)
         for _ in range(sum(self.batch["num_microbatches"])):
-            for router in self.routers:
+            for router in (router for router in self.routers if router.top_indices_list):
                 begun = time.perf_counter()
                 popped = router.pop_forward()
                 spent += time.perf_counter() - begun
@@ -446,11 +470,11 @@ class Rank:
 
 
 class Memory:
-    """PSS of the node's processes: a thread reads it over and over and keeps the peaks."""
+    """Memory of the node's processes and of its object store: a thread reads it over and over and keeps the peaks."""
 
     def __init__(self, processes: dict[str, list[int]]):
         self.processes = processes
-        self.base = self.now()
+        self.base = {**self.now(), "object store": 0}
         self.peaks = dict.fromkeys(self.base, 0)
         self.peak = 0
         self._stop = threading.Event()
@@ -458,7 +482,9 @@ class Memory:
         self._thread.start()
 
     def now(self) -> dict[str, int]:
-        return {name: sum(map(pss, pids)) for name, pids in self.processes.items()}
+        store = os.statvfs("/dev/shm")
+        own = {name: sum(map(own_bytes, pids)) for name, pids in self.processes.items()}
+        return {**own, "object store": (store.f_blocks - store.f_bfree) * store.f_frsize}
 
     def above_base(self) -> dict[str, int]:
         return {name: value - self.base[name] for name, value in self.now().items()}
@@ -474,29 +500,25 @@ class Memory:
         self._thread.join()
 
 
-def pss(pid: int) -> int:
-    """Return the proportional bytes of a process."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    return 0
+def own_bytes(pid: int) -> int:
+    """Return the bytes of a process that are of no file and not of the object store."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(rollup.split("Pss_Anon:")[1].split()[0]) * 1024
 
 
 @contextlib.contextmanager
-def node(responses: int) -> Iterator[tuple[Any, list[Any], dict[str, list[int]], dict[bool, int]]]:
-    """Start a Ray with a manager and the ranks, and an engine for each form of replies; yield the manager, the ranks,
-    process numbers by what they are, and the engines' ports by whether their replies are narrow."""
-    import psutil
+def node(responses: int, side: str) -> Iterator[tuple[Any, list[Any], dict[str, list[int]], int]]:
+    """Start a Ray with a manager and the ranks, and an engine; yield the manager, the ranks, process numbers by what
+    they are, and the engine's port."""
     import ray
 
     from sat_slime.rollout.scratch import temporary_folder
 
-    context, engines, ports = multiprocessing.get_context("spawn"), [], {}
-    for narrow in (False, True):
-        ours, theirs = context.Pipe()
-        engines.append(context.Process(target=serve, args=(responses, narrow, theirs), daemon=True))
-        engines[-1].start()
-        ports[narrow] = ours.recv()
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    engine = context.Process(target=serve, args=(responses, side in WITH_REPLIES, theirs), daemon=True)
+    engine.start()
+    port = ours.recv()
     store = max(10 * sum(lengths(responses)) * BYTES, 2**29)
     with tempfile.TemporaryDirectory(prefix="dataplane-", dir=temporary_folder()) as folder:
         ray.init(
@@ -504,22 +526,25 @@ def node(responses: int) -> Iterator[tuple[Any, list[Any], dict[str, list[int]],
             logging_level="ERROR",
         )  # fmt: skip
         try:
-            manager = ray.remote(Manager).remote(responses)
-            ranks = [ray.remote(Rank).remote(responses, rank) for rank in range(RANKS)]
+            manager = ray.remote(Manager).remote()
+            ranks = [ray.remote(Rank).remote(rank, side) for rank in range(RANKS)]
             processes = {
                 "manager": ray.get([manager.pid.remote()]),
-                "object store": [p.pid for p in psutil.Process().children(recursive=True) if p.name() == "raylet"],
                 "ranks": ray.get([rank.pid.remote() for rank in ranks]),
             }
-            yield manager, ranks, processes, ports
+            yield manager, ranks, processes, port
         finally:
             ray.shutdown()
-            for engine in engines:
-                engine.terminate()
+            engine.terminate()
 
 
-def round_of(side: str, manager: Any, ranks: list[Any], memory: Memory, port: int) -> dict[str, Any]:
-    """Makes two batches: the first is in training when the second is put."""
+def round_of(
+    side: str, manager: Any, ranks: list[Any], memory: Memory, port: int, indices: list[int]
+) -> dict[str, Any]:
+    """Makes two batches: the first is in training when the second is put.
+
+    indices: which of the slice's responses are in a batch.
+    """
     import urllib.request
 
     import ray
@@ -529,15 +554,15 @@ def round_of(side: str, manager: Any, ranks: list[Any], memory: Memory, port: in
     def note(when: str) -> None:
         held[when] = sum(memory.above_base().values())
 
-    serial = ray.get(manager.generate.remote(side, port, 0))
+    serial = ray.get(manager.generate.remote(side, port, 0, indices))
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/seconds") as answer:
         engine = json.load(answer)
     note("a batch generated")
     tail, references = ray.get(manager.convert.remote(0))
     note("a batch put")
-    fills = ray.get([rank.fill.remote(side, references) for rank in ranks])
+    fills = ray.get([rank.fill.remote(side, references, len(indices)) for rank in ranks])
     note("a batch filled")
-    ray.get(manager.generate.remote(side, port, 1))
+    ray.get(manager.generate.remote(side, port, 1, indices))
     note("in training, next generated")
     _, following = ray.get(manager.convert.remote(1))
     note("in training, next put")

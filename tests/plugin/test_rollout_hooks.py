@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hook_samples import StandIn, make_args, make_sample
@@ -158,6 +159,24 @@ def test_versions_are_carried_to_the_trainer(sample_class):
     data = {"round_number": [sample.metadata["round_number"] for sample in samples]}
     assert [origin.oldest for origin in versions.take_origins(data)] == [8] * 30 + [0, 16]
     assert data == {}
+
+
+@pytest.mark.parametrize("own_conversion", [None, "a.function"])
+def test_tokens_and_log_probs_become_arrays_for_slimes_conversion_alone(sample_class, own_conversion):
+    args = make_args(custom_convert_samples_to_train_data_path=own_conversion)
+    samples = make_batch(sample_class, args)
+    tokens, log_probs = list(samples[0].tokens), [-0.1] * samples[0].response_length
+    samples[0].rollout_log_probs = list(log_probs)
+    samples[1].rollout_log_probs = [None, -0.5]  # torch refuses it; numpy would make a NaN of it
+    log_rollout(5, args, samples, {}, 1.0)
+    assert list(samples[0].tokens) == tokens
+    assert samples[1].rollout_log_probs == [None, -0.5]
+    if own_conversion:
+        assert type(samples[0].tokens) is type(samples[0].rollout_log_probs) is list
+    else:
+        assert samples[0].tokens.dtype == np.int64
+        expected = torch.tensor(log_probs, dtype=torch.float32)
+        assert torch.equal(torch.as_tensor(samples[0].rollout_log_probs), expected)
 
 
 @pytest.mark.parametrize(("other", "travels"), [({}, False), ({"custom_megatron_init_path": "a.hook"}, True)])
@@ -339,6 +358,9 @@ def test_through_slimes_conversion_to_the_trainers_batch(monkeypatch):
     samples = make_batch(Sample, args)
     samples[9].rollout_routed_experts = None
     on_sample(args, samples[9], rollout_id=5, evaluation=False)
+    for index, sample in enumerate(samples):
+        sample.rollout_log_probs = [-0.1 * index] * sample.response_length
+    sent = [(torch.tensor(s.tokens), torch.tensor(s.rollout_log_probs, dtype=torch.float32)) for s in samples]
     log_rollout(5, args, samples, {}, 1.0)
     manager_class = rollout_manager()
     manager = SimpleNamespace(
@@ -357,6 +379,10 @@ def test_through_slimes_conversion_to_the_trainers_batch(monkeypatch):
         assert {routes.dtype for routes in rank["rollout_routed_experts"]} == {torch.uint8}
         for place, routes in zip(rank["partition"], rank["rollout_routed_experts"], strict=True):
             assert torch.equal(routes, samples[place].rollout_routed_experts)
+        for place, *received in zip(rank["partition"], rank["tokens"], rank["rollout_log_probs"], strict=True):
+            for got, its in zip(received, sent[place], strict=True):
+                assert got.dtype == its.dtype
+                assert torch.equal(got, its)
         masks = dict(zip(rank["partition"], rank["loss_masks"], strict=True))
         assert all(bool(mask.any()) == (place != 9) for place, mask in masks.items())
         assert [origin.oldest for origin in versions.take_origins(rank)] == [3] * len(rank["tokens"])
