@@ -133,6 +133,8 @@ class _Source:
             push_seconds=_first(config.push_seconds, speeds["push"] if speeds else None, 10.0),
             hand_over_seconds=speeds["hand_over"] if speeds else 0.0,
             steps=config.optimizer_steps_per_rollout or (run.pipeline.optimizer_steps_per_rollout if run else 1),
+            engine_factors=speeds["engine_factors"] if speeds else (1.0,),
+            train_factors=speeds["train_factors"] if speeds else (1.0,),
             bytes_per_token=config.bytes_per_token,
         )
         self.streaming = self.workload
@@ -188,7 +190,7 @@ def _first(*values: float | None) -> float:
     return next(value for value in values if value is not None)
 
 
-def _decoding(config: PlanConfig, concurrency: int, speeds: dict[str, float] | None) -> tuple[float, float]:
+def _decoding(config: PlanConfig, concurrency: int, speeds: dict[str, Any] | None) -> tuple[float, float]:
     """Return the seconds of a decoding step whatever runs, and of each request in it."""
     if config.engine_tokens_per_second is None:
         assert speeds is not None
@@ -318,8 +320,8 @@ def measure(path: Path) -> Measured:
     )
 
 
-def _speeds(path: Path, config: RunConfig, groups: Sequence[Sequence[int]]) -> dict[str, float]:
-    """Return the speeds of a run of mode batch, with responses of these lengths."""
+def _speeds(path: Path, config: RunConfig, groups: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Return the speeds of a run of mode batch, with responses of these lengths, and by what factors they varied."""
     if config.pipeline.mode != "batch":
         raise RunFolderError(
             f"{path} is a run of mode streaming, in which no batch has a time of its own: take the speeds of one of "
@@ -333,7 +335,11 @@ def _speeds(path: Path, config: RunConfig, groups: Sequence[Sequence[int]]) -> d
     own = Workload(
         groups, rollout.prompts_per_iteration, rollout.samples_per_prompt, 1.0, 0.0, _concurrency(config), 0.0
     )
+    by_token = [[row[time] / row["tokens/response_total"] for row in kept] for time in ("time/rollout", "time/train")]
+    engine_factors, train_factors = ([value / np.mean(values) for value in values] for values in by_token)
     return {
+        "engine_factors": engine_factors,
+        "train_factors": train_factors,
         "step": STEP_SHARE * generate / decoding_steps(own, rollout.engines),
         "request": (1 - STEP_SHARE) * generate / (tokens / rollout.engines),
         "train": train / tokens * config.train.world_size,

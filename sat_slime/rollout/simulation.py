@@ -5,7 +5,8 @@ becomes of groups over age are the code that runs. Mode batch follows the order 
 What has a closed form has a function of its own here, against which the simulation is tested. All times are seconds.
 
 An engine makes one token for each of its n requests in a + b n seconds: a is what a step takes whatever runs (reading
-weights), b is the part of each request (its keys and values, its arithmetic).
+weights), b is the part of each request (its keys and values, its arithmetic). Engines and trainer are slower in some
+iterations than in others, by factors that are drawn: where both take about as long, chance decides what a push meets.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class Workload:
     """Per iteration, in which neither the trainer nor a push works: rewards, packing, records."""
     steps: int = 1
     """Optimizer steps per rollout."""
+    engine_factors: Sequence[float] = (1.0,)
+    """Of the time of a decoding step; one is drawn for all engines in each iteration."""
+    train_factors: Sequence[float] = (1.0,)
+    """Of the time of training; one is drawn for each batch."""
     bytes_per_token: float = 12.0
     """Of a token that waits in the queue: id, log-prob and version; with R3 its experts too."""
 
@@ -186,9 +191,10 @@ class _Engine:
         self.pushes: list[tuple[float, int]] = [(0.0, 0)]
         """`done` at each push, and the version from there on."""
         self.count = 0
+        self.factor = 1.0
 
     def step(self) -> float:
-        return self.workload.step_seconds + self.workload.request_seconds * len(self.running)
+        return self.factor * (self.workload.step_seconds + self.workload.request_seconds * len(self.running))
 
     def next(self) -> float:
         """Return when the next request is complete."""
@@ -287,8 +293,14 @@ class _Run:
             self.engines[self.turn % len(self.engines)].add(response)
             self.turn += 1
 
+    def change_speed(self) -> None:
+        factor = float(self.random.choice(self.workload.engine_factors))
+        for engine in self.engines:
+            engine.factor = factor
+
     def generate(self, start: float) -> tuple[list[_Generation], float]:
         """Generate a batch on engines that do nothing else. Returns when it is complete."""
+        self.change_speed()
         batch = [self.draw() for _ in range(self.workload.prompts)]
         for engine in self.engines:
             engine.advance(max(engine.now, start))
@@ -349,6 +361,9 @@ class _Run:
                 raise RuntimeError("the simulated run waits for itself")
             if news := until <= at:
                 self.time, until, rollout = until, math.inf, rollout + 1
+                for engine in self.engines:
+                    engine.advance(self.time)
+                self.change_speed()
                 self.pushed(rollout)
                 if rollout < self.iterations:
                     self.measure(rollout)
@@ -449,6 +464,7 @@ class _Run:
         """Count the lags of a batch and return how long its training takes; with `now` the time passes."""
         tokens = sum(group.tokens for group in batch)
         train = tokens * self.workload.train_seconds / self.setting.trainer_gpus
+        train *= float(self.random.choice(self.workload.train_factors))
         self.trained_time += train
         self.trained += len(batch)
         if rollout >= self.skip:

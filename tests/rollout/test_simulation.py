@@ -67,6 +67,22 @@ def test_lag_within_responses_is_below_littles_law_where_the_trainer_is_the_bott
     assert 0 < seen.generation_mean < generation_lag(seen.running, 32, spread(), 1)
 
 
+def test_an_iteration_takes_the_longer_of_two_that_vary():
+    """Both take 1.8 s times 0.5 or 1.5: in one of four iterations both times 0.5, else one or both times 1.5."""
+    load = workload(train_seconds=1.8 / 1600, push_seconds=0, engine_factors=(0.5, 1.5), train_factors=(0.5, 1.5))
+    seen = predict(load, Setting(2, 1, 1), iterations=600, skip=1)
+    assert seen.iteration_seconds == pytest.approx(1.8 * (0.5 + 3 * 1.5) / 4, rel=0.05)
+
+
+def test_where_both_take_as_long_chance_decides_what_a_push_meets():
+    """Generation takes 1.8 s and training 2 s, so that at the bound 1 nothing is in generation at a push, until an
+    iteration's training is faster."""
+    setting = Setting(2, 1, 1, "streaming", 1)
+    even = predict(workload(train_seconds=2 / 1600, push_seconds=0), setting, 100, 10)
+    vary = predict(workload(train_seconds=2 / 1600, push_seconds=0, train_factors=(0.7, 1.3)), setting, 100, 10)
+    assert even.generation_mean == 0 < 0.05 < vary.generation_mean
+
+
 def test_a_trainer_that_is_slower_is_never_idle():
     seen = predict(workload(spread(), train_seconds=0.1, push_seconds=0.0), Setting(2, 1, 1, "streaming", 4), 60, 10)
     assert seen.trainer_idle < 0.01 < 0.5 < seen.engines_idle
@@ -78,7 +94,8 @@ def test_no_token_is_beyond_the_bound_and_no_group_is_lost(over_age, seed):
     random = np.random.default_rng(seed)
     steps, lag = int(random.integers(1, 3)), int(random.integers(1, 3))
     bound = lag * steps - 1 + int(random.integers(0, 4))
-    load = workload(spread(seed), steps=steps, concurrency=int(random.integers(2, 20)))
+    factors = {"engine_factors": random.uniform(0.5, 2, 9), "train_factors": random.uniform(0.5, 2, 9)}
+    load = workload(spread(seed), steps=steps, concurrency=int(random.integers(2, 20)), **factors)
     engines, queue = int(random.integers(1, 4)), random.choice([None, 20])
     setting = Setting(engines, 1, lag, "streaming", bound, over_age, queue)
     seen = predict(load, setting, iterations=30, seed=seed)
