@@ -68,10 +68,10 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> Words:
     words = write_tokenizer(own, thin.model.vocab_size, model)
     for name in ("rollouts", "records"):
         (folder / name).mkdir()
-    prompts, answers = training_prompts(run, model, thin.rollout.prompts_per_iteration)
+    prompts, answers = training_prompts(run, thin.rollout.prompts_per_iteration)
     _write_lines(folder / "prompts.jsonl", prompts)
     for name, file in thin.eval.prompts.items():
-        _write_lines(Path(file), evaluation_prompts(run, name, model))
+        _write_lines(Path(file), evaluation_prompts(run, name))
     stop = stop_token(thin, model)
     write_model(thin, model, script_tokens(model, answers, stop), stop)
     return words
@@ -80,16 +80,16 @@ def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> Words:
 # ------------------------------------------------------------------------------------------------------------ prompts
 
 
-def training_prompts(run: SlimeConfig, model: Path, count: int) -> tuple[list[dict[str, Any]], list[str]]:
+def training_prompts(run: SlimeConfig, count: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Return lines of a prompt file, twice as many as a batch has, and the answers that the model is to give."""
-    lines = list(_short_lines(run, Path(run.data.prompts), model)) if run.data.prompts else []
+    lines = list(_short_lines(run, Path(run.data.prompts))) if run.data.prompts else []
     lines = lines[: 2 * count] or [_made(run, number) for number in range(2 * count)]
     return lines, list(dict.fromkeys(str(line.get(run.data.label_key)) for line in lines))
 
 
-def evaluation_prompts(run: SlimeConfig, name: str, model: Path) -> list[dict[str, Any]]:
+def evaluation_prompts(run: SlimeConfig, name: str) -> list[dict[str, Any]]:
     """Return one problem of an evaluation's set."""
-    return list(_short_lines(run, Path(run.eval.prompts[name]), model))[:1] or [_made(run, 99)]
+    return list(_short_lines(run, Path(run.eval.prompts[name])))[:1] or [_made(run, 99)]
 
 
 def longest_prompt(thin: SlimeConfig, model: Path) -> int:
@@ -110,7 +110,7 @@ def _made(run: SlimeConfig, number: int) -> dict[str, Any]:
     return {run.data.input_key: prompt, run.data.label_key: str(first + second)}
 
 
-def _short_lines(run: SlimeConfig, file: Path, model: Path) -> list[dict[str, Any]]:
+def _short_lines(run: SlimeConfig, file: Path) -> list[dict[str, Any]]:
     """Return the shortest lines of a prompt file whose answer is one digit, else the shortest of all; none where the
     file is not there."""
     if not file.is_file():
@@ -187,7 +187,7 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
                     tensors[name.format(layer=layer, expert=expert)] = _random(torch, shape, weight, model.layers)
     embedding, output = tensors["model.embed_tokens.weight"], tensors.get("lm_head.weight")
     if output is not None:
-        _follow(torch, embedding, output, script, words=max(4, thin.rollout.max_response_tokens))
+        _follow(embedding, output, script, words=max(4, thin.rollout.max_response_tokens))
     dtype = thin.cluster.cpu_dtype
     tensors = {name: tensor.to(getattr(torch, dtype)) for name, tensor in tensors.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -206,7 +206,7 @@ def _random(torch: Any, shape: tuple[int, ...], weight: Weight, layers: int) -> 
     return torch.randn(shape) * (gain / math.sqrt(shape[-1] * (layers if ends else 1)))
 
 
-def _follow(torch: Any, embedding: Any, output: Any, script: Sequence[Sequence[int]], words: int) -> None:
+def _follow(embedding: Any, output: Any, script: Sequence[Sequence[int]], words: int) -> None:
     """Writes the script into the two matrices: step 0 also follows every token that is in none, and itself, so that it
     has `words` tokens on average; what layers add makes that about words^0.85."""
     hidden = embedding.shape[1]

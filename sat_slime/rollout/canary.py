@@ -160,7 +160,7 @@ class Canary:
         differs = f"differs from the trainer by {distance:.2g} nats a token, the limit is {limit:.2g}"
         if not np.isfinite(distance):
             return "gives log-probs that are not finite: its weights are damaged. Restart it"
-        if (held := self._held(version, trainer, scores.log_probs, distance)) is not None:
+        if (held := self._held(version, scores.log_probs, distance)) is not None:
             says = f"and says {scores.version}" if scores.version != str(held) else "as it says"
             return f"still holds the weights of version {held}, {says}: it did not take the push. Look into its log"
         if self._unchanged(trainer, name, scores.log_probs, limit):
@@ -186,7 +186,7 @@ class Canary:
             )
         return None
 
-    def _held(self, version: int, trainer: np.ndarray, scores: np.ndarray, distance: float) -> int | None:
+    def _held(self, version: int, scores: np.ndarray, distance: float) -> int | None:
         """Return the version of an earlier push to which the scores are much nearer; None where there is none."""
         earlier = [(_distance(scores, known), held) for held, known in self._trainer if held != version]
         nearest, held = min(earlier, default=(np.inf, None))

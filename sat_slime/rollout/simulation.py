@@ -2,7 +2,7 @@
 
 Mode streaming is simulated by discrete events around `stream.Stream` itself, so that the pace, the bound and what
 becomes of groups over age are the code that runs. Mode batch follows the order of embedded/loop/batch_order.py.
-What has a closed form has a function of its own here, against which the simulation is tested. All times are seconds.
+What has a closed form (docs/internals/what-was-run.md) is tested against it. All times are seconds.
 
 An engine makes one token for each of its n requests in a + b n seconds: a is what a step takes whatever runs (reading
 weights), b is the part of each request (its keys and values, its arithmetic). Engines and trainer are slower in some
@@ -23,6 +23,8 @@ import numpy as np
 from sat_slime.rollout.stream import Group, OverAge, StalenessBound, Stream
 
 SEED = 0
+BATCHES = 8
+"""Batches over which `decoding_steps` takes a mean."""
 
 
 @dataclass(frozen=True)
@@ -110,51 +112,14 @@ class Prediction:
     unfinished_groups: int
 
 
-# ---------------------------------------------------------------------------------------------------- closed forms
-
-
-def batch_iteration_seconds(lag: int, generate: float, train: float, push: float, hand_over: float = 0.0) -> float:
-    """Return the seconds of an iteration of mode batch, where each batch takes as long: generation beside training, and
-    every `lag` iterations a push between two batches; at lag 0 all in turn."""
-    if not lag:
-        return generate + train + push + hand_over
-    return max(generate, train + hand_over) + push / lag
-
-
-def batch_lag(lag: int, steps: int) -> float:
-    """Return the mean lag of mode batch in updates: rollouts are 1, 2, ..., `lag` rollouts old in turn, and the i-th of
-    `steps` updates on a rollout adds i - 1."""
-    return steps * ((lag + 1) / 2 if lag else 0.0) + (steps - 1) / 2
-
-
-def generation_lag(running: float, responses: int, lengths: Sequence[int], steps: int) -> float:
-    """Return the mean lag within responses of mode streaming in updates, by Little's law.
-
-    With K `running` responses and R `responses` per rollout, each trained, a response of mean length takes K / R
-    iterations to decode. A token waits for the rest of its response: E[L^2] / 2 E[L] tokens on average over tokens,
-    which is E[L] (1 + c^2) / 2 with the coefficient of variation c. So it is steps * K / R * (1 + c^2) / 2. It holds
-    where engines are the bottleneck; where the trainer is, groups begin in a burst after each push and have fewer
-    pushes before them, so that it is an upper bound.
-
-    That staleness follows from concurrency, batch and the tail of the lengths is shown in "Predicting and Controlling
-    Staleness in Fully Asynchronous RL Training" (Applied Compute, July 2026); this derivation is our own.
-    """
-    lengths_ = np.asarray(lengths, dtype=float)
-    tail = float((lengths_**2).mean() / lengths_.mean() ** 2)
-    return steps * running / responses * tail / 2
-
-
-# ------------------------------------------------------------------------------------------------------ simulation
-
-
-def decoding_steps(workload: Workload, engines: int, batches: int = 8, seed: int = SEED) -> float:
-    """Return how many steps an engine decodes for a batch of mode batch, mean over `batches`: as many as the longest
+def decoding_steps(workload: Workload, engines: int) -> float:
+    """Return how many steps an engine decodes for a batch of mode batch, mean over several: as many as the longest
     response has tokens where all are decoded at once, and more where some wait."""
     unit = replace(workload, step_seconds=1.0, request_seconds=0.0)
-    run, end = _Run(unit, Setting(engines, 1, 1), batches, 0, seed), 0.0
-    for _ in range(batches):
+    run, end = _Run(unit, Setting(engines, 1, 1), BATCHES, 0, SEED), 0.0
+    for _ in range(BATCHES):
         end = run.generate(end)[1]
-    return end / batches
+    return end / BATCHES
 
 
 def predict(workload: Workload, setting: Setting, iterations: int = 40, skip: int = 0, seed: int = SEED) -> Prediction:

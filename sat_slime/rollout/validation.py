@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sat_slime.rollout import expert_codec as codec
 from sat_slime.rollout.nucleus import nucleus, truncate
 from sat_slime.rollout.types import GenerationRequest, Response
 
 LOG_PROB_TOLERANCE = 1e-5  # log of an fp32 softmax: a certain token may come out a rounding above 0
 DISTRIBUTION_TOLERANCE = 1e-3
+EXPERT_DTYPE = np.dtype("<i4")
+"""Routed experts as SGLang sends them, in base64."""
 
 
 class RejectedResponse(ValueError):
@@ -164,18 +166,27 @@ def _distribution(meta: dict[str, Any], size: int, output_ids: list[int]) -> np.
 
 
 def _routed_experts(meta: dict[str, Any], rows: int, expected: Expectations) -> np.ndarray | None:
+    """Return (rows, layers, top-k) in the smallest unsigned type that holds the experts; None for a dense model."""
     encoded = meta.get("routed_experts")
     if expected.experts == 0:
         return None
     if not isinstance(encoded, str):
         raise RejectedResponse("routed_experts_missing", f"routed_experts is {encoded!r:.80}")
     try:
-        chosen = codec.decode(encoded, rows, expected.layers, expected.top_k)
+        raw = base64.b64decode(encoded, validate=True)
     except ValueError as error:
-        raise RejectedResponse("routed_experts_shape", str(error)) from error
+        raise RejectedResponse("routed_experts_shape", f"routed experts are not base64: {error}") from error
+    layers, top_k = expected.layers, expected.top_k
+    size = rows * layers * top_k * EXPERT_DTYPE.itemsize
+    if len(raw) != size:
+        raise RejectedResponse(
+            "routed_experts_shape",
+            f"routed experts have {len(raw)} bytes; {rows} tokens x {layers} layers x top-{top_k} have {size}",
+        )
+    chosen = np.frombuffer(raw, EXPERT_DTYPE).reshape(rows, layers, top_k)
     if chosen.min() < 0 or chosen.max() >= expected.experts:
         raise RejectedResponse("expert_range", f"{chosen.min()} to {chosen.max()}, not in [0, {expected.experts})")
     ordered = np.sort(chosen, axis=-1)
     if (ordered[..., 1:] == ordered[..., :-1]).any():
         raise RejectedResponse("duplicate_expert", "a token has the same expert twice in one layer")
-    return chosen.astype(codec.storage_dtype(expected.experts))
+    return chosen.astype(np.min_scalar_type(expected.experts - 1))

@@ -47,7 +47,7 @@ def package(tmp_path, monkeypatch):
     yield folder
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
         del sys.modules[name]
-    stabilizers.forget_those_outside()
+    stabilizers._OUTSIDE.clear()
 
 
 def settings(tmp_path, **method):
@@ -127,7 +127,7 @@ def test_its_metric_is_written_drawn_and_judged_by_its_entry_alone(package, tmp_
     written = read_metrics(folder.metrics)["halfway/farthest"]
     assert written == pytest.approx([2.0 + step / 10 for step in range(1, 21)], rel=1e-4)  # the largest of the two
     assert said.getvalue().count("warning: health: the ratio of a token is 2.85 away from 1, above 2. Try a") == 1
-    stabilizers.forget_those_outside()  # as in another process, which learns of it from the run's settings
+    stabilizers._OUTSIDE.clear()  # as in another process, which learns of it from the run's settings
     page = write_report(folder.path).read_text()
     assert "Health, from step 16, still at the end: the ratio of a token is 2.85 away from 1, above 2. Try a" in page
     assert '<figure id="method">' in page and "largest distance of the ratio from 1" in page

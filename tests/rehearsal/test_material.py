@@ -35,7 +35,7 @@ def test_a_response_has_as_many_words_as_it_is_to_have(words):
     torch.manual_seed(0)
     script = [[1, 2, 3, 4], [5], [6, 7], [8]]
     embedding, output = torch.randn(300, 64) * 0.1, torch.randn(300, 64) * 0.1
-    _follow(torch, embedding, output, script, words)
+    _follow(embedding, output, script, words)
 
     def likely_after(token):
         return (output @ torch.nn.functional.rms_norm(embedding[token], (64,))).softmax(-1)

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from sat_slime.rollout.simulation import (
-    Setting,
-    Workload,
-    batch_iteration_seconds,
-    batch_lag,
-    decoding_steps,
-    generation_lag,
-    predict,
-)
+from sat_slime.rollout.simulation import Setting, Workload, decoding_steps, predict
+
+
+def batch_iteration_seconds(lag: int, generate: float, train: float, push: float, hand_over: float = 0.0) -> float:
+    """Return the seconds of an iteration of mode batch, where each batch takes as long: generation beside training, and
+    every `lag` iterations a push between two batches; at lag 0 all in turn."""
+    if not lag:
+        return generate + train + push + hand_over
+    return max(generate, train + hand_over) + push / lag
+
+
+def batch_lag(lag: int, steps: int) -> float:
+    """Return the mean lag of mode batch in updates: rollouts are 1, 2, ..., `lag` rollouts old in turn, and the i-th of
+    `steps` updates on a rollout adds i - 1."""
+    return steps * ((lag + 1) / 2 if lag else 0.0) + (steps - 1) / 2
+
+
+def generation_lag(running: float, responses: int, lengths: Sequence[int], steps: int) -> float:
+    """Return the mean lag within responses of mode streaming in updates, by Little's law.
+
+    With K `running` responses and R `responses` per rollout, each trained, a response of mean length takes K / R
+    iterations to decode. A token waits for the rest of its response: E[L^2] / 2 E[L] tokens on average over tokens,
+    which is E[L] (1 + c^2) / 2 with the coefficient of variation c. So it is steps * K / R * (1 + c^2) / 2. It holds
+    where engines are the bottleneck; where the trainer is, groups begin in a burst after each push and have fewer
+    pushes before them, so that it is an upper bound.
+
+    That staleness follows from concurrency, batch and the tail of the lengths is shown in "Predicting and Controlling
+    Staleness in Fully Asynchronous RL Training" (Applied Compute, July 2026); this derivation is our own.
+    """
+    lengths_ = np.asarray(lengths, dtype=float)
+    tail = float((lengths_**2).mean() / lengths_.mean() ** 2)
+    return steps * running / responses * tail / 2
 
 
 def workload(lengths=(100, 100), **changes) -> Workload:

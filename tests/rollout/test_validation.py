@@ -1,3 +1,4 @@
+import base64
 import copy
 import dataclasses
 import json
@@ -7,9 +8,14 @@ import numpy as np
 import pytest
 from fake_sglang import response
 
-from sat_slime.rollout import expert_codec as codec
 from sat_slime.rollout.types import GenerationRequest
 from sat_slime.rollout.validation import Expectations, RejectedResponse, validate
+
+
+def encoded(experts):
+    """Routed experts as SGLang sends them."""
+    return base64.b64encode(experts.astype("<i4").tobytes()).decode()
+
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_response.json").read_text())
 REQUEST = GenerationRequest("a", (1, 2, 3), max_new_tokens=6, temperature=1.0, seed=5, stop_token_ids=(15,))
@@ -24,7 +30,7 @@ GOOD = {
         "prompt_tokens": 3,
         "weight_version": "7",
         "output_token_logprobs": [[-0.5, 4, None], [-1.25, 9, None], [-2.0, 15, None]],
-        "routed_experts": codec.encode(EXPERTS),
+        "routed_experts": encoded(EXPERTS),
     },
 }
 
@@ -98,11 +104,11 @@ BAD = [
     ("routed_experts_missing", changed(routed_experts=[0, 1])),
     ("routed_experts_shape", changed(routed_experts="")),
     ("routed_experts_shape", changed(routed_experts="?")),
-    ("routed_experts_shape", changed(routed_experts=codec.encode(EXPERTS[:-1]))),
-    ("routed_experts_shape", changed(routed_experts=codec.encode(EXPERTS[:, :1]))),
-    ("expert_range", changed(routed_experts=codec.encode(np.where(EXPERTS == 7, 8, EXPERTS)))),
-    ("expert_range", changed(routed_experts=codec.encode(np.where(EXPERTS == 7, -1, EXPERTS)))),
-    ("duplicate_expert", changed(routed_experts=codec.encode(np.where(EXPERTS == 7, 6, EXPERTS)))),
+    ("routed_experts_shape", changed(routed_experts=encoded(EXPERTS[:-1]))),
+    ("routed_experts_shape", changed(routed_experts=encoded(EXPERTS[:, :1]))),
+    ("expert_range", changed(routed_experts=encoded(np.where(EXPERTS == 7, 8, EXPERTS)))),
+    ("expert_range", changed(routed_experts=encoded(np.where(EXPERTS == 7, -1, EXPERTS)))),
+    ("duplicate_expert", changed(routed_experts=encoded(np.where(EXPERTS == 7, 6, EXPERTS)))),
 ]
 
 
@@ -111,6 +117,42 @@ def test_a_bad_response_is_rejected_with_its_reason(reason, raw):
     with pytest.raises(RejectedResponse) as rejected:
         validate(REQUEST, "a#0", raw, EXPECTED)
     assert rejected.value.reason == reason
+
+
+def decoded(text, layers, top_k, experts):
+    """The routed experts of a response with GOOD's five tokens."""
+    sizes = dataclasses.replace(EXPECTED, layers=layers, top_k=top_k, experts=experts)
+    return validate(REQUEST, "a#0", changed(routed_experts=text), sizes).routed_experts
+
+
+def test_routed_experts_are_read_as_they_were_sent():
+    every = np.tile(np.arange(300), (5, 3, 1))
+    experts = np.random.default_rng(0).permuted(every, axis=-1)[..., :4]
+    assert np.array_equal(decoded(encoded(experts), 3, 4, 300), experts)
+
+
+def test_the_wire_is_little_endian_int32():
+    text = base64.b64encode(5 * b"\x01\0\0\0\x02\x01\0\0").decode()
+    assert decoded(text, 1, 2, 300).tolist() == 5 * [[[1, 258]]]
+
+
+@pytest.mark.parametrize(("experts", "dtype"), [(1, "u1"), (8, "u1"), (256, "u1"), (257, "u2"), (70_000, "u4")])
+def test_smallest_type_that_holds_the_experts(experts, dtype):
+    found = decoded(encoded(np.full((5, 1, 1), experts - 1)), 1, 1, experts)
+    assert found.dtype == np.dtype(dtype)
+    assert (found == experts - 1).all()
+
+
+@pytest.mark.parametrize("rows", [4, 6])
+def test_routed_experts_of_another_size_are_rejected(rows):
+    with pytest.raises(RejectedResponse, match=f"have {rows * 24} bytes; 5 tokens x 3 layers x top-2 have 120"):
+        decoded(encoded(np.zeros((rows, 3, 2))), 3, 2, 8)
+
+
+@pytest.mark.parametrize("text", ["not base64!", "AAA", "ä"])
+def test_routed_experts_that_are_not_base64_are_rejected(text):
+    with pytest.raises(RejectedResponse, match="not base64"):
+        decoded(text, 1, 1, 1)
 
 
 WHOLE = GenerationRequest("a", (1, 2, 3), 6, temperature=1.0, seed=5, stop_token_ids=(15,), distribution_size=4)

@@ -164,7 +164,7 @@ def _result(plan: EvaluationPlan) -> dict[str, Any]:
     versions = {row["weights"] for row in chosen}
     numbers = [int(row["weights"]) if str(row["weights"]).isdigit() else None for row in chosen]
     table = [
-        {"problem": question.id, "label": question.label, **row, "wrong": _commonest_wrong(plan, question, rows, count)}
+        {"problem": question.id, "label": question.label, **row, "wrong": _commonest_wrong(question, rows, count)}
         for question, row in zip(plan.questions, problem_table(graded), strict=True)
     ]
     return {
@@ -177,9 +177,7 @@ def _result(plan: EvaluationPlan) -> dict[str, Any]:
     }
 
 
-def _commonest_wrong(
-    plan: EvaluationPlan, question: Question, rows: dict[tuple[str, int], Any], count: int
-) -> str | None:
+def _commonest_wrong(question: Question, rows: dict[tuple[str, int], Any], count: int) -> str | None:
     """Return the wrong answer that was given most often; None where no answer is wrong."""
     wrong = [row["extracted"] for row in (rows[question.id, i] for i in range(count)) if not row["reward"]]
     given = [answer for answer in wrong if answer]

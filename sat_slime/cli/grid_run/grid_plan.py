@@ -89,7 +89,7 @@ def plan_grid(
     run = vary(load_config(file.parent / grid.run), [(f"{file}: settings", grid.settings)], overrides)
     wanted = select_cells(grid, only, seeds)
     configs = {cell: cell_config(grid, file, run, cell, folder.runs) for cell in plan_cells(grid)}
-    errors, warnings = _faults(grid, file, configs, folder)
+    errors, warnings = _faults(file, configs, folder)
     if errors:
         raise ConfigError(errors)
     kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
@@ -112,9 +112,7 @@ def grid_at(path: Path) -> GridFolder | None:
     return folder if path == folder.config and folder.state_file.exists() else None
 
 
-def _faults(
-    grid: GridConfig, file: Path, configs: Mapping[Cell, RunConfig], folder: GridFolder
-) -> tuple[list[str], list[str]]:
+def _faults(file: Path, configs: Mapping[Cell, RunConfig], folder: GridFolder) -> tuple[list[str], list[str]]:
     """Return (errors, warnings) of all cells, each once, with the cells that it is of."""
     errors: dict[str, list[str]] = {}
     warnings: dict[str, list[str]] = {}

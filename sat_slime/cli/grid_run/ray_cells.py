@@ -85,7 +85,7 @@ def _usable(ray: Any, plan: GridPlan) -> list[Node]:
     lock = Path(plan.folder.path).resolve() / ".lock"
     alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
     look = ray.remote(num_cpus=0, max_retries=0)(ray_node.look)
-    asked = [look.options(**_on(ray, node["NodeID"])).remote(os.getcwd(), str(lock), _variables()) for node in alive]
+    asked = [look.options(**_on(node["NodeID"])).remote(os.getcwd(), str(lock), _variables()) for node in alive]
     here, errors, nodes = ray_node.facts(lock), [], []
     for node, answer in zip(alive, asked, strict=True):
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
@@ -122,7 +122,7 @@ def _variables() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in AS_HERE}
 
 
-def _on(ray: Any, node: str) -> dict[str, Any]:
+def _on(node: str) -> dict[str, Any]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
@@ -145,7 +145,7 @@ class RayCells(Cells):
     def start(self, arguments: Sequence[str], output: IO[bytes]) -> Process:
         node = max(self._nodes, key=lambda node: node.room - node.running)
         actor = self._ray.remote(ray_node.NodeCell)
-        actor = actor.options(num_cpus=1, max_concurrency=2, max_restarts=0, **_on(self._ray, node.id)).remote()
+        actor = actor.options(num_cpus=1, max_concurrency=2, max_restarts=0, **_on(node.id)).remote()
         command, file = [*COMMAND, *(_unformatted(word) for word in arguments)], str(Path(output.name).resolve())
         return RayProcess(self._ray, node, actor, actor.run.remote(command, file, os.getcwd(), _variables()))
 

@@ -119,7 +119,7 @@ def last_log_lines(path: Path, count: int | None) -> Iterator[str]:
     yield from lines if count is None else deque(lines, count)
 
 
-def follow_log(path: Path, count: int | None = None) -> Iterator[str]:
+def follow_log(path: Path, count: int | None) -> Iterator[str]:
     """Yield the log of a run's newest job as it grows, until the job ends. Of the lines that are there already, the
     last `count` come, or all."""
     run = find(path)

@@ -20,6 +20,9 @@ from torch.distributed import distributed_c10d
 
 from sat_slime.config.schema import TrainConfig
 
+TIMEOUT = timedelta(minutes=5)
+"""The time after which a collective that a dead rank never joins fails."""
+
 
 def device() -> torch.device:
     """This rank's device: the current GPU if there is one, else the CPU."""
@@ -88,14 +91,13 @@ def expert_tensor_parallel(train: TrainConfig) -> int:
     return 1 if train.expert_parallel > 1 else train.tensor_parallel
 
 
-def initialize(train: TrainConfig, rank: int, init_method: str, timeout_s: float = 300.0) -> None:
+def initialize(train: TrainConfig, rank: int, init_method: str) -> None:
     """Joins this process to the run's process groups: NCCL with a GPU, gloo without.
 
     Args:
         train: parallel sizes and threads.
         rank: 0 .. train.world_size - 1.
         init_method: where the ranks meet, as torch.distributed takes it (`tcp://127.0.0.1:PORT` or `file://PATH`).
-        timeout_s: seconds after which a collective that a dead rank never joins fails.
     """
     warnings.filterwarnings("ignore", module="megatron")
     logging.getLogger("megatron").setLevel(logging.ERROR)
@@ -116,7 +118,7 @@ def initialize(train: TrainConfig, rank: int, init_method: str, timeout_s: float
             init_method=init_method,
             rank=rank,
             world_size=train.world_size,
-            timeout=timedelta(seconds=timeout_s),
+            timeout=TIMEOUT,
         )
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=train.tensor_parallel,

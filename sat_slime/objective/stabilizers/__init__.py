@@ -154,11 +154,6 @@ def imported() -> tuple[str, ...]:
     return tuple(_OUTSIDE)
 
 
-def forget_those_outside() -> None:
-    """Forget all stabilizers outside this package; the next one that is asked for is imported anew."""
-    _OUTSIDE.clear()
-
-
 def known() -> tuple[type[Stabilizer], ...]:
     """Return the stabilizers of this package, and those outside it that were asked for."""
     return (*STABILIZERS.values(), *_OUTSIDE.values())

@@ -11,11 +11,9 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-from sat_slime.plugin.launch.memory.real_ranks import rank_elements
 
 FOLDER = "SAT_SLIME_REHEARSAL"
 """Environment variable with the folder of the records; nothing is recorded where it is unset."""
@@ -78,6 +76,40 @@ def _initialized(self: Any, *_: Any, **__: Any) -> dict[str, Any]:
 
 def _trained(self: Any, *_: Any, **__: Any) -> dict[str, Any]:
     return {"event": "trained", "elements": rank_elements(self.model, self.optimizer)}
+
+
+def rank_elements(model: Sequence[Any], optimizer: Any) -> dict[str, int]:
+    """Return the elements that a rank holds, as `elements.expected_elements` counts them.
+
+    Args:
+        model: the parts of the model, each in Megatron's DistributedDataParallel.
+        optimizer: Megatron's, with distributed optimizers in it whose state is there.
+
+    Returns:
+        `weights`, `buffers`, and `master`, `exp_avg` and `exp_avg_sq`, each of which is expected as `optimizer`.
+        Parameters in fp32 need no `master`. `gradients_on_host`, as many, where the optimizer is offloaded.
+    """
+    buffers = [buffer for part in model for buffer in (*part.buffers, *part.expert_parallel_buffers)]
+    counts = {
+        "weights": sum(parameter.numel() for part in model for parameter in part.parameters()),
+        "buffers": sum(buffer.numel for buffer in buffers),
+        "master": 0,
+        "exp_avg": 0,
+        "exp_avg_sq": 0,
+    }
+    for distributed in getattr(optimizer, "chained_optimizers", [optimizer]):
+        masters = [
+            *(copy for group in distributed.shard_fp32_from_float16_groups for copy in group if copy is not None),
+            *getattr(distributed.optimizer, "param_to_fp32_param", {}).values(),  # offloaded
+        ]
+        counts["master"] += sum(copy.numel() for copy in masters)
+        if on_host := getattr(distributed.optimizer, "cpu_copy_map_grad", None):
+            copies = sum(gradient.numel() for gradient in on_host.values())
+            counts["gradients_on_host"] = counts.get("gradients_on_host", 0) + copies
+        for state in distributed.optimizer.state.values():
+            for moment in ("exp_avg", "exp_avg_sq"):
+                counts[moment] += state[moment].numel() if moment in state else 0
+    return counts
 
 
 def _batch(rollout_id: int, batch: dict[str, Any], *_: Any) -> dict[str, Any]:

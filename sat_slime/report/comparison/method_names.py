@@ -78,18 +78,14 @@ def stabilizers_beside(names: list[str]) -> list[str]:
     return list(dict.fromkeys(beside))
 
 
-def looks_of(names: Sequence[str], dashes: bool = True) -> dict[str, Look]:
-    """Return how methods are drawn: as their stabilizers say, another name as GRPO, and no two alike.
-
-    Args:
-        dashes: whether a dash is seen: not where points stand by themselves.
-    """
+def looks_of(names: Sequence[str]) -> dict[str, Look]:
+    """Return how methods are drawn: as their stabilizers say, another name as GRPO, and no two alike."""
     looks = []
     for name in names:
         style = (method_called(name) or named_method("grpo")).style
         colour = COLOURS.get(style.colour, style.colour)
         looks.append(Look(label_of(name), colour, style.dash, style.marker, style.filled))
-    return dict(zip(names, apart(looks, dashes), strict=True))
+    return dict(zip(names, apart(looks), strict=True))
 
 
 OWN_COLOURS = (BLACK, BLUE, VERMILION, GREEN, ORANGE, SKY, PURPLE, "#8C564B")

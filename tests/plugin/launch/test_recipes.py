@@ -8,8 +8,8 @@ from sat_slime.config import load_config
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_checks import slime_config_errors, slime_config_warnings
 from sat_slime.config.starters import CONFIGS
-from sat_slime.plugin.launch.memory.memory_fit import memory_findings, training_memory_text
-from sat_slime.plugin.launch.memory.memory_needs import GIB, training_need
+from sat_slime.plugin.launch.memory.memory_fit import memory_findings
+from sat_slime.plugin.launch.memory.memory_needs import GIB, micro_batch_tokens, training_need
 from sat_slime.plugin.launch.memory.memory_sizes import sizes
 
 RECIPES = sorted(CONFIGS.glob("recipes/*.yaml"))
@@ -22,7 +22,9 @@ def test_a_recipe_is_sound_and_its_header_true(path):
     assert slime_config_errors(config) == [] and list(slime_config_warnings(config)) == []
     assert build_method(config.method).has("sat") and config.method.sat.scope == "step"
     header = " ".join(line.lstrip("# ") for line in path.read_text().split("extends:")[0].splitlines())
-    assert training_memory_text(config) in header
+    need = training_need(config)
+    at = f"on a training GPU at {micro_batch_tokens(config):,} tokens"
+    assert f"at least {need.total / GIB:.0f} GiB {at}: {need.text}" in header
     assert f"--local-dir {config.model.hf_checkpoint}" in header
     used = config.train.world_size + config.rollout.nodes * config.rollout.gpus_per_node
     assert used == GPUS[path.stem.rsplit("-", 1)[1]] and config.name == path.stem

@@ -1,6 +1,6 @@
 """R3: rollout routing replay. No function here computes it: it is the router's, in the trainer's forward pass.
 
-`rollout/expert_codec.py` decodes the experts that an engine returns; `embedded/trainer/routing.py` replays them there;
+`rollout/validation.py` decodes the experts that an engine returns; `embedded/trainer/routing.py` replays them there;
 slime replays its own, which `plugin/inside/routed_experts.py` narrows and `routing_check.py` checks.
 """
 

@@ -6,7 +6,8 @@ sat_slime.models counts its own layers; of other models, layers of another kind 
 attention. Layers that predict further tokens are left out.
 
 `expected_elements` adds what Megatron makes of them on each rank: buffers of weights and gradients, and the shard of
-the optimizer's state. `real_ranks` holds every number here against Megatron's own model.
+the optimizer's state. A rehearsal records what its ranks hold, by `plugin/cpu/recorder`; the tests hold every number
+here against Megatron's own model.
 """
 
 from __future__ import annotations

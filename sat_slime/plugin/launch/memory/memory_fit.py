@@ -20,7 +20,6 @@ from sat_slime.plugin.launch.memory.memory_needs import (
     host_need,
     least_tokens,
     longest_tokens,
-    micro_batch_tokens,
     store_need,
     training_need,
 )
@@ -131,13 +130,6 @@ def table(judged: Iterable[Row]) -> list[str]:
         source = f" ({row.size.source})" if row.size else ""
         lines.append(f"{row.what:12}  {gib(row.need.total):>6}  {has[0]:>6}  {has[1]:>4}  {row.need.text}{source}")
     return lines
-
-
-def training_memory_text(config: SlimeConfig) -> str:
-    """Return `at least 41 GiB on a training GPU at 16,384 tokens: weights 4, gradients 8, ...`."""
-    need = training_need(config)
-    at = f"on a training GPU at {micro_batch_tokens(config):,} tokens"
-    return f"at least {need.total / GIB:.0f} GiB {at}: {need.text}"
 
 
 # ------------------------------------------------------------------------------------------------ the cheapest change

@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import io
 import json
+import re
 import sys
 import time
 import warnings
+from collections import Counter
 
 warnings.filterwarnings("ignore")
 
@@ -21,16 +23,15 @@ from megatron.core.models.gpt.gpt_layer_specs import (  # noqa: E402
     get_gpt_decoder_block_spec,
 )
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer  # noqa: E402
+from megatron.core.optimizer.cpu_offloading.hybrid_optimizer import HybridDeviceOptimizer  # noqa: E402
 from megatron.core.transformer import MLATransformerConfig, TransformerConfig, multi_latent_attention  # noqa: E402
 from megatron.core.transformer.module import Float16Module  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+from torch.utils._device import DeviceContext  # noqa: E402
 
-from sat_slime.plugin.launch.memory.real_ranks import (  # noqa: E402
-    make_state,
-    rank_elements,
-    rank_parameters,
-    without_storage,
-)
+from sat_slime.plugin.cpu.cuda import Stream, is_gpu  # noqa: E402
+from sat_slime.plugin.cpu.recorder import rank_elements  # noqa: E402
 
 multi_latent_attention.TELinear = type(None)  # asked for where Transformer Engine is not installed
 
@@ -40,6 +41,106 @@ class NoAttention(torch.nn.Module):
 
     def __init__(self, **_):
         super().__init__()
+
+
+FUSED_NORMS = {
+    "self_attention.linear_qkv.layer_norm_": "input_layernorm.",
+    "mlp.linear_fc1.layer_norm_": "pre_mlp_layernorm.",
+}
+"""Norms that Transformer Engine has as part of the product after them, by the names that they have apart."""
+
+
+def plain_name(name):
+    """Return a parameter's name as `elements.Tensors` has it: without Transformer Engine and without numbers."""
+    for fused, apart in FUSED_NORMS.items():
+        name = name.replace(fused, apart)
+    name = re.sub(r"^(module\.)+", "", name)
+    name = re.sub(r"experts\.(linear_fc\d)\.(weight|bias)\d+$", r"experts.local_experts.*.\1.\2", name)
+    return re.sub(r"\.\d+\.", ".*.", name)
+
+
+def rank_parameters(model):
+    """Return how many parameters of a rank have a plain name, shape and type (`bfloat16`). model: Megatron's parts of
+    it, wrapped in its DistributedDataParallel or not."""
+    return Counter(
+        (plain_name(name), tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."))
+        for part in model
+        for name, parameter in part.named_parameters()
+    )
+
+
+def make_state(optimizer):
+    """Makes the moments, and of an offloaded optimizer the gradients on the host, as the first step would."""
+    for distributed in getattr(optimizer, "chained_optimizers", [optimizer]):
+        inner = distributed.optimizer
+        if distributed.init_state_fn is not None:
+            distributed.init_state_fn(inner, distributed.config)
+            continue
+        # Megatron's HybridDeviceOptimizer over torch's AdamW, whose step itself would need numbers
+        for group in inner.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = parameter.new_empty(parameter.shape)
+        inner._set_sub_optimizer_grads()
+        with _fakes():
+            for adam in inner.sub_optimizers:
+                for group in adam.param_groups:
+                    adam._init_group(group, *([] for _ in range(6)))
+        inner._sync_sub_optimizers_state_to_hdo()
+
+
+@contextlib.contextmanager
+def without_storage():
+    """Inside, the GPU is torch's meta device, whose tensors have no storage, and Megatron takes it for one; what an
+    offloaded optimizer has on the host are torch's fake tensors. For a process of its own: it changes torch."""
+
+    class MetaInPlaceOfCuda(DeviceContext):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            kwargs = dict(kwargs or {})
+            if is_gpu(kwargs.get("device")):
+                kwargs["device"] = meta
+            return super().__torch_function__(func, types, args, kwargs)
+
+    meta, stream = torch.device("meta"), Stream()
+    real_type = torch.Tensor.type
+
+    def type_on_gpu(tensor, *args, **kwargs):
+        answer = real_type(tensor, *args, **kwargs)
+        return answer.replace("torch.meta.", "torch.cuda.", 1) if isinstance(answer, str) else answer
+
+    replaced = [
+        (torch.Tensor, "type", type_on_gpu),
+        (torch.Tensor, "is_cuda", property(lambda tensor: tensor.device == meta)),
+        (torch.Tensor, "pin_memory", lambda tensor, *_: tensor),
+        (torch.Tensor, "cuda", lambda tensor, *_, **__: tensor.to(meta)),
+        (torch.nn.Module, "cuda", lambda module, *_, **__: module.to(meta)),
+        (torch.cuda, "current_device", lambda: meta),
+        (torch.cuda, "current_stream", lambda *_: stream),
+        (torch.cuda, "stream", lambda *_: contextlib.nullcontext()),
+        (torch.cuda, "Stream", Stream),
+        (torch.cuda, "Event", Stream),
+        *(
+            (HybridDeviceOptimizer, name, _fakes()(vars(HybridDeviceOptimizer)[name]))
+            for name in ("_init_sub_optimizers", "_set_sub_optimizer_grads")
+        ),
+    ]
+    before = [(owner, name, vars(owner).get(name)) for owner, name, _ in replaced]
+    for owner, name, value in replaced:
+        setattr(owner, name, value)
+    try:
+        with MetaInPlaceOfCuda(meta):
+            yield
+    finally:
+        for owner, name, value in before:
+            if value is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def _fakes():
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield
 
 
 def rank_contents(case):

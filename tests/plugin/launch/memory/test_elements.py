@@ -167,7 +167,7 @@ def full_case(name, rank):
 
 
 def parameters_of(tensors):
-    """{(name, shape, type): how many} as real_ranks has it."""
+    """{(name, shape, type): how many} as real_models has it."""
     counted = Counter()
     for some in tensors:
         counted[some.name, some.shape, "bfloat16"] += some.count
