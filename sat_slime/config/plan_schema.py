@@ -19,7 +19,7 @@ class ResponseLengths(Section):
 
 
 class PlanConfig(Section):
-    """What `sat-slime plan` predicts. Where `run` is given, a setting that is unset is that of the run."""
+    """A plan of `sat-slime plan`. Where `run` is given, a setting that is unset is that of the run."""
 
     run: str | None = None
     """Run folder whose lengths, speeds and settings are taken."""

@@ -457,7 +457,7 @@ class EmbeddedConfig(Section):
 
     @property
     def evaluation_engine(self) -> bool:
-        """Whether the run has a server that only evaluates."""
+        """The run has a server that only evaluates."""
         return self.eval.beside == "engine" and self.eval.every_n_iterations > 0
 
     @property

@@ -76,7 +76,7 @@ class Method:
 
     @cached_property
     def radius_control(self) -> RadiusControl | None:
-        """What scales those radii by a state of the run."""
+        """The switch that scales those radii by a state of the run."""
         return self._first(RadiusControl)
 
     @cached_property

@@ -171,9 +171,9 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
     canary = None if order.canary == "none" else PushCanary(args, order.canary)
 
     with clock.part("start"):
-        told = host.push()
+        from_ranks = host.push()
         host.pushed_first()
-    of_push = _check_push(host, canary, told, clock, "start")
+    of_push = _check_push(host, canary, from_ranks, clock, "start")
     if evaluates and hooks.evaluate_first and start == 0 and not args.skip_eval_before_train:
         with clock.part("first_eval"):
             ray.get(manager.eval.remote(start))
@@ -209,8 +209,8 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
                 with clock.part("flight"):
                     ray.wait([ahead])
             with clock.part("push"):
-                told = host.push()
-            of_push = _check_push(host, canary, told, clock, "push")
+                from_ranks = host.push()
+            of_push = _check_push(host, canary, from_ranks, clock, "push")
         if evaluates and (_is_due(host, rollout_id, args.eval_interval) or (is_last and hooks.evaluate_last)):
             if ahead is not None:  # the manager does one thing at a time
                 with clock.part("flight"):
@@ -220,17 +220,17 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
         clock.end_iteration(rollout_id)
 
 
-def _check_push(host: Host, canary: PushCanary | None, told: Any, clock: Clock, part: str) -> dict[str, float]:
+def _check_push(host: Host, canary: PushCanary | None, from_ranks: Any, clock: Clock, part: str) -> dict[str, float]:
     """Return what the canary, if there is one, measured of a push. Raises PushNotTaken where it ends the run.
 
     Args:
-        told: what the push returned.
+        from_ranks: what the push returned.
         part: the part of the clock that has the push, and in it the time of the trainer's scores.
     """
     if canary is None:
         return {}
     with clock.part("canary"):
-        metrics, seconds = canary.check(told, host.engines())
+        metrics, seconds = canary.check(from_ranks, host.engines())
     clock.move(seconds, part, "canary")
     return metrics
 

@@ -49,17 +49,17 @@ class PushCanary:
         """
         self._canary, self._then = Canary(dtype(args)), then
 
-    def check(self, told: Sequence[Any], engines: Mapping[int, str]) -> tuple[dict[str, float], float]:
+    def check(self, from_ranks: Sequence[Any], engines: Mapping[int, str]) -> tuple[dict[str, float], float]:
         """Return the metrics of a push, and the seconds that the trainer took for them.
 
         Args:
-            told: what each of the trainer's ranks returned from the push: `TrainerScores` or None.
+            from_ranks: what each of the trainer's ranks returned from the push: `TrainerScores` or None.
             engines: the address of each engine, by its number.
 
         Raises:
             PushNotTaken: an engine does not hold the weights, or none can be asked.
         """
-        scores = next((scores for scores in told or [] if scores is not None), None)
+        scores = next((scores for scores in from_ranks or [] if scores is not None), None)
         if scores is None or not engines:
             why = "the trainer has no scores" if engines else "there are no engines that take pushes"
             return self._fail(why, len(engines)), 0.0

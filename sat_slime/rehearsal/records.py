@@ -1,4 +1,4 @@
-"""What a rehearsal left on disk, read: records of ranks and engines, rows of the run, samples of rollouts."""
+"""The files that a rehearsal left, read: records of ranks and engines, rows of the run, samples of rollouts."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ THIN, FEW, OWN = "thin", "as few as show the same", "its own folder"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large a rehearsal is."""
+    """The size of a rehearsal."""
 
     iterations: int | None = None
     """None: two more than the lag."""

@@ -37,7 +37,7 @@ TEMPLATE = (
 
 @dataclass(frozen=True)
 class Words:
-    """Which tokenizer a rehearsal has."""
+    """The tokenizer of a rehearsal."""
 
     kind: str
     """own, qwen or bytes."""

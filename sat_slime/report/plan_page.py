@@ -34,7 +34,7 @@ _LOOKS += [(BLUE, "-", "v"), (VERMILION, "--", "P"), (PURPLE, ":", "*")]
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run did, without its first iterations."""
+    """The times and lags of a run, without its first iterations."""
 
     iteration_seconds: float
     lag_mean: float

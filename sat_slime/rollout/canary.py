@@ -92,7 +92,7 @@ def read_scores(answers: Any, sequences: Sequence[Sequence[int]]) -> EngineScore
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a canary says of a push."""
+    """The judgement of a canary on a push."""
 
     metrics: dict[str, float]
     """canary/* of metrics.jsonl."""
@@ -106,7 +106,7 @@ class Verdict:
 
 @dataclass
 class Canary:
-    """What is known of the pushes so far, and the verdict on the next."""
+    """The record of the pushes so far, and the verdict on the next."""
 
     dtype: str
     """Arithmetic of the engines."""

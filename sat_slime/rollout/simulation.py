@@ -29,7 +29,7 @@ BATCHES = 8
 
 @dataclass(frozen=True)
 class Workload:
-    """What does not depend on the split of the GPUs or on the lag."""
+    """The work of a run and its speeds: all that does not depend on the split of the GPUs or on the lag."""
 
     groups: Sequence[Sequence[int]]
     """Lengths in tokens of the responses to each of some prompts; a simulated prompt has one of these, drawn evenly."""
@@ -80,7 +80,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a run of a setting is expected to do. Lags are in optimizer updates, over trained tokens."""
+    """The behavior to expect of a run of a setting. Lags are in optimizer updates, over trained tokens."""
 
     iteration_seconds: float
     engines_idle: float

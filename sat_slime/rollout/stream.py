@@ -158,7 +158,7 @@ class Stream(Generic[Prompt, Result]):
 
     @property
     def waits_for_version(self) -> bool:
-        """Whether a group would begin if the engines held newer weights, or told which they hold."""
+        """Return whether a group would begin if the engines held newer weights, or told which they hold."""
         line = len(self.waiting) + len(self.running)
         return not self.held and line < self._most() and line >= self._room()
 

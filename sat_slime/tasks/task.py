@@ -1,4 +1,4 @@
-"""What a task of the embedded runtime is: problems, their answers, and what a model is first shown of them."""
+"""A task of the embedded runtime: problems, their answers, and what a model is first shown of them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Task(BaseModel, ABC):
 
     @property
     def speaks_mathematics(self) -> bool:
-        """Whether the verifier of mathematics can grade it."""
+        """The verifier of mathematics can grade it."""
         return type(self).wording is not Task.wording
 
     @property
@@ -184,7 +184,7 @@ class Task(BaseModel, ABC):
         return self.grade(label, self.decode(output_ids))
 
     def is_held_out(self, problem: Problem) -> bool:
-        """Whether a problem is held out for evaluation: by a hash of its prompt, whatever the run."""
+        """Return whether a problem is held out for evaluation: by a hash of its prompt, whatever the run."""
         return hashlib.blake2b(problem.prompt.encode(), digest_size=1).digest()[0] % self.held_out_one_in == 0
 
     def draw_problem(self, rng: np.random.Generator, *, held_out: bool) -> Problem:

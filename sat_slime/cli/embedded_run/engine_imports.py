@@ -1,4 +1,4 @@
-"""Whether the packages of the embedded runtime can be imported, which takes seconds: it is tried once for what is
+"""A check that the packages of the embedded runtime can be imported, which takes seconds: it is tried once for what is
 installed, and remembered in the cache folder."""
 
 from __future__ import annotations

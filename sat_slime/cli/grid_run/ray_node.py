@@ -1,4 +1,4 @@
-"""What runs on the nodes of a Ray cluster: the command of a cell, and a look at whether a node can run one.
+"""The processes on the nodes of a Ray cluster: the command of a cell, and a look at whether a node can run one.
 
 Ray takes functions and classes of this module along by value, so until `main` it imports nothing of ours: a node may
 lack the package. `python -m sat_slime.cli.grid_run.ray_node LOCK` is the look.

@@ -47,7 +47,7 @@ SAMPLED_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     file: Path
     settings: Mapping[str, Any]
@@ -65,8 +65,8 @@ def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: 
     out: gets what was found; None: rehearsals/NAME. dry_run: end where slime would be started.
     """
     console = Console(soft_wrap=True, highlight=False, stderr=as_json)
-    if told := contradiction(wanted.settings):
-        raise ConfigError([told])
+    if reason := contradiction(wanted.settings):
+        raise ConfigError([reason])
     config = load_run(wanted.file, wanted.overrides, wanted.settings)
     if not isinstance(config, SlimeConfig):
         raise ConfigError([f"{wanted.file} is an embedded run, which runs on a CPU: sat-slime launch {wanted.file}"])
@@ -121,11 +121,11 @@ class Rehearsal:
     @property
     def estimate_line(self) -> str:
         """`estimated 6.3, 5 % more`: than what was measured."""
-        told = f"estimated {self.estimate / GIB:.1f}"
+        text = f"estimated {self.estimate / GIB:.1f}"
         if not (self.estimate and self.memory):
-            return told
+            return text
         off = 100 * (self.estimate / self.memory - 1)
-        return f"{told}, {abs(off):.0f} % {'more' if off >= 0 else 'less'}"
+        return f"{text}, {abs(off):.0f} % {'more' if off >= 0 else 'less'}"
 
     @property
     def first(self) -> int:
@@ -249,9 +249,9 @@ class Rehearsal:
 
     def _found(self, check: Check) -> None:
         self.checks.append(check)
-        told = f"{check.what}: {check.found}" if check.found else f"{check.what}: {check.expected}"
+        line = f"{check.what}: {check.found}" if check.found else f"{check.what}: {check.expected}"
         self.console.print(f"[{COLOURS[check.mark]}]{check.mark:4}[/]  ", end="")
-        self.console.print(told, markup=False)
+        self.console.print(line, markup=False)
         if check.mark == FAIL and check.expected:
             self.say(f"      expected: {check.expected}")
         if check.remark:
@@ -268,7 +268,7 @@ class Rehearsal:
     # ------------------------------------------------------------------------------------------------ what is kept
 
     def as_json(self) -> dict[str, Any]:
-        """What was found, for programs and for the page."""
+        """Return the findings, for programs and for the page."""
         return {
             "file": str(self.file),
             "name": self.config.name,

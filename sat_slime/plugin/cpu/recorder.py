@@ -128,7 +128,7 @@ def _shared_routes(batch: dict[str, Any]) -> Any:
     from sat_slime.plugin.inside import shared_routes, versions
 
     origins = batch.get(versions.CARRIER) or []
-    return shared_routes.received(origins) if all(isinstance(one, versions.Origin) for one in origins) else None
+    return shared_routes.received(origins) if all(isinstance(origin, versions.Origin) for origin in origins) else None
 
 
 def _saved(self: Any, rollout_id: int, *_: Any, **__: Any) -> dict[str, Any]:

@@ -169,9 +169,9 @@ def _record_or_keep(record: Callable[[Any, Any], None], replay: Any, top_indices
 def _prepare_or_refer(
     prepare: Callable[..., Any], routes: Sequence[Tensor], tokens: Sequence[Tensor], *, num_experts: int, **layout: Any
 ) -> Any:
-    if any(one.dtype != narrow_type(num_experts) for one in routes):
+    if any(response.dtype != narrow_type(num_experts) for response in routes):
         return prepare(routes, tokens, num_experts=num_experts, **layout)
-    starts = np.cumsum([0, *(len(one) for one in routes)])
+    starts = np.cumsum([0, *(len(response) for response in routes)])
     # slime lays out the rows' numbers in the place of the rows, which tells where each row goes. They are negative,
     # since slime's padding counts upwards from 0.
     numbers = [-1 - torch.arange(start, end)[:, None, None] for start, end in itertools.pairwise(starts)]

@@ -73,13 +73,13 @@ class Host:
         return sorted(node["NodeManagerAddress"] for node in of_run if not node["Alive"])
 
     def push(self) -> list[Any] | None:
-        """Sends the trainers' weights to the engines; return what each rank told, or None with a push by disk."""
+        """Sends the trainers' weights to the engines; return what each rank returned, or None with a push by disk."""
         if self.startup is None:
             return self.trainers.update_weights()
         was = ray.get(self.manager.pause_rollout_admission.remote())
-        told = self.trainers.update_weights()
+        from_ranks = self.trainers.update_weights()
         ray.get(self.manager.resume_rollout_admission.remote(was))
-        return told
+        return from_ranks
 
     def engines(self) -> dict[int, str]:
         """Return the address of each engine to which weights are pushed, by its number; those that are dead are left

@@ -38,7 +38,7 @@ class Given:
 
 @dataclass
 class Checkup:
-    """What was read of a run."""
+    """The parts of a run that a checkup reads."""
 
     given: Given
     data: RunData = field(default_factory=RunData)

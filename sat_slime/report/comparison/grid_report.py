@@ -256,11 +256,15 @@ def _lag_cost(contrasts: Sequence[Contrast]) -> Iterator[str]:
     for group, texts in groups.items():
         if len(texts) <= NAMED_COSTS:
             yield f"{group[0].upper()}{group[1:]}, points of late accuracy: {'; '.join(texts)}."
-    against_base = [one for one in contrasts if one.group == AGAINST_BASE and one["late"].n == 1 and " − " in one.label]
+    against_base = [
+        contrast
+        for contrast in contrasts
+        if contrast.group == AGAINST_BASE and contrast["late"].n == 1 and " − " in contrast.label
+    ]
     if against_base and len(against_base) <= NAMED_COSTS:
-        for one in against_base:
-            points = minus(f"{100 * one['late'].mean:+.1f}")
-            yield f"{one.label} at lag {one.where}: {points} points of late accuracy, one seed."
+        for contrast in against_base:
+            points = minus(f"{100 * contrast['late'].mean:+.1f}")
+            yield f"{contrast.label} at lag {contrast.where}: {points} points of late accuracy, one seed."
 
 
 NAMED_COSTS = 4

@@ -1,4 +1,4 @@
-"""How much lag a method tolerates: the largest at which it still keeps most of its accuracy at lag 1."""
+"""The lag that a method tolerates: the largest at which it still keeps most of its accuracy at lag 1."""
 
 from __future__ import annotations
 

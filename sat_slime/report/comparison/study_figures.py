@@ -183,14 +183,14 @@ def _plane(
     columns = {"method": methods, "grid": names, across: x_values, "late": y_values}
     table |= {f"lag {lag}: {name}": np.array(values) for name, values in columns.items()}
     radii = {grid.name: radius for radius, grid in study.by_radius.items()}
-    told = [grid.name if grid is not study.base and study.changed(grid) else "" for grid in at]
+    labels = [grid.name if grid is not study.base and study.changed(grid) else "" for grid in at]
     data = rows(
         x=x_values,
         y=y_values,
         line=[looks[method].name for method in methods],
         grid=names,
         radius=[radii.get(name) for name in names],
-        **_room_for_names(x_values, y_values, told),
+        **_room_for_names(x_values, y_values, labels),
     )
     title = _ACROSS[across][0]
     base = (

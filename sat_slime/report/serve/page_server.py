@@ -85,8 +85,8 @@ class Server(ThreadingHTTPServer):
         """Return the settings in which runs differ, {setting: {run: value}}. Raises RunFolderError."""
         flat = {path: flat_settings(read_yaml(RunFolder(self.inside(path)).config)) for path in paths}
         keys = sorted({key for values in flat.values() for key in values})
-        told = {key: {path: str(values.get(key, "unset")) for path, values in flat.items()} for key in keys}
-        return {key: values for key, values in told.items() if len(set(values.values())) > 1}
+        values_of = {key: {path: str(values.get(key, "unset")) for path, values in flat.items()} for key in keys}
+        return {key: values for key, values in values_of.items() if len(set(values.values())) > 1}
 
     def inside(self, path: str) -> Path:
         """Return a path below the folder that is served, or the folder itself. Raises RunFolderError for another."""
