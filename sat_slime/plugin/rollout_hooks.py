@@ -42,6 +42,9 @@ MAX_REJECTED = 0.01
 TRACKED = ("accuracy/", "avg@", "pass@", "reasons/")
 """Beginnings of the scores that go to slime's trackers: slime logs the mean, lengths and truncation itself."""
 
+READERS_OF_LISTS = ("custom_convert_samples_to_train_data_path", "custom_reward_post_process_path")
+"""slime's arguments that name functions of a user's own which get the samples after `log_rollout`."""
+
 _generated = -1
 """The newest rollout that was generated in this process."""
 
@@ -186,7 +189,7 @@ def log_rollout(
             shared_routes.send(samples)
     if verified := reward.drain_metrics():
         _track(args, {**verified, "rollout/step": slime_function("compute_rollout_step")(args, rollout_id)})
-    if getattr(args, "custom_convert_samples_to_train_data_path", None) is None and not shared_routes.is_newest():
+    if not any(getattr(args, name, None) for name in READERS_OF_LISTS) and not shared_routes.is_newest():
         numbers_as_arrays(samples)
     return False
 

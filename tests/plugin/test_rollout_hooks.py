@@ -26,7 +26,7 @@ from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.generation import mask_older
 from sat_slime.plugin.inside.routed_experts import fault
 from sat_slime.plugin.inside.settings import DRIVEN
-from sat_slime.plugin.rollout_hooks import log_rollout, on_sample
+from sat_slime.plugin.rollout_hooks import READERS_OF_LISTS, log_rollout, on_sample
 
 pytestmark = pytest.mark.usefixtures("rollout_process")
 
@@ -161,9 +161,9 @@ def test_versions_are_carried_to_the_trainer(sample_class):
     assert data == {}
 
 
-@pytest.mark.parametrize("own_conversion", [None, "a.function"])
-def test_tokens_and_log_probs_become_arrays_for_slimes_conversion_alone(sample_class, own_conversion):
-    args = make_args(custom_convert_samples_to_train_data_path=own_conversion)
+@pytest.mark.parametrize("own", [None, *READERS_OF_LISTS])
+def test_tokens_and_log_probs_become_arrays_for_slimes_functions_alone(sample_class, own):
+    args = make_args(**{own: "a.function"} if own else {})
     samples = make_batch(sample_class, args)
     tokens, log_probs = list(samples[0].tokens), [-0.1] * samples[0].response_length
     samples[0].rollout_log_probs = list(log_probs)
@@ -171,7 +171,7 @@ def test_tokens_and_log_probs_become_arrays_for_slimes_conversion_alone(sample_c
     log_rollout(5, args, samples, {}, 1.0)
     assert list(samples[0].tokens) == tokens
     assert samples[1].rollout_log_probs == [None, -0.5]
-    if own_conversion:
+    if own:
         assert type(samples[0].tokens) is type(samples[0].rollout_log_probs) is list
     else:
         assert samples[0].tokens.dtype == np.int64
