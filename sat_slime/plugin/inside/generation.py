@@ -18,7 +18,7 @@ from sat_slime.rollout.stream import MAX_ATTEMPTS, Group, Stream, StreamState
 
 logger = logging.getLogger(__name__)
 
-POLL_S = 1.0
+POLL_S = 0.2
 """Seconds between two looks at what changes without notice: finished samples of a group, the engines' version."""
 PATIENCE_S = 600.0
 """Seconds without a version of the engines' weights after which the run fails."""
