@@ -61,7 +61,7 @@ def main() -> None:
                 pipeline.trainer, pipeline.engines, pipeline.grader = trainer, engines, grader
                 pipeline.iteration, pipeline.updates, pipeline.versions = trained, updates, [updates]
                 if isinstance(pipeline, StreamingPipeline):
-                    pipeline.left -= trained * pipeline.bound.prompts
+                    pipeline.stream.seek(trained)
                 iteration(pipeline)
                 started = time.perf_counter()
                 rows = [iteration(pipeline) for _ in range(options.iterations)]
@@ -98,9 +98,9 @@ def finish(pipeline: Pipeline) -> None:
     """Waits for the responses in generation, so that the next mode has the engines for itself."""
     pipeline._settle()
     if isinstance(pipeline, StreamingPipeline):
-        pipeline.left = 0
-        while pipeline.streams:
-            pipeline._take(wait_any(list(pipeline.streams)))
+        pipeline.stream.held = True
+        while pipeline.futures:
+            pipeline._take(wait_any(list(pipeline.futures)))
 
 
 if __name__ == "__main__":
