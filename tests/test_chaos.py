@@ -11,6 +11,7 @@ import chaos
 
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
         reason="the embedded runtime needs the engines: scripts/setup.sh",

@@ -199,7 +199,7 @@ def numbers_as_arrays(samples: Sequence[Any]) -> None:
     Engines wait while slime makes tensors of them, which takes torch four times as long from a list."""
     for sample in samples:
         for name, code in (("tokens", "q"), ("rollout_log_probs", "f")):
-            if isinstance(values := getattr(sample, name), list):
+            if isinstance(values := getattr(sample, name, None), list):
                 with contextlib.suppress(TypeError, OverflowError):  # torch says what is wrong with such a list
                     setattr(sample, name, np.asarray(array(code, values)))
 

@@ -29,6 +29,7 @@ from sat_slime.rollout.token_dump import dump_path, dump_paths, read_dump
 psutil = pytest.importorskip("psutil", reason="the embedded runtime needs the engines: scripts/setup.sh")
 pytestmark = [
     pytest.mark.engine,
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(
         not all(importlib.util.find_spec(name) for name in ("ray", "sglang", "megatron")),
         reason="the embedded runtime needs the engines: scripts/setup.sh",

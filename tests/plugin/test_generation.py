@@ -377,7 +377,7 @@ def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(se
     prompts = Prompts()
 
     async def until_the_checkpoint():
-        run = Run(Engines(length=lengths.__getitem__), max_staleness=3, train=lambda: 6.0, prompts=prompts)
+        run = Run(Engines(length=lengths.__getitem__), max_staleness=3, train=lambda: 8.0, prompts=prompts)
         await run.go(last=7)
         state = await run.generation.freeze(6)
         drawn = prompts.drawn
@@ -393,7 +393,7 @@ def test_after_a_resume_the_queue_is_as_it_was_and_the_unfinished_begin_first(se
     async def rest():
         engines = Engines(length=lengths.__getitem__)
         engines.held = 7
-        run = Run(engines, max_staleness=3, train=lambda: 6.0, prompts=prompts)
+        run = Run(engines, max_staleness=3, train=lambda: 8.0, prompts=prompts)
         run.stream.restore(state, 7)
         run.handed, run.metrics = list(before.handed), list(before.metrics)
         batch = asyncio.create_task(run.generation.next_batch(7))
