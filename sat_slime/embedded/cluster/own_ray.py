@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from sat_slime.embedded.cluster.ray_environment import ray
 from sat_slime.embedded.cluster.results import ActorFailure, RayDied, first_lines
@@ -99,14 +100,15 @@ def _ray_as_we_need_it() -> Iterator[None]:
     from ray import _raylet
     from ray._private import parameter, ray_constants, services
 
-    original, start_process, dashboard = parameter.RayParams, services.start_ray_process, services.start_api_server
+    start_process = services.start_ray_process
     ports = dict(zip(AGENT_PORTS, free_ports(len(AGENT_PORTS)), strict=True))
     options: dict[str, Any] = {**ports, "include_log_monitor": False, "no_monitor": True}
     if FOLDER in os.environ:
         options["setup_worker_path"] = ray_worker.__file__
 
-    def params(**given: Any) -> Any:
-        return original(**{**given, **options})  # `ray.init` gives some of the options too, as None
+    class Params(parameter.RayParams):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**{**given, **options})  # `ray.init` gives some of the options too, as None
 
     def start(command: list[str], process_type: str, *arguments: Any, **more: Any) -> Any:
         # Ray gives this port to the agent alone, and a raylet of Ray 2.60 waits for it too; older ones do not know it.
@@ -115,14 +117,12 @@ def _ray_as_we_need_it() -> Iterator[None]:
         port = [f"--{name}={ports[name]}"] if is_raylet and name else []
         return start_process([*command, *port], process_type, *arguments, **more)
 
-    parameter.RayParams = params  # type: ignore[misc, assignment]
-    services.start_ray_process = start
-    services.start_api_server = lambda *args, **kwargs: (None, None)  # what it returns where the start failed
-    try:
+    with (
+        patch.object(parameter, "RayParams", Params),
+        patch.object(services, "start_ray_process", start),
+        patch.object(services, "start_api_server", lambda *_, **__: (None, None)),  # as where the start failed
+    ):
         yield
-    finally:
-        parameter.RayParams = original  # type: ignore[misc]
-        services.start_ray_process, services.start_api_server = start_process, dashboard
 
 
 @contextmanager
