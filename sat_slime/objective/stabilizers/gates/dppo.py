@@ -17,8 +17,8 @@ class DPPO(Gate):
     """DPPO's gate (Eq. app-dppo-mask). `method: dppo-kl` is short for base dppo with divergence kl."""
 
     divergence: Literal["tv", "kl"] = "tv"
-    """pi|The quantity by which an outward update is judged: |pi|pi - mu| on the sampled token (the paper's runs), or
-    the Bernoulli KL(mu || pi) of it."""
+    """The quantity by which an outward update is judged: |pi - mu| on the sampled token (the paper's runs), or the
+    Bernoulli KL(mu || pi) of it."""
     delta: PositiveFloat = 1e-3
     """Divergence tv: largest |pi - mu| on the sampled token (a probability) at which an outward update is kept."""
     delta_kl: PositiveFloat = 0.05
