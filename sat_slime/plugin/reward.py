@@ -87,7 +87,10 @@ async def _rewards(args: Namespace, sample: Any, mode: Mode) -> Any:
 async def _reward(pool: VerifierPool, sample: Any, mode: Mode) -> float:
     if sample.label is None:
         raise ValueError(f"sample {sample.index} has no label: name its column with slime's --label-key")
-    verdict = await pool.verify_async(without_end_token(sample.response), str(sample.label), mode)
+    response = without_end_token(sample.response)
+    if mode in ("default", "strict_integer") and str(getattr(sample, "prompt", "")).rstrip().endswith("<think>"):
+        response = f"<think>{response}"  # the chat template has opened it
+    verdict = await pool.verify_async(response, str(sample.label), mode)
     sample.metadata = {**(sample.metadata or {}), VERDICT: verdict.reason}
     return verdict.reward
 

@@ -31,6 +31,12 @@ from sat_slime.reward.verdict import CORRECT
 _BASE = re.compile(r"^([0-9A-Za-z]+)_\{?([0-9]{1,2})\}?$")
 _DEFINED = re.compile(r"(?:[^\\/:!^]|\\(?:sqrt(?!\s*\[)|text|pi|cdot|times|le|ge|in|cup|cap|pm|[{}])(?![a-zA-Z]))*")
 """Matches text that divides nothing, takes no power, and applies no function but a root."""
+_UNKNOWN_SIZE = re.compile(r"\s*\|\s*[ntxy]\s*\|\s*")
+"""Matches the absolute value of what is usually unknown: |x| = 5 means two numbers. |z| or |AB| may be asked for."""
+_AND = re.compile(
+    r"((?:[^a-zA-Z\\<>=,;]|\\[a-zA-Z]+)+?)(?:\\text\s*\{\s*and\s*\}|and)((?:[^a-zA-Z\\<>=,;]|\\[a-zA-Z]+)+)"
+)
+"""Matches two numbers, `1728 and 1331`, which have no order where answer and label are written so."""
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
 """Signs that make more of a list than its parts."""
 
@@ -41,6 +47,8 @@ def compare(answer: str, label: str) -> str:
         return "text" if label.strip() else "no_answer"
     if len(answer) > MAX_ANSWER:
         return "too_long"
+    if _AND.fullmatch(answer) and _AND.fullmatch(label):
+        answer, label = (_AND.sub(r"\1 or \2", text) for text in (answer, label))
     (mine, my_unit), (theirs, their_unit) = split_unit(answer), split_unit(label)
     if my_unit and their_unit and my_unit != their_unit:
         return "different"  # 5 m is not 5 cm
@@ -175,8 +183,10 @@ def _compare_relations(mine: list[str], theirs: list[str], answer: str, label: s
     if are_lists and (max(len(mine), len(theirs)) > 2 or not (is_name(mine[0]) or is_name(theirs[0]))):
         return None  # x = 1, y = 2
     if len(theirs) == 1:  # 1 + 1 = 2 for the label 2
-        if len(mine) == 2 and is_polynomial(mine[0]):
-            return "different"
+        if len(mine) == 2 and (is_polynomial(mine[0]) or _UNKNOWN_SIZE.fullmatch(mine[0])):
+            return "different"  # unsolved
+        if not all(_may_equal(side, mine[-1]) for side in mine[:-1]):
+            return "different"  # 1 = 2 = 5
         return _compare(mine[-1], label, depth + 1) if mine[-1] else None
     if not is_name(theirs[0]):  # the label is an equation
         return "different" if len(mine) == 1 else None
@@ -190,6 +200,12 @@ def _compare_relations(mine: list[str], theirs: list[str], answer: str, label: s
     return _compare(mine[-1], theirs[-1], depth + 1)
 
 
+def _may_equal(side: str, other: str) -> bool:
+    """Return whether two sides are not numbers that differ by more than rounding."""
+    first, second = read_literal(side), read_literal(other)
+    return first is None or second is None or abs(first.value - second.value) <= abs(second.value) / 100
+
+
 def _compare_residues(answer: str, label: str, depth: int) -> str | None:
     """Compares residues of one modulus, in any order and up to its multiples; without one a number is only itself."""
     (name, values, modulus), (wanted_name, wanted_values, wanted_modulus) = (
@@ -201,6 +217,9 @@ def _compare_residues(answer: str, label: str, depth: int) -> str | None:
     if not modulus or not wanted_modulus:
         if wanted_name or len(values) != 1 or len(wanted_values) != 1:
             return "different"  # 7 is one of the solutions x = 7 mod 11
+        residue = read_literal(values[0])
+        if modulus and residue is not None and abs(residue.value) >= modulus:
+            return "different"  # 5 mod 1 is 0
         return _compare(values[0], wanted_values[0], depth + 1)
     if modulus != wanted_modulus or (name and wanted_name and not same_name(name, wanted_name, alone=depth == 0)):
         return "different"

@@ -15,7 +15,6 @@ TRAILING_MARKERS = ("is answer", "is the answer", "are answers", "are the answer
 CONNECTORS = ("be ", "is ", "are ", "=", ": ", "get ", "be\n", "is\n", "are\n", ":\n", "get\n")
 """PRIME's connectors, in PRIME's order: each is looked for in what the one before has left."""
 
-_CLOSED_THINKING = "</think>"
 _MARKED = re.compile(
     r"\banswers?\s*(?:=|equals?\b)|\banswers?,? (?:therefore|then|hence|thus),? (?:is|are)\b|"
     r"\banswers? (?:must|should|would|will|has to|have to|to|turns out to|comes out to) be\b|(?:^|\n)#### ",
@@ -46,9 +45,7 @@ _BOXES = re.compile(
 def extract(response: str) -> str | None:
     """Return the answer, or None. docs/reward.md says where it differs from `prime_extract`."""
     text = response.replace("**:", ":")  # **Answer**: 5
-    thought_end = text.rfind(_CLOSED_THINKING)
-    if thought_end >= 0:
-        text = text[thought_end + len(_CLOSED_THINKING) :]
+    text = text.rpartition("</think>")[2].partition("<think>")[0]  # a thought that does not end is no answer
     marked = None if _says_answer(last_box(text)) else _after_markers(text)
     box = _last_boxes(marked if marked is not None else text)
     if box is not None:

@@ -21,7 +21,8 @@ _UNICODE = str.maketrans(
         **{sign: f"\\{name} " for sign, name in _GREEK.items()},
         **{sign: "\\frac{{{}}}{{{}}}".format(*fraction.split("/")) for sign, fraction in _FRACTIONS.items()},
         "−": "-", "–": "-", "÷": "/", "⁄": "/", "°": "^\\circ ", "ℝ": "\\mathbb{R}", "⟨": "(", "⟩": ")", "…": "...",
-        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "′": "'", "’": "'",
+        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ", "′": "'", "’": "'", "。": ".",
+        **{chr(sign + 0xFEE0): chr(sign) for sign in range(0x21, 0x7F)},  # the full-width forms of ASCII
     }
 )  # fmt: skip
 _RAISED, _LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "₀₁₂₃₄₅₆₇₈₉₊₋ₙ"
@@ -58,7 +59,7 @@ _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(f"[{_RAISED}]+"), lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
     (re.compile(f"[{_LOWERED}]+"), lambda match: f"_{{{match[0].translate(_SMALL)}}}"),
     (re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-zA-Z]))"), lambda match: _root(match)),
-    (re.compile(r"(?<![a-zA-Z\\])sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+))"), lambda match: _root(match)),
+    (re.compile(r"(?:(?<![a-zA-Z\\])|\\)sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+))"), lambda match: _root(match)),
     (re.compile(r"(?<![a-zA-Z\\{])pi(?![a-zA-Z}])"), r"\\pi "),
     (re.compile(r"\{([^{}\\]*)\\choose(?![a-zA-Z])([^{}]*)\}"), r"\\binom{\1}{\2}"),
     (re.compile(r"(?:\{\}|(?<![\w}]))_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?"), r"\\binom{\1}{\2}"),

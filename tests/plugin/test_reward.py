@@ -51,6 +51,16 @@ def test_a_reward_by_each_mode(mode, response, label, wanted):
     assert asyncio.run(getattr(reward, mode)(Namespace(), sample(response, label))) == wanted
 
 
+@pytest.mark.parametrize(("mode", "unfinished"), [("default", 0.0), ("strict_integer", 0.0), ("prime_math", 1.0)])
+def test_a_thought_that_the_chat_template_opened_has_to_end(mode, unfinished):
+    rewards = []
+    for response in ("So \\boxed{34}", "So</think>\\boxed{34}"):
+        thought = sample(response, "34")
+        thought.prompt = "<|im_start|>assistant\n<think>\n"
+        rewards.append(asyncio.run(getattr(reward, mode)(Namespace(), thought)))
+    assert rewards == [unfinished, 1.0]
+
+
 @pytest.mark.parametrize("mode", ["default", "prime_math", "math_dapo", "strict_integer"])
 @pytest.mark.parametrize("end", ["<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<｜end▁of▁sentence｜>", "</s>"])
 def test_the_token_on_which_the_engine_stopped_changes_no_reward(mode, end):

@@ -41,6 +41,7 @@ WRITTEN_RIGHT = {
         ("25", "Answer: 20. Actually, let me recheck. 5*5=25, so the answer is 25."),
     ],
     "expressions": [
+        ("4\\sqrt{2}", "\\boxed{4\\sqrt(2)}"),
         ("2\\cos\\frac{\\pi}{9}", "\\boxed{2\\cos 20^\\circ}"),
         ("1+\\sqrt{3}i", "\\boxed{2e^{i\\pi/3}}"),
         ("2\\sqrt{3}", "\\boxed{2√3}"),
@@ -80,7 +81,21 @@ WRITTEN_RIGHT = {
         ("[3, \\infty)", "\\boxed{x \\geqslant 3}"),
         ("[1,2]\\cup\\{5\\}", "\\boxed{[1,2] \\cup \\{5\\}}"),
     ],
+    "pairs": [
+        ("1331 and 1728", "\\boxed{1728 and 1331}"),
+        ("1331 \\text{ and } 1728", "\\boxed{1728 \\text{ and } 1331}"),
+        ("\\frac12 and \\frac13", "\\boxed{\\frac13 and \\frac12}"),
+    ],
+    "full width": [
+        ("42", "\\boxed{４２}"),
+        ("42", "The answer is ４２。"),
+        ("42", "\\boxed{42。}"),
+        ("(1, 2)", "\\boxed{（1，2）}"),
+    ],
     "left side": [
+        ("5", "\\boxed{|z|=5}"),
+        ("5", "\\boxed{2+3=5}"),
+        ("5", "\\boxed{5 \\pmod{7}}"),
         ("5", "\\boxed{5 = x}"),
         ("(\\pi,2)", "\\boxed{(\\theta, r) = (\\pi, 2)}"),
         ("5", "\\boxed{\\text{Minimum value: } 5}"),

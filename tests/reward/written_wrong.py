@@ -79,7 +79,22 @@ WRITTEN_WRONG = {
         ("\\mathbb{R}", "Therefore, the result is $\\boxed{(0,\\infty)}$."),
         ("[2,5)", "\\boxed{[2, 5]}"),
     ],
+    "thoughts": [
+        ("42", "<think>The answer is \\boxed{42}"),
+        ("42", "<think>The answer is \\boxed{42}</think>"),
+        ("42", "<think>x</think> It is \\boxed{41}. <think>Or is the answer \\boxed{42}?"),
+    ],
+    "pairs": [
+        ("1331 and 1728", "\\boxed{1728 and 1330}"),
+        ("1331, 1728", "\\boxed{1728 and 1331}"),
+        ("0 < x and x < 3", "\\boxed{x < 0 and 3 < x}"),
+    ],
     "left side": [
+        ("5", "\\boxed{|x|=5}"),
+        ("5", "\\boxed{1=2=5}"),
+        ("5", "\\boxed{6=5}"),
+        ("5", "\\boxed{5 \\pmod{1}}"),
+        ("18", "\\boxed{x \\equiv 18 \\pmod{11}}"),
         ("12", "Therefore, the result is $\\boxed{4x = 12}$."),
         ("4", "\\boxed{x^2 = 4}"),
         ("49", "Therefore, the result is $\\boxed{y^2 = 49}$."),
