@@ -137,6 +137,13 @@ def test_nothing_right_or_nothing_wrong_still_has_an_interval(value):
     assert row["pass@16"] == value
 
 
+@pytest.mark.parametrize(("problems", "t"), [(2, 12.7062), (3, 4.3027), (31, 2.0423)])
+def test_the_interval_over_problems_is_students(problems, t):
+    values = np.arange(problems, dtype=float)
+    low, high = interval_over_problems(values, 4, binary=False)
+    assert (high - low) / 2 == pytest.approx(t * values.std(ddof=1) / math.sqrt(problems), rel=1e-4)
+
+
 def test_rewards_that_are_not_right_or_wrong_have_no_pass_at_k():
     row = summary(Graded(np.array([[0.5, 1.5], [2.0, -1.0], [0.0, 0.0]])), k=[2])
     assert row["avg@2"] == row["accuracy"] == pytest.approx(0.5)
