@@ -259,14 +259,14 @@ def _quantile_scope(config: EmbeddedConfig, method: Method) -> Iterator[str]:
         return
     mean = task.mean_answer_tokens
     responses = responses_per_iteration(config) / config.pipeline.optimizer_steps_per_rollout
-    if sat.scope == "microbatch":
+    if method.scope == "microbatch":
         packed = config.train.tokens_per_microbatch / (task.prompt_tokens + mean)
         responses = max(1.0, min(packed, responses / config.train.data_parallel))
     share = min(1.0, config.rollout.max_response_tokens / (responses * mean))
     if share >= 1 - sat.alpha:
-        where = "a micro-batch" if sat.scope == "microbatch" else "an optimizer step"
+        where = "a micro-batch" if method.scope == "microbatch" else "an optimizer step"
         yield (
-            f"method.sat.scope is {sat.scope}: the quantile of {where} is over about {responses:.0f} responses, "
+            f"method.sat.scope is {method.scope}: the quantile of {where} is over about {responses:.0f} responses, "
             f"so the longest can hold {share:.0%} of its tokens, and above {1 - sat.alpha:.0%} the gate of SAT "
             "hardly ever opens: raise train.tokens_per_microbatch or set method.sat.scope to step"
         )

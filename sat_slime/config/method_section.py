@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from sat_slime.config.section import OWN_TO_A_CELL, Section
 from sat_slime.config.source import ConfigError, Source
-from sat_slime.objective import Clip, Method, Stabilizer, compose, named_method
+from sat_slime.objective import SAT, Clip, Method, Stabilizer, compose, named_method
 from sat_slime.objective.ratio import Denominator
 from sat_slime.objective.stabilizers import STABILIZERS, bases, find, switches
 
@@ -344,14 +344,16 @@ def unused_settings(config: MethodConfig) -> list[str]:
 
 
 def _changed_settings(config: MethodConfig, kind: type[Stabilizer]) -> list[str]:
-    """Return the names of the settings of its section that are not at their defaults."""
+    """Return the names of the settings of its section that are not at their defaults. The paper's file may name the
+    paper's scope for whoever switches SAT on."""
     if not has_settings(kind):
         return []
     section, default = getattr(config, key_of(kind)), MethodConfig.model_fields[key_of(kind)].default
+    own = {"enabled", "scope"} if kind is SAT and section.scope == "microbatch" else {"enabled"}
     return [
         name
         for name in type(section).model_fields
-        if name != "enabled" and getattr(section, name) != getattr(default, name)
+        if name not in own and getattr(section, name) != getattr(default, name)
     ]
 
 

@@ -366,7 +366,7 @@ def _seed(config: SlimeConfig) -> Iterator[str]:
 
 
 def _quantile_scope(config: SlimeConfig, method: Method) -> Iterator[str]:
-    if (few := _few_responses(config, method)) and config.method.sat.scope == "microbatch":
+    if (few := _few_responses(config, method)) and method.scope == "microbatch":
         steps = config.pipeline.optimizer_steps_per_rollout
         first = "pipeline.optimizer_steps_per_rollout to 1 and " if steps > 1 else ""
         yield (

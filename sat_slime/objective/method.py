@@ -20,6 +20,7 @@ from .stabilizer import (
     RadiusPolicy,
     Replacement,
     Row,
+    Scope,
     Stabilizer,
     StepConstraint,
     StepScale,
@@ -135,9 +136,17 @@ class Method:
         return self.has("topp")
 
     @cached_property
+    def scope(self) -> Scope | None:
+        """The tokens that its judge's threshold is taken over; where the judge leaves it open, the step under the
+        sequence ratio and else the micro-batch. None: it has no judge."""
+        if self.judge is None:
+            return None
+        return self.judge.scope or ("step" if self.ratio == "sequence" else "microbatch")
+
+    @property
     def threshold_is_of_the_step(self) -> bool:
         """True where its judge's threshold is over all tokens of the optimizer step, so that it is taken beforehand."""
-        return self.judge is not None and self.judge.scope == "step"
+        return self.scope == "step"
 
     def has(self, name: str) -> bool:
         """Return whether a stabilizer of that name is among its own."""

@@ -208,8 +208,9 @@ class Judge(Stabilizer):
     """Judges each token by a threshold that is taken over all tokens of its scope, on all ranks. Beside Gate or another
     kind."""
 
-    scope: Scope
-    """Tokens that the threshold is taken over: one micro-batch, or the whole optimizer step on all ranks."""
+    scope: Scope | None
+    """Tokens that the threshold is taken over: one micro-batch, or the whole optimizer step on all ranks. None: as
+    `Method.scope` says."""
 
     def scores(self, batch: BatchView) -> torch.Tensor:
         """Return the (n,) scores of the tokens that count, not negative."""

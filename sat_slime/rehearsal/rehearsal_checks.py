@@ -216,7 +216,7 @@ def _objective(thin: SlimeConfig, records: Records) -> Iterator[Check]:
         return
     rates = [row.get("sat/gate_rate", math.nan) for row in records.metrics]
     gate = Check(
-        f"SAT's gate, share of tokens (scope {thin.method.sat.scope})",
+        f"SAT's gate, share of tokens (scope {method.scope})",
         f"at most {1 - thin.method.sat.alpha:.2g} of its units; above 0 at a lag",
         ", ".join(f"{rate:.3f}" for rate in rates),
     )
@@ -239,24 +239,25 @@ def _why_shut(thin: SlimeConfig, records: Records, row: Row) -> str:
     """Return why SAT's gate may be bound to stay shut in a step; empty where it had to open. The quantile must lie
     below the largest |d|, which all tokens of a response share under the sequence ratio, and equal responses."""
     sat, steps = thin.method.sat, thin.pipeline.optimizer_steps_per_rollout
+    method = build_method(thin.method)
     if row.get("sat/q") == 0:
         return "weights did not move"
     rollout = (int(row.get("step", 1)) - 1) // steps
     samples = records.rollouts.get(rollout, [])
     scopes = steps
-    if sat.scope == "microbatch":
+    if method.scope == "microbatch":
         of_rank = [row for rows in records.ranks.values() for row in rows if row.get("rollout") == rollout]
         counts = [sum(row["micro_batches"]) for row in of_rank if row["event"] == "trained" and row["micro_batches"]]
         scopes = max(thin.train.data_parallel, 1) * max(counts, default=steps)
     # a dump of slime's may lack the mask, which is then 1 throughout
     lengths = [sum(sample.get("loss_mask") or [1] * sample["response_length"]) for sample in samples]
-    of_sequence, alike = build_method(thin.method).ratio == "sequence", Counter[tuple[int, ...]]()
+    of_sequence, alike = method.ratio == "sequence", Counter[tuple[int, ...]]()
     for sample, length in zip(samples, lengths, strict=True):
         alike[tuple(map(int, sample["tokens"]))] += length if of_sequence else 1
     tokens, largest = sum(lengths) // scopes, max(alike.values(), default=1)
     if row.get("sat/scope_too_small") == 1 or (samples and scope_too_small(sat.alpha, tokens, largest)):
         of = f"{len(samples) // scopes} responses" if of_sequence else f"{tokens} tokens"
-        return f"a {sat.scope} of {of} is too small for the quantile {sat.alpha:g}"
+        return f"a {method.scope} of {of} is too small for the quantile {sat.alpha:g}"
     return ""
 
 

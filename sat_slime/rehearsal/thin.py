@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.cpu_run import cpu_arguments
 
@@ -190,7 +191,8 @@ def _prompts(config: SlimeConfig, sizes: Sizes, share: int) -> int:
     lie below the largest |d| of the responses over which it is taken."""
     prompts, sat = math.lcm(sizes.prompts, share), config.method.sat
     if sat.enabled and sat.alpha < 1:
-        quantiles = share if sat.scope == "microbatch" else config.pipeline.optimizer_steps_per_rollout
+        of_microbatch = build_method(config.method).scope == "microbatch"
+        quantiles = share if of_microbatch else config.pipeline.optimizer_steps_per_rollout
         least = quantiles * math.ceil(1 + 1 / (1 - sat.alpha))
         prompts = max(prompts, share * math.ceil(least / sizes.samples / share))
     return prompts

@@ -117,10 +117,11 @@ def test_parallel_layouts_that_work():
 
 def test_small_quantile_scope_warns_only_for_sequence_ratios():
     small = "train.tokens_per_microbatch=128"
-    (warning,) = config_warnings(base("method=sat-gspo", small))
+    of_microbatch = (small, "method.sat.scope=microbatch")
+    (warning,) = config_warnings(base("method=sat-gspo", *of_microbatch))
     assert "method.sat.scope" in warning and "train.tokens_per_microbatch" in warning
-    assert config_warnings(base("method=sat-gspo", small, "method.sat.scope=step")) == []
-    assert len(config_warnings(base("method.base=seqclip", "method.sat=true", small))) == 1
+    assert config_warnings(base("method=sat-gspo", small)) == []
+    assert len(config_warnings(base("method.base=seqclip", "method.sat=true", *of_microbatch))) == 1
     assert config_warnings(base("method=sat-grpo", small)) == []
     assert config_warnings(base("method=gspo", small)) == []
 

@@ -68,7 +68,7 @@ def test_what_a_name_stands_for() -> None:
     method = named_method("sat-gspo-r3")
     assert (method.ratio, method.denominator, method.routing_replay) == ("sequence", "rollout", True)
     assert method.trust_region == Clip(0.2, 0.2)
-    assert method.sat == SAT(alpha=0.9, exponent=2.0, scope="microbatch")
+    assert method.sat == SAT(alpha=0.9, exponent=2.0)
     assert (named_method("gspo").trust_region, named_method("gspo").sat) == (Clip(0.2, 0.2), None)
     assert named_method("grpo-tis").weights == (TIS(2.0),)
     assert named_method("grpo-tis").denominator == "trainer"
@@ -78,6 +78,25 @@ def test_what_a_name_stands_for() -> None:
     assert named_method("icepop-weight").denominator == "trainer"
     assert named_method("trpo").step_constraint == TRPO(0.07, "mean", 10)
     assert named_method("gspo-topp").top_p_replay and not named_method("gspo").top_p_replay
+
+
+@pytest.mark.parametrize(
+    "base, scope, meant",
+    [
+        ("gspo", None, "step"),  # a micro-batch of long responses has too few of them
+        ("gspo", "microbatch", "microbatch"),
+        ("grpo", None, "microbatch"),
+        ("grpo", "step", "step"),
+    ],
+)
+def test_the_scope_of_sats_quantile_follows_the_ratio_unless_it_is_set(base, scope, meant) -> None:
+    method = compose(named_method(base).base, [SAT(scope=scope)])
+    assert (method.scope, method.threshold_is_of_the_step) == (meant, meant == "step")
+
+
+def test_the_scope_left_open_follows_the_method_to_another_base() -> None:
+    assert named_method("sat-gspo").on("grpo").scope == "microbatch"
+    assert named_method("gspo").scope is None, "it has no judge"
 
 
 def test_methods_are_values() -> None:

@@ -205,7 +205,8 @@ class TrainerRank:
         """Return the threshold of the method's judge over all tokens of the step (SAT's quantile, M2PO's), from a pass
         without gradients before the first backward."""
         judge = self.method.judge
-        if judge is None or not self.method.threshold_is_of_the_step:
+        alone = len(microbatches) == 1 and self.data_group.size() == 1  # then the loss takes the same over its own
+        if judge is None or not self.method.threshold_is_of_the_step or alone:
             return None
         log_probs = self.scorer.policy_log_probs(microbatches)
         scores = [

@@ -158,7 +158,7 @@ def span_result(candidates: Sequence[Candidate], step: StepView, span: Span, tok
         gradient = token_gradient(method, view)
         if method.sat:
             for scope in SCOPES:
-                own = method.sat.scope == scope
+                own = method.scope == scope
                 scopes[index, scope] = gradient.metrics if own else gate_metrics(method, view, scope)
         key = method.ratio, method.denominator
         if key not in cells:

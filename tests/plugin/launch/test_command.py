@@ -54,7 +54,7 @@ def test_no_two_of_the_papers_commands_are_the_same(tmp_path):
     "method, overrides, flags",
     [
         ("gspo", [], {"use-rollout-logprobs"}),
-        ("sat-gspo-r3", [], {"use-rollout-logprobs", "use-rollout-routing-replay"}),
+        ("sat-grpo-r3", [], {"use-rollout-logprobs", "use-rollout-routing-replay"}),
         # the step's quantile is taken from slime's own recompute
         ("sat-gspo", ["method.sat.scope=step"], set()),
         ("gspo", ["method.sat.scope=step"], {"use-rollout-logprobs"}),
@@ -89,7 +89,7 @@ def test_every_method_that_slime_runs_has_a_sound_command(tmp_path, method):
     assert unknown_flags(sent.command[3:], recorded_flags()) == []
     settings = PluginConfig.model_validate(yaml.safe_load(next(iter(sent.files.values())))["sat_slime"])
     assert build_method(settings.method) == build_method(config.method)
-    assert build_method(settings.method).stabilizers == named_method(method).stabilizers
+    assert build_method(settings.method).name == method
 
 
 @pytest.mark.parametrize("method", ["trpo", "score-centering", "grpo-vcpo"])

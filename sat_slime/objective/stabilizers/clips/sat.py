@@ -32,8 +32,10 @@ class SAT(TrustRegion, Judge):
     """Quantile of |d| that marks where the tail starts."""
     exponent: PositiveFloat = 2.0
     """Exponent p of the Hill kernel 1 / (1 + (|d| / q)^p)."""
-    scope: Scope = "microbatch"
-    """Tokens over which the quantile is taken: one micro-batch (the paper) or the whole optimizer step on all ranks."""
+    scope: Scope | None = None
+    """Tokens over which the quantile is taken: one micro-batch (the paper) or the whole optimizer step on all ranks.
+    Unset: the step where the ratio is the sequence's, since a micro-batch of long responses has too few of them; else
+    the micro-batch."""
     score: Literal["log_ratio", "tv"] = "log_ratio"
     """The measure of staleness. log_ratio: |d| (the paper). tv, which is ours and not the paper's: |pi - denominator|
     on the sampled token, under the sequence ratio its mean over the response."""
