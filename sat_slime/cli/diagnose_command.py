@@ -80,10 +80,13 @@ def _check_up(paths: list[Path], out: Path, reward_key: str | None, console: Con
     for sentence in checkup.summary:
         tell(sentence)
     console.print()
-    tell("What we see, and what to try" if checkup.symptoms else "None of the rules found anything unhealthy.", "bold")
+    if checkup.symptoms:
+        tell("What we see, and what to try", "bold")
     for symptom in checkup.symptoms:
         tell(f"- {symptom.heading}: {symptom.seen}.")
         tell(f"  {symptom.advice}.", "dim")
+    if checkup.verdict:
+        tell(checkup.verdict, "bold")
     for sheet in checkup.sheets:
         console.print()
         console.print(as_table(sheet))

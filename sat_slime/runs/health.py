@@ -91,11 +91,10 @@ class RuleWatch:
     def seen(self, level: float) -> str:
         """Return what is said of a level that is out of its bound."""
         bound = self.rule.bound
-        crossed = (
-            f"above {bound.ceiling:g}"
-            if level >= bound.ceiling
-            else f"more than {bound.limit:g} times its lowest level of {self.usual:.3g}"
-        )
+        crossed = f"above {bound.ceiling:g}"
+        if level < bound.ceiling or level >= bound.limit * self.usual:
+            risen = f"more than {bound.limit:g} times its lowest level of {self.usual:.3g}"
+            crossed = risen if level < bound.ceiling else f"{risen}, and {crossed}"
         share = level / self.usual if self.usual else math.nan
         values = {"level": level, "usual": self.usual, "share": share, "limit": bound.limit, "steps": self.steps}
         return self.rule.seen.format(**values, crossed=crossed)

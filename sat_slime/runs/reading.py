@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.rows import Columns, columns, of_first_dataset, read_histograms, read_rows
+from sat_slime.runs.rows import Columns, columns, not_finite, of_first_dataset, read_histograms, read_rows
 
 
 @dataclass
@@ -22,6 +22,8 @@ class RunData:
     histograms: Sequence[Mapping[str, Any]] = ()
     period: int = 1
     """Steps over which the realized lag cycles; smoothing windows are whole multiples of it."""
+    not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Steps at which a metric was no finite number, by its name."""
 
 
 @dataclass
@@ -33,8 +35,6 @@ class Run:
     """The resolved settings as plain values; empty where config.yaml cannot be read."""
     state: dict[str, Any]
     data: RunData
-    gaps: int
-    """Values of metrics.jsonl that were not finite numbers."""
 
     @property
     def name(self) -> str:
@@ -61,9 +61,8 @@ def load_run(path: str | Path) -> Run:
     pipeline = section(config, "pipeline")
     period = max(1, int(pipeline.get("lag", 1)) * int(pipeline.get("optimizer_steps_per_rollout", 1)))
     evals = columns(of_first_dataset(read_rows(folder.eval)))
-    data = RunData(columns(rows), evals, read_histograms(folder.histograms), period)
-    gaps = sum(value is None for row in rows for value in row.values())
-    return Run(folder, config, folder.state(), data, gaps)
+    data = RunData(columns(rows), evals, read_histograms(folder.histograms), period, not_finite(rows))
+    return Run(folder, config, folder.state(), data)
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ __all__ = [
     "is_histogram",
     "keep_rows",
     "largest_k",
+    "not_finite",
     "number",
     "of_first_dataset",
     "once_per_iteration",
@@ -54,6 +56,17 @@ def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Return the numeric columns of `rows`, NaN where missing; keys that never hold a number are left out."""
     keys = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, (int, float)))
     return {key: np.array([number(row, key) for row in rows], dtype=np.float64) for key in keys}
+
+
+def not_finite(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Return the steps at which a metric was written without being a finite number: NaN, infinite or, in rows of ours,
+    null. {key: steps}; a key that a row lacks was not measured there."""
+    steps: dict[str, list[int]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if value is None or (isinstance(value, float) and not math.isfinite(value)):
+                steps.setdefault(key, []).append(int(number(row, "step", 0.0)))
+    return steps
 
 
 def of_first_dataset(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

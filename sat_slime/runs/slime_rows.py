@@ -6,9 +6,11 @@ Such a file has a JSON object a line, as slime hands them to its trackers: `trai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sat_slime.config.jsonl import number
 from sat_slime.objective.metrics import slime_names
 
 Row = dict[str, Any]
@@ -16,6 +18,7 @@ Row = dict[str, Any]
 NAMES = {own: ours for own, ours in slime_names().items() if not own.startswith("perf/")}
 """slime's own metrics, and ours. What the plugin adds has our names after `train/`."""
 STEP_KEYS = ("train/step", "rollout/step", "eval/step")
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def is_slime_log(rows: Iterable[Mapping[str, Any]]) -> bool:
@@ -63,7 +66,7 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
 
 
 def _is_step(row: Mapping[str, Any], key: str) -> bool:
-    return isinstance(row.get(key), (int, float))
+    return math.isfinite(number(row, key))
 
 
 def _is_dataset(key: str) -> bool:
@@ -73,8 +76,10 @@ def _is_dataset(key: str) -> bool:
 
 
 def _ours(row: Mapping[str, Any], prefix: str) -> Row:
+    """Return the metrics with a prefix, by our names. A null is one that was not logged with the others: exports fill
+    their tables so. W&B writes what is no finite number as text."""
     return {
-        NAMES.get(key, key.removeprefix(prefix)): value
+        NAMES.get(key, key.removeprefix(prefix)): float(value) if value in _NOT_FINITE else value
         for key, value in row.items()
-        if key.startswith(prefix) and key not in STEP_KEYS
+        if key.startswith(prefix) and key not in STEP_KEYS and value is not None
     }

@@ -15,20 +15,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from sat_slime.objective.metric import Bound, Rule
-from sat_slime.objective.metrics import ENTROPY_LOSS, MISMATCH_BAND, run_metrics
+from sat_slime.objective.metrics import ENTROPY_LOSS, MISMATCH_BAND, run_metrics, slime_names
 from sat_slime.runs.collapse import (
+    FLOOR_STEPS,
     KL_RISE,
     LEVEL_STEPS,
-    MISMATCH_CEILING,
     MISMATCH_RISE,
     SCORE_ERRORS,
     SCORE_LOSS,
     SCORES,
     CollapseWatch,
+    whole_cycles,
 )
 from sat_slime.runs.health import RuleWatch
+from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import Columns
 
+BROKEN = {
+    "grad_norm": ("gradient", "the gradient norm", 1e3),
+    "loss/total": ("loss", "the loss", 1e2),
+    "loss/policy": ("loss", "the policy loss", 1e2),
+}
+"""Name, words and bound of what no step of a run that learns reaches, whatever it began with. Of 839 kept runs of a
+small model, up to 64 updates stale, the largest gradient norm at a single step is 720 (27 in those without a symptom)
+and the largest loss 4.2; runs of large models report norms below 10, and slime clips them to 1. A loss is a mean of
+r A, and A of a group of n responses is below sqrt(n) in size."""
+GROWTH, FIRST_STEPS = 2.0, 4
+"""A mismatch that grew to so many times that of the first steps, which are so few or a cycle of the lag."""
 START_MISMATCH = 0.05
 """Nats. A mean |d| at the very start, when no update is between engine and trainer, above this is no rounding: the
 paper's 30B MoE begins at 0.022 without R3, a dense model below that."""
@@ -36,6 +49,8 @@ LEAST_KL = 0.1
 """Nats of the KL to the reference."""
 MOST_TRUNCATED = 0.2
 """Responses cut at the length limit, as a share."""
+MOST_NAMED = 4
+"""Metrics that a sentence names."""
 NO_RATIO = 1e-6
 """slime's own checks take a KL below 1e-8 for 0; a tracker rounds."""
 
@@ -67,8 +82,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
         Rule(
             "mismatch",
             MISMATCH_BAND,
-            f"mean |log π − log μ| went to {{level:.3g}} nats, {MISMATCH_RISE:g} times its lowest level of "
-            f"{{usual:.3g}} or above {MISMATCH_CEILING:g}",
+            "mean |log π − log μ| went to {level:.3g} nats, {crossed}",
             "The trained policy is far from the one that sampled. Less staleness: a smaller --lr or "
             "--update-weights-interval. A bound on it: --use-rollout-logprobs, so that the clip sees it, or --use-tis; "
             "with the plugin sat-gspo, mis-geo or m2po. A MoE: --use-rollout-routing-replay",
@@ -157,11 +171,39 @@ RULES: dict[str, tuple[Rule, ...]] = {
 """The rules by the metric that they are about; those of other metrics are in their entries."""
 
 
-def symptoms(metrics: Columns, evals: Columns) -> list[Symptom]:
-    """Return what looks unhealthy. The earliest comes first; what holds for the whole run comes last."""
-    ordered = [*_falls(metrics, evals), *_start(metrics), *_by_rules(metrics), *_not_finite(metrics)]
-    ordered.sort(key=lambda symptom: (symptom.since is None, symptom.since or 0))
-    return ordered + list(_blind_clip(metrics))
+def symptoms(data: RunData) -> list[Symptom]:
+    """Return what looks unhealthy. The earliest comes first; what holds for the whole run comes last. Of two findings
+    of one name the later one is told only where it alone lasts to the end."""
+    metrics = data.metrics
+    found = [*_falls(metrics, data.evals), *_start(metrics), *_not_finite(data), *_broken(metrics), *_by_rules(metrics)]
+    told: list[Symptom] = []
+    for symptom in sorted(found, key=lambda symptom: symptom.since or 0):
+        if not any(one.name == symptom.name and (one.lasts or not symptom.lasts) for one in told):
+            told.append(symptom)
+    mismatch = next((symptom.since for symptom in told if symptom.name == "mismatch"), None) or math.inf
+    for symptom in _drift(metrics):
+        if (symptom.since or 0) < mismatch - LEVEL_STEPS:  # else it is the same finding
+            told.append(symptom)
+    told.sort(key=lambda symptom: symptom.since or 0)
+    return told + list(_blind_clip(metrics))
+
+
+def verdict(data: RunData, found: Sequence[Symptom]) -> str:
+    """Return what the absence of further symptoms is worth, in a sentence; empty where some were found, over as many
+    steps as levels need. `found`: all symptoms, those of dumps included."""
+    steps = len(data.metrics.get("step", ()))
+    slimes = {ours: own for own, ours in slime_names().items()}
+    lengths = {slimes.get(key, key): len(known(data.metrics, key)[0]) for key in ("reward/mean", *RULES)}
+    judged = [name for name, length in lengths.items() if length >= FLOOR_STEPS]
+    if not steps:
+        return "" if found else "The dumps show nothing unhealthy; without a tracker no curve was judged."
+    if not judged:
+        opening = "Beyond that no verdict" if found else "No verdict"
+        longest = max(lengths.values())
+        return f"{opening}: of what the rules judge {longest} steps are there at most, and a level takes {FLOOR_STEPS}."
+    missing = ", ".join(name for name in lengths if name not in judged)
+    also = f" Not judged, since fewer than {FLOOR_STEPS} steps have it: {missing}." if missing else ""
+    return "" if found else f"The rules found nothing unhealthy in {', '.join(judged)} of {steps} steps.{also}"
 
 
 def _by_rules(metrics: Columns) -> Iterator[Symptom]:
@@ -188,6 +230,50 @@ def _start(metrics: Columns) -> Iterator[Symptom]:
             "(--use-rollout-routing-replay), tokens that a custom rollout function made anew",
             int(steps[0]),
             bool(values[-1] > START_MISMATCH),
+        )
+
+
+def _broken(metrics: Columns) -> Iterator[Symptom]:
+    """Yield what is beyond any bound at single steps, from the first one on: no level is needed to see it."""
+    for key, (name, what, limit) in BROKEN.items():
+        steps, values = known(metrics, key)
+        beyond = np.abs(values) > limit
+        if beyond.any():
+            yield Symptom(
+                name,
+                f"{what} was above {limit:g} in size at {int(beyond.sum())} of {len(steps)} steps, "
+                f"{np.abs(values).max():.3g} at most",
+                "No batch that is whole has this: a token that one side finds impossible, a mask or an advantage of "
+                "the wrong scale. Look at that step's batch (--save-debug-train-data), and stop: --clip-grad scales "
+                "such an update down and keeps its direction",
+                int(steps[beyond][0]),
+                bool(beyond[-1]),
+            )
+
+
+def _drift(metrics: Columns) -> Iterator[Symptom]:
+    """Yield the growth of the mismatch since the first steps: slower than what the band sees, whose lowest level, a
+    mean of 32 steps, grows with it. Each step of the newest level is above each of the first, so that ups and downs
+    with the lag are none."""
+    steps, values = known(metrics, "mismatch/d_pi")
+    lags = known(metrics, "lag/max")[1]
+    period = max(1, int(lags.max())) if len(lags) else 1
+    steps, values = steps[period:], values[period:]  # the first cycle begins with a batch of lag 0
+    few, many = whole_cycles(FIRST_STEPS, period), whole_cycles(LEVEL_STEPS, period)
+    if len(values) < few + many:
+        return
+    first, windows = values[:few], np.lib.stride_tricks.sliding_window_view(values[few:], many)
+    levels = windows.mean(axis=1)
+    grown = (levels >= GROWTH * first.mean()) & (windows.min(axis=1) > first.max())
+    if grown.any():
+        yield Symptom(
+            "drift",
+            f"mean |log π − log μ| grew to {levels[grown].max():.3g} nats, from {first.mean():.3g} in the first steps",
+            "Where the lag is the same, the engine computes farther and farther from the trainer, or the updates grow: "
+            "look at the first step after a push (--update-weights-interval 1), at data types and a MoE's routing "
+            "(--use-rollout-routing-replay); a smaller --lr. Bounds on it as for a mismatch",
+            int(steps[few + many - 1 :][grown][0]),
+            bool(grown[-1]),
         )
 
 
@@ -244,22 +330,23 @@ def _onset(steps: np.ndarray, levels: np.ndarray, limit: float) -> int:
     return int(steps[min(int(good[-1]) + 1 if len(good) else 0, len(steps) - 1)])
 
 
-def _not_finite(metrics: Columns) -> Iterator[Symptom]:
-    """Yield the symptom of a gradient or a loss that was no number while other metrics of its step were."""
-    for key, what in (("grad_norm", "the gradient norm"), ("loss/total", "the loss")):
-        if key not in metrics or "loss/policy" not in metrics:
-            continue
-        broken = ~np.isfinite(metrics[key]) & np.isfinite(metrics.get("clip/fraction", metrics["loss/policy"]))
-        if broken.any():
-            steps = metrics["step"][broken]
-            yield Symptom(
-                "overflow",
-                f"{what} was no finite number at {len(steps)} steps",
-                "A log-prob of −inf or an exploding ratio: look at that step's batch "
-                "(--save-debug-train-data), and at top-p sampling whose tokens the trainer finds impossible",
-                int(steps[0]),
-                bool(broken[-1]),
-            )
+def _not_finite(data: RunData) -> Iterator[Symptom]:
+    """Yield the symptom of metrics that were no numbers."""
+    if not data.not_finite:
+        return
+    last = int(data.metrics["step"][-1]) if "step" in data.metrics else 0
+    broken = {key: sorted(set(steps)) for key, steps in data.not_finite.items()}
+    in_order = sorted(broken, key=lambda key: (broken[key][0], key))
+    named = [f"{key} at {len(broken[key])} steps from {broken[key][0]} on" for key in in_order[:MOST_NAMED]]
+    more = f", and {len(in_order) - MOST_NAMED} more" if len(in_order) > MOST_NAMED else ""
+    yield Symptom(
+        "overflow",
+        f"NaN or infinite: {', '.join(named)}{more}",
+        "A log-prob of −inf or an exploding ratio: look at that step's batch (--save-debug-train-data), and at top-p "
+        "sampling whose tokens the trainer finds impossible",
+        broken[in_order[0]][0],
+        any(steps[-1] >= last for steps in broken.values()),
+    )
 
 
 def _blind_clip(metrics: Columns) -> Iterator[Symptom]:

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import sat_slime
-from sat_slime.runs.symptoms import RULES, order, symptoms
+from sat_slime.runs.reading import RunData
+from sat_slime.runs.rows import columns, not_finite
+from sat_slime.runs.symptoms import BROKEN, RULES, order, symptoms, verdict
+from sat_slime.runs.trackers.tracked_run import read_tracked
 
 STEPS = 200
 ILL = 121
@@ -41,8 +44,17 @@ def run(**illness):
     return {"step": steps, **columns}
 
 
+def found_in(metrics, evals=None):
+    """The symptoms of columns, in which every NaN was written."""
+    broken = {key: metrics["step"][~np.isfinite(values)].astype(int).tolist() for key, values in metrics.items()}
+    broken = {key: steps for key, steps in broken.items() if steps}
+    return symptoms(RunData(metrics, evals or {}, not_finite=broken))
+
+
 def test_a_healthy_run_has_no_symptom():
-    assert symptoms(run(), {}) == []
+    assert found_in(run()) == []
+    said = verdict(RunData(run()), [])
+    assert "nothing unhealthy" in said and "train/train_rollout_logprob_abs_diff" in said and "Not judged" not in said
 
 
 ILLNESSES = {
@@ -63,7 +75,7 @@ ILLNESSES = {
 
 @pytest.mark.parametrize("name", ILLNESSES)
 def test_each_illness_has_its_symptom_from_its_step_on(name):
-    (found,) = symptoms(run(**ILLNESSES[name]), {})
+    (found,) = found_in(run(**ILLNESSES[name]))
     assert found.name == name and found.lasts
     assert ILL <= found.since <= ILL + 16
 
@@ -72,17 +84,115 @@ def test_every_rule_is_tested():
     assert {rule.name for rules in RULES.values() for rule in rules} - {"start"} <= set(ILLNESSES)
 
 
+def steps_of(count, **series):
+    """The columns of so many steps. series: a number or an array, by a metric's name, `/` written `__`."""
+    return {"step": np.arange(1.0, count + 1)} | {
+        name.replace("__", "/"): np.broadcast_to(values, count).astype(float) for name, values in series.items()
+    }
+
+
+@pytest.mark.parametrize("count", [1, 2, 48])
+@pytest.mark.parametrize("key", BROKEN)
+def test_what_is_broken_from_the_first_step_on_is_found_at_once(key, count):
+    """A gradient norm of 2.9e9 has no step to be compared with."""
+    name, _, limit = BROKEN[key]
+    metrics = steps_of(count, mismatch__d_pi=0.03) | {key: np.full(count, -1.5 * limit)}
+    (found,) = found_in(metrics)
+    assert (found.name, found.since, found.lasts) == (name, 1, True)
+    assert found_in(metrics | {key: metrics[key] / 2}) == []
+
+
+def test_a_norm_that_passes_its_bound_once_is_told_with_its_step():
+    metrics = run()
+    metrics["grad_norm"][9] = 5e3
+    assert [(one.name, one.since, one.lasts) for one in found_in(metrics)] == [("gradient", 10, False)]
+
+
+@pytest.mark.parametrize("afterwards", ["flat", "rising"])
+@pytest.mark.parametrize("count", [30, 48, 200])
+@pytest.mark.parametrize("noise", [0, 0.05])
+def test_a_slow_drift_is_held_against_the_first_steps(count, afterwards, noise):
+    """0.011 to 0.036 nats in 30 steps: three times, and no level of 32 steps is low."""
+    grown = np.linspace(0.011, 0.036, 30)
+    after = np.linspace(0.036, 0.036 if afterwards == "flat" else 0.044, max(0, count - 30))
+    d_pi = np.concatenate([grown, after]) * (1 + noise * np.random.default_rng(0).standard_normal(max(count, 30)))
+    (found,) = found_in(steps_of(count, mismatch__d_pi=d_pi))
+    assert found.name == "drift" and found.since <= 30 and found.lasts
+    assert found_in(steps_of(count, mismatch__d_pi=d_pi[::-1].copy())) == []
+
+
+@pytest.mark.parametrize("lag", [1, 2, 8, 32])
+def test_ups_and_downs_with_the_lag_are_no_drift(lag):
+    steps = np.arange(200)
+    age = np.where(steps < lag, steps, (steps - lag) % lag + 1)
+    assert found_in(steps_of(200, mismatch__d_pi=0.003 + 0.001 * age, lag__max=age)) == []
+
+
+def test_a_mismatch_says_which_of_its_two_bounds_it_crossed():
+    (start, high) = found_in(steps_of(64, mismatch__d_pi=0.3 + 0.013 * np.sin(np.arange(64))))
+    assert start.name == "start" and high.seen.endswith("nats, above 0.15")
+    (risen,) = found_in(steps_of(64, mismatch__d_pi=np.where(np.arange(64) < 34, 0.01, 0.04)))
+    assert "more than 3 times its lowest level of 0.01" in risen.seen and "above" not in risen.seen
+    both = found_in(steps_of(64, mismatch__d_pi=np.where(np.arange(64) < 34, 0.01, 0.4)))[0]
+    assert "more than 3 times its lowest level" in both.seen and "and above 0.15" in both.seen
+
+
+@pytest.mark.parametrize("written", ["Infinity", "NaN", "-Infinity"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".log"])
+def test_one_chart_alone_shows_what_is_no_number(tmp_path, written, suffix):
+    """As W&B exports a chart, as its API writes a history, and as slime prints a step."""
+    path = tmp_path / f"chart{suffix}"
+    rows = [(step, 0.3 if step < 30 else float(written)) for step in range(200)]
+    texts = {
+        ".csv": lambda: "train/step,run - train/grad_norm\n" + "".join(f"{s},{v}\n" for s, v in rows),
+        ".jsonl": lambda: "".join(
+            json.dumps({"train/step": s, "train/grad_norm": v if np.isfinite(v) else written}) + "\n" for s, v in rows
+        ),
+        ".log": lambda: "".join(f"model.py:918 - step {s}: {{'train/grad_norm': {v}}}\n" for s, v in rows),
+    }
+    path.write_text(texts[suffix]())
+    (found,) = symptoms(read_tracked([path]).data())
+    assert (found.name, found.since, found.lasts) == ("overflow", 31, True) and "grad_norm at 170 steps" in found.seen
+
+
+def test_what_was_not_logged_is_not_taken_for_a_nan(tmp_path):
+    path = tmp_path / "table.jsonl"
+    rows = [{"train/step": s, "train/grad_norm": 0.3, "train/kl_loss": None, "rollout/step": None} for s in range(40)]
+    rows += [{"train/step": float("nan"), "train/grad_norm": float("nan"), "rollout/step": 3, "rollout/raw_reward": 1}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert symptoms(read_tracked([path]).data()) == []
+    own = [{"step": 1, "grad_norm": 0.1}, {"step": 2}, {"step": 3, "grad_norm": None}]
+    assert not_finite(own) == {"grad_norm": [3]} and np.isnan(columns(own)["grad_norm"][1])
+
+
+@pytest.mark.parametrize("count", [2, 31, 32])
+def test_few_steps_have_no_verdict(count):
+    metrics = {name: values[:count] for name, values in run().items()}
+    said = verdict(RunData(metrics), [])
+    assert said.startswith("No verdict") == (count < 32) and ("nothing unhealthy" in said) == (count >= 32)
+    assert f"{count} steps" in said
+    broken = RunData(metrics | {"grad_norm": np.full(count, 2.9e9)})
+    assert verdict(broken, symptoms(broken)).startswith("Beyond that no verdict") == (count < 32)
+
+
+def test_what_is_judged_is_named_and_what_is_missing_too():
+    said = verdict(RunData(steps_of(200, grad_norm=0.3, mismatch__d_pi=np.nan)), [])
+    judged, missing = said.split("Not judged")
+    assert "grad_norm" in judged and "train_rollout" not in judged
+    assert "train/train_rollout_logprob_abs_diff" in missing
+
+
 def test_a_mismatch_at_the_first_step_is_no_staleness():
     columns = run()
     columns["mismatch/d_pi"] = columns["mismatch/d_pi"] * 8
-    (found,) = symptoms(columns, {})
+    (found,) = found_in(columns)
     assert (found.name, found.since) == ("start", 1)
 
 
 def test_what_passes_is_no_longer_there_at_the_end():
     columns = run()
     columns["grad_norm"][100:120] *= 20
-    (found,) = symptoms(columns, {})
+    (found,) = found_in(columns)
     assert (found.name, found.lasts) == ("gradient", False) and 101 <= found.since <= 120
 
 
@@ -90,7 +200,7 @@ def test_a_ratio_that_is_always_1_is_told():
     columns = run(mismatch__d_pi=6)
     columns["ppo_kl"][:] = columns["clip/fraction"][:] = 0
     del columns["tis_clipfrac"]
-    first, last = symptoms(columns, {})
+    first, last = found_in(columns)
     assert (first.name, last.name, last.since) == ("mismatch", "blind clip", None)
     assert "--use-rollout-logprobs" in last.advice and "cap of TIS" not in last.seen
 
@@ -98,21 +208,21 @@ def test_a_ratio_that_is_always_1_is_told():
 def test_a_fall_in_the_first_steps_is_seen_and_one_within_noise_is_not():
     rng = np.random.default_rng(1)
     steps = np.arange(1.0, 97)
-    (found,) = symptoms({"step": steps, "reward/mean": np.where(steps < 25, 0.3, 0.05)}, {})
+    (found,) = found_in({"step": steps, "reward/mean": np.where(steps < 25, 0.3, 0.05)})
     assert found.name == "reward" and 25 <= found.since <= 40
     noisy = 0.05 + 0.15 * (rng.random(96) < 0.2)
-    assert symptoms({"step": steps, "reward/mean": noisy}, {}) == []
+    assert found_in({"step": steps, "reward/mean": noisy}) == []
 
 
 def test_a_reward_below_0_has_no_third_to_lose():
     steps = np.arange(1.0, 97)
-    assert symptoms({"step": steps, "reward/mean": np.where(steps < 49, -0.2, -0.21)}, {}) == []
-    assert symptoms({"step": steps}, {"step": steps, "accuracy": np.where(steps < 49, -0.2, -0.5)}) == []
+    assert found_in({"step": steps, "reward/mean": np.where(steps < 49, -0.2, -0.21)}) == []
+    assert found_in({"step": steps}, {"step": steps, "accuracy": np.where(steps < 49, -0.2, -0.5)}) == []
 
 
 def test_a_fall_of_the_evaluations_is_dated_by_the_first_bad_one():
     steps = np.arange(10.0, 201, 10)
-    (found,) = symptoms(run(), {"step": steps, "accuracy": np.where(steps < 130, 0.4, 0.1)})
+    (found,) = found_in(run(), {"step": steps, "accuracy": np.where(steps < 130, 0.4, 0.1)})
     assert (found.name, found.since) == ("evaluation", 130)
 
 
@@ -121,19 +231,19 @@ def test_what_came_before_the_fall_is_said_in_its_order():
     columns["mismatch/d_pi"][60:] *= 6
     columns["grad_norm"][90:] *= 10
     columns["loss/kl"][ILL + 10 :] *= 20
-    text = order(symptoms(columns, {}))
+    text = order(found_in(columns))
     before = r"Before the reward fell, at step 1[23]\d, came: mismatch \(step 6\d\), gradient \(step 9\d\)"
     assert re.fullmatch(before + r"; at about the same time: kl \(step 1[34]\d\)\.", text)
-    assert "Nothing that is logged moved clearly before" in order(symptoms(run(reward__mean=0.3), {}))
+    assert "Nothing that is logged moved clearly before" in order(found_in(run(reward__mean=0.3)))
     assert order([]) == ""
 
 
 def test_too_few_steps_have_no_levels():
-    assert symptoms({name: values[ILL : ILL + 15] for name, values in run(grad_norm=10).items()}, {}) == []
+    assert found_in({name: values[ILL : ILL + 15] for name, values in run(grad_norm=10).items()}) == []
 
 
 def test_every_flag_that_is_named_is_slimes():
     texts = [rule.advice for rules in RULES.values() for rule in rules]
-    texts += [symptom.advice for symptom in symptoms(run(ppo_kl=1), {})]
+    texts += [symptom.advice for symptom in found_in(run(ppo_kl=1))]
     named = {flag for text in texts for flag in re.findall(r"--[a-z][a-z-]+[a-z]", text)}
     assert named and named <= set(FLAGS)

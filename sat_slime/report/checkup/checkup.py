@@ -16,7 +16,6 @@ from sat_slime.report.dumps.straw_archive import SUFFIX
 from sat_slime.report.dumps.train_dump import is_rollout_dump
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import RunData
-from sat_slime.runs.rows import columns
 from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_tracked, what_it_is
 
 DUMPS = f"slime's dumps of training and of rollouts (.pt, {SUFFIX}), or the folder of --dump-details"
@@ -65,8 +64,7 @@ def check(
     checkup = Checkup(given, skipped=list(given.skipped))
     if given.trackers:
         on_file("trackers")
-        tracked = read_tracked(given.trackers)
-        checkup.data = RunData(columns(tracked.metrics), columns(tracked.evals))
+        checkup.data = read_tracked(given.trackers).data()
     dumps, unread = find_dumps(given.training)
     checkup.skipped += unread
     for step in steps(dumps, Layout(), token_ids=True):

@@ -20,7 +20,7 @@ from sat_slime.runs.collapse import FLOOR_STEPS, SCORES, judge
 from sat_slime.runs.folder import writable
 from sat_slime.runs.reading import RunData
 from sat_slime.runs.rows import has
-from sat_slime.runs.symptoms import Symptom, order, symptoms
+from sat_slime.runs.symptoms import Symptom, order, symptoms, verdict
 
 METHODS = "docs/choosing.md says what each stabilizer bounds, needs and costs."
 
@@ -32,6 +32,8 @@ class Findings:
     page: Path
     summary: list[str]
     symptoms: list[Symptom]
+    verdict: str
+    """What it is worth that nothing else was found; empty where nothing is to be said of it."""
     unknown: list[str]
     next: list[str]
     """Commands, each with what it is for behind a #."""
@@ -51,13 +53,14 @@ def write_findings(
     Raises:
         RunFolderError: the folder cannot be written.
     """
-    of_curves = symptoms(checkup.data.metrics, checkup.data.evals)
+    of_curves = symptoms(checkup.data)
     names = {symptom.name for symptom in of_curves}
     seen = [*of_curves, *(symptom for symptom in dump_symptoms(checkup) if symptom.name not in names)]
     findings = Findings(
         folder / "report.html",
         [*_what_was_read(checkup), *_story(checkup, seen)],
         seen,
+        verdict(checkup.data, seen),
         list(unknown(checkup)),
         list(_next(checkup, seen)),
         tables(checkup),
@@ -65,7 +68,7 @@ def write_findings(
     )
     with writable(folder):
         page = Page(folder)
-        page.section("seen", "What we see, and what to try", _as_html(findings.symptoms))
+        page.section("seen", "What we see, and what to try", _as_html(findings.symptoms, findings.verdict))
         commands = "".join(f"<p><code>{html.escape(line)}</code></p>" for line in findings.next)
         page.section("next", "Next", f"{commands}<p>{html.escape(METHODS)}</p>")
         page.section("unknown", "Not visible here, and what would show it", f"<ul>{listed(findings.unknown)}</ul>")
@@ -84,14 +87,13 @@ def write_findings(
     return findings
 
 
-def _as_html(seen: Sequence[Symptom]) -> str:
-    if not seen:
-        return "<p>None of the rules found anything unhealthy in what was given.</p>"
-    return "".join(
+def _as_html(seen: Sequence[Symptom], verdict: str) -> str:
+    paragraphs = "".join(
         f"<p><strong>{html.escape(symptom.heading)}</strong>: {html.escape(symptom.seen)}."
         f"<br>{html.escape(symptom.advice)}.</p>"
         for symptom in seen
     )
+    return f"{paragraphs}<p>{html.escape(verdict)}</p>" if verdict else paragraphs
 
 
 def _what_was_read(checkup: Checkup) -> Iterator[str]:

@@ -20,10 +20,9 @@ from sat_slime.runs.collapse import judge
 from sat_slime.runs.folder import RunFolder, worked_seconds, writable
 from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import duration
-from sat_slime.runs.reading import Run, RunData, load_run, section
+from sat_slime.runs.reading import Run, load_run, section
 from sat_slime.runs.row_faults import row_faults
-from sat_slime.runs.rows import Columns, columns, has, largest_k, once_per_iteration, read_rows
-from sat_slime.runs.slime_rows import adopt
+from sat_slime.runs.rows import Columns, has, largest_k, once_per_iteration, read_rows
 from sat_slime.runs.symptoms import symptoms
 from sat_slime.runs.trackers.tracked_run import read_tracked
 
@@ -64,9 +63,9 @@ def write_tracked_report(path: Path, out: Path) -> Path:
     RunFolderError."""
     check_out(out)
     tracked = read_tracked([path])
-    data = RunData(columns([adopt(row) for row in tracked.metrics]), columns(tracked.evals))
-    run = Run(RunFolder(out), {"name": path.stem}, {}, data, 0)
-    found = symptoms(data.metrics, data.evals)
+    data = tracked.data()
+    run = Run(RunFolder(out), {"name": path.stem}, {}, data)
+    found = symptoms(data)
     warnings = [f"{symptom.heading}: {symptom.seen}. {symptom.advice}." for symptom in found]
     with writable(out):
         page = Page(out)
@@ -252,8 +251,9 @@ def findings(run: Run) -> Iterator[str]:
         )
     yield from row_faults(run.folder, run.config)
     yield from _advisories(run)
-    if run.gaps:
-        yield f"{run.gaps} logged values were not finite numbers (null in metrics.jsonl); the figures leave them out."
+    if broken := run.data.not_finite:
+        count, names = sum(map(len, broken.values())), ", ".join(sorted(broken)[:5])
+        yield f"{count} logged values were not finite numbers (null in metrics.jsonl), of {names}; figures lack them."
     reward = metrics.get("reward/mean")
     if reward is not None and len(reward) >= 4 * run.data.period:
         smoothed = smooth(reward, window_of(run.data))

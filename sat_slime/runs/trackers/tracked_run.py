@@ -8,7 +8,9 @@ from pathlib import Path
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.slime_rows import Row, is_slime_log, split_log
+from sat_slime.runs.reading import RunData
+from sat_slime.runs.rows import columns, not_finite
+from sat_slime.runs.slime_rows import Row, adopt, is_slime_log, split_log
 from sat_slime.runs.trackers.exported_csv import csv_rows, is_exported_csv
 from sat_slime.runs.trackers.job_log import holds_metrics, log_rows
 from sat_slime.runs.trackers.tensorboard_events import event_files, event_rows, is_event_file
@@ -32,6 +34,11 @@ class TrackedRun:
     """Rows as those of metrics.jsonl, in the order of their steps, which count updates made."""
     evals: list[Row]
     """Rows as those of eval.jsonl, of one data set."""
+
+    def data(self) -> RunData:
+        """Return the columns of both, by our names."""
+        metrics = [adopt(row) for row in self.metrics]
+        return RunData(columns(metrics), columns(self.evals), not_finite=not_finite(metrics))
 
 
 def is_tracker(path: Path) -> bool:
