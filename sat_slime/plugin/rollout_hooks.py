@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import numbers
 from argparse import Namespace
@@ -23,11 +24,12 @@ import torch
 from sat_slime.evaluation.scores import Graded, summary
 from sat_slime.plugin import reward
 from sat_slime.plugin.inside import replies, shared_routes, versions
-from sat_slime.plugin.inside.routed_experts import fault, narrow, routed_layers, stand_in, strangers
-from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method, steps_per_rollout
+from sat_slime.plugin.inside.routed_experts import joined, narrow, routed_layers, stand_in, strangers
+from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method, reads_engine, steps_per_rollout
 from sat_slime.plugin.inside.slime_access import slime_function
 from sat_slime.plugin.inside.step_files import StepFile
 from sat_slime.rollout.stream import STREAM_METRICS
+from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ READERS_OF_LISTS = ("custom_convert_samples_to_train_data_path", "custom_reward_
 
 _generated = -1
 """The newest rollout that was generated in this process."""
+_told: set[str] = set()
+"""The reasons for which a sample was left out in this process."""
 
 
 def generate(args: Namespace, rollout_id: int, data_source: Any, evaluation: bool = False) -> Any:
@@ -59,8 +63,9 @@ def generate(args: Namespace, rollout_id: int, data_source: Any, evaluation: boo
 
 
 def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, evaluation: bool = False) -> None:
-    """Checks and narrows the routed experts of one of slime's samples, and stores them for all processes of the node,
-    in place. A sample of an evaluation loses its routes: slime asks for them, and nothing reads them.
+    """Checks the numbers of one of slime's samples as the embedded runtime does (rollout/validation.py), narrows its
+    routed experts, and stores them for all processes of the node, in place. A sample of an evaluation is not trained:
+    it loses its routes, which slime asks for and nothing reads.
 
     A sample with a fault stays in its batch, since slime counts on its size, but trains nothing: slime masks the loss
     of a `remove_sample`. Its reward still counts in its prompt's baseline.
@@ -68,47 +73,83 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
     Tokens of a tool at the end of a response have routes that stand in, since no engine forwards them and nothing that
     is trained reads them.
 
-    Where a push cut the sample off, that is noted. Its tokens keep the routes that they have so far, though the engine
-    forwards them anew, under other weights, when it goes on with the sample.
+    A sample that a push cut off is judged when it ends. Where it was cut off is noted. Its tokens keep the routes that
+    they have so far, though the engine forwards them anew, under other weights, when it goes on with the sample.
     """
-    aborted = sample.status == type(sample).Status.ABORTED
-    replays = getattr(args, "use_rollout_routing_replay", False)
-    if not (aborted or replays):
-        return
     hooks = plugin_config(args).hooks
-    if aborted and not evaluation and versions.are_steps(args, hooks):
-        versions.note_interruption(sample)
-    if not replays:
-        return
-    if evaluation and hooks.narrow_routed_experts:
-        sample.rollout_routed_experts = None
+    replays = getattr(args, "use_rollout_routing_replay", False)
     if evaluation:
+        if replays and hooks.narrow_routed_experts:
+            sample.rollout_routed_experts = None
         return
-    reason = _narrow(sample, args) if hooks.narrow_routed_experts else None
-    if reason is None:
-        _keep_first_routes(sample, aborted)
-    if aborted:  # the sample goes on later
-        return
-    _route_the_last_tool(sample, args)
-    if hooks.check_routed_experts and reason is None:
-        _announce("check_routed_experts")
-        reason = fault(sample.rollout_routed_experts, len(sample.tokens), args)
-    if reason is not None:
-        _leave_out(args, sample, rollout_id, reason)
-    if shared_routes.are_shared(args):
+    aborted = sample.status == type(sample).Status.ABORTED
+    if aborted and versions.are_steps(args, hooks):
+        versions.note_interruption(sample)
+    try:
+        if replays and sample.rollout_routed_experts is not None:
+            _take_routes(sample, args, aborted)
+        if not aborted:
+            _check(args, sample)
+    except RejectedResponse as error:
+        if not aborted:
+            _leave_out(args, sample, rollout_id, error)
+    if replays and not aborted and shared_routes.are_shared(args):
         _announce("share_routed_experts")
         sample.rollout_routed_experts = shared_routes.store(sample.rollout_routed_experts)
 
 
-def _narrow(sample: Any, args: Namespace) -> str | None:
-    """Narrows the sample's routes in place. Returns the reason why that is impossible, or None."""
-    _announce("narrow_routed_experts")
-    if sample.rollout_routed_experts is not None:
-        try:
-            sample.rollout_routed_experts = narrow(torch.as_tensor(sample.rollout_routed_experts), args.num_experts)
-        except ValueError as error:
-            return str(error)
-    return None
+def _take_routes(sample: Any, args: Namespace, aborted: bool) -> None:
+    """Makes one tensor of the sample's routes, a narrow one where that is on. Raises RejectedResponse."""
+    sample.rollout_routed_experts = joined(sample.rollout_routed_experts, args.num_layers, args.moe_router_topk)
+    if plugin_config(args).hooks.narrow_routed_experts:
+        _announce("narrow_routed_experts")
+        sample.rollout_routed_experts = narrow(sample.rollout_routed_experts, args.num_experts)
+    _keep_first_routes(sample, aborted)
+    if not aborted:
+        _route_the_last_tool(sample, args)
+
+
+def _check(args: Namespace, sample: Any) -> None:
+    """Checks the numbers of a sample that ended. Raises RejectedResponse."""
+    replays, method = getattr(args, "use_rollout_routing_replay", False), plugin_method(args)
+    tokens, mask = _listed(sample.tokens) or [], _listed(sample.loss_mask)
+    count, log_probs = sample.response_length, _listed(sample.rollout_log_probs)
+    if not 0 <= count <= len(tokens) or (mask is not None and len(mask) != count):
+        raise RejectedResponse("token_count", f"{len(tokens)} tokens, {count} of them response, loss mask {mask!r:.80}")
+    read = reads_engine(method) or getattr(args, "use_rollout_logprobs", False)
+    if log_probs is None and read and not count:
+        sample.rollout_log_probs = []  # slime makes a tensor of it
+    if log_probs is None and not (read and count):
+        log_probs = [0.0] * count
+    checks_routes = replays and plugin_config(args).hooks.check_routed_experts
+    if checks_routes:
+        _announce("check_routed_experts")
+    routes = sample.rollout_routed_experts if checks_routes else None
+    expected = Expectations(
+        vocab_size=getattr(args, "vocab_size", None) or _vocab_size(getattr(args, "hf_checkpoint", None)),
+        layers=args.num_layers if checks_routes else 0,
+        experts=args.num_experts if checks_routes else 0,
+        top_k=args.moe_router_topk if checks_routes else 0,
+        routed=tuple(routed_layers(args)) if checks_routes else None,
+    )
+    response = tokens[len(tokens) - count :]
+    check_numbers(response, log_probs, None if routes is None else routes.numpy(), len(tokens) - 1, expected, mask)
+
+
+def _listed(values: Any) -> list[Any] | None:
+    """Return a list, an array or a tensor as a list; None for what is none of them."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    return list(values) if isinstance(values, (list, tuple)) else None
+
+
+@functools.cache
+def _vocab_size(folder: str | None) -> int | None:
+    """Return the size of the vocabulary of a Hugging Face folder; None where it is not told."""
+    try:
+        config = json.loads((Path(folder or "") / "config.json").read_text(encoding="utf-8"))
+        return int(config.get("vocab_size") or config["text_config"]["vocab_size"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
 
 
 def _keep_first_routes(sample: Any, aborted: bool) -> None:
@@ -136,11 +177,20 @@ def _route_the_last_tool(sample: Any, args: Namespace) -> None:
         sample.rollout_routed_experts = torch.cat([torch.as_tensor(routes), filler])
 
 
-def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, reason: str) -> None:
-    logger.warning("sample %s is left out of training: %s", _name(sample, rollout_id), reason)
+def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, fault: RejectedResponse) -> None:
+    """Has a sample train nothing. The first of each reason is logged. Numbers that would harm under a mask too are
+    replaced: slime multiplies by it, embeds tokens and replays routes."""
+    if fault.reason not in _told:
+        _told.add(fault.reason)
+        logger.warning("sample %s is left out of training: %s", _name(sample, rollout_id), fault)
     sample.remove_sample = True
-    sample.rollout_routed_experts = stand_in(len(sample.tokens), args)
-    sample.metadata = {**(sample.metadata or {}), FAULT: reason}
+    sample.metadata = {**(sample.metadata or {}), FAULT: str(fault)}
+    if getattr(args, "use_rollout_routing_replay", False):
+        sample.rollout_routed_experts = stand_in(len(sample.tokens), args)
+    if fault.reason == "vocab_range":
+        sample.tokens = [0] * len(sample.tokens)
+    elif fault.reason in ("token_count", "log_probs_missing", "log_prob_not_finite", "log_prob_positive"):
+        sample.rollout_log_probs, sample.loss_mask = [0.0] * sample.response_length, [0] * sample.response_length
 
 
 def _name(sample: Any, rollout_id: int | None) -> str:
@@ -155,9 +205,9 @@ def log_rollout(
     rollout_extra_metrics: dict[str, Any] | None,
     rollout_time: float,
 ) -> bool:
-    """Does what takes the whole batch: it leaves out samples whose prompt was routed unlike the others', counts samples
-    that are left out, sends versions and routes to the trainer, reports the verifier's counts, and makes arrays of
-    tokens and log-probs. It returns False, so that slime's own logging goes on.
+    """Does what takes the whole batch: it leaves out samples whose prompt was routed unlike the others', counts by
+    reason what is left out, sends versions and routes to the trainer, reports the verifier's counts, and makes arrays
+    of tokens and log-probs. It returns False, so that slime's own logging goes on.
 
     Raises:
         RuntimeError: too many samples are left out for an accident, or some are of weights that our driver never sent.
@@ -167,9 +217,12 @@ def log_rollout(
     _generated = rollout_id
     hooks = plugin_config(args).hooks
     if hooks.check_routed_experts and getattr(args, "use_rollout_routing_replay", False):
+        unlike = RejectedResponse("foreign_routes", "its prompt was routed unlike in the other responses to it")
         for sample in strangers(samples, routed_layers(args)):
-            _leave_out(args, sample, rollout_id, "its prompt was routed unlike in the other responses to it")
-        _count_left_out(samples, rollout_id, rollout_extra_metrics)
+            _leave_out(args, sample, rollout_id, unlike)
+    left_out = _count_left_out(samples, rollout_id)
+    if rollout_extra_metrics is not None:
+        rollout_extra_metrics.update(left_out)
     if versions.are_steps(args, hooks):
         _announce("version_by_step")
         if getattr(args, DRIVEN, False) and (strange := versions.never_pushed(samples)):
@@ -178,7 +231,8 @@ def log_rollout(
                 "(version default): an engine started again by itself, or another run's took its address. They are not "
                 "trained: go on from the checkpoint (--resume, or cluster.restarts)"
             )
-        metrics = {key: value for key, value in (rollout_extra_metrics or {}).items() if key.startswith(STREAM_METRICS)}
+        told = rollout_extra_metrics or {}
+        metrics = left_out | {key: value for key, value in told.items() if key.startswith(STREAM_METRICS)}
         if plugin_config(args).driver.mode == "batch":  # in mode streaming it is the wait for a batch
             metrics["time/rollout"] = rollout_time
         needs_rewards = "rewards" in plugin_method(args).needs
@@ -232,18 +286,20 @@ def _reward(args: Namespace, sample: Any) -> float:
     return float(reward)
 
 
-def _count_left_out(samples: Sequence[Any], rollout_id: int, metrics: dict[str, Any] | None) -> None:
+def _count_left_out(samples: Sequence[Any], rollout_id: int) -> dict[str, float]:
+    """Return the counts of samples that are left out, rollout/rejected and one for each reason. Raises RuntimeError
+    where they are too many."""
     faults = [sample for sample in samples if FAULT in (sample.metadata or {})]
-    if metrics is not None:
-        metrics["rollout/rejected"] = len(faults)
+    reasons = Counter(sample.metadata[FAULT].partition(":")[0] for sample in faults)
     if len(faults) > max(1, MAX_REJECTED * len(samples)):
-        reasons = Counter(sample.metadata[FAULT] for sample in faults)
-        reason, _ = reasons.most_common(1)[0]
-        first = next(sample for sample in faults if sample.metadata[FAULT] == reason)
+        (reason, _), *_ = reasons.most_common(1)
+        first = next(sample for sample in faults if sample.metadata[FAULT].startswith(reason))
         raise RuntimeError(
-            f"rollout {rollout_id}: {len(faults)} of {len(samples)} samples have routed experts that are not of their "
-            f"tokens, first sample {_name(first, rollout_id)}: {reason}"
+            f"rollout {rollout_id}: {len(faults)} of {len(samples)} samples cannot be trained on "
+            f"({', '.join(f'{name} {count}' for name, count in reasons.most_common())}), first sample "
+            f"{_name(first, rollout_id)}: {first.metadata[FAULT]}: an engine or its weights are damaged, see its log"
         )
+    return {"rollout/rejected": len(faults)} | {f"rollout/rejected/{name}": count for name, count in reasons.items()}
 
 
 def log_eval(

@@ -1,9 +1,12 @@
-"""Nothing of a response is trusted unchecked: one function makes a Response of SGLang's JSON, or says why not."""
+"""Nothing of a response is trusted unchecked. `validate` makes a Response of SGLang's JSON, or says why not; what is a
+number in it `check_numbers` judges, which slime's samples pass too."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -29,13 +32,84 @@ class RejectedResponse(ValueError):
 class Expectations:
     """The sizes and limits that every response of a run must agree with."""
 
-    vocab_size: int
+    vocab_size: int | None
+    """None: not known, so that only negative tokens are refused."""
     layers: int
     experts: int
-    """Experts of a layer; 0: a dense model, whose responses must carry no routed experts."""
+    """Experts of a layer; 0: routed experts are not read."""
     top_k: int
-    weight_version: int
+    weight_version: int | None = None
     """Version of the weights that the engine was last told to load; a response of another one means that it did not."""
+    routed: tuple[int, ...] | None = None
+    """The layers that have a router, from 0; None: all. What routes hold for the others means nothing."""
+
+
+def check_numbers(
+    tokens: Sequence[int],
+    log_probs: Sequence[float] | None,
+    routes: np.ndarray | None,
+    rows: int,
+    expected: Expectations,
+    trained: Sequence[int] | None = None,
+) -> np.ndarray:
+    """Return the (T,) float32 log-probs of a response, 0 where a token is not trained. Raises RejectedResponse where
+    one of its numbers cannot be trained on.
+
+    Args:
+        tokens: (T,) of the response.
+        log_probs: (T,) log mu of each.
+        routes: (rows, layers, top-k) integers: the experts of each token of prompt and response but the last, which the
+            engine never feeds.
+        rows: tokens of prompt and response, less one.
+        trained: (T,) 0 where a token is not trained, such as a tool's; its log-prob may be any number.
+    """
+    if not set(map(type, tokens)) <= {int}:
+        raise RejectedResponse("vocab_range", "a token is not an integer")
+    low, high = min(tokens, default=0), max(tokens, default=0)
+    if low < 0 or (expected.vocab_size is not None and high >= expected.vocab_size):
+        limit = "vocabulary" if expected.vocab_size is None else expected.vocab_size
+        raise RejectedResponse("vocab_range", f"token {low if low < 0 else high} is not in [0, {limit})")
+    checked = _checked_log_probs(log_probs, len(tokens), trained)
+    if expected.experts:
+        _check_routes(routes, rows, expected)
+    return checked
+
+
+def _checked_log_probs(log_probs: Sequence[float] | None, count: int, trained: Sequence[int] | None) -> np.ndarray:
+    if log_probs is None:
+        raise RejectedResponse("log_probs_missing", f"no log-probs of {count} tokens")
+    if len(log_probs) != count:
+        raise RejectedResponse("token_count", f"{len(log_probs)} log-probs of {count} tokens")
+    if not set(map(type, log_probs)) <= {float, int}:
+        raise RejectedResponse("log_prob_not_finite", "a log-prob is not a number")
+    values = np.array(log_probs, dtype=np.float64)
+    active = np.ones(count, bool) if trained is None else np.asarray(trained, bool)
+    # float32's lowest value is what SGLang clamps a log-prob of -inf to: a token of probability 0 was not sampled.
+    fails = active & ~(np.isfinite(values) & (values > np.finfo(np.float32).min))
+    if fails.any():
+        first = int(fails.argmax())
+        detail = f"{values[first]} at token {first} of {count}, and {int(fails.sum()) - 1} more"
+        raise RejectedResponse("log_prob_not_finite", detail)
+    if (active & (values > LOG_PROB_TOLERANCE)).any():
+        raise RejectedResponse("log_prob_positive", f"{values[active].max()} is above 0")
+    return np.where(active, values, 0).astype(np.float32)
+
+
+def _check_routes(routes: np.ndarray | None, rows: int, expected: Expectations) -> None:
+    if routes is None:
+        raise RejectedResponse("routed_experts_missing", "the engine sent no routed experts")
+    shape = (rows, expected.layers, expected.top_k)
+    if routes.shape != shape:
+        raise RejectedResponse(
+            "routed_experts_shape", f"routed experts are {routes.shape}; {rows + 1} tokens have {shape}"
+        )
+    if routes.size and (routes.min() < 0 or routes.max() >= expected.experts):
+        raise RejectedResponse("expert_range", f"{routes.min()} to {routes.max()}, not in [0, {expected.experts})")
+    if expected.routed is not None and len(expected.routed) < expected.layers:
+        routes = routes[:, list(expected.routed)]
+    columns = np.ascontiguousarray(routes.reshape(-1, expected.top_k).T)  # so that a comparison reads memory in order
+    if any((first == second).any() for first, second in combinations(columns, 2)):
+        raise RejectedResponse("duplicate_expert", "a token has the same expert twice in one layer")
 
 
 def validate(
@@ -56,9 +130,18 @@ def validate(
         return Response(request.request_id, request.prompt_ids, (), nothing, None, "abort", nothing.astype(np.int64))
     if meta.get("prompt_tokens") != len(request.prompt_ids):
         raise RejectedResponse("prompt_length", f"sent {len(request.prompt_ids)}, got {meta.get('prompt_tokens')!r}")
-    output_ids = _output_ids(raw, request, expected.vocab_size)
+    output_ids = _get(raw, "output_ids", list)
+    if not 1 <= len(output_ids) <= request.max_new_tokens:
+        raise RejectedResponse("token_count", f"{len(output_ids)} tokens, allowed are 1 to {request.max_new_tokens}")
+    entries = _get(meta, "output_token_logprobs", list)
+    if not all(isinstance(entry, list) and len(entry) >= 2 for entry in entries):
+        raise RejectedResponse("malformed", "output_token_logprobs are not [log-prob, token id, ...] lists")
+    rows = len(request.prompt_ids) + len(output_ids) - 1
+    routes = _routed_experts(meta, rows, expected) if expected.experts else None
+    log_probs = check_numbers(output_ids, [entry[0] for entry in entries], routes, rows, expected)
     _check_finish(finish_reason, output_ids, request)
-    log_probs = _log_probs(meta, output_ids)
+    if [entry[1] for entry in entries] != output_ids:
+        raise RejectedResponse("token_mismatch", "the log-probs are of other tokens than output_ids")
     distribution = _distribution(meta, request.distribution_size, output_ids)
     if request.top_p < 1:
         assert distribution is not None, "a request with top_p below 1 asks for the distribution"
@@ -74,7 +157,7 @@ def validate(
         prompt_ids=request.prompt_ids,
         output_ids=tuple(output_ids),
         log_probs=log_probs,
-        routed_experts=_routed_experts(meta, len(request.prompt_ids) + len(output_ids) - 1, expected),
+        routed_experts=None if routes is None else routes.astype(np.min_scalar_type(expected.experts - 1)),
         finish_reason=finish_reason,
         versions=np.full(len(output_ids), version, np.int64),
         distribution=distribution,
@@ -92,7 +175,7 @@ def _weight_version(meta: dict[str, Any], expected: Expectations) -> int:
     version = meta.get("weight_version")
     if str(version) != str(expected.weight_version):
         raise RejectedResponse("weight_version", f"got {version!r:.80}, the engine holds {expected.weight_version}")
-    return expected.weight_version
+    return int(version)
 
 
 def _finish_reason(meta: dict[str, Any], allowed: tuple[str, ...]) -> Any:
@@ -100,16 +183,6 @@ def _finish_reason(meta: dict[str, Any], allowed: tuple[str, ...]) -> Any:
     if kind not in allowed:
         raise RejectedResponse("finish_reason", f"{meta['finish_reason']!r:.200}")
     return kind
-
-
-def _output_ids(raw: dict[str, Any], request: GenerationRequest, vocab_size: int) -> list[int]:
-    output_ids = _get(raw, "output_ids", list)
-    if not 1 <= len(output_ids) <= request.max_new_tokens:
-        raise RejectedResponse("token_count", f"{len(output_ids)} tokens, allowed are 1 to {request.max_new_tokens}")
-    for token in output_ids:
-        if type(token) is not int or not 0 <= token < vocab_size:
-            raise RejectedResponse("vocab_range", f"token {token!r:.80} is not in [0, {vocab_size})")
-    return output_ids
 
 
 def _check_finish(reason: str, output_ids: list[int], request: GenerationRequest) -> None:
@@ -121,26 +194,6 @@ def _check_finish(reason: str, output_ids: list[int], request: GenerationRequest
         raise RejectedResponse("stop_token", f"it stopped at token {output_ids[-1]}, which is no stop token")
     if reason == "length" and len(output_ids) != request.max_new_tokens:
         raise RejectedResponse("token_count", f"length limit at {len(output_ids)} of {request.max_new_tokens} tokens")
-
-
-def _log_probs(meta: dict[str, Any], output_ids: list[int]) -> np.ndarray:
-    """Return (T,) float32 from SGLang's list of [log-prob, token id, text]. A NaN arrives as null or as NaN."""
-    entries = _get(meta, "output_token_logprobs", list)
-    if len(entries) != len(output_ids):
-        raise RejectedResponse("token_count", f"{len(entries)} log-probs of {len(output_ids)} tokens")
-    if not all(isinstance(entry, list) and len(entry) >= 2 for entry in entries):
-        raise RejectedResponse("malformed", "output_token_logprobs are not [log-prob, token id, ...] lists")
-    if [entry[1] for entry in entries] != output_ids:
-        raise RejectedResponse("token_mismatch", "the log-probs are of other tokens than output_ids")
-    if not all(type(entry[0]) in (float, int) for entry in entries):
-        raise RejectedResponse("log_prob_not_finite", "a log-prob is not a number")
-    log_probs = np.array([entry[0] for entry in entries], dtype=np.float64)
-    # float32's lowest value is what SGLang clamps a log-prob of -inf to: a token of probability 0 was not sampled.
-    if not (np.isfinite(log_probs) & (log_probs > np.finfo(np.float32).min)).all():
-        raise RejectedResponse("log_prob_not_finite", f"log-probs {log_probs.tolist()!r:.200}")
-    if log_probs.max() > LOG_PROB_TOLERANCE:
-        raise RejectedResponse("log_prob_positive", f"{log_probs.max()} is above 0")
-    return log_probs.astype(np.float32)
 
 
 def _distribution(meta: dict[str, Any], size: int, output_ids: list[int]) -> np.ndarray | None:
@@ -165,11 +218,9 @@ def _distribution(meta: dict[str, Any], size: int, output_ids: list[int]) -> np.
     return ordered.astype(np.float32)
 
 
-def _routed_experts(meta: dict[str, Any], rows: int, expected: Expectations) -> np.ndarray | None:
-    """Return (rows, layers, top-k) in the smallest unsigned type that holds the experts; None for a dense model."""
+def _routed_experts(meta: dict[str, Any], rows: int, expected: Expectations) -> np.ndarray:
+    """Return the (rows, layers, top-k) int32 routes out of base64."""
     encoded = meta.get("routed_experts")
-    if expected.experts == 0:
-        return None
     if not isinstance(encoded, str):
         raise RejectedResponse("routed_experts_missing", f"routed_experts is {encoded!r:.80}")
     try:
@@ -183,10 +234,4 @@ def _routed_experts(meta: dict[str, Any], rows: int, expected: Expectations) -> 
             "routed_experts_shape",
             f"routed experts have {len(raw)} bytes; {rows} tokens x {layers} layers x top-{top_k} have {size}",
         )
-    chosen = np.frombuffer(raw, EXPERT_DTYPE).reshape(rows, layers, top_k)
-    if chosen.min() < 0 or chosen.max() >= expected.experts:
-        raise RejectedResponse("expert_range", f"{chosen.min()} to {chosen.max()}, not in [0, {expected.experts})")
-    ordered = np.sort(chosen, axis=-1)
-    if (ordered[..., 1:] == ordered[..., :-1]).any():
-        raise RejectedResponse("duplicate_expert", "a token has the same expert twice in one layer")
-    return chosen.astype(np.min_scalar_type(expected.experts - 1))
+    return np.frombuffer(raw, EXPERT_DTYPE).reshape(rows, layers, top_k)

@@ -55,3 +55,4 @@ def rollout_process(monkeypatch):
     monkeypatch.setattr(rollout_hooks, "_generated", -1)
     rollout_hooks._announce.cache_clear()
     rollout_hooks._eval_file.cache_clear()
+    rollout_hooks._told.clear()

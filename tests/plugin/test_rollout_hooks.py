@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import json
 import logging
+import math
 import os
 import pickle
 import subprocess
@@ -24,11 +26,12 @@ from synthetic_routes import make_routes
 
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.generation import mask_older
-from sat_slime.plugin.inside.routed_experts import fault
 from sat_slime.plugin.inside.settings import DRIVEN
 from sat_slime.plugin.rollout_hooks import READERS_OF_LISTS, log_rollout, on_sample
 
 pytestmark = pytest.mark.usefixtures("rollout_process")
+WITHOUT_ROUTES = make_args(use_rollout_routing_replay=False, sat_slime={"method": {}}, vocab_size=100)
+NAN, GOOD = float("nan"), [-0.5] * 10
 
 
 def test_routes_are_narrowed_as_they_arrive(sample_class):
@@ -46,9 +49,9 @@ def test_routes_of_an_evaluation_are_dropped(sample_class):
     assert sample.rollout_routed_experts is None and not sample.remove_sample
 
 
-def test_without_routing_replay_nothing_happens(sample_class):
+def test_without_routing_replay_a_good_sample_stays_as_it_is(sample_class):
     sample = make_sample(sample_class, rollout_routed_experts=None)
-    on_sample(make_args(use_rollout_routing_replay=False), sample, rollout_id=5, evaluation=False)
+    on_sample(WITHOUT_ROUTES, sample, rollout_id=5, evaluation=False)
     assert sample == make_sample(sample_class, rollout_routed_experts=None)
 
 
@@ -79,25 +82,122 @@ def test_hooks_are_told_once_and_only_when_on(sample_class, caplog):
         assert [message.split()[2] for message in messages if "sat_slime: hook" in message] == told
 
 
-@pytest.mark.parametrize("change", ["rows", "range", "twice", "none"])
-def test_a_response_with_bad_routes_is_left_out_and_named(sample_class, caplog, change):
-    sample = make_sample(sample_class, 7)
-    sample.metadata["source_name"] = "polaris"
-    routes = sample.rollout_routed_experts
-    if change == "rows":
-        sample.rollout_routed_experts = routes[1:]
-    elif change == "range":
-        routes[3, 1, 2] = 32
-    elif change == "twice":
-        routes[3, 1, 2] = routes[3, 1, 1]
-    else:
-        sample.rollout_routed_experts = None
-    args = make_args()
+def judged(sample, args: Namespace) -> str:
+    """The reason for which a copy of a sample is left out; empty where it is not."""
+    sample = copy.copy(sample)
+    sample.metadata = {}
     on_sample(args, sample, rollout_id=5, evaluation=False)
-    assert sample.remove_sample
-    assert fault(sample.rollout_routed_experts, len(sample.tokens), args) is None, "its own would end the replay"
-    assert "sample 7 of rollout 5 (polaris) is left out of training: " in caplog.text
+    return sample.metadata.get("sat_slime_fault", "").partition(":")[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"rollout_log_probs": [*GOOD[:-1], NAN]}, "log_prob_not_finite"),
+        ({"rollout_log_probs": [*GOOD[:-1], -math.inf]}, "log_prob_not_finite"),
+        ({"rollout_log_probs": [*GOOD[:-1], math.inf]}, "log_prob_not_finite"),
+        ({"rollout_log_probs": [*GOOD[:-1], float(np.finfo(np.float32).min)]}, "log_prob_not_finite"),
+        ({"rollout_log_probs": [*GOOD[:-1], None]}, "log_prob_not_finite"),
+        ({"rollout_log_probs": [*GOOD[:-1], 0.5]}, "log_prob_positive"),
+        ({"rollout_log_probs": [*GOOD[:-1], 1e-7]}, ""),
+        ({"rollout_log_probs": np.array([*GOOD[:-1], NAN])}, "log_prob_not_finite"),
+        ({"rollout_log_probs": torch.tensor(GOOD)}, ""),
+        ({"rollout_log_probs": GOOD[:-1]}, "token_count"),
+        ({"rollout_log_probs": [*GOOD, -0.5]}, "token_count"),
+        ({"rollout_log_probs": []}, "token_count"),
+        ({"rollout_log_probs": None}, "log_probs_missing"),
+        ({"rollout_log_probs": "-0.5"}, "log_probs_missing"),
+        ({"rollout_log_probs": [*GOOD[:-1], NAN], "loss_mask": [1] * 9 + [0]}, ""),  # a tool's token
+        ({"rollout_log_probs": [0.0] * 10, "loss_mask": [0] * 10}, ""),
+        ({"rollout_log_probs": [*GOOD[:-1], None], "loss_mask": [1] * 9 + [0]}, "log_prob_not_finite"),
+        ({"loss_mask": [1] * 9}, "token_count"),
+        ({"response_length": 21}, "token_count"),
+        ({"tokens": [0] * 19 + [-1]}, "vocab_range"),
+        ({"tokens": [0] * 19 + [100]}, "vocab_range"),
+        ({"tokens": [0] * 19 + [7.0]}, "vocab_range"),
+        ({"tokens": np.zeros(20, np.int64)}, ""),
+        ({"response_length": 0, "rollout_log_probs": None, "tokens": [0] * 10}, ""),
+        ({"response_length": 0, "rollout_log_probs": []}, ""),
+    ],
+)
+def test_what_the_embedded_runtime_refuses_is_left_out(sample_class, caplog, fields, reason):
+    sample = make_sample(sample_class, 7, **fields)
+    assert on_sample(WITHOUT_ROUTES, sample, rollout_id=5, evaluation=False) is None
+    assert sample.remove_sample == bool(reason)
+    assert sample.metadata.get("sat_slime_fault", "").startswith(reason)
+    assert (f"sample 7 of rollout 5 is left out of training: {reason}: " in caplog.text) == bool(reason)
+    if fields.get("response_length", 10) == 10:  # slime makes tensors of them, and multiplies what is masked
+        numbers = torch.as_tensor(sample.rollout_log_probs, dtype=torch.float32)
+        masked = torch.as_tensor(sample.loss_mask or [1] * 10) == 0
+        assert len(numbers) == 10 and (numbers.isfinite() | masked).all()
+        assert min(sample.tokens) >= 0 and max(sample.tokens) < 100
+    unjudged = make_sample(sample_class, 7, **fields, status=sample_class.Status.ABORTED)
+    for evaluation in (False, True):  # it goes on later; it is not trained
+        on_sample(WITHOUT_ROUTES, unjudged, rollout_id=5, evaluation=evaluation)
+    assert not unjudged.remove_sample
+
+
+@pytest.mark.parametrize("method", ["sat-grpo", "grpo-tis", {"denominator": "trainer"}])
+def test_log_probs_that_no_one_reads_may_be_missing(sample_class, method):
+    missing = make_sample(sample_class, rollout_log_probs=None)
+    args = make_args(use_rollout_routing_replay=False, use_rollout_logprobs=False, sat_slime={"method": method})
+    assert (judged(missing, args) == "log_probs_missing") == (method != {"denominator": "trainer"})
+
+
+def test_the_vocabulary_is_that_of_the_checkpoint(sample_class, tmp_path):
+    (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 60}}')
+    args = make_args(use_rollout_routing_replay=False, sat_slime={"method": {}}, hf_checkpoint=str(tmp_path))
+    assert [judged(make_sample(sample_class, index), args) for index in (9, 10)] == ["", "vocab_range"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda routes: routes, ""),
+        (lambda routes: [routes[:8], routes[8:]], ""),  # newest slime appends what each answer brings
+        (lambda routes: [routes[:8], routes[9:]], "routed_experts_shape"),
+        (lambda routes: [routes[:8], "?"], "routed_experts_shape"),
+        (lambda routes: routes[1:], "routed_experts_shape"),
+        (lambda routes: routes[:, :2], "routed_experts_shape"),
+        (lambda routes: routes[..., :3], "routed_experts_shape"),
+        (lambda routes: routes.flatten(), "routed_experts_shape"),
+        (lambda routes: routes.float(), "routed_experts_shape"),
+        (lambda routes: routes.index_fill(0, torch.tensor([3]), 32), "expert_range"),
+        (lambda routes: routes.index_fill(0, torch.tensor([3]), -1), "expert_range"),
+        (lambda routes: routes.index_fill(0, torch.tensor([3]), 2), "duplicate_expert"),
+        (lambda routes: None, "routed_experts_missing"),
+    ],
+)
+def test_a_response_with_bad_routes_is_left_out_and_named(sample_class, caplog, spoil, reason):
+    args, sample = make_args(), make_sample(sample_class, 7)
+    sample.metadata["source_name"] = "polaris"
+    whole = sample.rollout_routed_experts
+    sample.rollout_routed_experts = spoil(whole)
+    on_sample(args, sample, rollout_id=5, evaluation=False)
+    assert sample.remove_sample == bool(reason)
+    assert judged(sample, args) == "", "its own routes would end the replay"
+    assert (f"sample 7 of rollout 5 (polaris) is left out of training: {reason}: " in caplog.text) == bool(reason)
     assert sample.metadata["source_name"] == "polaris"
+    if not reason:
+        assert torch.equal(sample.rollout_routed_experts.int(), whole)
+
+
+def test_a_reason_is_logged_once_and_counted_always(sample_class, caplog):
+    samples = [make_sample(sample_class, index % 40, rollout_routed_experts=None) for index in range(400)]
+    for index in (1, 2, 3):
+        samples[index].rollout_log_probs[4] = NAN if index < 3 else 0.5
+    for sample in samples:
+        on_sample(WITHOUT_ROUTES, sample, rollout_id=5, evaluation=False)
+    metrics: dict[str, Any] = {}
+    log_rollout(5, WITHOUT_ROUTES, samples, metrics, 1.0)
+    assert caplog.text.count("left out of training") == 2
+    counts = {
+        "rollout/rejected": 3,
+        "rollout/rejected/log_prob_not_finite": 2,
+        "rollout/rejected/log_prob_positive": 1,
+    }
+    assert metrics == counts
+    assert samples[0].metadata["round_number"].rollout_metrics == {**counts, "time/rollout": 1.0}
 
 
 def test_an_aborted_response_is_not_judged(sample_class):
@@ -128,7 +228,7 @@ def test_a_recorded_answer_of_sglang_has_no_fault():
     log_rollout(5, args, [sample], {}, 1.0)
     origin = sample.metadata["round_number"]
     assert origin.oldest == int(meta["weight_version"])
-    assert origin.rollout_metrics == {"time/rollout": 1.0}
+    assert origin.rollout_metrics == {"time/rollout": 1.0, "rollout/rejected": 0}
 
 
 @pytest.mark.needs_slime
@@ -195,6 +295,7 @@ def interrupted(sample_class, args, cuts: list[int], versions_: list[str], lengt
     for end, version in zip([*cuts, length], versions_, strict=True):
         added = end - sample.response_length
         sample.tokens, sample.response_length = sample.tokens + [50] * added, end
+        sample.rollout_log_probs = [*sample.rollout_log_probs, *[-0.5] * added]
         sample.weight_versions = [*sample.weight_versions, version]
         if end:
             sample.rollout_routed_experts = make_routes(40, seed=1000 + int(version))[: 9 + end]
@@ -268,7 +369,7 @@ def test_a_tool_with_the_last_word_has_routes_that_stand_in(sample_class, tools,
     args = make_args()
     on_sample(args, sample, rollout_id=5, evaluation=False)
     assert sample.remove_sample is left_out
-    assert fault(sample.rollout_routed_experts, len(sample.tokens), args) is None
+    assert judged(sample, args) == ""
     if not left_out:
         assert torch.equal(sample.rollout_routed_experts[:-3].int(), whole[:-3].int())
 
@@ -313,12 +414,12 @@ def test_one_bad_response_does_not_end_a_rollout_and_two_in_a_hundred_do(sample_
     samples[9].rollout_routed_experts = samples[9].rollout_routed_experts[:-1]
     on_sample(make_args(), samples[9], rollout_id=5, evaluation=False)
     assert log_rollout(5, make_args(), samples, metrics, 1.0) is False
-    assert metrics == {"rollout/rejected": 1}
+    assert metrics == {"rollout/rejected": 1, "rollout/rejected/routed_experts_shape": 1}
     samples[11].rollout_routed_experts[3] = 0
     on_sample(make_args(), samples[11], rollout_id=5, evaluation=False)
     with pytest.raises(RuntimeError) as error:
         log_rollout(5, make_args(), samples, None, 1.0)
-    assert str(error.value).startswith("rollout 5: 2 of 32 samples have routed experts that are not of their tokens")
+    assert str(error.value).startswith("rollout 5: 2 of 32 samples cannot be trained on (routed_experts_shape 1")
     assert "sample 9 of rollout 5" in str(error.value) and "\n" not in str(error.value)
 
 

@@ -2,6 +2,7 @@ import base64
 import copy
 import dataclasses
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from fake_sglang import response
 
 from sat_slime.rollout.types import GenerationRequest
-from sat_slime.rollout.validation import Expectations, RejectedResponse, validate
+from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers, validate
 
 
 def encoded(experts):
@@ -242,3 +243,17 @@ def test_a_distribution_of_another_token_is_rejected():
     with pytest.raises(RejectedResponse) as rejected:
         sampled_from_a_nucleus((0, 2, 1), top_p=0.6, raw_log_prob=-0.4)
     assert rejected.value.reason == "token_mismatch"
+
+
+@pytest.mark.parametrize(("routed", "fails"), [(None, True), ((0, 1), True), ((1,), False)])
+def test_what_routes_hold_of_a_layer_without_a_router_means_nothing(routed, fails):
+    routes = EXPERTS.copy()
+    routes[:, 0] = 0
+    expected = dataclasses.replace(EXPECTED, routed=routed)
+    with pytest.raises(RejectedResponse, match="duplicate_expert") if fails else nullcontext():
+        check_numbers([4, 9, 15], [-0.5, -1.25, -2.0], routes, 5, expected)
+
+
+def test_the_log_prob_of_a_token_that_is_not_trained_may_be_anything():
+    taken = check_numbers([4, 9, 15], [-0.5, float("nan"), 3], EXPERTS, 5, EXPECTED, trained=[1, 0, 0])
+    assert taken.tolist() == [-0.5, 0, 0]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sat_slime.objective import Method, TokenBatch, supply_proximal
 from sat_slime.objective.ratio import denominator_log_probs
+from sat_slime.plugin.inside.settings import reads_engine
 from sat_slime.plugin.inside.versions import ResponseFacts
 
 Batch = dict[str, Any]
@@ -61,8 +62,7 @@ def _needed_log_probs(method: Method, batch: Batch) -> tuple[list[Tensor] | None
     start of the step, or of the generating weights under denominator `checkpoint`. Without them denominator `trainer`
     is the training forward, detached."""
     rollout = batch.get("rollout_log_probs")
-    by_engine = method.denominator in ("rollout", "a3po") or bool(method.weights or method.gates)
-    if by_engine and not rollout:
+    if reads_engine(method) and not rollout:
         raise ValueError(
             f"{method.name} needs rollout_log_probs, and the batch has none: the rollout function must return log-probs"
         )

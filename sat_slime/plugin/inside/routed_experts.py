@@ -1,19 +1,20 @@
 """Routed experts of a response are checked as they arrive in slime's rollout process, and kept in a narrow type.
 
-R3 replays them in the trainer. Rows that do not belong to the response's tokens are replayed without an error, so a
-response is checked before it is trained on: the numbers of rows, layers and experts, their range, that no expert comes
-twice in a row, and that the engines routed the prompt alike in all responses to it.
+R3 replays them in the trainer. Rows that do not belong to the response's tokens are replayed without an error, so
+rollout/validation.py checks a response before it is trained on, and here it is seen whether the engines routed the
+prompt alike in all responses to it.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from sat_slime.rollout.validation import RejectedResponse
 
 NARROW = (torch.uint8, torch.int16)
 """Types in which routes are kept: for up to 256 experts, and for more. torch has neither arange nor promotion for
@@ -31,18 +32,34 @@ def narrow_type(experts: int) -> torch.dtype:
     return torch.uint8 if experts <= 256 else torch.int16
 
 
-def narrow(routes: Tensor, experts: int) -> Tensor:
-    """Return the (rows, layers, top-k) routes of any integer type in the narrow type, in memory of their own.
+def joined(routes: Any, layers: int, top_k: int) -> Tensor:
+    """Return the routes of one of slime's samples as one (rows, layers, top-k) tensor. A sample has them as a tensor,
+    an array or nested lists, or as a list of such, each with some of the rows. Raises RejectedResponse where they are
+    something else."""
+    kind = type(routes).__name__
+    try:
+        if isinstance(routes, (list, tuple)) and len(routes):
+            pieces = [torch.as_tensor(piece) for piece in routes]
+            routes = torch.cat([piece.reshape(-1, *piece.shape[-2:]) for piece in pieces])
+        whole = torch.as_tensor(routes).cpu()
+        torch.iinfo(whole.dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        why = " ".join(str(error).split())
+        raise RejectedResponse("routed_experts_shape", f"a {kind} that is no routed experts: {why}") from None
+    if whole.dim() != 3 or whole.shape[1:] != (layers, top_k):
+        raise RejectedResponse("routed_experts_shape", f"{tuple(whole.shape)}, not of {layers} layers and top-{top_k}")
+    return whole if whole.dtype.is_signed or whole.dtype in NARROW else whole.long()
 
-    Raises:
-        ValueError: a number is not in [0, experts).
-    """
+
+def narrow(routes: Tensor, experts: int) -> Tensor:
+    """Return the (rows, layers, top-k) routes of any integer type in the narrow type, in memory of their own. Raises
+    RejectedResponse where a number is not in [0, experts)."""
     if routes.dtype == narrow_type(experts):
         return routes
     if routes.numel():
         low, high = (int(bound) for bound in routes.aminmax())
         if low < 0 or high >= experts:
-            raise ValueError(f"experts {low} to {high}, not in [0, {experts})")
+            raise RejectedResponse("expert_range", f"{low} to {high}, not in [0, {experts})")
     return routes.to(narrow_type(experts))
 
 
@@ -52,32 +69,6 @@ def routed_layers(args: Namespace) -> list[int]:
     if isinstance(frequency, int):
         return list(range(0, args.num_layers, frequency))
     return [layer for layer, routed in enumerate(frequency[: args.num_layers]) if routed]
-
-
-def fault(routes: Tensor | None, n_tokens: int, args: Namespace) -> str | None:
-    """Return what is wrong with a response's routes, in a line, or None.
-
-    Args:
-        routes: (rows, layers, top-k) integers. Row t holds the experts of token t, counted from the prompt's first; the
-            last token has no row, since the engine never feeds it.
-        n_tokens: tokens of prompt and response.
-    """
-    if routes is None:
-        return "the engine sent no routed experts"
-    expected = (n_tokens - 1, args.num_layers, args.moe_router_topk)
-    if tuple(routes.shape) != expected:
-        return f"routed experts are {tuple(routes.shape)}; {n_tokens} tokens have {expected}"
-    try:
-        routes = narrow(routes, args.num_experts)
-    except ValueError as error:
-        return str(error)
-    layers = routed_layers(args)
-    if len(layers) < args.num_layers:
-        routes = routes[:, layers]
-    columns = routes.reshape(-1, args.moe_router_topk).T.contiguous()  # a comparison of columns reads memory in order
-    if any(bool((first == second).any()) for first, second in combinations(columns, 2)):
-        return "a token has an expert twice in one layer"
-    return None
 
 
 def stand_in(n_tokens: int, args: Namespace) -> Tensor:

@@ -66,6 +66,11 @@ def steps_per_rollout(args: Namespace) -> int:
     return max(1, args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size)
 
 
+def reads_engine(method: Method) -> bool:
+    """Return whether a method reads the log-probs of the engines."""
+    return method.denominator in ("rollout", "a3po") or bool(method.weights or method.gates)
+
+
 def _settings(args: Namespace) -> _Settings:
     cached = getattr(args, _CACHE, None)
     if cached is None:

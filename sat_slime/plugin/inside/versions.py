@@ -77,9 +77,12 @@ def steps_of(versions: Iterable[Any]) -> list[int]:
 
 
 def note_interruption(sample: Any) -> None:
-    """Keeps the length at which a push cut a sample off. The sample hook calls it, at each interruption."""
+    """Keeps the length at which a push cut a sample off. The sample hook calls it, at each interruption. An answer that
+    was cut off before its first token comes without a version from some engines, and is none then."""
     metadata = sample.metadata or {}
-    sample.metadata = {**metadata, CUTS: [*metadata.get(CUTS, []), sample.response_length]}
+    cuts = metadata.get(CUTS, [])
+    if len(sample.weight_versions or []) > len(cuts):
+        sample.metadata = {**metadata, CUTS: [*cuts, sample.response_length]}
 
 
 def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:

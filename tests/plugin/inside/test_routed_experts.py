@@ -9,7 +9,8 @@ import pytest
 import torch
 from synthetic_routes import ARGS, make_routes
 
-from sat_slime.plugin.inside.routed_experts import fault, narrow, routed_layers, stand_in, strangers
+from sat_slime.plugin.inside.routed_experts import joined, narrow, routed_layers, stand_in, strangers
+from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
 
 
 def with_one(value: int, row: int = 5, layer: int = 1, place: int = 2) -> torch.Tensor:
@@ -41,40 +42,41 @@ def test_what_a_narrow_type_would_wrap_around_is_refused(value):
         narrow(with_one(value), 32)
 
 
-def test_good_routes_have_no_fault():
-    assert fault(make_routes(20), 20, ARGS) is None
-    assert fault(narrow(make_routes(20), 32), 20, ARGS) is None
+WHOLE = make_routes(20)
+PIECES = {
+    "tensor": WHOLE,
+    "array": WHOLE.numpy(),
+    "nested lists": WHOLE.tolist(),
+    "list of rows": list(WHOLE),
+    "chunks": [WHOLE[:7], WHOLE[7:8], WHOLE[8:]],
+    "chunks of lists": [WHOLE[:7].tolist(), WHOLE[7:].tolist()],
+    "arrays of another type": [WHOLE[:7].numpy().astype("u2"), WHOLE[7:].numpy().astype("u2")],
+}
+
+
+@pytest.mark.parametrize("routes", PIECES.values(), ids=PIECES)
+def test_routes_in_pieces_are_joined(routes):
+    assert torch.equal(joined(routes, 3, 4).int(), WHOLE)
 
 
 @pytest.mark.parametrize(
-    ("routes", "words"),
+    "routes",
     [
-        (None, "the engine sent no routed experts"),
-        (make_routes(19), "routed experts are (18, 3, 4); 20 tokens have (19, 3, 4)"),
-        (make_routes(21), "(20, 3, 4)"),
-        (make_routes(20)[:, :2], "(19, 2, 4)"),
-        (make_routes(20)[..., :3], "(19, 3, 3)"),
-        (make_routes(20).flatten(), "(228,)"),
-        (with_one(32), "not in [0, 32)"),
-        (with_one(-1), "experts -1 to 31"),
-        (with_one(int(make_routes(20)[5, 1, 0])), "a token has an expert twice in one layer"),
-        (with_one(int(make_routes(20)[5, 1, 3])), "twice"),
-        (torch.zeros(19, 3, 4, dtype=torch.int32), "twice"),
+        [WHOLE[:7], WHOLE[7:, :2]],
+        [WHOLE[:7], None],
+        [WHOLE, [[1, 2], [3]]],
+        [],
+        WHOLE.flatten(),
+        WHOLE[..., :3],
+        WHOLE.float(),
+        "AAAA",
+        {"routes": WHOLE},
+        torch.tensor(3),
     ],
 )
-def test_a_fault_is_named(routes, words):
-    found = fault(routes, 20, ARGS)
-    assert found is not None and words in found
-    assert "\n" not in found
-
-
-def test_a_layer_without_a_router_means_nothing():
-    args = Namespace(**{**vars(ARGS), "moe_layer_freq": [0, 1, 1]})
-    assert routed_layers(args) == [1, 2]
-    routes = make_routes(20)
-    routes[:, 0] = 0
-    assert fault(routes, 20, ARGS) is not None
-    assert fault(routes, 20, args) is None
+def test_what_is_no_routes_is_refused(routes):
+    with pytest.raises(RejectedResponse, match=r"^routed_experts_shape: [^\n]+$"):
+        joined(routes, 3, 4)
 
 
 def test_every_second_layer_may_have_a_router():
@@ -84,7 +86,8 @@ def test_every_second_layer_may_have_a_router():
 @pytest.mark.parametrize("experts", [6, 32, 256, 384])
 def test_what_stands_in_for_bad_routes_has_no_fault(experts):
     args = Namespace(**{**vars(ARGS), "num_experts": experts})
-    assert fault(stand_in(500, args), 500, args) is None
+    expected = Expectations(None, args.num_layers, experts, args.moe_router_topk)
+    check_numbers([], [], stand_in(500, args).numpy(), 499, expected)
     assert len(stand_in(500, args).unique()) == experts
 
 
