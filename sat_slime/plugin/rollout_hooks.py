@@ -299,7 +299,8 @@ def _count_left_out(samples: Sequence[Any], rollout_id: int) -> dict[str, float]
             f"({', '.join(f'{name} {count}' for name, count in reasons.most_common())}), first sample "
             f"{_name(first, rollout_id)}: {first.metadata[FAULT]}: an engine or its weights are damaged, see its log"
         )
-    return {"rollout/rejected": len(faults)} | {f"rollout/rejected/{name}": count for name, count in reasons.items()}
+    by_reason = {f"rollout/rejected/{name}": float(count) for name, count in reasons.items()}
+    return {"rollout/rejected": float(len(faults)), **by_reason}
 
 
 def log_eval(

@@ -350,6 +350,7 @@ _ROUTES = (
         _trees("utils.http_utils:_post(client url payload)", "response.aread()", "json.loads("),
         needed=_IF,
     ),
+    _wraps("a log-prob that is null", _trees("utils.types:_to_float_list(values)"), needed=_IF),
     _wraps("routes stay where they are", _trees(f"{_REPLAY}:RoutingReplay.record(self top_indices)"), needed=_IF),
     _wraps(
         "the layout of a micro-batch's rows",

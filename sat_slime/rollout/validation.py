@@ -175,7 +175,7 @@ def _weight_version(meta: dict[str, Any], expected: Expectations) -> int:
     version = meta.get("weight_version")
     if str(version) != str(expected.weight_version):
         raise RejectedResponse("weight_version", f"got {version!r:.80}, the engine holds {expected.weight_version}")
-    return int(version)
+    return int(str(version))
 
 
 def _finish_reason(meta: dict[str, Any], allowed: tuple[str, ...]) -> Any:

@@ -3,13 +3,16 @@ and are a byte each from the engine on where it sends them so (rollout/sglang_ro
 
 slime parses a reply of 32k tokens as one JSON text, of which 64 MB are routes in base64, and decodes them to int32, on
 the one thread that all requests share. Here the routes are cut out of the text first, and decoded once, to the type in
-which they are kept. What slime makes of a reply is the same.
+which they are kept. What slime makes of a reply is the same, but where it would end the run: a log-prob of NaN, which
+is null in JSON, stays one, and routes that are damaged are left out. `rollout_hooks.on_sample` refuses such samples.
 """
 
 from __future__ import annotations
 
 import binascii
 import json
+import logging
+import math
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +22,8 @@ from torch import Tensor
 
 from sat_slime.plugin.inside.routed_experts import NARROW, narrow_type
 from sat_slime.plugin.inside.slime_access import wrap_once
+
+logger = logging.getLogger(__name__)
 
 KEY = b'"routed_experts":"'
 """How an engine's JSON begins the routes. In the text of a response quotes are escaped, so that it is never found
@@ -32,6 +37,7 @@ def install() -> None:
     wrap_once(http_utils, "_post", _post_and_cut)
     wrap_once(types, "decode_int32_meta_array", _decode_or_pass)
     wrap_once(types.Sample, "_apply_meta_info", _decode_and_apply)
+    wrap_once(types, "_to_float_list", _null_is_nan)
 
 
 class CuttingClient:
@@ -108,9 +114,18 @@ def _decode_and_apply(
     if isinstance(encoded, (str, memoryview)) and args is not None:
         start = int(meta_info.get("routed_experts_start_len", 0) or 0)
         rows = max(0, len(sample.tokens) - 1 - start)
-        routes = decode(encoded, rows * args.num_layers * args.moe_router_topk, args.num_experts)
+        try:
+            routes = decode(encoded, rows * args.num_layers * args.moe_router_topk, args.num_experts)
+        except ValueError as error:
+            logger.warning("sat_slime: the routes of sample %s are left out: %s", sample.index, error)
+            routes = None
         meta_info = {**meta_info, "routed_experts": routes}
     apply_meta_info(sample, args, meta_info, **more)
+
+
+def _null_is_nan(to_floats: Callable[..., Any], values: Any) -> Any:
+    nulls = isinstance(values, list) and None in values
+    return to_floats([math.nan if value is None else value for value in values] if nulls else values)
 
 
 def _decode_or_pass(decode_array: Callable[..., Any], meta_info: Mapping[str, Any], keys: Any) -> Any:

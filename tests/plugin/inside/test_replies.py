@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 from argparse import Namespace
 
 import httpx
@@ -96,7 +97,8 @@ def test_damaged_routes_are_refused(form, message):
 def test_slimes_sample_takes_both_and_goes_on_with_a_turn(monkeypatch, dtype):
     from slime.utils import http_utils, types
 
-    for owner, name in ((http_utils, "_post"), (types, "decode_int32_meta_array"), (types.Sample, "_apply_meta_info")):
+    functions = [(types, "decode_int32_meta_array"), (types.Sample, "_apply_meta_info"), (types, "_to_float_list")]
+    for owner, name in ((http_utils, "_post"), *functions):
         monkeypatch.setattr(owner, name, getattr(owner, name))
     replies.install()
     replies.install()
@@ -109,5 +111,7 @@ def test_slimes_sample_takes_both_and_goes_on_with_a_turn(monkeypatch, dtype):
     more = {"routed_experts": encoded(routes[7:]), "routed_experts_start_len": 7}
     sample.append_response_tokens(args, tokens=[0] * 10, log_probs=[0.0] * 10, meta_info=more)
     assert torch.equal(sample.rollout_routed_experts, routes)
-    with pytest.raises(ValueError, match="element count does not match"):
-        sample.append_response_tokens(args, tokens=[0], log_probs=[0.0], meta_info={"routed_experts": encoded(routes)})
+    damaged = {"routed_experts": encoded(routes)}
+    sample.append_response_tokens(args, tokens=[0], log_probs=[None], meta_info=damaged)
+    assert torch.equal(sample.rollout_routed_experts, routes), "one row too few: the sample is refused"
+    assert sample.rollout_log_probs[:-1] == [0.0] * 16 and math.isnan(sample.rollout_log_probs[-1])
