@@ -66,17 +66,17 @@ class Bound:
     above: bool = True
     """True where the level is unhealthy above the limit; else it is below it."""
     of: Yardstick = ""
-    """The quantity of which the limit is a multiple; empty: it is the limit itself. `beginning`: the first level.
-    `lowest`: the lowest mean over at least 32 steps. Of the run's settings: `tail`, the 1 − alpha of SAT; `lag`, the
-    updates that a token may be old; `responses` of a batch; `clipped`, the share of tokens that a radius may clip.
-    Without such a setting nothing is unhealthy."""
+    """The quantity of which the limit is a multiple; empty: it is the limit itself. `beginning`: the median of the
+    first level. `lowest`: the lowest mean over at least 32 steps. Of the run's settings: `tail`, the 1 − alpha of SAT;
+    `lag`, the updates that a token may be old; `responses` of a batch; `clipped`, the share of tokens that a radius may
+    clip. Without such a setting nothing is unhealthy."""
     over: Literal["mean", "max", "sum", "run"] = "mean"
     """The way in which the level follows from the values of the steps. `run`: the mean of all steps, once there are
     64."""
     ceiling: float = math.inf
     """With `lowest`: a level that is unhealthy whatever the lowest one was."""
-    least: float = 0.0
-    """With `lowest`: a level below this is healthy."""
+    least: float = -math.inf
+    """A level below this is healthy, whatever the multiple."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from sat_slime.objective.metric import Rule, Yardstick
@@ -76,7 +77,7 @@ class RuleWatch:
         if self._band is not None:
             return (self._band.outside or self.level >= bound.ceiling) and self.level >= bound.least
         limit = bound.limit * (self.usual if bound.of else 1.0)
-        return self.level > limit if bound.above else self.level < limit
+        return (self.level > limit if bound.above else self.level < limit) and self.level >= bound.least
 
     @property
     def usual(self) -> float:
@@ -85,7 +86,7 @@ class RuleWatch:
         if self._band is not None and math.isfinite(self._band.floor):
             return self._band.floor
         if of in ("lowest", "beginning") and self._first:
-            return sum(self._first) / len(self._first)
+            return median(self._first)
         return self._planned.get(of, math.nan)
 
     def seen(self, level: float) -> str:

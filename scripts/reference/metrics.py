@@ -54,7 +54,8 @@ def _holds(bound: Bound) -> str:
     times = "" if bound.limit == 1 else f"{bound.limit:g} times "
     limit = f"{times}{OF[bound.of]}" if bound.of else f"{bound.limit:g}"
     ceiling = f", or above {bound.ceiling:g}" if math.isfinite(bound.ceiling) else ""
-    return f"{'above' if bound.above else 'below'} {limit}{ceiling}"
+    least = f", and {bound.least:g}" if math.isfinite(bound.least) else ""
+    return f"{'above' if bound.above else 'below'} {limit}{least}{ceiling}"
 
 
 def _row(metric: Metric) -> list[str]:

@@ -21,6 +21,7 @@ from sat_slime.embedded.engine.rollout_engine import RolloutEngine
 from sat_slime.embedded.engine.server import SGLangServer
 from sat_slime.embedded.rollout_batch import canary_responses
 from sat_slime.rollout.canary import Canary, canary_sequences
+from sat_slime.runs.health import HealthWatch
 
 pytestmark = [
     pytest.mark.engine,
@@ -185,3 +186,19 @@ def test_keys_and_values_of_before_the_push_in_a_prefix_cache(running):
     assert set(faults) == {"1"} and "keys and values of before the push" in faults["1"]
     running.load(1, "v2", 2)
     assert not running.verdict(canary).faults
+
+
+def test_an_engine_that_gets_the_initial_weights_between_pushes_is_unhealthy(running):
+    """Half of a step's tokens are of an engine with the initial weights, under the version of the others'."""
+
+    def part() -> float:
+        """The implementation part over what both engines score."""
+        return float(np.mean([np.abs(found.log_probs - running.trainer[2]) for found in running.scores().values()]))
+
+    for engine in range(2):
+        running.load(engine, "v2", 2)
+    watch, healthy = HealthWatch.of({}), part()
+    assert not any(watch.step({"step": step, "mismatch/implementation": healthy}) for step in range(1, 17))
+    running.load(1, "v0", 2)
+    (advisory,) = watch.step({"step": 17, "mismatch/implementation": part()})
+    assert advisory.name == "engine"

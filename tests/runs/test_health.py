@@ -46,6 +46,10 @@ ILLNESSES = {
         {"mismatch__d_pi": lambda healthy: 6 * healthy},
         ["more than 3 times its lowest level", "Try a smaller radius"],
     ),
+    "engine": (
+        {"mismatch__implementation": 0.08},
+        ["the same weights", "more than 6 times", "pipeline.canary: stop"],
+    ),
     "gate": ({"sat__gate_rate": 0.001}, ["less than a tenth of the tail's 10%", "scope to step"]),
     "lag": ({"lag__max": 11}, ["11 updates old, 8 by the plan"]),
     "rejected": ({"rollout__rejected": RESPONSES // 20}, ["above 1%", "rollout/rejected/REASON"]),
@@ -69,6 +73,18 @@ def test_each_illness_is_told_once_as_it_begins(name):
     assert STEPS // 2 < step <= STEPS // 2 + 16
     for text in told:
         assert text in advisory.text
+
+
+@pytest.mark.parametrize(
+    ("usual", "once", "told"), [(1e-7, 0.08, True), (0.007, 0.08, True), (0.007, 0.035, False), (1e-7, 9e-4, False)]
+)
+def test_a_wrong_engine_is_told_at_the_one_step_that_measures_it(usual, once, told):
+    """usual, once: the implementation part, which every fifth step measures, and that of step 60."""
+    ill = watch()
+    for step in range(1, 70):
+        known = {"mismatch/implementation": once if step == 60 else usual} if step % 5 == 0 else {}
+        new = ill.step({"step": step, **known})
+        assert [advisory.name for advisory in new] == ["engine"] * (told and step == 60)
 
 
 @pytest.mark.parametrize("tail, advised", [(None, True), (0.1, False)])
