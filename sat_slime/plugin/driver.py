@@ -208,9 +208,13 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
             if ahead is not None:
                 with clock.part("flight"):
                     ray.wait([ahead])
+            lost = 0.0
+            if canary is not None:
+                with clock.part("canary"):
+                    lost = canary.check_again(host.engines())
             with clock.part("push"):
                 from_ranks = host.push()
-            of_push = _check_push(host, canary, from_ranks, clock, "push")
+            of_push = _check_push(host, canary, from_ranks, clock, "push", lost)
         if evaluates and (_is_due(host, rollout_id, args.eval_interval) or (is_last and hooks.evaluate_last)):
             if ahead is not None:  # the manager does one thing at a time
                 with clock.part("flight"):
@@ -220,18 +224,22 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
         clock.end_iteration(rollout_id)
 
 
-def _check_push(host: Host, canary: PushCanary | None, from_ranks: Any, clock: Clock, part: str) -> dict[str, float]:
+def _check_push(
+    host: Host, canary: PushCanary | None, from_ranks: Any, clock: Clock, part: str, lost: float = 0.0
+) -> dict[str, float]:
     """Return what the canary, if there is one, measured of a push. Raises PushNotTaken where it ends the run.
 
     Args:
         from_ranks: what the push returned.
         part: the part of the clock that has the push, and in it the time of the trainer's scores.
+        lost: engines that did not hold the push before any more, which count too.
     """
     if canary is None:
         return {}
     with clock.part("canary"):
         metrics, seconds = canary.check(from_ranks, host.engines())
     clock.move(seconds, part, "canary")
+    metrics["canary/faults"] += lost
     return metrics
 
 

@@ -48,6 +48,7 @@ class PushCanary:
             then: what follows where an engine does not hold the weights.
         """
         self._canary, self._then = Canary(dtype(args)), then
+        self._sequences: Sequence[Sequence[int]] = ()
 
     def check(self, from_ranks: Sequence[Any], engines: Mapping[int, str]) -> tuple[dict[str, float], float]:
         """Return the metrics of a push, and the seconds that the trainer took for them.
@@ -63,27 +64,26 @@ class PushCanary:
         if scores is None or not engines:
             why = "the trainer has no scores" if engines else "there are no engines that take pushes"
             return self._fail(why, len(engines)), 0.0
-        answers: dict[str, EngineScores] = {}
-        numbers: list[int] = []
-        silent: dict[str, str] = {}
-        with ThreadPoolExecutor(len(engines)) as pool:
-            asked = {number: pool.submit(ask, url, scores.sequences) for number, url in engines.items()}
-        for number, future in asked.items():
-            name = f"rollout engine {number} ({engines[number]})"
-            try:
-                answers[name] = future.result()
-                numbers.append(number)
-            except ValueError as error:
-                silent[name] = str(error)
+        answers, numbers, silent = _ask_all(engines, scores.sequences)
         if not answers:
             name, why = next(iter(silent.items()))
             return self._fail(f"no engine gives scores; {name}: {why}", len(engines)), scores.seconds
         for name, why in silent.items():  # a dead engine is slime's to replace, and no reason to end a run
             logger.warning("sat_slime: canary: %s is not judged at version %s: %s", name, scores.version, why)
         verdict = self._canary.check(scores.version, scores.log_probs, answers, numbers)
+        self._sequences = scores.sequences
         if verdict.faults:
             self._tell(verdict.message)
         return verdict.metrics, scores.seconds
+
+    def check_again(self, engines: Mapping[int, str]) -> float:
+        """Return the number of engines that do not hold the last push any more, before the next; those that give no
+        answer do not count. Raises PushNotTaken where there is one."""
+        answers, numbers, _ = _ask_all(engines, self._sequences) if self._sequences else ({}, [], {})
+        verdict = self._canary.check_again(answers, numbers) if answers else None
+        if verdict and verdict.faults:
+            self._tell(verdict.message)
+        return float(len(verdict.faults)) if verdict else 0.0
 
     def _fail(self, why: str, engines: int) -> dict[str, float]:
         """Counts a push that cannot be checked as one that no engine took."""
@@ -96,6 +96,25 @@ class PushCanary:
         if self._then == "stop":
             raise PushNotTaken(f"{message} (pipeline.canary is stop; go on with --resume)")
         logger.warning("sat_slime: %s", message)
+
+
+def _ask_all(
+    engines: Mapping[int, str], sequences: Sequence[Sequence[int]]
+) -> tuple[dict[str, EngineScores], list[int], dict[str, str]]:
+    """Return the scores of the engines that answer, by name, their numbers, and why the others do not."""
+    answers: dict[str, EngineScores] = {}
+    numbers: list[int] = []
+    silent: dict[str, str] = {}
+    with ThreadPoolExecutor(max(1, len(engines))) as pool:
+        asked = {number: pool.submit(ask, url, sequences) for number, url in engines.items()}
+    for number, future in asked.items():
+        name = f"rollout engine {number} ({engines[number]})"
+        try:
+            answers[name] = future.result()
+            numbers.append(number)
+        except ValueError as error:
+            silent[name] = str(error)
+    return answers, numbers, silent
 
 
 def dtype(args: Namespace) -> str:

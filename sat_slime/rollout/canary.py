@@ -1,4 +1,5 @@
-"""The canary: after a push every engine scores a few fixed sequences that the trainer scores too.
+"""The canary: after a push every engine scores a few fixed sequences that the trainer scores too, and before the next
+push once more.
 
 An engine and the trainer differ by what rounding, and the routers of a MoE model, make of the same weights. How much
 that is, is learned from the pushes that passed. An engine that differs by more, that is nearer to the trainer's scores
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,29 @@ class Canary:
             engines: the answer of each engine, by its name.
             numbers: of these engines, where others gave no answer; default: from 0 on.
         """
+        verdict, passed = self._judge(version, trainer, engines, numbers)
+        self.levels = [*self.levels, *passed][-REMEMBERED:]
+        self._trainer.append((version, trainer))
+        self._engines = {name: scores.log_probs for name, scores in engines.items()}
+        return verdict
+
+    def check_again(self, engines: dict[str, EngineScores], numbers: Sequence[int] = ()) -> Verdict:
+        """Return the verdict on engines that are asked once more before the next push, which would heal what has become
+        of their weights since the last one. A push must have been checked."""
+        # What their prefix caches have of the sequences is of this push by now.
+        anew = {name: replace(scores, cached_tokens=0) for name, scores in engines.items()}
+        verdict, _ = self._judge(*self._trainer[-1], anew, numbers)
+        return verdict
+
+    @property
+    def has_checked(self) -> bool:
+        """True once a push was checked."""
+        return bool(self._trainer)
+
+    def _judge(
+        self, version: int, trainer: np.ndarray, engines: dict[str, EngineScores], numbers: Sequence[int]
+    ) -> tuple[Verdict, list[float]]:
+        """Return the verdict, and the largest distance that passed."""
         distances = {name: _distance(scores.log_probs, trainer) for name, scores in engines.items()}
         limit = self._limit(min(distances.values()))
         faults = {}
@@ -136,10 +160,7 @@ class Canary:
                 faults[name] = f"{fault} (since the push of version {since})"
             else:
                 self._since.pop(name, None)
-        if passed := [distance for name, distance in distances.items() if name not in faults]:
-            self.levels = [*self.levels, max(passed)][-REMEMBERED:]
-        self._trainer.append((version, trainer))
-        self._engines = {name: scores.log_probs for name, scores in engines.items()}
+        passed = [distance for name, distance in distances.items() if name not in faults]
         worst = max(distances, key=lambda name: (name in faults, distances[name]))
         metrics = {
             "canary/d": distances[worst],
@@ -147,7 +168,7 @@ class Canary:
             "canary/worst_engine": float((numbers or range(len(engines)))[list(engines).index(worst)]),
             "canary/faults": float(len(faults)),
         }
-        return Verdict(metrics, faults)
+        return Verdict(metrics, faults), passed and [max(passed)]
 
     def _limit(self, first: float) -> float:
         """Return the limit of mean |d|, of the best engine where this is the first push."""
@@ -162,7 +183,7 @@ class Canary:
             return "gives log-probs that are not finite: its weights are damaged. Restart it"
         if (held := self._held(version, scores.log_probs, distance)) is not None:
             says = f"and says {scores.version}" if scores.version != str(held) else "as it says"
-            return f"still holds the weights of version {held}, {says}: it did not take the push. Look into its log"
+            return f"still holds the weights of version {held}, {says}: it took no push since, or lost it. See its log"
         if self._unchanged(trainer, name, scores.log_probs, limit):
             return (
                 f"says version {scores.version}, but scores bit for bit as before the push: it did not take it. Look "

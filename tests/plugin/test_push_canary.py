@@ -173,9 +173,11 @@ def test_a_push_that_cannot_be_checked_is_no_push_that_passed(told, given, why, 
     assert why in caplog.text and "set pipeline.canary to none" in caplog.text
 
 
-def run(monkeypatch, tmp_path, engines, canary: str, rollouts: int = 3, broken: int | None = None) -> list:
+def run(
+    monkeypatch, tmp_path, engines, canary: str, rollouts: int = 3, broken: int | None = None, lost: int | None = None
+) -> list:
     """The driver's calls in a synchronous run in which each push reaches the engines; `broken` does not reach the
-    second."""
+    second, which loses `lost` while that batch is trained: it has the initial weights then."""
     pytest.importorskip("ray")
     made: list = []
     args = Namespace(
@@ -203,6 +205,7 @@ def run(monkeypatch, tmp_path, engines, canary: str, rollouts: int = 3, broken: 
 
     def async_train(rollout_id, batch, external_data=None):
         made.append((rollout_id, (external_data or {}).get(PUSH_METRICS)))
+        engines[1].holds = 0 if rollout_id == lost else engines[1].holds
 
     handles = [types.SimpleNamespace(get_url=_remote(lambda engine=engine: engine.url)) for engine in engines]
     manager = types.SimpleNamespace(
@@ -233,6 +236,13 @@ def test_a_push_that_one_engine_did_not_take_ends_the_run_before_the_next_batch(
     *before, error = run(monkeypatch, tmp_path, engines, "stop", broken=1)
     assert before[-1] == "push 1"
     assert f"rollout engine 1 ({engines[1].url}) still holds the weights of version 0" in str(error)
+
+
+def test_weights_that_an_engine_lost_are_found_before_a_push_heals_them(monkeypatch, tmp_path, engines):
+    *before, error = run(monkeypatch, tmp_path, engines, "stop", lost=1)
+    assert before[-1] == (1, before[-1][1]) and "version 0, and says 1" in str(error)
+    made = run(monkeypatch, tmp_path, engines, "warn", lost=1)
+    assert [step[1]["canary/faults"] for step in made if isinstance(step, tuple)] == [0, 0, 1]
 
 
 def test_without_a_canary_nobody_is_asked(monkeypatch, tmp_path, engines):

@@ -47,6 +47,14 @@ def test_an_engine_that_did_not_take_a_push_is_named_with_the_version_that_it_ho
     assert verdict.metrics["canary/faults"] == 1 and verdict.metrics["canary/worst_engine"] == 1
 
 
+def test_an_engine_that_lost_its_weights_since_the_push_is_found_before_the_next(fleet):
+    levels = list(fleet.canary.levels)
+    assert not fleet.canary.check_again({"a": fleet.holding(4, cached=9), "b": fleet.holding(4, cached=9)}).faults
+    faults = fleet.canary.check_again({"a": fleet.holding(4), "b": fleet.holding(0, says=4)}).faults
+    assert set(faults) == {"b"} and "version 0, and says 4" in faults["b"]
+    assert fleet.canary.levels == levels and not fleet.push().faults
+
+
 def test_since_is_the_first_push_that_failed_until_one_passes(fleet):
     stale = fleet.holding(4)
     fleet.push(b=stale)

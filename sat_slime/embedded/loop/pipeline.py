@@ -36,7 +36,7 @@ from sat_slime.embedded.loop.interruption import Interruption
 from sat_slime.embedded.loop.recording import evaluation_row, histogram_row, sample_rows, step_row, token_dump
 from sat_slime.embedded.quantization import quantize_folder
 from sat_slime.embedded.rollout_batch import RolloutBatch, StepResult, canary_responses, evaluation_requests
-from sat_slime.rollout.canary import Canary, canary_sequences
+from sat_slime.rollout.canary import Canary, Verdict, canary_sequences
 from sat_slime.rollout.token_dump import dump_path, forget_dumps, write_dump
 from sat_slime.runs.rows import read_rows
 from sat_slime.tasks import Problem
@@ -321,6 +321,7 @@ class Pipeline(ABC):
         folder = self._weights_folder(self.updates)
         with naming(folder):
             version = self.trainer.call("export_weights", folder)
+        self._check_engines_again()
         self._update_engines(version)
         self._check_engines(version)
         if version not in self.versions:
@@ -360,10 +361,23 @@ class Pipeline(ABC):
         """
         if self.config.pipeline.canary == "none":
             return
-        sequences = canary_sequences(self.config.task.vocab_size, min(CANARY_TOKENS, self.config.model.max_positions))
-        futures = self.engines.start_score(sequences)
-        trainer = self.trainer.score(canary_responses(self.config, sequences))
-        verdict = self.canary.check(version, trainer, self.engines.scores(futures))
+        futures = self.engines.start_score(self._canary_sequences)
+        trainer = self.trainer.score(canary_responses(self.config, self._canary_sequences))
+        lost = self.canary_metrics.get("canary/faults", 0.0)
+        self._tell_canary(self.canary.check(version, trainer, self.engines.scores(futures)))
+        self.canary_metrics["canary/faults"] += lost
+
+    def _check_engines_again(self) -> None:
+        """Has the engines score once more before the next push. Raises ActorFailure as `_check_engines`."""
+        if self.canary.has_checked:
+            scores = self.engines.scores(self.engines.start_score(self._canary_sequences))
+            self._tell_canary(self.canary.check_again(scores))
+
+    @property
+    def _canary_sequences(self) -> list[tuple[int, ...]]:
+        return canary_sequences(self.config.task.vocab_size, min(CANARY_TOKENS, self.config.model.max_positions))
+
+    def _tell_canary(self, verdict: Verdict) -> None:
         self.canary_metrics = verdict.metrics
         if verdict.faults and self.config.pipeline.canary == "stop":
             raise ActorFailure(f"{verdict.message} (pipeline.canary is stop; go on with --resume)")

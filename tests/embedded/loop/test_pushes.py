@@ -54,3 +54,14 @@ def test_none_asks_nobody(tmp_path):
     pipeline = pushed(tmp_path, "none", version="3")
     pipeline.engines.start_score.assert_not_called()
     assert not pipeline.canary_metrics
+
+
+def test_weights_that_an_engine_lost_are_found_before_the_next_push(tmp_path):
+    pipeline = pushed(tmp_path, "warn")
+    pipeline.engines.scores = lambda futures: {"rollout engine 0": EngineScores(TRAINER - 1, "0", 0)}
+    pipeline._check_engines_again()
+    text, level = pipeline.log.message.call_args.args
+    assert level == "warning" and "rollout engine 0 differs from the trainer by 1 nats" in text
+    pipeline.engines.scores = lambda futures: {"rollout engine 0": EngineScores(TRAINER, "1", 0)}
+    pipeline._check_engines(1)
+    assert pipeline.canary_metrics["canary/faults"] == 1
