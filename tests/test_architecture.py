@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "grid": {"config", "runs"},
     "report": {"config", "grid", "objective", "rollout", "runs"},
     "embedded": {"config", "evaluation", "models", "objective", "reward", "rollout", "runs", "tasks"},
-    "plugin": {"config", "evaluation", "models", "objective", "reward", "rollout", "runs", "tasks"},
+    "plugin": {"config", "evaluation", "models", "objective", "prompts", "reward", "rollout", "runs", "tasks"},
     "rehearsal": {"config", "models", "objective", "plugin", "report", "runs"},
     "cli": {
         *("config", "embedded", "evaluation", "grid", "objective", "plugin", "prompts", "rehearsal", "reward"),

@@ -138,7 +138,7 @@ def _account_table(gathered: list[Gathered]) -> Table:
         table.add_column(gathered_set.data_set.name, justify="right")
     headings = {
         "rows": "rows",
-        "unusable": "  no problem or label",
+        "unusable": "  not usable",
         "instructed": "  instruction taken off",
         "texts": "texts",
         "problems": "problems",

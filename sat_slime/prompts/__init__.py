@@ -2,6 +2,7 @@
 
 locations where a data set is: on this machine, or on the hub
 set_rows  its rows, whatever its columns are called
+odd       prompts, labels and files that are not what they seem to be
 text      a problem without its instruction; whether two are the same; the instruction template
 labels    labels that the verifier cannot read or does not reward
 build     makes prompts of data sets, with an account of every row

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from sat_slime.prompts import PromptError
 from sat_slime.prompts.labels import label_faults, same_answer
 from sat_slime.prompts.locations import Files
+from sat_slime.prompts.odd import odd_label, odd_text
 from sat_slime.prompts.overlap import Problems
 from sat_slime.prompts.set_rows import (
     find_columns,
@@ -95,7 +96,7 @@ class Account:
     name: str
     rows: int = 0
     unusable: int = 0
-    """Rows without a problem, or without a label."""
+    """Rows without a problem or a label, or with odd ones."""
     instructed: int = 0
     """Rows with an instruction around the problem, which was taken off."""
     texts: int = 0
@@ -134,7 +135,8 @@ def gather(data_set: DataSet, files: Files) -> Gathered:
             account.rows += 1
             raw, answer = problem_text(problem), label_text(label)
             text = None
-            if raw is not None and answer is not None:
+            odd = (raw and odd_text(raw, templated=True)) or odd_label(answer)
+            if raw is not None and answer is not None and not odd:
                 if (known := by_raw.get(raw_digest := digest(raw))) is None:
                     stripped, instructed = strip_instruction(raw)
                     if stripped:
@@ -147,14 +149,10 @@ def gather(data_set: DataSet, files: Files) -> Gathered:
             if text is None or answer is None:
                 account.unusable += 1
                 if account.unusable <= MAX_NOTED:
-                    what = (
-                        "no problem"
-                        if answer is not None
-                        else "no label"
-                        if raw is not None
-                        else "no problem, no label"
-                    )
-                    doubts.append(Doubt(data_set.name, f"{name}:{number}", what, answer, raw, False))
+                    lacking = ["no problem"] * (raw is None) + ["no label"] * (answer is None)
+                    what = odd or ", ".join(lacking) or "no problem beside the instruction"
+                    shown = raw and raw.encode("utf-8", "backslashreplace").decode()
+                    doubts.append(Doubt(data_set.name, f"{name}:{number}", what, answer, shown, False))
             else:
                 text.labels[answer] += 1
     if account.rows == 0:

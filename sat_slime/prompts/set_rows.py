@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.prompts import PromptError
+from sat_slime.prompts.odd import odd_file
 
 PROBLEM_COLUMNS = ("problem", "question", "prompt", "messages")
 LABEL_COLUMNS = ("label", "ground_truth", "answer", "reward_model", "solution")
@@ -23,6 +24,12 @@ def read_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
 
     Raises PromptError.
     """
+    try:
+        what = odd_file(path)
+    except OSError as error:
+        raise PromptError(f"{path} cannot be read: {error.strerror}") from error
+    if what:
+        raise PromptError(f"{path}: {what}")
     if path.suffix == ".parquet":
         yield from _parquet_pairs(path)
         return

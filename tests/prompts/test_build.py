@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -25,6 +26,7 @@ from sat_slime.prompts.build import (
 )
 from sat_slime.prompts.labels import label_faults, new_pool
 from sat_slime.prompts.locations import fetch, find_source
+from sat_slime.prompts.output import write_jsonl
 from sat_slime.reward import MODES
 
 
@@ -52,6 +54,35 @@ def chosen(problems):
 def counts(one):
     account = one.account
     return account.rows, account.texts, account.problems, account.elsewhere, account.prompts
+
+
+def test_odd_rows_are_left_out_and_said(tmp_path):
+    rows = [
+        ("Find x.", "1"),
+        ("bad \ud800 2+2?", "4"),
+        ('[{"role": "user", "content": "2+2?"}]', "4"),
+        ("2+2<|im_end|>", "4"),
+        ("2+2", float("inf")),
+    ]
+    path = tmp_path / "odd.jsonl"
+    path.write_text("".join(json.dumps({"prompt": prompt, "label": label}) + "\n" for prompt, label in rows))
+    found = gather(DAPO, fetch(find_source(str(path))))
+    write_jsonl(tmp_path / "doubts.jsonl", map(dataclasses.asdict, found.doubts))
+    assert (found.account.rows, found.account.unusable, found.account.texts) == (5, 4, 1)
+    assert [doubt.what.split(":")[0].split(",")[0].split(" (")[0] for doubt in found.doubts] == [
+        "it holds half a character",
+        "it is JSON of messages in a text",
+        "it holds the control token <|im_end|>",
+        "it is no finite number",
+    ]
+
+
+@pytest.mark.parametrize("content", [b"version https://git-lfs.github.com/spec/v1\n", b"\x1f\x8b\x08\0"])
+def test_a_file_that_is_not_its_data_is_told(tmp_path, content):
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(PromptError, match=r"git lfs pull|gunzip"):
+        gather(DAPO, fetch(find_source(str(path))))
 
 
 DAPO_ROWS = [("Find $x$.", "1"), ("Find y.", "2"), ("Find $x$.", "1"), ("Find  x", "1"), ("Find z.", "3")] * 2

@@ -17,6 +17,7 @@ import yaml
 
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.prompts.odd import odd_file, odd_label, odd_prompt
 
 ROWS_READ = 3
 """Number of rows at the beginning of a data set whose keys are checked."""
@@ -92,6 +93,8 @@ def data_problem(file: str, input_key: str, label_key: str) -> str | None:
     if path.suffix not in (".jsonl", ".parquet"):
         return "slime reads .jsonl and .parquet files; convert it"
     try:
+        if what := odd_file(path):
+            return what
         rows = _first_rows(path)
     except (OSError, ValueError) as error:
         return f"it cannot be read ({reason_of(error)})"
@@ -118,6 +121,10 @@ def _unfit_rows(config: SlimeConfig, file: str, input_key: str, label_key: str) 
     for number, row in enumerate(_first_rows(path) or [], 1):
         if isinstance(row[input_key], list) and not config.data.chat_template:
             return f"{input_key!r} of row {number} is a list of messages: set data.chat_template to true"
+        if what := odd_prompt(row[input_key], config.data.chat_template):
+            return f"{input_key!r} of row {number}: {what}"
+        if what := odd_label(row[label_key]):
+            return f"{label_key!r} of row {number} is {row[label_key]!r}: {what}"
         label, rule = row[label_key], (config.data.reward or "").removeprefix("boxed_")
         if rule == "dapo" and not _is_number(label):
             return (

@@ -44,7 +44,24 @@ def prompts(tmp_path):
 
 
 TEXT = {"prompt": "1+1", "label": "2"}
-MESSAGES = {"prompt": [{"role": "user", "content": "1+1"}], "label": "2"}
+
+
+def said(*words):
+    messages = [{"role": role, "content": text} for role, text in zip(words[::2], words[1::2], strict=True)]
+    return {"prompt": messages, "label": "2"}
+
+
+MESSAGES = said("user", "1+1")
+
+
+@pytest.mark.parametrize(
+    "content, named",
+    [(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"), (b"\x1f\x8b\x08\0", "gunzip")],
+)
+def test_a_file_that_is_not_its_data(prompts, content, named):
+    config = prompts(TEXT)
+    Path(config.data.prompts).write_bytes(content)
+    assert named in told(config)[0]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +79,12 @@ MESSAGES = {"prompt": [{"role": "user", "content": "1+1"}], "label": "2"}
             ["data.reward=dapo"],
             ["'label' of row 1 is 'x+1'", "dapo takes only numbers"],
         ),
+        ([{**TEXT, "prompt": "bad \ud800 2+2?"}], "", [], ["'prompt' of row 1", "half a character (U+D800)"]),
+        ([said("human", "1+1")], "", [], ["role 'human'"]),
+        ([said("user", "1+1", "assistant", "2")], "", [], ["last message is the assistant's"]),
+        ([{**TEXT, "prompt": json.dumps(MESSAGES["prompt"])}], "", [], ["JSON of messages"]),
+        ([said("user", "1+1<|im_end|>")], "", [], ["control token <|im_end|>"]),
+        ([{**TEXT, "label": float("inf")}], "", [], ["'label' of row 1 is inf", "no finite number"]),
         # f1.py:normalize_answer: s.lower()
         ([{**TEXT, "label": 2}], "", ["data.reward=f1"], ["'label' of row 1 is 2", "f1 takes only text"]),
     ],
