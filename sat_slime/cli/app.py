@@ -87,6 +87,9 @@ GROUPS = {
 }
 """The commands under the headings of the help."""
 
+ELSEWHERE = {**dict.fromkeys(("run", "train", "start", "resume"), "launch"), **dict.fromkeys(("list", "ls"), "status")}
+"""What other programs call these commands."""
+
 
 def import_command(name: str) -> Any:
     """Return the command of this name, with its options."""
@@ -108,6 +111,8 @@ class CommandGroup(TyperGroup):
                 self.add_command(TyperCommand(name, help=COMMANDS[name][1], rich_help_panel=heading))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and (ours := ELSEWHERE.get(args[0])):
+            ctx.fail(f"No such command '{args[0]}'. Did you mean '{ours}'?")
         name, _, rest = super().resolve_command(ctx, args)
         return name, name and import_command(name), rest
 

@@ -10,6 +10,7 @@ from sat_slime.objective import Method, check_method
 
 MIN_PROBLEMS = 500
 """Fewer problems than this are soon all seen, whatever the evaluation takes."""
+LARGE_LR = 0.1
 MAX_RESPONSES = 2**20
 """Responses of a batch or of an evaluation. Each is several objects of Python in one process, a kilobyte or more."""
 
@@ -24,6 +25,7 @@ def config_errors(config: EmbeddedConfig) -> list[str]:
         *_lengths(config),
         *_batch(config),
         *_streaming(config),
+        *unused_settings(config.method),
     ]
 
 
@@ -32,10 +34,11 @@ def config_warnings(config: EmbeddedConfig) -> list[str]:
     method = build_method(config.method)
     return [
         *_quantile_scope(config, method),
+        *steps_too_long(config.train.lr),
+        *sat_without_lag(method, config.pipeline),
         *_schedule(config),
         *idle_proximal_policy(method, config.pipeline),
         *_support(config),
-        *unused_settings(config.method),
     ]
 
 
@@ -71,6 +74,24 @@ def idle_top_p_replay(method: Method, top_p: float) -> Iterator[str]:
         yield (
             "method.top_p_replay is true, but rollout.top_p is 1 (the engine samples from all tokens, so there is no "
             "mask to replay): set rollout.top_p to 0.95 or another value below 1, or method.top_p_replay to false"
+        )
+
+
+def steps_too_long(lr: float) -> Iterator[str]:
+    """Yield what to know of a learning rate that was meant otherwise."""
+    if lr >= LARGE_LR:
+        yield (
+            f"train.lr is {lr:g}, which no model survives: RL of language models takes about 1e-6, tiny models 1e-3: "
+            "set it to 1e-6"
+        )
+
+
+def sat_without_lag(method: Method, pipeline: PipelineConfig) -> Iterator[str]:
+    """Yield what to know of SAT where nothing is stale."""
+    if method.sat and pipeline.lag == 0:
+        yield (
+            "pipeline.lag is 0 with method.sat: no token is stale, and SAT contracts the trust region by differences "
+            "between engine and trainer alone: raise pipeline.lag, or set method.sat to false"
         )
 
 

@@ -15,11 +15,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from sat_slime.config.grid_schema import GridConfig
-from sat_slime.config.method_section import expand_shorthands, without_settings_of_another
+from sat_slime.config.method_section import expand_shorthands, without_settings_of_another, without_what_is_off
 from sat_slime.config.schema import EmbeddedConfig, Section, without_settings_of_another_task
 from sat_slime.config.section import Mark, marked, section_class
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError, KeyPath, Source, parse_value, read_layers
+from sat_slime.config.synonyms import SYNONYMS
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -28,6 +29,8 @@ RUNTIMES: dict[str, type[RunConfig]] = {"embedded": EmbeddedConfig, "slime": Sli
 """The class behind each value of `runtime:`."""
 SHOWN_CHARACTERS = 80
 """Characters of a faulty value that a message shows."""
+MOST_CHOICES = 12
+"""A message lists no more values than these where it knows which was meant, and no more keys of a section."""
 _OF_A_RUN = {key for model in RUNTIMES.values() for key in model.model_fields} - set(GridConfig.model_fields)
 _OF_A_GRID = set(GridConfig.model_fields) - {key for model in RUNTIMES.values() for key in model.model_fields}
 
@@ -94,6 +97,7 @@ def _laid(values: dict[str, Any], place: str, sources: Sequence[Source], overrid
         merged.values = without_settings_of_another(merged.values, source.values)
         merged.values = without_settings_of_another_task(merged.values, source.values)
         merged.update(source)
+    merged.values = without_what_is_off(merged.values, [values, *(source.values for source in sources)])
     return _validate(merged, errors, faulty)
 
 
@@ -112,7 +116,16 @@ def _layers(path: str | Path) -> list[Source]:
     try:
         return read_layers(path)
     except FileNotFoundError as error:
-        raise ConfigError([str(error)]) from None
+        raise ConfigError([f"{error}{_of_a_hub(path)}"]) from None
+
+
+def _of_a_hub(path: str | Path) -> str:
+    """Return what to do where a model was named instead of a file."""
+    if not re.fullmatch(r"[\w-]+/(?=.*[A-Z0-9])[\w.-]+", str(path)) or Path(path).suffix in (".yaml", ".yml"):
+        return ""
+    return (
+        ": for a model, `sat-slime init slime`, and set model.hf_checkpoint in slime.yaml to the folder of its weights"
+    )
 
 
 def _only(layers: Sequence[Source], some: set[str], none: set[str]) -> bool:
@@ -232,9 +245,10 @@ def _known(
         field = model.model_fields.get(key)
         if field is None:
             for leaf in _leaves(inner, value):
-                nearest = _nearest(leaf, known)
-                faulty += [nearest] if nearest else []
-                hint = f"; did you mean '{'.'.join(nearest)}'?" if nearest else _siblings(leaf, path, model)
+                meant = _meant(leaf, known)
+                faulty += meant
+                names = " and ".join(f"'{'.'.join(one)}'" for one in meant)
+                hint = f"; did you mean {names}?" if meant else _siblings(leaf, path, model)
                 if ("runtime",) in known and (owner := _other_runtime_with(leaf, known)):
                     hint = f"; it is a setting of {owner} runs alone"
                 errors.append(f"{source.origin(leaf)}: unknown key '{'.'.join(leaf)}'{hint}")
@@ -281,8 +295,16 @@ def _leaves(path: KeyPath, value: Any) -> list[KeyPath]:
     return [leaf for key, inner in value.items() for leaf in _leaves((*path, key), inner)]
 
 
+def _meant(path: KeyPath, known: list[KeyPath]) -> list[KeyPath]:
+    """Return the settings that an unknown key is likely to mean."""
+    named = [tuple(key.split(".")) for key in SYNONYMS.get(path[-1].replace("-", "_"), ())]
+    if named and all(key in known for key in named):
+        return named
+    nearest = _nearest(path, known)
+    return [nearest] if nearest else []
+
+
 def _nearest(path: KeyPath, known: list[KeyPath]) -> KeyPath | None:
-    """Return the setting that an unknown key is likely to mean."""
 
     def name_similarity(candidate: KeyPath) -> float:
         return difflib.SequenceMatcher(None, path[-1], candidate[-1]).ratio()
@@ -323,8 +345,10 @@ def _translate(model: type[Section], source: Source, detail: ErrorDetails) -> st
         return f"{source.origin(path)}: {key}: {context['error']}"
     if kind == "model_type":
         keys = list(_section_at(model, source.values, path).model_fields)
-        reason = f"it is a section with the keys {', '.join(keys)}"
+        reason = "it is a section"
+        reason += f" with the keys {', '.join(keys)}" if len(keys) <= MOST_CHOICES else ", with a line for each setting"
         reason += ", or true or false" if keys[0] == "enabled" else ""
+        reason += ", or the name of a method, such as sat-gspo" if path == ("method",) else ""
     elif kind == "string_pattern_mismatch":
         reason = "it takes letters, digits, '.', '_' and '-', and starts with a letter or a digit"
     elif kind == "too_short":
@@ -339,6 +363,8 @@ def _translate(model: type[Section], source: Source, detail: ErrorDetails) -> st
 def _bad_choice(source: Source, path: KeyPath, value: Any, choices: list[str]) -> str:
     close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     hint = f"; did you mean '{close[0]}'?" if close else ""
+    if close and len(choices) > MOST_CHOICES:
+        return f"{source.origin(path)}: {'.'.join(path)} is {_shown(value)}{hint}"
     known = ", ".join(choices)
     return f"{source.origin(path)}: {'.'.join(path)} is {_shown(value)}: it must be one of {known}{hint}"
 

@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 import textwrap
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
@@ -299,6 +299,25 @@ def without_settings_of_another(values: dict[str, Any], over: Mapping[str, Any])
     if new.get("base", method["base"]) == method["base"]:
         return values
     return {**values, "method": {key: value for key, value in method.items() if key != "settings"}}
+
+
+def without_what_is_off(values: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return `values`, which are `layers` laid over one another, without the settings of a stabilizer that a later
+    layer switched off, or replaced as the base. What that layer and those after it say stays, to be refused."""
+    method = values.get("method")
+    if not isinstance(method, Mapping):
+        return values
+    said = [layer["method"] if isinstance(layer.get("method"), Mapping) else {} for layer in layers]
+    base = method.get("base", MethodConfig.model_fields["base"].default)
+    left = dict(method)
+    for kind in (*bases(), *switches()):
+        key, is_base = key_of(kind), kind.place == "base"
+        if not isinstance(left.get(key), Mapping) or (kind.name == base if is_base else _is_on_in(left[key])):
+            continue
+        sections = [of[key] if isinstance(of.get(key), Mapping) else {} for of in said]
+        chosen = [n for n, of in enumerate(said) if ("base" in of if is_base else "enabled" in sections[n])]
+        left[key] = {name: value for section in sections[max(chosen, default=0) :] for name, value in section.items()}
+    return {**values, "method": left}
 
 
 def method_switches(name: str) -> dict[str, Any]:

@@ -6,7 +6,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from sat_slime.config.embedded_checks import faults_of_streaming, idle_proximal_policy, idle_top_p_replay
+from sat_slime.config.embedded_checks import (
+    faults_of_streaming,
+    idle_proximal_policy,
+    idle_top_p_replay,
+    sat_without_lag,
+    steps_too_long,
+)
 from sat_slime.config.method_section import build_method, section_name, unused_settings
 from sat_slime.config.schema import VerifierLimits
 from sat_slime.config.slime_flags import flag_rule_errors, flag_rule_warnings, given_flag
@@ -66,6 +72,7 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
         *_seed(config),
         *flag_rule_errors(config),
         *_cpu(config),
+        *unused_settings(config.method),
     ]
 
 
@@ -74,6 +81,8 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
     method = build_method(config.method)
     return [
         *_quantile_scope(config, method),
+        *steps_too_long(config.train.lr),
+        *sat_without_lag(method, config.pipeline),
         *_lengths(config),
         *_other_policy(config),
         *_evaluation(config),
@@ -83,7 +92,6 @@ def slime_config_warnings(config: SlimeConfig) -> list[str]:
         *_schedule(config),
         *_checkpoints(config),
         *idle_proximal_policy(method, config.pipeline),
-        *unused_settings(config.method),
     ]
 
 

@@ -61,6 +61,21 @@ _Loader.add_implicit_resolver(
 )
 
 
+def _number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
+    """Refuse the numbers that YAML 1.1 reads as others: 010 as 8, and 1:30 as 90."""
+    if re.match(r"[-+]?0[0-9_]+$", node.value) or ":" in node.value:
+        what = "base 8" if ":" not in node.value else "base 60"
+        text = f"{node.value} is a number of {what}: write it in base 10, or in quotes if it is text"
+        raise yaml.constructor.ConstructorError(None, None, text, node.start_mark)
+    if node.tag.endswith("float"):
+        return loader.construct_yaml_float(node)
+    return loader.construct_yaml_int(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _number)
+
+
 def parse_value(text: str) -> Any:
     """Return `text` as YAML, for `--set key=text`. Raises yaml.YAMLError."""
     return yaml.load(text, _Loader)
@@ -85,7 +100,8 @@ def read_layers(path: str | Path, _below: tuple[Path, ...] = ()) -> list[Source]
     try:
         return [*read_layers(path.parent / parent, (*_below, path)), source]
     except FileNotFoundError as error:
-        raise ConfigError([f"{place}: extends {parent}, but {error}"]) from None
+        where = "a path is relative to the file that extends it"
+        raise ConfigError([f"{place}: extends {parent}, but {error}: {where}"]) from None
 
 
 def _read_file(path: Path) -> Source:

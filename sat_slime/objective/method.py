@@ -395,10 +395,7 @@ def named_method(name: str) -> Method:
         base, suffixes = _split(whole)
         if "." in base or base in base_names():
             return compose(_base(base), [*beside, *suffixes])
-    raise ValueError(
-        f"unknown method {name!r}{_nearest(name, list(_METHODS))}: `sat-slime methods` lists them; any composition is "
-        f"{ANY_NAME}"
-    )
+    raise ValueError(f"unknown method {name!r}{_nearest(name, list(_METHODS))}: `sat-slime methods` lists them")
 
 
 def _split(name: str) -> tuple[str, list[Stabilizer]]:
@@ -415,14 +412,13 @@ def _beside_a_base(place: Place) -> list[type[Stabilizer]]:
     return [kind for kind in switches() if kind.place == place]
 
 
-ANY_NAME = (
-    f"{'-'.join(kind.name for kind in _beside_a_base('prefix'))}-BASE-MORE, MORE of "
-    f"{', '.join(kind.name for kind in _beside_a_base('suffix'))}, in this order"
-)
-"""The way in which any composition is written."""
+ELSEWHERE = {"sat": "'sat-gspo' or 'sat-grpo'", "dapo": "'grpo' with method.clip.eps_high 0.28"}
+"""What else methods are called."""
 
 
 def _nearest(name: str, known: list[str]) -> str:
+    if meant := ELSEWHERE.get(name.lower()):
+        return f" (did you mean {meant}?)"
     words = sorted(name.lower().split("-"))
     near = [other for other in known if sorted(other.split("-")) == words]  # the same words in another order
     near += difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)

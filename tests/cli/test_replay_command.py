@@ -61,8 +61,8 @@ def test_a_skipped_file_shows_in_the_exit_code_the_output_and_the_page(folder):
     (folder / "5.pt").write_bytes(b"torn")
     result = invoke(folder, "--methods", "grpo,spo", "--out", folder / "out")
     assert result.exit_code == 1
-    assert f"skipped: {folder / '5.pt'}: it is no whole torch file" in result.output
-    assert "5.pt: it is no whole torch file" in (folder / "out" / "report.html").read_text()
+    assert f"skipped: {folder / '5.pt'}: it is not a complete torch file" in result.output
+    assert "5.pt: it is not a complete torch file" in (folder / "out" / "report.html").read_text()
 
 
 def test_bad_input_is_told_before_anything_is_read(folder):

@@ -183,9 +183,19 @@ def test_a_proximal_policy_by_lag_warns_where_no_token_is_old():
     assert config_warnings(base("method=grpo-decoupled", "pipeline.lag=1")) == []
 
 
-def test_settings_of_another_base_warn():
-    (warning,) = config_warnings(base("method=grpo", "method.dppo.delta=0.1"))
-    assert "method.dppo has settings" in warning
+def test_a_learning_rate_of_one_and_sat_without_lag_warn():
+    (warning,) = config_warnings(base("method=grpo", "train.lr=1"))
+    assert "train.lr is 1" in warning
+    (warning,) = config_warnings(base("method=sat-grpo", "pipeline.lag=0"))
+    assert "pipeline.lag is 0 with method.sat" in warning
+    assert config_warnings(base("method=grpo", "pipeline.lag=0")) == []
+
+
+@pytest.mark.parametrize("setting", ["method.dppo.delta=0.1", "method.sat.alpha=0.8", "method.ipo.eps=0.3"])
+def test_settings_of_a_method_that_is_off_are_refused(setting):
+    (fault,) = config_errors(base("method=grpo", setting))
+    assert setting.partition("=")[0].rpartition(".")[0] in fault
+    assert config_errors(base(setting, "method=grpo")) == [], "whoever names a method leaves the settings of others"
 
 
 def test_run_shorter_than_its_lag_warns():

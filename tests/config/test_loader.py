@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import ConfigError, EmbeddedConfig, config_errors, dump_config, load_config, load_grid
-from sat_slime.config.loader import further_errors, key_paths
+from sat_slime.config.loader import RUNTIMES, further_errors, key_paths
+from sat_slime.config.method_section import unused_settings
 from sat_slime.config.source import read_layers
+from sat_slime.config.synonyms import SYNONYMS
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "embedded"
 
@@ -50,6 +52,37 @@ def test_unknown_key_names_line_and_nearest(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "word, meant",
+    [
+        ("method.clip.eps", ["method.clip.eps_low", "method.clip.eps_high"]),
+        ("method.eps_clip", ["method.clip.eps_low", "method.clip.eps_high"]),
+        ("eps-clip", ["method.clip.eps_low", "method.clip.eps_high"]),
+        ("eps_clip_high", ["method.clip.eps_high"]),
+        ("train.learning_rate", ["train.lr"]),
+        ("update_weights_interval", ["pipeline.lag"]),
+        ("rollout.n_samples_per_prompt", ["rollout.samples_per_prompt"]),
+    ],
+)
+def test_what_other_projects_call_a_setting_is_known(tmp_path, word, meant):
+    for setting in meant:
+        assert f"'{setting}'" in errors(tmp_path, "seed: 1", f"{word}=1")[0].partition("did you mean")[2]
+
+
+def test_every_synonym_means_settings_that_are_there():
+    known = {".".join(path) for model in RUNTIMES.values() for path in key_paths(model)}
+    assert {key for keys in SYNONYMS.values() for key in keys} <= known
+
+
+@pytest.mark.parametrize(
+    ("file", "remedy"),
+    [("Qwen/Qwen3-4B", "set model.hf_checkpoint"), ("runs/none", "there is no file runs/none$")],
+)
+def test_a_file_that_is_not_there(file, remedy):
+    with pytest.raises(ConfigError, match=remedy):
+        load_config(file)
+
+
+@pytest.mark.parametrize(
     "text, unknown, nearest",
     [
         ("lag: 1", "lag", "pipeline.lag"),
@@ -89,7 +122,7 @@ def test_where_nothing_is_near_the_section_tells_what_it_has(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("method: {base: gspoo}", "method.base is 'gspoo': it must be one of .*did you mean 'gspo'"),
+        ("method: {base: gspoo}", "method.base is 'gspoo'; did you mean 'gspo'"),
         ("rollout: {dtype: fp32}", "rollout.dtype is 'fp32': it must be one of float32, bfloat16"),
         ("method: {denominator: rolout}", "method.denominator is 'rolout': .*did you mean 'rollout'"),
         ("method: sat-gspo-r4", "unknown method 'sat-gspo-r4'.*sat-gspo-r3"),
@@ -149,10 +182,15 @@ def test_method_name_stands_for_its_switches_and_keeps_the_rest(tmp_path):
     assert (method.clip.eps_high, method.sat.alpha) == (0.28, 0.8)
 
 
-def test_switch_keeps_the_section_below_it(tmp_path):
-    (tmp_path / "base.yaml").write_text("method: {sat: {enabled: true, alpha: 0.8}}")
-    sat = load(tmp_path, "extends: base.yaml\nmethod: {sat: false}").method.sat
-    assert (sat.enabled, sat.alpha) == (False, 0.8)
+def test_what_a_layer_switches_off_loses_its_settings_and_what_is_on_keeps_them(tmp_path):
+    (tmp_path / "base.yaml").write_text("method: {sat: {enabled: true, alpha: 0.8}, ipo: {eps: 0.5}}")
+    child = "extends: base.yaml\nmethod: {base: grpo, sat: false}"
+    method = load(tmp_path, child).method
+    assert (method.sat.enabled, method.sat.alpha) == (False, 0.9) and unused_settings(method) == []
+    sat = load(tmp_path, child, "method.sat=true").method.sat
+    assert (sat.enabled, sat.alpha) == (True, 0.8)
+    assert len(unused_settings(load(tmp_path, child, "method.sat.alpha=0.7").method)) == 1
+    assert len(unused_settings(load(tmp_path, "method: {base: grpo, sat: {alpha: 0.8}, ipo: {eps: 0.5}}").method)) == 2
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,18 @@ def test_missing_parent_names_its_line_and_a_similar_file(tmp_path):
         read_source(child)
 
 
+@pytest.mark.parametrize("number", ["010", "-07", "1:30", "1:30.5", "1:30:00"])
+def test_numbers_of_another_base_are_refused(tmp_path, number):
+    with pytest.raises(ConfigError, match=rf"a.yaml:1: .*{number} is a number of base (8|60)"):
+        read_source(write(tmp_path, "a.yaml", f"a: {number}"))
+    assert read_source(write(tmp_path, "a.yaml", f"a: '{number}'")).values == {"a": number}
+
+
+def test_numbers_of_base_ten_are_read(tmp_path):
+    text = "a: [0, 10, -1, 0.5, 1e-4, 0x10, 1_000]"
+    assert read_source(write(tmp_path, "a.yaml", text)).values == {"a": [0, 10, -1, 0.5, 1e-4, 16, 1000]}
+
+
 def test_repeated_key_names_both_lines(tmp_path):
     path = write(tmp_path, "a.yaml", "section:\n  lag: 1\n  lr: 2\n  lag: 3\n")
     with pytest.raises(ConfigError, match=rf"^{path}:4: section.lag is already set in line 2"):

@@ -187,6 +187,13 @@ def test_unknown_names_get_the_nearest_known_one(name: str, near: str) -> None:
         named_method(name)
 
 
+@pytest.mark.parametrize(("name", "meant"), [("sat", "'sat-gspo' or 'sat-grpo'"), ("dapo", "'grpo' with")])
+def test_what_other_projects_call_a_method_is_known_and_the_answer_is_short(name: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"did you mean {meant}") as raised:
+        named_method(name)
+    assert len(str(raised.value)) < 120
+
+
 def test_unknown_base() -> None:
     with pytest.raises(ValueError, match=r"unknown base 'gsop' \(did you mean 'gspo'\?\)"):
         compose_method("gsop")

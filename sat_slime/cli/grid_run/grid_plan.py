@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,9 @@ from sat_slime.config import (
     slime_config_warnings,
 )
 from sat_slime.config.loader import RunConfig, vary
-from sat_slime.config.method_section import unused_settings
+from sat_slime.config.method_section import MethodConfig, method_switches, unused_settings
 from sat_slime.config.section import kept_changes
+from sat_slime.config.source import Source
 from sat_slime.grid.plan import Cell, cell_config, plan_cells, select_cells
 from sat_slime.grid.progress import CellSize, Outlook, ProgressReader, outlook
 from sat_slime.grid.state import CellState, GridFolder
@@ -90,6 +91,7 @@ def plan_grid(
     wanted = select_cells(grid, only, seeds)
     configs = {cell: cell_config(grid, file, run, cell, folder.runs) for cell in plan_cells(grid)}
     errors, warnings = _faults(file, configs, folder)
+    errors += [f"{file}: {line} (all cells)" for line in _read_by_no_cell(run, configs)]
     if errors:
         raise ConfigError(errors)
     kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
@@ -116,11 +118,9 @@ def _faults(file: Path, configs: Mapping[Cell, RunConfig], folder: GridFolder) -
     """Return (errors, warnings) of all cells, each once, with the cells that it is of."""
     errors: dict[str, list[str]] = {}
     warnings: dict[str, list[str]] = {}
-    unread: set[str] = set()
     for cell, config in configs.items():
         for error in settings_errors(config):
             errors.setdefault(error, []).append(cell.name)
-        unread |= set(unused_settings(config.method))
         doubts = config_warnings(config) if isinstance(config, EmbeddedConfig) else slime_config_warnings(config)
         for doubt in doubts:
             warnings.setdefault(doubt, []).append(cell.name)
@@ -130,9 +130,18 @@ def _faults(file: Path, configs: Mapping[Cell, RunConfig], folder: GridFolder) -
         if changed := _changed(load_config(run.config), config):
             errors.setdefault(changed, []).append(cell.name)
     lines = [f"{file}: {error} ({_of(cells, len(configs))})" for error, cells in errors.items()]
-    # Settings that some cells do not read are there for the others.
-    shown = {text: cells for text, cells in warnings.items() if text not in unread or len(cells) == len(configs)}
-    return lines, [f"{text} ({_of(cells, len(configs))})" for text, cells in shown.items()]
+    return lines, [f"{text} ({_of(cells, len(configs))})" for text, cells in warnings.items()]
+
+
+def _read_by_no_cell(run: RunConfig, cells: Iterable[Cell]) -> set[str]:
+    """Return a line for every setting of a stabilizer that the run has and no cell reads."""
+    values = run.method.model_dump()
+    unread = []
+    for method in {cell.method for cell in cells}:
+        merged = Source(values)
+        merged.update(Source(method_switches(method)))
+        unread.append(set(unused_settings(MethodConfig.model_validate(merged.values))))
+    return set.intersection(*unread)
 
 
 def _of(cells: Sequence[str], total: int) -> str:

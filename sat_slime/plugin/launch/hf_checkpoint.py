@@ -59,7 +59,11 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
         return  # the check of the settings says that it is missing
     folder = Path(path)
     if not folder.is_dir():
-        yield fail(what, f"model.hf_checkpoint is {path}: there is no such folder; download the weights there")
+        yield fail(
+            what,
+            f"model.hf_checkpoint is {path}: there is no such folder. An id of the hub is not taken: download the "
+            "weights (`hf download OWNER/NAME --local-dir DIR`) and set it to their folder",
+        )
         return
     try:
         values = json.loads((folder / "config.json").read_text(encoding="utf-8"))

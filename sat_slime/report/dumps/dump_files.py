@@ -80,6 +80,8 @@ def _files(path: Path) -> tuple[list[Path], int]:
     """Return (files of one argument, the bound on a micro-batch's tokens in its run)."""
     if not path.exists():
         raise RunFolderError(f"{path} is not there: give dumps, folders of them, or run folders")
+    if path.is_file() and path.suffix in (".jsonl", ".csv", ".log", ".txt"):
+        raise RunFolderError(f"{path} holds no tokens. If it has a run's metrics: sat-slime report {path}")
     if path.is_file():
         return [path], TOKENS_PER_MICROBATCH
     if RunFolder(path).is_run() or (path / FOLDER).is_dir():

@@ -93,7 +93,7 @@ def _first_entries(path: Path) -> tuple[str, dict[str, int], bool]:
                         break
             rewards = key == "samples" and b"raw_reward" in archive.read(name)
     except (OSError, zipfile.BadZipFile, StopIteration, ValueError, NotImplementedError) as error:
-        raise DumpFault(f"it is no whole torch file ({_line(error)}): {_WHOLE}") from error
+        raise DumpFault(f"it is not a complete torch file ({_line(error)}): {_WHOLE}") from error
     return key, numbers, rewards
 
 
@@ -132,7 +132,7 @@ def load_payload(path: Path) -> dict[str, Any]:
                 f"it holds an object of {refused[1]}, and nothing but tensors, numbers and text is read: leave that "
                 "column out of the rollout data, or convert the file where you trust it"
             ) from error
-        raise DumpFault(f"it is no whole torch file ({_line(error)}): {_WHOLE}") from error
+        raise DumpFault(f"it is not a complete torch file ({_line(error)}): {_WHOLE}") from error
     finally:
         torch.serialization.add_safe_globals(allowed)
     if not isinstance(payload, dict):

@@ -76,7 +76,7 @@ def test_kinds_are_told_apart_by_what_they_hold(tmp_path):
     given = sort_out([DUMP, tmp_path / "torn.pt", TRACKERS / "job.log"])
     assert [path.parent.name for path in given.training + given.rollouts] == ["train_data", "rollout_data"]
     assert (given.trackers, [one.path.name for one in given.skipped]) == ([TRACKERS / "job.log"], ["torn.pt"])
-    with pytest.raises(RunFolderError, match=r"nothing could be read: .*torn.pt: it is no whole torch file"):
+    with pytest.raises(RunFolderError, match=r"nothing could be read: .*torn.pt: it is not a complete torch file"):
         check([tmp_path / "torn.pt"])
     (tmp_path / "x.bin").write_bytes(b"?")
     with pytest.raises(RunFolderError, match=r"x.bin: it is a file of an unknown kind, .* dumps of training"):

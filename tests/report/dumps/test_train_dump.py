@@ -148,7 +148,7 @@ def test_torn_files_are_known_by_their_head(keep, tmp_path):
     whole = saved(tmp_path / "whole.pt", format_2(rollout(LENGTHS), RANKS)).read_bytes()
     torn = tmp_path / "torn.pt"
     torn.write_bytes(whole[:keep])
-    with pytest.raises(DumpFault, match="no whole torch file"):
+    with pytest.raises(DumpFault, match="not a complete torch file"):
         read_header(torn)
 
 
