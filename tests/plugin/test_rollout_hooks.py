@@ -289,16 +289,17 @@ def test_nothing_travels_that_slime_would_log_as_turns_and_no_hook_takes_out(sam
 
 def interrupted(sample_class, args, cuts: list[int], versions_: list[str], length: int, index: int = 0):
     """A sample that pushes cut off after the numbers of tokens in `cuts`, which the hook has seen each time. Its last
-    routes are those of all its tokens, which were forwarded anew."""
+    routes are those of all its tokens, which were forwarded anew. versions_: of each answer, empty where it has none.
+    """
     empty = {"tokens": [index // 4] * 10, "response_length": 0, "rollout_log_probs": [], "weight_versions": []}
     sample = make_sample(sample_class, index, **empty, rollout_routed_experts=None)
     for end, version in zip([*cuts, length], versions_, strict=True):
         added = end - sample.response_length
         sample.tokens, sample.response_length = sample.tokens + [50] * added, end
         sample.rollout_log_probs = [*sample.rollout_log_probs, *[-0.5] * added]
-        sample.weight_versions = [*sample.weight_versions, version]
+        sample.weight_versions = [*sample.weight_versions, *([version] if version else [])]
         if end:
-            sample.rollout_routed_experts = make_routes(40, seed=1000 + int(version))[: 9 + end]
+            sample.rollout_routed_experts = make_routes(40, seed=1000 + int(version or 0))[: 9 + end]
         sample.status = sample_class.Status.COMPLETED if end == length else sample_class.Status.ABORTED
         on_sample(args, sample, rollout_id=5, evaluation=False)
     return sample
@@ -309,14 +310,16 @@ def test_the_version_of_each_token_is_carried(sample_class):
     samples = [
         interrupted(sample_class, args, [4, 7], ["2", "3", "5"], 10),
         interrupted(sample_class, args, [0, 4], ["1", "3", "4"], 6),  # it was cut off before its first token
+        interrupted(sample_class, args, [0, 4, 4], ["", "3", "", "4"], 6),  # newest slime: without a version then
         make_sample(sample_class, 2, response=8, version="5"),
         make_sample(sample_class, 3, response=8, weight_versions=["3", "4"]),  # a conversation that was not cut off
     ]
     log_rollout(5, args, samples, {}, 1.0)
     data = pickle.loads(pickle.dumps({"round_number": [sample.metadata["round_number"] for sample in samples]}))
     origins = versions.take_origins(data)
-    assert [origin.parts for origin in origins] == [((4, 2), (3, 3), (3, 5)), ((4, 3), (2, 4)), ((8, 5),), ()]
-    assert [origin.oldest for origin in origins] == [2, 3, 5, 3]
+    early = ((4, 3), (2, 4))
+    assert [origin.parts for origin in origins] == [((4, 2), (3, 3), (3, 5)), early, early, ((8, 5),), ()]
+    assert [origin.oldest for origin in origins] == [2, 3, 3, 5, 3]
     assert all(set(sample.metadata) == {"round_number"} for sample in samples)
 
 
