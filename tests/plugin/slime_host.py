@@ -151,8 +151,6 @@ def run_driver(monkeypatch: Any, args: Namespace, start: int, order: DriverConfi
     steps = args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size
     recorder = Recorder(args, torch.tensor(float(start * steps)))
     (ours,) = import_slime("sat_slime.plugin.inside.actor")
-    monkeypatch.setattr(ours, "leave_out_padding", lambda *_: False)
-    monkeypatch.setattr(ours, "mpu", types.SimpleNamespace(get_tensor_model_parallel_rank=lambda: 0))
     monkeypatch.setattr(trainer_state, "_current", TrainerState())
     args.start_rollout_id, args.custom_megatron_init_path = start, "builtins.id"
     driver.take_over(args)

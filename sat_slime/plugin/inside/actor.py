@@ -6,21 +6,16 @@ module, so that a method cannot do, docs/internals/slime-hooks.md says what is p
 
 from __future__ import annotations
 
-import logging
 from argparse import Namespace
 from typing import Any
 
-from megatron.core import mpu
 from slime.backends.megatron_utils.actor import MegatronTrainRayActor
 
 from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.canary_scores import TrainerScores, score_canary
 from sat_slime.plugin.inside.generating_weights import GeneratingWeights
-from sat_slime.plugin.inside.padded_vocabulary import leave_out_padding
 from sat_slime.plugin.inside.settings import PUSH_METRICS, plugin_config, plugin_method, steps_per_rollout
 from sat_slime.plugin.inside.trainer_state import TrainerState, announcer, prepare
-
-logger = logging.getLogger(__name__)
 
 
 class SatTrainRayActor(MegatronTrainRayActor):
@@ -47,10 +42,6 @@ class SatTrainRayActor(MegatronTrainRayActor):
             self.state.radius.load(args, begins_with - 1)
         if config.hooks.ref_weights_first and self._active_model_tag != "actor":
             self._switch_model("actor")  # else the first push would send the model loaded last (slime issue 1695)
-        if leave_out_padding(self.model, args.vocab_size, mpu.get_tensor_model_parallel_rank()):
-            logger.info(
-                "sat_slime: the padded columns of the vocabulary have no probability (%d are real)", args.vocab_size
-            )
         return start
 
     def update_weights(self) -> TrainerScores | None:
