@@ -34,7 +34,8 @@ if [[ ! -x $python ]]; then
 fi
 
 install() {
-    "$python" -m pip install --quiet --disable-pip-version-check "$@" || fail "pip install $* failed, see above"
+    "$python" -m pip install --quiet --disable-pip-version-check --no-warn-conflicts "$@" ||
+        fail "pip install $* failed, see above"
 }
 
 # Whatever torch is there already stays: it may be a build for this machine's GPU.
@@ -46,11 +47,11 @@ constraints=.venv/constraints.txt
 torch=$("$python" -c 'import torch; print(torch.__version__.partition("+")[0])')
 sed "s/^torch==.*/torch==$torch/" requirements/constraints.txt >$constraints
 
-echo "setup: installing SGLang and what it needs on a CPU"
-install -r requirements/embedded.txt -c $constraints
+echo "setup: installing sat-slime with SGLang, Megatron, Ray and the tools"
+install -r requirements/embedded.txt -e ".[embedded,slime,reward,data,dev,docs,notebooks]" -c $constraints
+# SGLang comes without its own list, which asks for a CUDA build of torch; conflicts between all others are shown.
 install sglang --no-deps -c $constraints
-echo "setup: installing sat-slime with Megatron, Ray and the tools"
-install -e ".[embedded,slime,reward,data,dev,docs,notebooks]" -c $constraints
+"$python" -m pip check --disable-pip-version-check | grep -v '^sglang ' || true
 
 wanted >$stamp
 echo "setup: done; the command is .venv/bin/sat-slime"

@@ -33,7 +33,7 @@ python3 -c 'import slime.backends, megatron.core' 2>/dev/null || fail "slime and
 echo "slime-node: installing sat-slime"
 python3 -m pip install --quiet --no-deps -e .
 python3 -m pip install --quiet "pydantic>=2.7" "pyyaml>=6" "typer>=0.12" "rich>=13.7" "altair>=6,<7" "vl-convert-python>=1.9,<2" \
-    "math-verify[antlr4_13_2]>=0.9,<0.10" "huggingface_hub>=0.24" "pyarrow>=14"
+    "math-verify>=0.9,<0.10" "antlr4-python3-runtime==4.13.2" "huggingface_hub>=0.24" "pyarrow>=14"
 
 unknown=$(python3 -c 'from sat_slime.plugin.probe import probe_slime; print(*probe_slime(), sep="\n")')
 [[ -z $unknown ]] || fail "$unknown"

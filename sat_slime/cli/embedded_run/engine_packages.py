@@ -71,8 +71,8 @@ def verifier_error(config: EmbeddedConfig) -> str | None:
     if config.verifier.mode == "exact" or importlib.util.find_spec("math_verify") is not None:
         return None
     return (
-        f"verifier.mode is {config.verifier.mode}, but math-verify is not installed: pip install 'sat-slime[reward]', "
-        "or set verifier.mode to exact"
+        f"verifier.mode is {config.verifier.mode}, but math-verify is not installed: pip install '.[reward]' in a "
+        "checkout, or set verifier.mode to exact"
     )
 
 
@@ -100,12 +100,12 @@ def refuse_without_pip() -> None:
 def install_commands(constraints: Path) -> Iterator[list[str]]:
     """Yield the calls of pip, in their order.
 
-    SGLang goes in without its own list of dependencies, which asks for a CUDA build of torch.
+    SGLang goes in without its own list of dependencies, which asks for a CUDA build of torch, and last: pip holds what it
+    installs against the lists of all that is there.
     """
     pip = pip_install("--constraint", str(constraints))
-    yield [*pip, "--requirement", str(REQUIREMENTS / "embedded.txt")]
+    yield [*pip, "--requirement", str(REQUIREMENTS / "embedded.txt"), *_of_the_extra()]
     yield [*pip, "--no-deps", "sglang"]
-    yield [*pip, *_of_the_extra()]
 
 
 def _of_the_extra() -> list[str]:

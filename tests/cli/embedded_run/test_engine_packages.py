@@ -15,7 +15,7 @@ from sat_slime.cli.embedded_run.engine_packages import ENGINES
 def test_a_dry_run_prints_every_command_and_runs_none(monkeypatch):
     monkeypatch.setattr(subprocess, "run", None)
     lines = sat_slime_command("prepare", "engines", "--dry-run").stdout.splitlines()
-    assert len(lines) == 3 and all(" -m pip install " in line for line in lines)
+    assert len(lines) == 2 and all(" -m pip install " in line for line in lines)
     assert lines[1].endswith(" --no-deps sglang")
     asked = " ".join(lines)
     assert all(
@@ -34,7 +34,7 @@ def test_the_torch_that_is_there_stays(monkeypatch):
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(engine_packages.importlib.metadata, "version", lambda package: "2.99.1+cu130")
     assert sat_slime_command("prepare", "engines").exit_code == 0
-    assert calls == [["torch==2.99.1"]] * 3
+    assert calls == [["torch==2.99.1"]] * 2
 
 
 def test_the_first_failure_ends_it(monkeypatch):
