@@ -26,7 +26,7 @@ from sat_slime.reward import Limits, Mode, VerifierPool
 # Only the workers import these. The launcher imports this module on every node, and so learns where they are missing.
 for _name in ("math_verify", "latex2sympy2_extended"):
     if importlib.util.find_spec(_name) is None:
-        raise ModuleNotFoundError(f"No module named '{_name}': pip install 'sat-slime[reward]'", name=_name)
+        raise ModuleNotFoundError(f"No module named '{_name}': pip install '.[reward]' in a checkout", name=_name)
 
 KEY = "sat_slime_verifier"
 VERDICT = "sat_slime_verdict"

@@ -25,7 +25,7 @@ def need_verifier() -> None:
     """Raises PromptError where math-verify is not installed."""
     if importlib.util.find_spec("math_verify") is None:
         raise PromptError(
-            "math-verify is not installed, which labels are verified with: pip install 'sat-slime[reward]'"
+            "math-verify is not installed, which labels are verified with: pip install '.[reward]' in a checkout"
         )
 
 

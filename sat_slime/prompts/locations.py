@@ -12,7 +12,7 @@ from sat_slime.prompts import PromptError
 
 SUFFIXES = (".parquet", ".jsonl")
 _HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)((?:/[\w.-]+)*)(?:@([\w./-]+))?")
-_INSTALL = "pip install 'sat-slime[data]'"
+_INSTALL = "pip install '.[data]' in a checkout"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ class ChatTokenizer:
     def __init__(self, given: str) -> None:
         """given: a folder, or the hub's id of a model. Raises PromptError."""
         if importlib.util.find_spec("transformers") is None:
-            raise PromptError("transformers is not installed, which reads tokenizers: pip install 'sat-slime[data]'")
+            raise PromptError(
+                "transformers is not installed, which reads tokenizers: pip install '.[data]' in a checkout"
+            )
         if not Path(given).is_dir() and not re.fullmatch(r"[\w.-]+/[\w.-]+", given):
             raise PromptError(f"{given}: there is no such folder, and it is no id of the hub such as OWNER/NAME")
         from transformers import AutoTokenizer

@@ -81,7 +81,7 @@ class VerifierPool:
         if workers < 1 or queue_size < 1:
             raise ValueError(f"workers is {workers}, queue_size {queue_size}: both have to be at least 1")
         if importlib.util.find_spec("math_verify") is None:
-            raise ModuleNotFoundError("math-verify is not installed: pip install 'sat-slime[reward]'")
+            raise ModuleNotFoundError("math-verify is not installed: pip install '.[reward]' in a checkout")
         self.limits = limits or Limits()
         self._queue: queue.Queue[_Job | None] = queue.Queue(queue_size)
         self._parent = _WorkerParent(self.limits)

@@ -19,8 +19,8 @@ from sat_slime.cli.evaluation_run.evaluation_plan import read_questions
 from sat_slime.prompts import PromptError
 from sat_slime.runs.rows import read_rows
 
-pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
-pytest.importorskip("httpx", reason="needs pip install 'sat-slime[embedded]'")
+pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
+pytest.importorskip("httpx", reason="needs pip install '.[embedded]'")
 
 AIME = Path(__file__).parents[3] / "shared" / "data" / "aime24.jsonl"
 

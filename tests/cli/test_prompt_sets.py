@@ -12,8 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
-pytest.importorskip("pyarrow", reason="needs pip install 'sat-slime[data]'")
+pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
+pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
 
 from prompt_sets import dapo_rows, dolci_rows, pairs, slime_rows, write
 

@@ -17,7 +17,7 @@ from sat_slime.tasks.running_sums import RunningSums
 TASK = RunningSums()
 
 needs_verifier = pytest.mark.skipif(
-    importlib.util.find_spec("math_verify") is None, reason="needs pip install 'sat-slime[reward]'"
+    importlib.util.find_spec("math_verify") is None, reason="needs pip install '.[reward]'"
 )
 
 

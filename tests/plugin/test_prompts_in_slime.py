@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 
 from prompt_sets import dapo_rows, pairs, slime_rows, write
 from slime_host import import_slime

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 
 from prompt_sets import pairs, write
 

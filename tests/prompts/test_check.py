@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 
 from prompt_sets import pairs, slime_rows, write
 
@@ -112,7 +112,7 @@ def test_labels_without_a_value_are_named(tmp_path, pool, mode):
 
 
 def test_a_parquet_file_is_checked_alike(tmp_path, pool):
-    pytest.importorskip("pyarrow", reason="needs pip install 'sat-slime[data]'")
+    pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
     path = write(tmp_path / "x.parquet", slime_rows([*pairs(0, 3), *pairs(1, 2)]))
     assert found(path, pool) == [("duplicate", 4, "of 2")]
 

@@ -31,7 +31,7 @@ PAIRS = pairs(0, 40)
 )
 def test_the_published_formats_are_read(tmp_path, name, rows):
     if name.endswith(".parquet"):
-        pytest.importorskip("pyarrow", reason="needs pip install 'sat-slime[data]'")
+        pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
     path = write(tmp_path / name, rows, row_group=7)
     found = gather(DAPO, fetch(find_source(str(path))))
     assert [(text.problem, [*text.labels]) for text in found.texts] == [(p, [a]) for p, a in PAIRS]
@@ -57,8 +57,8 @@ def test_a_folder_is_read_file_by_file_without_the_hubs_own_notes(tmp_path):
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     """huggingface_hub.snapshot_download, which finds one repository; it takes what the real one takes."""
-    real = pytest.importorskip("huggingface_hub", reason="needs pip install 'sat-slime[data]'").snapshot_download
-    pytest.importorskip("pyarrow", reason="needs pip install 'sat-slime[data]'")
+    real = pytest.importorskip("huggingface_hub", reason="needs pip install '.[data]'").snapshot_download
+    pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
     calls = []
 
     def snapshot_download(*args, **kwargs):
@@ -126,7 +126,7 @@ def test_a_missing_library_is_told_with_its_extra(monkeypatch, tmp_path, given, 
     (tmp_path / "set.parquet").write_bytes(b"")
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
-    with pytest.raises(PromptError, match=rf"{missing} is not installed.*pip install 'sat-slime\[data\]'"):
+    with pytest.raises(PromptError, match=rf"{missing} is not installed.*pip install '.\[data\]'"):
         find_source(given)
 
 
@@ -149,7 +149,7 @@ def test_a_broken_file_is_told_with_its_line(tmp_path, text, message):
 
 
 def test_a_broken_parquet_file_is_told(tmp_path):
-    pytest.importorskip("pyarrow", reason="needs pip install 'sat-slime[data]'")
+    pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
     (tmp_path / "set.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(PromptError, match="cannot be read as parquet"):
         gather(DAPO, fetch(find_source(str(tmp_path / "set.parquet"))))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 
 from answer_kinds import RIGHT_ANSWERS, WRONG_ANSWERS, drawn
 from label_kinds import DIFFERENT, EQUAL, LABELS, rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("math_verify", reason="needs pip install 'sat-slime[reward]'")
+pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 
 from label_kinds import DIFFERENT, EQUAL, LABELS, TIMES, UNDEFINED, rows
 

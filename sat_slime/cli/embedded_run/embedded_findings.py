@@ -45,7 +45,7 @@ def _engines(config: EmbeddedConfig) -> Iterator[Finding]:
     errors, before = import_errors(installed, Path(config.cache_dir).expanduser())
     for engine in engine_packages.ENGINES:
         if engine not in installed:
-            yield fail(engine.package, 'not installed: run scripts/setup.sh, or pip install "sat-slime[embedded]"')
+            yield fail(engine.package, f"not installed: {engine_packages.INSTALL_ENGINES}")
         elif error := errors.get(engine.package):
             yield fail(engine.package, f"cannot be imported ({error}): run scripts/setup.sh again")
         else:

@@ -100,8 +100,8 @@ def refuse_without_pip() -> None:
 def install_commands(constraints: Path) -> Iterator[list[str]]:
     """Yield the calls of pip, in their order.
 
-    SGLang goes in without its own list of dependencies, which asks for a CUDA build of torch, and last: pip holds what it
-    installs against the lists of all that is there.
+    SGLang goes in without its own list of dependencies, which asks for a CUDA build of torch, and last, since pip holds
+    what it installs against the lists of all that is there.
     """
     pip = pip_install("--constraint", str(constraints))
     yield [*pip, "--requirement", str(REQUIREMENTS / "embedded.txt"), *_of_the_extra()]

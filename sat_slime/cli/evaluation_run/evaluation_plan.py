@@ -96,9 +96,7 @@ def plan_evaluation(options: EvaluationOptions) -> EvaluationPlan:
         raise ConfigError(["--data is not given: name a .jsonl file of problems, such as aime24.jsonl"])
     for package, extra in (("math-verify", "reward"), ("httpx", "slime")):
         if installed_version(package) is None:
-            raise ConfigError(
-                [f"{package} is not installed, which an evaluation needs: pip install 'sat-slime[{extra}]'"]
-            )
+            raise ConfigError([f"{package} is not installed, which an evaluation needs: pip install '.[{extra}]'"])
     if options.what is not None:
         lacking = [name for name in engine_packages.missing_engines() if name in ("sglang", "transformers")]
         if lacking:

@@ -53,7 +53,7 @@ def ray_nodes(address: str, plan: GridPlan) -> Iterator[RayCells]:
     try:
         import ray
     except ImportError:
-        raise ConfigError(["--ray needs ray: pip install 'sat-slime[embedded]'"]) from None
+        raise ConfigError(["--ray needs ray: pip install '.[embedded]' in a checkout"]) from None
     ray.cloudpickle.register_pickle_by_value(ray_node)
     # Ray prints what it hears of nodes that die, 20 lines each, into the live view.
     ray._private.worker.print_to_stdstream = lambda *args, **more: None

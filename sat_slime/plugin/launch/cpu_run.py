@@ -125,7 +125,7 @@ PACKAGES: Mapping[str, str | None] = {
     "tensorboard": None,
 }
 """Packages that slime imports, and the version with which it was run where another one is likely to fail."""
-INSTALL = "pip install 'sat-slime[embedded,slime]'"
+INSTALL = "pip install '.[embedded,slime]' in a checkout"
 INSTALLS = dict.fromkeys(
     ("sglang-router", "torch_memory_saver", "pylatexenc", "omegaconf"), "sat-slime prepare slime --out FOLDER"
 ) | {"sglang": "sat-slime prepare engines"}

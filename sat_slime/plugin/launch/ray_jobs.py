@@ -238,7 +238,7 @@ def _client(address: str | None) -> Any:
         from ray.exceptions import AuthenticationError, RayError
         from ray.job_submission import JobSubmissionClient
     except ImportError as error:
-        raise JobError(f"Ray cannot be imported ({first_line(error)}): pip install 'sat-slime[slime]'") from error
+        raise JobError(f"Ray cannot be imported ({first_line(error)}): pip install '.[slime]' in a checkout") from error
     logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
     # Ray's client would ask through an HTTP proxy of the environment; _url has seen that the host answers without one.
     os.environ |= without_proxy(os.environ, [host_of(address)])
