@@ -1,11 +1,13 @@
 """The notebooks run from their first cell to their last; each claim in them is an assert. They are kept with their
-outputs, which those of a fresh run equal:
+outputs, which those of a fresh run equal but for the last digits:
 
     PYTHONPATH=. .venv/bin/python tests/test_notebooks.py        # runs them and keeps what they show
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
 import shutil
 import tempfile
@@ -33,7 +35,7 @@ def read(path):
 
 
 def run(notebook, folder):
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(folder)}}).execute()
 
 
 def run_alone(path, folder):
@@ -64,7 +66,19 @@ def shown(cell):
     """What a cell prints, and what the marks of its charts say: another font moves a chart's labels."""
     texts = [output.text for output in cell.outputs if output.output_type == "stream"]
     charts = [output.data["image/svg+xml"] for output in cell.outputs if "image/svg+xml" in output.get("data", {})]
-    return texts, [re.findall(r'aria-label="([^"]*)"', chart) for chart in charts]
+    return texts + [label for chart in charts for label in re.findall(r'aria-label="([^"]*)"', chart)]
+
+
+NUMBER = re.compile(r"-?\d+\.\d+")
+
+
+def assert_alike(fresh, kept):
+    """Texts are equal but for their decimals, which another processor rounds elsewhere: by one unit of the last digit
+    that is shown, or a hundred-thousandth."""
+    assert [NUMBER.sub("#", text).split() for text in fresh] == [NUMBER.sub("#", text).split() for text in kept]
+    for a, b in zip(NUMBER.findall(" ".join(fresh)), NUMBER.findall(" ".join(kept)), strict=True):
+        last = 10.0 ** -max(len(number.partition(".")[2]) for number in (a, b))
+        assert math.isclose(float(a), float(b), rel_tol=1e-5, abs_tol=1.01 * last), (a, b)
 
 
 @notebooks
@@ -74,7 +88,23 @@ def test_it_runs_and_shows_what_is_kept(path, tmp_path):
     assert [output for output in outputs if output.get("name") == "stderr"] == []
     assert any("image/svg+xml" in output.get("data", {}) for output in outputs)
     for fresh, kept in zip(code_cells(notebook), code_cells(read(path)), strict=True):
-        assert shown(fresh) == shown(kept), f"keep its outputs anew:\n{fresh.source}"
+        assert_alike(shown(fresh), shown(kept))
+
+
+@pytest.mark.parametrize(
+    ("fresh", "alike"),
+    [
+        ("lag 7: 0.9436184704 of 86.4 %", True),
+        ("lag 7:  0.9436184703 of 86.5 %", True),
+        ("lag 7: 0.944 of 86.4 %", False),
+        ("lag 7: 0.9436184703 of 86.6 %", False),
+        ("lag 8: 0.9436184703 of 86.4 %", False),
+        ("lag 7: 0.9436184703 of 86.4", False),
+    ],
+)
+def test_only_the_last_digits_may_differ(fresh, alike):
+    with contextlib.nullcontext() if alike else pytest.raises(AssertionError):
+        assert_alike([fresh], ["lag 7: 0.9436184703 of 86.4 %"])
 
 
 def test_a_claim_that_is_false_fails(tmp_path):
