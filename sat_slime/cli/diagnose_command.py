@@ -76,7 +76,7 @@ def _check_up(paths: list[Path], out: Path, reward_key: str | None, console: Con
 
     tell = partial(say, console)
     for line in checkup.skipped:
-        tell(f"warning: skipped {line}", "yellow")
+        tell(f"warning: {line}", "yellow")
     for sentence in checkup.summary:
         tell(sentence)
     console.print()

@@ -61,8 +61,8 @@ def replay(
     DUMP is a file of slime's [bold]--save-debug-train-data[/], a folder of them, the
     folder of [bold]--dump-details[/], or a run folder with dumps/. For each method: which
     tokens it clips, masks or re-weights, how many it leaves, and how its gradient
-    points beside the others'. A file that cannot be read is skipped and named,
-    and the exit code is then 1.
+    points beside the others'. A file that cannot be read is skipped, a token that
+    cannot be is left out; both are named, and the exit code is then 1.
 
     [bold]Examples[/]
 
@@ -138,5 +138,5 @@ def _lines(result: Replay) -> list[str]:
     ]
     lines += [passed_over(result)] if result.passed_over else []
     lines += [f"not replayed: {left_out.label}: {left_out.reason}" for left_out in result.left_out]
-    lines += [f"skipped: {dump.path}: {dump.reason}" for dump in result.skipped]
+    lines += [f"{'skipped' if one.whole else 'left out'}: {one.path}: {one.reason}" for one in result.skipped]
     return [*lines, verdict(result)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
+
+from sat_slime.rollout.types import TOOL
 
 SCHEMA = "sat_slime.tokens/1"
 """The name of this format, in every file's metadata. A reader of another number refuses the file."""
@@ -35,6 +37,10 @@ TOKEN_COLUMNS = {
 }
 """Columns of (N,): token id; whether it is active; log pi of the weights at the start of the step; log mu; advantage;
 optimizer updates of the weights that generated the token, -1 for one that a tool wrote; entropy of pi in nats."""
+
+LEAST_LOG_PROB, MOST_LOG_PROB = -1000.0, 0.1
+"""Nats. What is above 0 by less is rounding, of bfloat16 at worst. A softmax in fp32 is 0 from -104 on, so that nothing that was sampled lies below; engines write -9999 for what
+they do not know, and a flipped bit makes a number of 34 digits."""
 
 _COLUMNS: dict[str, Any] = {**RESPONSE_COLUMNS, **TOKEN_COLUMNS}
 _NAME = re.compile(r"(\d{6,})(?:-(\d+))?\.safetensors")
@@ -74,6 +80,8 @@ class TokenDump:
     """Further columns (N, ...) by name, as far as they were measured; docs/internals/token-dumps.md lists them."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Further facts of the run."""
+    left_out: tuple[str, ...] = ()
+    """Sentences about tokens whose values cannot be; `mask` leaves them out."""
 
 
 _FACTS = {"iteration": int, "step": int, "updates": int, "method": str, "temperature": float}
@@ -146,13 +154,52 @@ def read_dump(path: Path) -> TokenDump:
         arrays[name] = _as_kind(path, name, arrays[name], kind)
     if wrong := _wrong_shapes(arrays):
         raise DumpError(f"{path}: {wrong}")
-    for name in ("log_probs", "rollout_log_probs", "advantages"):
-        if not np.isfinite(arrays[name][arrays["mask"]]).all():
-            raise DumpError(f"{path}: {name} has values that are no finite numbers on active tokens")
+    facts = _facts(path, metadata)
+    judged = {name: arrays[name] for name in ("log_probs", "rollout_log_probs", "advantages", "entropy")}
+    judged |= {"rewards": np.repeat(arrays["rewards"], arrays["lengths"])}
+    judged |= {"lag": np.where(arrays["versions"] == TOOL, 0, facts["updates"] - arrays["versions"].astype(np.int64))}
+    judged |= {name: a for name, a in arrays.items() if name not in _COLUMNS and a.ndim == 1 and a.dtype.kind == "f"}
+    arrays["mask"], left_out = usable(arrays["mask"], arrays["lengths"], judged)
     more = {name: values for name, values in arrays.items() if name not in _COLUMNS}
     columns = {name: arrays[name] for name in _COLUMNS}
     rest = {key: value for key, value in metadata.items() if key not in _FACTS and key != "schema"}
-    return TokenDump(**_facts(path, metadata), **columns, more=more, metadata=rest)
+    return TokenDump(**facts, **columns, more=more, metadata=rest, left_out=tuple(left_out))
+
+
+def usable(
+    mask: np.ndarray, lengths: np.ndarray, columns: Mapping[str, np.ndarray], numbers: Sequence[int] | None = None
+) -> tuple[np.ndarray, list[str]]:
+    """Return (which tokens are active and have values that can be, a sentence about each column with others).
+
+    Args:
+        mask: (N,) bool, or numbers that should be 0 or 1.
+        lengths: (R,) tokens of each response, sum N.
+        columns: (N,) each. Columns of log-probs lie between LEAST_LOG_PROB and MOST_LOG_PROB, the lag is 0 or more, the others are
+            finite.
+        numbers: (R,) the names of the responses. Default: from 0 on.
+    """
+    active = mask == 1
+    wrong = {"mask": ~np.isin(mask, (0, 1))}
+    for name, values in columns.items():
+        bad = ~np.isfinite(values)
+        if name.endswith("log_probs") or "log_probs_" in name:
+            bad |= (values > MOST_LOG_PROB) | (values < LEAST_LOG_PROB)
+        elif name == "lag":
+            bad |= values < 0
+        wrong[name] = bad & active
+    sentences = []
+    ends = np.cumsum(lengths)
+    for name, bad in wrong.items():
+        if count := int(bad.sum()):
+            token = int(np.argmax(bad))
+            response = int(np.searchsorted(ends, token, side="right"))
+            place = token - int(ends[response] - lengths[response])
+            value = (mask if name == "mask" else columns[name])[token]
+            more = f" and {count - 1} more" if count > 1 else ""
+            number = response if numbers is None else numbers[response]
+            sentences.append(f"{name} is {value:g} at response {number}, position {place}{more}: left out (from 0)")
+            active = active & ~bad
+    return active, sentences
 
 
 def _check_schema(path: Path, metadata: Mapping[str, str]) -> None:
@@ -169,7 +216,8 @@ def _as_kind(path: Path, name: str, values: np.ndarray, kind: Any) -> np.ndarray
         return values.astype(kind, copy=False)
     if wanted == "b" and values.dtype.kind in "ui" and np.isin(values, (0, 1)).all():
         return values.astype(kind)
-    raise DumpError(f"{path}: {name} is of type {values.dtype}, expected is {np.dtype(kind)}")
+    also = " or 0 and 1" if wanted == "b" else ""
+    raise DumpError(f"{path}: {name} is of type {values.dtype}, expected is {np.dtype(kind)}{also}")
 
 
 def _wrong_shapes(arrays: Mapping[str, np.ndarray]) -> str | None:
@@ -177,6 +225,8 @@ def _wrong_shapes(arrays: Mapping[str, np.ndarray]) -> str | None:
     lengths = arrays["lengths"]
     if lengths.ndim != 1 or (lengths < 0).any():
         return f"lengths of shape {lengths.shape} are not one number of tokens, 0 or more, for each response"
+    if (lengths > arrays["tokens"].size).any():  # their sum could wrap
+        return f"lengths has {int(lengths.max())}, and there are {arrays['tokens'].size} tokens"
     responses, tokens = len(lengths), int(lengths.sum())
     for name, values in arrays.items():
         wanted = responses if name in RESPONSE_COLUMNS else tokens

@@ -30,7 +30,7 @@ def rollout(lengths, seed=0, spread=0.2, inactive=0.1, prompt=3):
         "rollout_ids": list(range(len(lengths))),
         "rollout_log_probs": [-normal(n).abs() - 0.05 for n in lengths],
     }
-    columns["log_probs"] = [mu + spread * normal(len(mu)) for mu in columns["rollout_log_probs"]]
+    columns["log_probs"] = [(mu + spread * normal(len(mu))).clamp(max=0) for mu in columns["rollout_log_probs"]]
     columns["advantages"] = [torch.full((n,), float(normal(1))) for n in lengths]
     return columns
 

@@ -54,7 +54,7 @@ def made_up_dump(step: int, replayed: bool = False, responses: int = 24) -> Toke
         prompt_index=np.arange(responses) // 4,
         rewards=rng.integers(0, 2, responses).astype(np.float32),
         tokens=tokens.astype(np.int32),
-        mask=rng.random(n) < 0.95,
+        mask=(rng.random(n) < 0.95) & (np.max([log_probs, *scores.values()], axis=0) <= 0),
         log_probs=log_probs.astype(np.float32),
         rollout_log_probs=log_mu.astype(np.float32),
         advantages=rng.standard_normal(n).astype(np.float32),

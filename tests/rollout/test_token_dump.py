@@ -94,6 +94,37 @@ def test_files_are_found_in_the_order_of_their_steps(tmp_path):
     assert dump_paths(tmp_path) == wanted[:3]
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "named"),
+    [
+        ("log_probs", np.nan, "log_probs is nan"),
+        ("rollout_log_probs", -np.inf, "rollout_log_probs is -inf"),
+        ("rollout_log_probs", 5.0, "rollout_log_probs is 5"),
+        ("log_probs", -7e34, "log_probs is -7e+34"),
+        ("versions", 10000, "lag is -99"),
+        ("rewards", np.nan, "rewards is nan"),
+        ("checkpoint_log_probs", np.nan, "checkpoint_log_probs is nan"),
+        ("tv", np.inf, "tv is inf"),
+    ],
+)
+def test_a_token_that_cannot_be_is_named_and_left_out(path, column, value, named):
+    dump = make_dump()
+    write_dump(path, dump)
+    assert read_dump(path).left_out == ()
+    values = np.array(getattr(dump, column) if hasattr(dump, column) else np.full(len(dump.tokens), -0.5, np.float32))
+    active = int(np.flatnonzero(dump.mask)[-1])
+    response = int(np.searchsorted(np.cumsum(dump.lengths), active, side="right"))
+    values[response if column == "rewards" else active] = value
+    edit(path, changed={column: values})
+    found = read_dump(path)
+    (told,) = found.left_out
+    assert told.startswith(named) and f"at response {response}, position " in told
+    assert not found.mask[active] and found.mask.sum() < dump.mask.sum()
+    values[:] = 0 if column == "versions" else -0.5
+    edit(path, changed={column: values})
+    assert read_dump(path).left_out == ()
+
+
 @pytest.mark.parametrize("kept", [0, 7, 300, -1])
 def test_a_torn_file_is_named(path, kept):
     write_dump(path, make_dump())
@@ -126,7 +157,7 @@ def test_a_missing_or_foreign_file_is_named(tmp_path, path):
         ({"changed": {"tv": np.zeros((1, 5), np.float32)}}, r"tv has shape \(1, 5\)"),
         ({"changed": {"entropy": np.zeros((5, 2), np.float32)}}, r"entropy has shape \(5, 2\)"),
         ({"changed": {"lengths": np.array([6, -1, 0])}}, "lengths of shape"),
-        ({"changed": {"log_probs": np.full(5, np.nan, np.float32)}}, "log_probs has values that are no finite"),
+        ({"changed": {"lengths": np.array([2**62, 2**62, 2**62, 2**62 + 5])}}, "there are 5 tokens"),
     ],
 )
 def test_what_contradicts_itself_is_refused(path, changes, told):

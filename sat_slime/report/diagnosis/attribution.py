@@ -19,6 +19,7 @@ import torch
 from sat_slime.objective import mismatch_parts
 from sat_slime.rollout.token_dump import DumpError, TokenDump, read_dump
 from sat_slime.rollout.types import TOOL
+from sat_slime.runs.folder import RunFolderError
 
 LABELS = {
     "policy_weights": "policy: weights",
@@ -72,15 +73,21 @@ class Tokens:
 
 
 def load_tokens(paths: Iterable[Path]) -> Tokens | None:
-    """Read the tokens of those dumps that tell the most parts of d; None when none tells any. Damaged files are
-    named."""
+    """Read the tokens of those dumps that tell the most parts of d; None when none tells any. Damaged files
+    and tokens that are left out are named. Raises RunFolderError where there are dumps and none can be read."""
     best: list[Tokens] = []
-    known, damaged = 0, []
+    known, damaged = 0, list[str]()
+    first: dict[int, Path] = {}
     for path in paths:
         try:
             dump = read_dump(path)
         except DumpError as error:
             damaged.append(str(error))
+            continue
+        damaged += [f"{path}: iteration {dump.iteration}, update {dump.step}: {text}" for text in dump.left_out]
+        if not dump.mask.any() or first.setdefault(dump.step, path) != path:
+            again = f"it is update {dump.step} again, which {first[dump.step].name} holds" if dump.mask.any() else ""
+            damaged.append(f"{path}: {again or 'it has no active token'}")
             continue
         known += 1
         tokens = _tokens_of(dump)
@@ -88,6 +95,8 @@ def load_tokens(paths: Iterable[Path]) -> Tokens | None:
             best = []
         if tokens.parts and (not best or tokens.parts.keys() == best[0].parts.keys()):
             best.append(tokens)
+    if damaged and not known:
+        raise RunFolderError(f"no dump can be read: {'; '.join(damaged[:3])}")
     if not best:
         return None
     tokens = _concatenated(best)

@@ -23,10 +23,12 @@ SUFFIXES = (".pt", ".safetensors")
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file that was left out, and why."""
+    """A file that was left out, or tokens of it, and why."""
 
     path: Path
     reason: str
+    whole: bool = True
+    """The whole file, or one step of it; else it was read but for what the reason names."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -124,23 +126,34 @@ def steps(
     dumps: Sequence[Dump], layout: Layout, needed: frozenset[Column] = frozenset(), token_ids: bool = False
 ) -> Iterator[StepBatch | Skipped]:
     """Read the optimizer steps of the dumps with their micro-batches, each when asked for. A dump that cannot be read,
-    or lacks a column that is needed, is a Skipped, which tells why. token_ids: read these too."""
+    lacks a column that is needed, holds a step again or no active token, is a Skipped, which tells why; so are tokens
+    that were left out. token_ids: read these too."""
+    first: dict[tuple[Path, str], Path] = {}
     for dump in dumps:
+        path = dump.paths[0]
         try:
             batches = _read(dump, layout, token_ids)
         except (DumpFault, DumpError) as fault:
             # a DumpError begins with the file's name
-            yield Skipped(dump.paths[0], str(fault).removeprefix(f"{dump.paths[0]}").lstrip(": "))
+            yield Skipped(path, str(fault).removeprefix(f"{path}").lstrip(": "))
             continue
         missing = sorted(needed - batches[0].columns) if batches else []
         if missing:
             yield Skipped(
-                dump.paths[0],
+                path,
                 f"it does not hold {' and '.join(missing)}, which one of the methods reads: leave that out",
             )
             continue
         while batches:  # each step is freed once it was used
-            yield batches.pop(0).arranged(layout, dump.tokens_per_microbatch)
+            batch = batches.pop(0)
+            if (same := first.setdefault((path.parent, batch.name), path)) != path:
+                yield Skipped(path, f"it is {batch.name} again, which {same.name} holds")
+                continue
+            yield from (Skipped(path, f"{batch.name}: {text}", whole=False) for text in batch.left_out)
+            if not batch.mask.any():
+                yield Skipped(path, f"{batch.name} has no active token")
+                continue
+            yield batch.arranged(layout, dump.tokens_per_microbatch)
 
 
 def _read(dump: Dump, layout: Layout, token_ids: bool) -> list[StepBatch]:
@@ -167,6 +180,7 @@ def _of_run(dump: TokenDump) -> StepBatch:
         checkpoint_log_probs=checkpoint,
         proximal_log_probs=proximal,
         token_ids=torch.from_numpy(dump.tokens),
+        left_out=dump.left_out,
     )
 
 

@@ -75,6 +75,9 @@ class StepBatch:
     truncated: Tensor | None = None
     """(R,) bool: responses that were cut at the length limit; None where the dump does not tell."""
 
+    left_out: tuple[str, ...] = ()
+    """Sentences about what the dump lacks, and about tokens that `mask` leaves out."""
+
     def __post_init__(self) -> None:
         tokens = int(self.lengths.sum())
         heads = [head for head in (self.rollout_head, self.policy_head) if head is not None]

@@ -14,15 +14,18 @@ from __future__ import annotations
 import pickletools
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sat_slime.report.dumps.step_batch import DumpFault, StepBatch, in_a_row
+from sat_slime.rollout.token_dump import usable
 
 COLUMNS = ("log_probs", "rollout_log_probs", "advantages", "loss_masks")
 """Columns with a tensor for each response, of as many values as the response has tokens."""
@@ -106,14 +109,14 @@ def read_rollout(paths: Sequence[Path], own_layout: bool = True, token_ids: bool
     payloads = [load_payload(path) for path in paths]
     try:
         rollout_id = payloads[0]["rollout_id"]
-        shards = _whole(payloads[0]) if "samples" in payloads[0] else _of_ranks(payloads)
+        shards, told = _whole(payloads[0]) if "samples" in payloads[0] else _of_ranks(payloads)
         steps = _steps(shards)
         own_layout = own_layout and all(shard.known for shard in shards)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DumpFault(f"its entries are not those of slime ({type(error).__name__} {_line(error)})") from error
     name = f"rollout {rollout_id}"
     return [
-        _step(name if len(steps) == 1 else f"{name}, step {i + 1}", groups, own_layout, token_ids)
+        _step(name if len(steps) == 1 else f"{name}, step {i + 1}", groups, own_layout, token_ids, told)
         for i, groups in enumerate(steps)
     ]
 
@@ -124,6 +127,7 @@ def load_payload(path: Path) -> dict[str, Any]:
     # An engine that is imported too may have allowed classes of its own, such as argparse.Namespace: not for this file.
     allowed = torch.serialization.get_safe_globals()
     torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(_SCALARS)
     try:
         payload = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # anyone may have written the file, and torch may raise anything
@@ -134,10 +138,36 @@ def load_payload(path: Path) -> dict[str, Any]:
             ) from error
         raise DumpFault(f"it is not a complete torch file ({_line(error)}): {_WHOLE}") from error
     finally:
+        torch.serialization.clear_safe_globals()
         torch.serialization.add_safe_globals(allowed)
     if not isinstance(payload, dict):
         raise DumpFault("it is a torch file, but no dump of --save-debug-train-data: give only those")
     return payload
+
+
+class _Kind:
+    """Stands for a NumPy data type in a file: its name and byte order."""
+
+    def __init__(self, name: str, *flags: object):
+        self.name, self.order = str(name), "="
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        self.order = str(state[1])
+
+
+def _scalar(kind: _Kind, data: bytes) -> bool | int | float:
+    """Return a NumPy scalar of a file as a plain number."""
+    if kind.name not in _NUMBERS or kind.order not in "=<>|":
+        raise ValueError(f"a NumPy scalar of type {kind.name:.20}")
+    number: bool | int | float = np.frombuffer(data, np.dtype(kind.order + kind.name), 1)[0].item()
+    return number
+
+
+_NUMBERS = {f"{kind}{size}" for kind in "iuf" for size in (2, 4, 8)} | {"i1", "u1", "b1"}
+_SCALARS: list[Any] = [(_Kind, "numpy.dtype")] + [
+    (_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")
+]
+"""NumPy's names in a file, and what is called in their place: rewards are often such scalars."""
 
 
 def _line(error: BaseException) -> str:
@@ -173,8 +203,23 @@ def _all_in_one(responses: list[_Response]) -> _Shard:
     return _Shard(responses, [list(range(len(responses)))], [1], known=False)
 
 
-def _whole(payload: Mapping[str, Any]) -> list[_Shard]:
-    """Return the shards of format 2: samples in the order of the rollout, and beside them which rank trained which."""
+def _missing(layouts: Sequence[Mapping[str, Any]], rollouts: set[str]) -> list[str]:
+    """Return the sentence that a rank's responses are not there, by the number of rollouts of each step, which every
+    rank knows."""
+    wanted = max((sum(layout.get("global_batch_sizes") or ()) for layout in layouts), default=0)
+    if len(rollouts) >= wanted:
+        return []
+    return [f"it holds {len(rollouts)} of the {wanted} rollouts that were trained: the files of some ranks are missing"]
+
+
+def _once(places: Sequence[int]) -> None:
+    if twice := sorted(place for place, times in Counter(places).items() if times > 1):
+        raise DumpFault(f"{len(twice)} of its responses, the first {twice[0]}, are in more than one of its shards")
+
+
+def _whole(payload: Mapping[str, Any]) -> tuple[list[_Shard], list[str]]:
+    """Return the shards of format 2, and what is missing of them: samples in the order of the rollout, and beside them
+    which rank trained which."""
     samples = payload["samples"]
     rewards = [_raw_reward(sample, payload) for sample in samples]
     responses = [
@@ -185,17 +230,22 @@ def _whole(payload: Mapping[str, Any]) -> list[_Shard]:
         if all(sample.get(key) is not None for sample in samples):
             column = {"rollout_position": "partition", "sample_index": "sample_indices"}[key]
             by_id = {sample[key]: response for sample, response in zip(samples, responses, strict=True)}
-            return [_shard([by_id[i] for i in layout[column]], layout) for layout in payload["dp_shards"]]
-    return [_all_in_one(responses)]
+            layouts = payload["dp_shards"]
+            _once([i for layout in layouts for i in layout[column]])
+            there = {i for layout in layouts for i in layout[column]}
+            rollouts = {str(sample.get("rollout_ids", i)) for i, sample in enumerate(samples) if sample[key] in there}
+            shards = [_shard([by_id[i] for i in layout[column]], layout) for layout in layouts]
+            return shards, _missing(layouts, rollouts)
+    return [_all_in_one(responses)], []
 
 
-def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> list[_Shard]:
-    """Return the shards of slime 0.3.1, a file per rank. Ranks that hold the same responses count once; ranks before
-    the last pipeline stage hold no log-probs and do not count."""
+def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> tuple[list[_Shard], list[str]]:
+    """Return the shards of slime 0.3.1, a file per rank, and what is missing of them. Ranks that hold the same
+    responses count once; ranks before the last pipeline stage hold no log-probs and do not count."""
     parts = [payload["rollout_data"] for payload in payloads]
     parts = [part for part in parts if part.get("log_probs") is not None] or parts[:1]
     distinct = {tuple(part.get("sample_indices") or part["total_lengths"]): part for part in reversed(parts)}
-    shards, offset = [], 0
+    shards, offset, rollouts = [], 0, set[str]()
     for part in reversed(distinct.values()):
         lengths = part["response_lengths"]
         places = part.get("partition") or part.get("sample_indices") or range(offset, offset + len(lengths))
@@ -203,8 +253,10 @@ def _of_ranks(payloads: Sequence[Mapping[str, Any]]) -> list[_Shard]:
         rows = [{key: part[key][i] for key in present} for i in range(len(lengths))]
         responses = [_response(p, row, int(n)) for p, row, n in zip(places, rows, lengths, strict=True)]
         shards.append(_shard(responses, part))
+        rollouts |= set(map(str, part.get("rollout_ids") or range(offset, offset + len(lengths))))
         offset += len(lengths)
-    return shards
+    _once([response.place for shard in shards for response in shard.responses])
+    return shards, _missing(parts, rollouts)
 
 
 def _raw_reward(sample: Mapping[str, Any], payload: Mapping[str, Any]) -> float | None:
@@ -261,29 +313,33 @@ def _steps(shards: Sequence[_Shard]) -> list[list[list[_Response]]]:
     return steps
 
 
-def _step(name: str, groups: list[list[_Response]], own_layout: bool, token_ids: bool) -> StepBatch:
+def _step(
+    name: str, groups: list[list[_Response]], own_layout: bool, token_ids: bool, told: Sequence[str]
+) -> StepBatch:
     responses = [response for group in groups for response in group]
     if not own_layout:
         responses.sort(key=lambda response: response.place)
     places = torch.tensor([response.place for response in responses], dtype=torch.int64)
     lengths = torch.tensor([len(response.columns["log_probs"]) for response in responses], dtype=torch.int64)
+    columns = {key: in_a_row([response.columns[key] for response in responses]) for key in COLUMNS}
     rewards = [response.reward for response in responses if response.reward is not None]
-
-    def row(key: str, dtype: torch.dtype = torch.float32) -> Tensor:
-        return in_a_row([response.columns[key] for response in responses], dtype)
-
+    if len(rewards) == len(responses):
+        columns["rewards"] = torch.tensor(rewards, dtype=torch.float32).repeat_interleave(lengths)
+    judged = {key: values.numpy() for key, values in columns.items()}
+    mask, left_out = usable(judged.pop("loss_masks"), lengths.numpy(), judged, places.tolist())
     return StepBatch(
         name=name,
-        log_probs=row("log_probs"),
-        rollout_log_probs=row("rollout_log_probs"),
-        advantages=row("advantages"),
-        mask=row("loss_masks", torch.bool),
+        log_probs=columns["log_probs"],
+        rollout_log_probs=columns["rollout_log_probs"],
+        advantages=columns["advantages"],
+        mask=torch.from_numpy(mask),
         lengths=lengths,
         microbatches=[len(group) for group in groups if group] if own_layout else None,
         order=torch.argsort(places),
-        rewards=torch.tensor(rewards).repeat_interleave(lengths) if len(rewards) == len(responses) else None,
+        rewards=columns.get("rewards"),
         token_ids=_token_ids(responses) if token_ids else None,
         truncated=_truncated(responses),
+        left_out=(*told, *left_out),
     )
 
 

@@ -113,7 +113,7 @@ def _warnings(result: Replay) -> str:
     lines = list(map(str, result.skipped[:20]))
     if len(result.skipped) > 20:
         lines.append(f"and {len(result.skipped) - 20} more")
-    return f"<p><strong>Skipped files</strong></p>{warning_box(lines)}" if lines else ""
+    return f"<p><strong>Files and tokens that were left out</strong></p>{warning_box(lines)}" if lines else ""
 
 
 def _left_out(result: Replay) -> Sheet | None:

@@ -122,19 +122,37 @@ def _learning(run: Run) -> str:
     metrics, evals = run.data.metrics, run.data.evals
     if sentence := judge(metrics, evals, run.data.period).sentence():
         return f"Collapsed: {sentence.removeprefix('the run ')}."
-    if has(evals, "accuracy") and len(evals["accuracy"]) > 1:
-        accuracy = evals["accuracy"]
-        before, after = float(accuracy[0]), float(accuracy[-1])
-        samples = evals.get("n_samples", np.full(len(accuracy), math.nan))[[0, -1]]
-        error = math.sqrt(sum(p * (1 - p) / n for p, n in zip((before, after), samples, strict=True)))
+    evals = _scored(evals)
+    if len(evals.get("accuracy", ())) > 1:
+        ends_of = [(float(evals["accuracy"][i]), float(evals["n_samples"][i])) for i in (0, -1)]
+        (before, _), (after, _) = ends_of
         text = f"from {percent(before)} to {percent(after)}"
+        if not all(n > 0 and 0 <= score <= 1 for score, n in ends_of):
+            return f"Held-out accuracy went {text}; its noise is not known."
+        # one success more of n keeps the error of a share of 0 or 1 above 0
+        shares = [((score * n + 1) / (n + 2), n) for score, n in ends_of]
+        error = math.sqrt(sum(p * (1 - p) / n for p, n in shares))
         if abs(after - before) < 2 * error:
             return f"Held-out accuracy did not change beyond its noise: {text}."
         return f"Held-out accuracy {'rose' if after > before else 'fell'} {text}."
-    if has(metrics, "reward/mean") and len(metrics["reward/mean"]) > 1:
-        first, last, _ = ends(metrics["reward/mean"], run.data.period)
+    if len(rewards := _finite(metrics, "reward/mean")) > 1:
+        first, last, _ = ends(rewards, run.data.period)
         return f"The training reward went from {first:.3f} to {last:.3f}; accuracy was measured less than twice."
     return "Nothing was learned yet: accuracy and reward are known at less than two steps."
+
+
+def _finite(metrics: Columns, key: str) -> np.ndarray:
+    values = metrics.get(key, np.zeros(0))
+    return values[np.isfinite(values)]
+
+
+def _scored(evals: Columns) -> Columns:
+    """Return the evaluations that have an accuracy, with a column of samples, NaN where unknown."""
+    if "accuracy" not in evals:
+        return {}
+    there = np.isfinite(evals["accuracy"])
+    unknown = np.full(len(there), math.nan)
+    return {key: values[there] for key, values in {"n_samples": unknown, **evals}.items()}
 
 
 def _staleness(metrics: Columns) -> str:
@@ -142,7 +160,8 @@ def _staleness(metrics: Columns) -> str:
     if not has(metrics, "lag/mean"):
         return ""
     lag = metrics["lag/mean"]
-    half = np.arange(len(lag)) >= len(lag) // 2
+    known = np.flatnonzero(np.isfinite(lag))
+    half = np.isin(np.arange(len(lag)), known[len(known) // 2 :])
     least, most = float(np.nanmin(lag[half])), float(np.nanmax(lag[half]))
     batches = f"Batches were {least:g} to {most:g} updates old"
     if least == most:
@@ -151,20 +170,32 @@ def _staleness(metrics: Columns) -> str:
         return f"{batches}."
     d_pi = metrics["mismatch/d_pi"]
     fresh, stale = (finite_mean(d_pi[half & (lag == level)]) for level in (least, most))
+    if math.isnan(fresh) or math.isnan(stale):
+        return f"{batches}."
     if least == most:
         return f"{batches}; d_pi was {stale:.3g} nats."
-    return f"{batches}; d_pi grew from {fresh:.3g} nats at lag {least:g} to {stale:.3g} at lag {most:g}."
+    return f"{batches}; d_pi was {fresh:.3g} nats at lag {least:g} and {stale:.3g} at lag {most:g}."
 
 
 def _what_sat_did(run: Run) -> str:
-    newly = run.data.metrics.get("sat/newly_clipped")
-    if newly is None or not section(section(run.config, "method"), "sat").get("enabled"):
+    newly, where = _newly_clipped(run)
+    if not len(newly):
         return ""
-    if np.nansum(newly) == 0:
-        return "SAT changed nothing: it took the gradient of no token that its base would have kept."
+    if not newly.any():
+        return f"SAT changed nothing{where}: it took the gradient of no token that its base would have kept."
     both = finite_mean(run.data.metrics.get("clip/fraction", ()))
     alone = f", beside the {percent(both - finite_mean(newly))} that its base clips" if both == both else ""
     return f"SAT took the gradient of {percent(finite_mean(newly))} of the tokens{alone}."
+
+
+def _newly_clipped(run: Run) -> tuple[np.ndarray, str]:
+    """Return what SAT newly clipped at the steps that tell it, none with SAT off, and in words which steps, where some
+    do not."""
+    newly = run.data.metrics.get("sat/newly_clipped", np.zeros(0))
+    if not section(section(run.config, "method"), "sat").get("enabled"):
+        return np.zeros(0), ""
+    known = newly[np.isfinite(newly)]
+    return known, f" at the {len(known)} of {len(newly)} steps that tell" if len(known) < len(newly) else ""
 
 
 def summary(run: Run) -> Iterator[str]:
@@ -173,13 +204,13 @@ def summary(run: Run) -> Iterator[str]:
         count = "once" if len(restarts) == 1 else f"{len(restarts)} times"
         deaths = ", ".join(f"{row.get('died_at')} (from {row.get('from')})" for row in restarts)
         yield f"Its job died and was restarted {count}, after iteration {deaths}: see restarts.jsonl."
-    metrics, evals = run.data.metrics, run.data.evals
-    if "reward/mean" in metrics:
-        first, last, window = ends(metrics["reward/mean"], run.data.period)
+    metrics, evals = run.data.metrics, _scored(run.data.evals)
+    if len(rewards := _finite(metrics, "reward/mean")):
+        first, last, window = ends(rewards, run.data.period)
         steps = f"means of the first and last {window} steps" if window > 1 else "first and last step"
         yield f"The training reward went from {first:.3f} to {last:.3f} ({steps})."
     if "accuracy" in evals and len(evals["accuracy"]):
-        accuracy, n = evals["accuracy"], evals.get("n_samples", np.array([math.nan]))
+        accuracy, n = evals["accuracy"], evals["n_samples"]
         sizes = sorted({int(size) for size in n if not math.isnan(size)})
         samples = f", {' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} samples each" if sizes else ""
         if len(accuracy) == 1:
@@ -236,32 +267,33 @@ def findings(run: Run) -> Iterator[str]:
     """Say what a reader should know before believing the figures."""
     metrics = run.data.metrics
     sat_on = bool(section(section(run.config, "method"), "sat").get("enabled"))
-    newly = metrics.get("sat/newly_clipped")
-    if sat_on and newly is not None and np.nansum(newly) == 0:
+    newly, where = _newly_clipped(run)
+    if len(newly) and not newly.any():
+        equal = "" if where else ", so the run equals its base"
         yield (
-            "SAT was an exact no-op in this run: it newly clipped no token at any step, so the run equals its base. "
+            f"SAT was an exact no-op{where or ' in this run'}: it newly clipped no token there{equal}. "
             f"The gate was open for {finite_mean(metrics.get('sat/gate_rate', ())):.2%} of the tokens."
         )
     small = metrics.get("sat/scope_too_small")
-    if sat_on and small is not None and np.nanmean(small) > 0:
+    if sat_on and small is not None and finite_mean(small) > 0:
         yield (
-            f"The quantile's scope was too small in {np.nanmean(small):.0%} of the steps: one response held so many of "
-            "its tokens that q is the largest |d| and the gate cannot open. Raise train.tokens_per_microbatch or set "
-            "method.sat.scope to step."
+            f"The quantile's scope was too small in {finite_mean(small):.0%} of the steps: one response held so many "
+            "of its tokens that q is the largest |d| and the gate cannot open. Raise train.tokens_per_microbatch or "
+            "set method.sat.scope to step."
         )
     yield from row_faults(run.folder, run.config)
     yield from _advisories(run)
     if broken := run.data.not_finite:
         count, names = sum(map(len, broken.values())), ", ".join(sorted(broken)[:5])
         yield f"{count} logged values were not finite numbers (null in metrics.jsonl), of {names}; figures lack them."
-    reward = metrics.get("reward/mean")
-    if reward is not None and len(reward) >= 4 * run.data.period:
+    reward = metrics.get("reward/mean", np.zeros(0))
+    if np.isfinite(reward[-1:]).all() and len(reward) >= 4 * run.data.period:
         smoothed = smooth(reward, window_of(run.data))
         best, last = float(np.nanmax(smoothed)), float(smoothed[-1])
         if best > 0 and last < 0.6 * best and best - last > 0.1:
             yield f"The training reward fell from {best:.3f} at its best to {last:.3f} at the end."
     lag = section(run.config, "pipeline").get("lag")
-    if lag and "lag/max" in metrics and run.steps > 2 * run.data.period and np.nanmax(metrics["lag/max"]) < lag:
+    if lag and has(metrics, "lag/max") and run.steps > 2 * run.data.period and np.nanmax(metrics["lag/max"]) < lag:
         yield f"The realized lag never exceeded {np.nanmax(metrics['lag/max']):g}, though pipeline.lag is {lag}."
     if 0 < run.steps < 2 * run.data.period:
         yield f"Only {run.steps} steps were logged, less than two lag cycles: averages mean little."

@@ -107,7 +107,7 @@ def test_one_token_with_most_of_the_tail_is_named(tmp_path):
         ids = [torch.randint(0, 50, (203,)) for _ in range(40)]
         for token, log_probs in zip(ids, columns["log_probs"], strict=True):
             token[-3] = 99
-            log_probs[-3] += 2
+            log_probs[-3] -= 2
         columns |= {"tokens": ids}
         torch.save(format_2(columns, [(list(range(40)), [[40]])], number), tmp_path / f"{number}.pt")
     told = written([tmp_path], tmp_path / "out")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -162,12 +163,31 @@ def test_rank_correlation_and_overlap():
     assert overlap(a, a) == 1 and overlap(a, b) == pytest.approx(0.9)
 
 
+def test_what_is_broken_in_a_dump_is_named_and_makes_no_share_nan(tmp_path):
+    write_dumps(tmp_path, range(5, 12, 3))
+    whole = load_tokens(dump_paths(tmp_path))
+    one = made_up_dump(8)
+    token = int(np.flatnonzero(one.mask)[3])
+    one.more["checkpoint_log_probs"][token] = np.nan
+    write_dump(dump_path(tmp_path, 8), one)
+    write_dump(dump_path(tmp_path, 12), made_up_dump(11))
+    last = made_up_dump(14)
+    write_dump(dump_path(tmp_path, 14), dataclasses.replace(last, mask=np.zeros_like(last.mask)))
+    tokens = load_tokens(dump_paths(tmp_path))
+    assert len(tokens.d) == len(whole.d) - 1 and tokens.steps == 3
+    assert all(np.isfinite(share.share) for share in attribute(tokens.parts).values())
+    nan, again, empty = tokens.damaged
+    assert re.search(r"000008\.safetensors: iteration 8, update 8: checkpoint_log_probs is nan at response \d+", nan)
+    assert "000012.safetensors: it is update 11 again, which 000011.safetensors holds" in again
+    assert "000014.safetensors: it has no active token" in empty
+
+
 def test_only_the_dumps_that_tell_most_are_taken(tmp_path):
     write_dumps(tmp_path, range(5, 12, 3))
     split = made_up_dump(6)
     known = {"checkpoint_log_probs": split.more["checkpoint_log_probs"]}
     write_dump(dump_path(tmp_path, 6), dataclasses.replace(split, more=known))
-    write_dump(dump_path(tmp_path, 7), dataclasses.replace(split, more={}))
+    write_dump(dump_path(tmp_path, 7), dataclasses.replace(split, step=7, more={}))
     dump_path(tmp_path, 9).write_bytes(b"torn")
     tokens = load_tokens(dump_paths(tmp_path))
     assert (tokens.steps, tokens.others, list(tokens.parts)) == (3, 2, list(PARTS))

@@ -3,6 +3,7 @@ import importlib.util
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from dump_files import format_2, part, rank_file, rollout, schedule
@@ -88,12 +89,6 @@ def shortened(payload):
     payload["samples"][2]["advantages"] = payload["samples"][2]["advantages"][:-1]
 
 
-def not_finite(payload):
-    sample = payload["samples"][1]
-    sample["loss_masks"][:] = 1
-    sample["log_probs"][3] = float("nan")
-
-
 def twice(payload):
     payload["dp_shards"][0]["micro_batch_indices"][0] = [0, 0]
 
@@ -105,7 +100,6 @@ def twice(payload):
         (without("rollout_log_probs"), "the rollout function has to return"),
         (without("response_lengths"), "its entries are not those of slime"),
         (shortened, "advantages has 1 values for a response of 2 tokens"),
-        (not_finite, "log_probs is no finite number on 1 active tokens"),
         (twice, "do not hold every response once"),
         (lambda payload: payload.update(samples=[]), "its entries are not those of slime"),
         (lambda payload: payload.update(samples=3), "its entries are not those of slime"),
@@ -119,6 +113,60 @@ def test_what_is_wrong_is_said(damage, said, tmp_path):
     payload = format_2(rollout(LENGTHS), RANKS)
     damage(payload)
     with pytest.raises(DumpFault, match=said):
+        read_rollout([saved(tmp_path / "0.pt", payload)])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rollout_log_probs", float("-inf")),
+        ("rollout_log_probs", 5.0),
+        ("rollout_log_probs", -9999.0),
+        ("log_probs", float("nan")),
+        ("log_probs", -7e34),
+        ("advantages", float("inf")),
+        ("loss_masks", 0.5),
+        ("loss_masks", -1.0),
+    ],
+)
+def test_a_token_that_cannot_be_is_named_and_left_out(key, value, tmp_path):
+    """By the number of its response in the rollout, in whatever micro-batch it was."""
+    columns = rollout(LENGTHS, inactive=0)
+    columns["loss_masks"] = [mask.float() for mask in columns["loss_masks"]]
+    whole = read_rollout([saved(tmp_path / "0.pt", format_2(columns, RANKS))])
+    columns[key][3][2] = value
+    damaged = read_rollout([saved(tmp_path / "0.pt", format_2(columns, RANKS))])
+    assert sum(int(step.mask.sum()) for step in whole) - sum(int(step.mask.sum()) for step in damaged) == 1
+    assert [step.left_out for step in whole] == [(), ()]
+    first, second = (step.left_out for step in damaged)
+    assert first == () and second == (
+        f"{key.replace('loss_masks', 'mask')} is {value:g} at response 3, position 2: left out (from 0)",
+    )
+
+
+def test_numpy_scalars_are_read_as_numbers(tmp_path):
+    payload = format_2(rollout(LENGTHS), RANKS)
+    payload["raw_reward"] = [np.float64(0.5), np.float32(1.5), np.int64(2), np.bool_(True), np.float16(0.25), 3.0]
+    steps = read_rollout([saved(tmp_path / "0.pt", payload)])
+    assert sorted({value for step in steps for value in step.rewards.tolist()}) == [0.25, 0.5, 1.0, 1.5, 2.0, 3.0]
+    payload["raw_reward"][0] = np.datetime64("2026-01-01")
+    with pytest.raises(DumpFault, match="it is no whole torch file"):
+        read_rollout([saved(tmp_path / "0.pt", payload)])
+
+
+def test_a_missing_ranks_file_is_told_and_a_response_twice_is_refused(tmp_path):
+    columns = rollout(LENGTHS)
+    parts = [rank_file(columns, which, per_step, rank) for rank, (which, per_step) in enumerate(RANKS)]
+    for part_of in parts:
+        part_of["rollout_data"]["global_batch_sizes"] = [4, 2]
+    files = [saved(tmp_path / f"0_{rank}.pt", payload) for rank, payload in enumerate(parts)]
+    assert [step.left_out for step in read_rollout(files)] == [(), ()]
+    for step in read_rollout(files[:1]):
+        (told,) = step.left_out
+        assert told.startswith("it holds 3 of the 6 rollouts that were trained")
+    payload = format_2(columns, RANKS)
+    payload["dp_shards"].append(payload["dp_shards"][0])
+    with pytest.raises(DumpFault, match="3 of its responses, the first 0, are in more than one of its shards"):
         read_rollout([saved(tmp_path / "0.pt", payload)])
 
 

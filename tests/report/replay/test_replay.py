@@ -5,7 +5,7 @@ from dump_files import format_2, rank_file, rollout, step_batch, write_run_dump
 
 from sat_slime.config import ConfigError
 from sat_slime.objective import TokenBatch, mismatch_metrics, named_method, policy_surrogate, response_mean_weights
-from sat_slime.report.dumps.dump_files import Skipped, find_dumps, steps
+from sat_slime.report.dumps.dump_files import find_dumps, steps
 from sat_slime.report.dumps.step_batch import Layout, cut
 from sat_slime.report.replay.candidates import answerable, choose
 from sat_slime.report.replay.method_sums import span_result
@@ -140,6 +140,23 @@ def test_a_damaged_file_is_named_and_the_others_are_replayed(tmp_path):
     assert all(str(tmp_path) not in one.reason.split("(")[0] for one in result.skipped)
 
 
+def test_one_broken_token_a_step_twice_and_a_dump_without_tokens_are_told(tmp_path):
+    columns = rollout(LENGTHS, inactive=0)
+    columns["rollout_log_probs"][2][1] = float("-inf")
+    for number, name in ((0, "0.pt"), (0, "0 copied.pt"), (1, "1.pt")):
+        if number == 1:
+            columns["loss_masks"] = [torch.zeros_like(mask) for mask in columns["loss_masks"]]
+        ranks = [(list(range(len(LENGTHS))), [[len(LENGTHS)]])]
+        torch.save(format_2(columns, ranks, number), tmp_path / name)
+    result = replay([tmp_path / name for name in ("0.pt", "0 copied.pt", "1.pt")], choose("gspo,sat-gspo"))
+    assert [row.tokens for row in result.rows] == [sum(LENGTHS) - 1]
+    assert [(one.path.name, one.reason) for one in result.skipped] == [
+        ("0.pt", "rollout 0: rollout_log_probs is -inf at response 2, position 1: left out (from 0)"),
+        ("0 copied.pt", "it is rollout 0 again, which 0.pt holds"),
+        ("1.pt", "rollout 1 has no active token"),
+    ]
+
+
 def test_what_holds_no_dump_is_refused(tmp_path):
     with pytest.raises(RunFolderError, match="is not there"):
         find_dumps([tmp_path / "nothing"])
@@ -201,13 +218,12 @@ def test_pi_l_of_a_run_that_divides_by_it_is_not_taken_for_the_trainers(tmp_path
     assert step.proximal_log_probs is not None
 
 
-def test_an_empty_step_counts_nothing(tmp_path):
+def test_a_step_without_active_tokens_is_nothing_to_replay(tmp_path):
     path = tmp_path / "0.pt"
     columns = rollout([3, 2], inactive=1.0)
     torch.save(format_2(columns, [([0, 1], [[2]])]), path)
-    result = replay([path], choose("all"))
-    assert result.tokens == 0
-    assert not any(isinstance(one, Skipped) for one in result.skipped)
+    with pytest.raises(RunFolderError, match=r"nothing to replay: .*0\.pt: rollout 0 has no active token"):
+        replay([path], choose("gspo"))
 
 
 def heads(n):

@@ -1,9 +1,11 @@
 import json
+import math
 import re
 
 import pytest
 from synthetic import step_metrics, write_run
 
+from sat_slime.report.number_text import DASH, NBSP
 from sat_slime.report.run.run_report import ends, findings, summary, verdict, write_report
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import load_run
@@ -155,7 +157,7 @@ def test_evaluations_of_several_sizes_are_told_apart(tmp_path):
 def test_the_verdict_tells_noise_lag_and_collapse(tmp_path):
     folder = write_run(tmp_path / "run", 64)
     told = list(verdict(load_run(folder)))
-    assert told[1].startswith("Batches were 1 to 8 updates old; d_pi grew from 0.01")
+    assert told[1].startswith("Batches were 1 to 8 updates old; d_pi was 0.01")
     (folder / "eval.jsonl").write_text(
         '{"step": 0, "accuracy": 0.5, "n_samples": 100}\n{"step": 64, "accuracy": 0.52, "n_samples": 100}\n'
     )
@@ -166,6 +168,55 @@ def test_the_verdict_tells_noise_lag_and_collapse(tmp_path):
     rewrite_rows = [step_metrics(step, **{"mismatch/d_pi": 0.01 if step < 40 else 0.5}) for step in range(1, 65)]
     (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rewrite_rows))
     assert next(verdict(load_run(folder))).startswith("Collapsed: ")
+
+
+def evaluated(folder, *accuracies, samples=100):
+    rows = [{"step": 32 * i, "accuracy": score, "n_samples": samples} for i, score in enumerate(accuracies)]
+    (folder / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    return load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "samples", "said"),
+    [
+        ((0.0, 0.0), 100, "did not change beyond its noise: from 0.0 % to 0.0 %"),
+        ((1.0, 1.0), 100, "did not change beyond its noise: from 100.0 % to 100.0 %"),
+        ((0.0, 0.01), 100, "did not change beyond its noise"),
+        ((0.3, 0.9, math.nan), 100, "rose from 30.0 % to 90.0 %"),
+        ((math.nan, 0.9, 0.3), 100, "fell from 90.0 % to 30.0 %"),
+        ((0.3, 0.9), math.nan, "went from 30.0 % to 90.0 %; its noise is not known"),
+        ((0.3, math.nan), 100, "accuracy was measured less than twice"),
+    ],
+)
+def test_what_is_said_of_the_accuracy_is_true(tmp_path, accuracies, samples, said):
+    run = evaluated(write_run(tmp_path / "run", 64), *accuracies, samples=samples)
+    assert said.replace(" %", NBSP + "%") in next(verdict(run)).replace(" %", NBSP + "%")
+    assert not any("nan" in text or DASH in text for text in [*verdict(run), *summary(run)])
+
+
+def test_no_op_is_said_of_the_steps_that_tell_it(tmp_path):
+    folder = write_run(tmp_path / "run", 1)
+    rows = [step_metrics(step, **{"sat/newly_clipped": 0.0 if step % 2 else None}) for step in range(1, 41)]
+    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    (said,) = [text for text in findings(load_run(folder)) if "no-op" in text]
+    assert "at the 20 of 40 steps that tell" in said and "equals its base" not in said
+    assert any("SAT changed nothing at the 20 of 40 steps" in text for text in verdict(load_run(folder)))
+    rewrite(folder, **{"sat/newly_clipped": None})
+    run = load_run(folder)
+    assert not any("no-op" in text for text in findings(run)) and not any("SAT" in text for text in verdict(run))
+
+
+@pytest.mark.parametrize("key", ["lag/mean", "lag/max", "mismatch/d_pi", "reward/mean", "sat/scope_too_small"])
+@pytest.mark.parametrize("missing", [slice(20, 40), slice(0, 20), slice(0, 40)])
+def test_a_column_that_is_missing_at_some_steps_makes_no_false_sentence(tmp_path, key, missing, recwarn):
+    folder = write_run(tmp_path / "run", 1)
+    rows = [step_metrics(step, **{"sat/scope_too_small": 0.0}) for step in range(1, 41)]
+    for row in rows[missing]:
+        row[key] = None
+    (folder / "metrics.jsonl").write_text("".join(to_json(row) + "\n" for row in rows))
+    run = load_run(folder)
+    said = [*verdict(run), *summary(run), *findings(run)]
+    assert not any("nan" in text.split() for text in said) and not recwarn.list
 
 
 def test_a_run_that_went_on_is_told_with_the_time_of_all_its_starts(tmp_path):
