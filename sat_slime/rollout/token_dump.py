@@ -39,8 +39,8 @@ TOKEN_COLUMNS = {
 optimizer updates of the weights that generated the token, -1 for one that a tool wrote; entropy of pi in nats."""
 
 LEAST_LOG_PROB, MOST_LOG_PROB = -1000.0, 0.1
-"""Nats. What is above 0 by less is rounding, of bfloat16 at worst. A softmax in fp32 is 0 from -104 on, so that nothing that was sampled lies below; engines write -9999 for what
-they do not know, and a flipped bit makes a number of 34 digits."""
+"""Nats. What is above 0 by less is rounding, of bfloat16 at worst. A softmax in fp32 is 0 from -104 on, so that nothing
+that was sampled lies below; engines write -9999 for what they do not know, and a flipped bit makes 34 digits."""
 
 _COLUMNS: dict[str, Any] = {**RESPONSE_COLUMNS, **TOKEN_COLUMNS}
 _NAME = re.compile(r"(\d{6,})(?:-(\d+))?\.safetensors")
@@ -174,8 +174,8 @@ def usable(
     Args:
         mask: (N,) bool, or numbers that should be 0 or 1.
         lengths: (R,) tokens of each response, sum N.
-        columns: (N,) each. Columns of log-probs lie between LEAST_LOG_PROB and MOST_LOG_PROB, the lag is 0 or more, the others are
-            finite.
+        columns: (N,) each. Columns of log-probs lie between LEAST_LOG_PROB and MOST_LOG_PROB, the lag is 0 or more,
+            the others are finite.
         numbers: (R,) the names of the responses. Default: from 0 on.
     """
     active = mask == 1
