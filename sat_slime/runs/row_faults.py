@@ -1,4 +1,5 @@
-"""Finds what is wrong with the rows of a run folder: lines that are no rows, and rows that are missing or there twice.
+"""Finds what is wrong with the rows of a run folder: lines that are no rows, and rows that are missing, there twice,
+out of order or beyond the plan.
 
 A kill can tear the last line of a file, and a resume makes what follows its checkpoint again. Anything else was lost or
 damaged afterwards.
@@ -8,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.reading import read_yaml, section
-from sat_slime.runs.rows import damaged_lines, is_histogram, read_rows
+from sat_slime.runs.rows import damaged_lines, of_first_dataset, read_rows
 
 SHOWN = 5
 """A sentence names so many numbers, and counts the rest."""
@@ -29,76 +31,69 @@ def faults_of(path: str | Path) -> list[str]:
 def row_faults(folder: RunFolder, config: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with the rows, a sentence for each fault. config: the settings of the run, as plain
     values."""
-    last = last_step(config, str(folder.state().get("status")))
-    yield from lost_rows(folder, last)
-    yield from _evaluations(folder, config, ended=last is not None)
+    pipeline, collapse, evaluation = (section(config, name) for name in ("pipeline", "collapse", "eval"))
+    iterations, per_iteration = (
+        value if isinstance(value, int) else 0
+        for value in (pipeline.get("iterations", 0), pipeline.get("optimizer_steps_per_rollout", 1))
+    )
+    planned = iterations * per_iteration or None
+    embedded = config.get("runtime") == "embedded"
+    # where it may have ended early, or is of slime, the last row is not certain
+    ended = folder.state().get("status") == "finished" and embedded and not collapse.get("stop")
+    yield from lost_rows(folder, planned if ended else None, planned)
+    evals = of_first_dataset(read_rows(folder.eval))
+    done = max(_whole_numbers(read_rows(folder.metrics), "iteration"), default=0)
+    every = evaluation.get("every_n_iterations")
+    if not embedded:
+        yield from _misplaced(folder.eval, _whole_numbers(evals, "step"), planned, "evaluation after step")
+    elif every and done and evals:
+        # one before the first step, one every n iterations, one after the last; the newest may be going on, and beside
+        # training the one before it too
+        expected = {*range(0, done, int(every))}
+        if not ended and evaluation.get("beside", "none") != "none":
+            expected.discard(max(expected))
+        there = _whole_numbers(evals, "iteration")
+        what = "evaluation after iteration"
+        yield from _missing(folder.eval, sorted((expected | ({done} if ended else set())) - set(there)), what)
+        yield from _misplaced(folder.eval, there, iterations or None, what)
 
 
-def last_step(config: Mapping[str, Any], status: str) -> int | None:
-    """Return the optimizer step of the last row that the run must have. None where that is not certain: the run has not
-    finished, a collapse may have ended it, or it is a run of slime."""
-    pipeline, collapse = section(config, "pipeline"), section(config, "collapse")
-    if status != "finished" or config.get("runtime") != "embedded" or collapse.get("stop"):
-        return None
-    return int(pipeline.get("iterations", 0)) * int(pipeline.get("optimizer_steps_per_rollout", 1)) or None
+def lost_rows(folder: RunFolder, last: int | None, planned: int | None = None) -> Iterator[str]:
+    """Yield a sentence for each file with damaged lines, and for misplaced and missing rows of optimizer steps.
 
-
-def lost_rows(folder: RunFolder, last: int | None = None) -> Iterator[str]:
-    """Yield a sentence for each file with damaged lines, and for missing or repeated rows of optimizer steps.
-
-    last: the number of steps. Default: that of the last row.
+    last: the number of the last row. None: that of the last one there is. planned: steps of the whole run.
     """
-    for path in (folder.metrics, folder.eval, folder.histograms):
-        if damaged := damaged_lines(path, is_histogram if path == folder.histograms else None):
+    for path in (folder.metrics, folder.eval):
+        if damaged := damaged_lines(path):
             many = len(damaged) > 1
             yield (
                 f"{path.name} is damaged: line{'s' * many} {_named(damaged)} {'are no rows' if many else 'is no row'}, "
                 "and left out."
             )
     steps = _whole_numbers(read_rows(folder.metrics), "step")
-    yield from _gaps(folder.metrics, steps, last)
-    if folder.histograms.exists():
-        # The row of the newest step is written after that of metrics.jsonl.
-        sure = max(steps, default=1) - 1 if last is None else last
-        yield from _gaps(folder.histograms, _whole_numbers(read_rows(folder.histograms), "step"), sure)
-
-
-def missing_steps(steps: Iterable[int], last: int | None = None) -> list[int]:
-    """Return the numbers that are missing between 1 and `last`. Unset: between the least and the greatest of
-    `steps`."""
     there = set(steps)
-    if last is None and not there:
-        return []
-    first, end = (min(there), max(there)) if last is None else (1, last)
-    return [step for step in range(first, end + 1) if step not in there]
+    wanted = range(min(there, default=1), max(there, default=0) + 1) if last is None else range(1, last + 1)
+    # a tracker may have a row every few steps: without a plan none is known to be missing
+    yield from _missing(folder.metrics, [step for step in wanted if step not in there] if planned or last else [], STEP)
+    yield from _misplaced(folder.metrics, steps, planned, STEP)
 
 
-def _gaps(path: Path, steps: Sequence[int], last: int | None) -> Iterator[str]:
-    if missing := missing_steps(steps, last):
-        yield f"{path.name} lacks {_rows_of('optimizer step', missing)}: what is made of all rows leaves that out."
-    if twice := sorted(step for step, count in Counter(steps).items() if count > 1):
-        yield f"{path.name} has more than one row of optimizer step {_named(twice)}."
+STEP = "optimizer step"
 
 
-def _evaluations(folder: RunFolder, config: Mapping[str, Any], ended: bool) -> Iterator[str]:
-    """Yield sentences about missing evaluations. An embedded run has one before the first step, one every n iterations,
-    and, once it has ended, one after the last."""
-    evaluation = section(config, "eval")
-    every = evaluation.get("every_n_iterations")
-    done = max(_whole_numbers(read_rows(folder.metrics), "iteration"), default=0)
-    if config.get("runtime") != "embedded" or not every or not done:
-        return
-    expected = {*range(0, done, int(every))}  # the one after the newest iteration may be going on
-    if not ended and evaluation.get("beside", "none") != "none":
-        expected.discard(max(expected))  # and so may the one before it
-    if ended:
-        expected.add(done)
-    if missing := sorted(expected - set(_whole_numbers(read_rows(folder.eval), "iteration"))):
-        yield f"{folder.eval.name} lacks {_rows_of('the evaluation after iteration', missing)}."
+def _missing(path: Path, numbers: Sequence[int], what: str) -> Iterator[str]:
+    if numbers:
+        rows = f"{len(numbers)} row{'s' * (len(numbers) > 1)}"
+        yield f"{path.name} lacks {rows}, of {what} {_named(numbers)}: what is made of all rows leaves that out."
 
 
-def _rows_of(what: str, numbers: Sequence[int]) -> str:
-    return f"{len(numbers)} row{'s' * (len(numbers) > 1)}, of {what} {_named(numbers)}"
+def _misplaced(path: Path, numbers: Sequence[int], planned: int | None, what: str) -> Iterator[str]:
+    if twice := sorted(number for number, count in Counter(numbers).items() if count > 1):
+        yield f"{path.name} has more than one row of {what} {_named(twice)}."
+    elif late := [after for before, after in pairwise(numbers) if after < before]:
+        yield f"{path.name} is out of order: {what} {_named(late)} comes after a later one."
+    if planned is not None and (beyond := sorted({number for number in numbers if number > planned})):
+        yield f"{path.name} goes beyond the plan of {planned}: {what} {_named(beyond)}."
 
 
 def _named(numbers: Sequence[int]) -> str:

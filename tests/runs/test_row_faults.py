@@ -10,7 +10,7 @@ from recording_view import RecordingView
 from sat_slime.config import EmbeddedConfig, dump_config
 from sat_slime.report.comparison.compared_runs import collect, load_compared_run
 from sat_slime.report.comparison.contrasts import Comparison
-from sat_slime.report.comparison.grid_report import limits
+from sat_slime.report.comparison.grid_report import limits, summary
 from sat_slime.report.run.run_report import findings
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.log import RunLog
@@ -50,7 +50,6 @@ def test_nothing_is_told_of_whole_rows(tmp_path, status, steps):
     folder = make_run(tmp_path / "run", status, steps)
     assert faults_of(folder.path) == []
     if status == "killed":  # in the midst of a line, before the histogram and the evaluation
-        change(folder.histograms, line_8=None)
         change(folder.eval, line_3=None)
         with folder.metrics.open("a") as file:
             file.write('{"step": 9, "rew')
@@ -63,7 +62,7 @@ def test_an_evaluation_beside_training_may_be_going_on(tmp_path, beside, told):
     change(folder.eval, line_3=None)
     assert len(faults_of(folder.path)) == told
     change(folder.eval, line_2=None)
-    assert "of the evaluation after iteration 4" in faults_of(folder.path)[0]
+    assert "of evaluation after iteration 4" in faults_of(folder.path)[0]
 
 
 @pytest.mark.parametrize("steps", [STEPS, 9])
@@ -84,14 +83,25 @@ def test_a_run_that_a_collapse_ended_lacks_nothing(tmp_path, steps):
         ),
         ("metrics", {"line_5": '{"step": 4}'}, "metrics.jsonl has more than one row of optimizer step 4."),
         ("metrics", {"line_5": "garbage"}, "metrics.jsonl is damaged: line 5 is no row"),
-        ("histograms", {"line_3": "garbage"}, "histograms.jsonl is damaged: line 3 is no row, and left out."),
-        ("histograms", {"line_3": "[1, 2]", "line_4": "\0" * 9}, "histograms.jsonl is damaged: lines 3, 4 are no rows"),
-        ("histograms", {"line_3": '{"step": 3, "edges": "x", "counts": 5}'}, "histograms.jsonl is damaged: line 3"),
-        ("histograms", {"line_3": '{"step": 3, "edges": [1], "counts": [1, "x"]}'}, "histograms.jsonl is damaged"),
-        ("histograms", {"line_3": None}, "histograms.jsonl lacks 1 row, of optimizer step 3"),
+        (
+            "metrics",
+            {"line_5": '{"step": 6}', "line_6": '{"step": 5}'},
+            "metrics.jsonl is out of order: optimizer step",
+        ),
+        (
+            "metrics",
+            {"line_12": '{"step": 13, "iteration": 12}'},
+            "metrics.jsonl goes beyond the plan of 12",
+        ),
+        (
+            "eval",
+            {"line_3": '{"step": 4, "iteration": 4}'},
+            "eval.jsonl has more than one row of evaluation",
+        ),
+        ("eval", {"line_4": '{"step": 16, "iteration": 16}'}, "eval.jsonl goes beyond the plan of 12: evaluation"),
         ("eval", {"line_2": "garbage"}, "eval.jsonl is damaged: line 2"),
-        ("eval", {"line_2": None}, "eval.jsonl lacks 1 row, of the evaluation after iteration 4."),
-        ("eval", {"line_4": None}, "eval.jsonl lacks 1 row, of the evaluation after iteration 12."),
+        ("eval", {"line_2": None}, "eval.jsonl lacks 1 row, of evaluation after iteration 4:"),
+        ("eval", {"line_4": None}, "eval.jsonl lacks 1 row, of evaluation after iteration 12:"),
     ],
 )
 def test_each_damage_is_told(tmp_path, name, lines, told):
@@ -101,28 +111,42 @@ def test_each_damage_is_told(tmp_path, name, lines, told):
     assert any(sentence.startswith(told) for sentence in findings(load_run(folder.path)))
 
 
-@pytest.mark.parametrize("line", [5, 12])
-def test_a_finished_run_with_a_row_missing_does_not_count(tmp_path, line):
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("metrics", {"line_5": None}),
+        ("metrics", {"line_12": None}),
+        ("metrics", {"line_5": '{"step": 4, "reward/mean": 0.5}'}),
+        ("metrics", {"line_12": '{"step": 13, "reward/mean": 0.5}'}),
+        ("eval", {"line_3": None, "line_4": None}),
+        ("eval", {"line_3": '{"step": 4, "iteration": 4, "accuracy": 0.5, "n_samples": 8}'}),
+    ],
+)
+def test_a_damaged_run_is_named_on_the_page_and_does_not_count(tmp_path, name, lines):
     whole, lacking = (make_run(tmp_path / name) for name in ("whole", "lacking"))
-    change(lacking.metrics, **{f"line_{line}": None})
+    change(getattr(lacking, name), **lines)
     assert load_compared_run(whole.path).counts and not load_compared_run(lacking.path).counts
     (told,) = [line for line in limits(Comparison(collect([lacking.path]))) if "Not counted" in line]
-    assert told.endswith(f"finished after 11 steps, without a row of step {line}.")
+    assert all(fault in told for fault in faults_of(lacking.path)) and faults_of(lacking.path)
+    comparison = Comparison(collect([lacking.path]))
+    assert any("1 not whole (1 with rows missing, doubled or misplaced)" in line for line in summary(comparison, []))
+
+
+def test_doubled_rows_make_no_interrupted_run_whole(tmp_path):
+    folder = make_run(tmp_path / "run", "interrupted", STEPS // 2)
+    folder.metrics.write_text(folder.metrics.read_text() * 2)
+    assert not load_compared_run(folder.path).counts
 
 
 def test_a_resume_tells_what_it_does_not_make_again(tmp_path):
     folder = make_run(tmp_path / "run", "interrupted", 8)
     change(folder.metrics, line_3=None, line_8=None)
-    change(folder.histograms, line_4="garbage")
     view = RecordingView()
     log = RunLog(folder, view)
     log.rewind(6)
     log.close()
     told = [text for name, text, *_ in view.calls if name == "message"]
-    assert len(told) == 3, told
-    assert told[0].startswith("histograms.jsonl is damaged: line 4 is no row")
-    assert told[1].startswith("metrics.jsonl lacks 1 row, of optimizer step 3:")
-    assert told[2].startswith("histograms.jsonl lacks 1 row, of optimizer step 4:")
+    assert len(told) == 1 and told[0].startswith("metrics.jsonl lacks 1 row, of optimizer step 3:")
     assert "lacks 1 row" in folder.log.read_text()
 
 

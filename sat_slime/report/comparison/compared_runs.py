@@ -22,7 +22,7 @@ from sat_slime.report.comparison.method_names import ON, PAPER_ORDER, WITH, labe
 from sat_slime.runs.collapse import CollapseWatch, judge
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import RunData, flat_settings, read_yaml, section
-from sat_slime.runs.row_faults import last_step, missing_steps
+from sat_slime.runs.row_faults import row_faults
 from sat_slime.runs.rows import columns, of_first_dataset, read_histograms, read_rows
 from sat_slime.runs.slime_rows import adopt
 from sat_slime.runs.trackers.tracked_run import READABLE, is_tracker, read_tracked, what_it_is
@@ -50,6 +50,8 @@ class ComparedRun:
     status: str = "unknown"
     error: str | None = None
     data: RunData = field(default_factory=RunData)
+    faults: tuple[str, ...] = ()
+    """What is wrong with its rows, a sentence each: such a run does not count."""
     datasets: tuple[str, ...] = ()
     """Data sets that were evaluated; the first one is the score."""
 
@@ -74,19 +76,10 @@ class ComparedRun:
         pipeline = section(self.config, "pipeline")
         return _whole(pipeline.get("iterations"), 0) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1)
 
-    @cached_property
-    def missing(self) -> list[int]:
-        """Optimizer steps that were made and have no row. None are known of a log without settings, which may have a
-        row for every few steps."""
-        if not self.planned_steps:
-            return []
-        steps = [int(step) for step in self.data.metrics.get("step", ()) if np.isfinite(step)]
-        return missing_steps(steps, last_step(self.config, self.status))
-
     @property
     def counts(self) -> bool:
         """The run is whole: its numbers may stand beside those of others."""
-        if not self.steps or self.missing:
+        if not self.steps or self.faults:
             return False
         if self.planned_steps:
             # a run that collapse.stop ended is finished too
@@ -246,6 +239,7 @@ def load_compared_run(path: Path) -> ComparedRun:
     run = _compared_run(path, read_yaml(folder.config), read_rows(folder.metrics), read_rows(folder.eval))
     run.data.histograms = read_histograms(folder.histograms)
     run.status, run.error = str(state.get("status", "unknown")), state.get("error")
+    run.faults = tuple(row_faults(folder, run.config))
     return run
 
 

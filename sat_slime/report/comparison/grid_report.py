@@ -215,7 +215,9 @@ def summary(comparison: Comparison, contrasts: Sequence[Contrast]) -> Iterator[s
         yield from _told_apart([contrast for contrast in contrasts if contrast.group == group], group)
     whole = sum(run.counts for run in collection.runs)
     parts = [f"{whole} whole run{'s' * (whole != 1)} of {count_of(len(collection.run_methods), 'method')}"]
-    for count, what in ((len(collection.runs) - whole, "not whole"), (len(collection.not_run), "planned and not run")):
+    damaged = sum(bool(run.faults) for run in collection.runs)
+    not_whole = f"not whole{f' ({damaged} with rows missing, doubled or misplaced)' if damaged else ''}"
+    for count, what in ((len(collection.runs) - whole, not_whole), (len(collection.not_run), "planned and not run")):
         parts += [f"{count} {what}"] if count else []
     yield f"{', '.join(parts)}. Compared: {seeds_text(collection)} a cell."
     collapsed = [run for run in collection.runs if run.collapse.met]
@@ -381,9 +383,8 @@ def _not_run(collection: Collection, paper: bool) -> Iterator[str]:
     broken = [run for run in collection.runs if not run.counts]
     for run in broken:
         error = f" ({run.error})" if run.error else ""
-        lacks = f", without a row of step {run.missing[0]}" if run.missing else ""
-        more = f" and {len(run.missing) - 1} more" if len(run.missing) > 1 else ""
-        yield f"Not counted: {run.where}, {run.status} after {run.steps} steps{lacks}{more}{error}."
+        faults = f": {' '.join(run.faults)}" if run.faults else "."
+        yield f"Not counted: {run.where}, {run.status} after {run.steps} steps{error}{faults}"
     if any(run.status == "failed" for run in broken):
         yield "If runs fail because of what is measured, such as a method that diverges, leaving them out flatters it."
     yield from collection.left_out

@@ -24,14 +24,14 @@ def log_softmax(values: np.ndarray) -> np.ndarray:
 
 def make_result(tokens: int, step: int, **columns) -> StepResult:
     rng = np.random.default_rng(step)
-    always = {"log_probs": rng.standard_normal(tokens), "entropy": rng.random(tokens)}
+    always = {"log_probs": -rng.random(tokens), "entropy": rng.random(tokens)}
     return StepResult({"step": step}, {}, {k: np.asarray(v, np.float32) for k, v in {**always, **columns}.items()})
 
 
 def test_a_dump_holds_the_batch_in_its_order(tmp_path):
     batch = make_batch(ANSWERS, version=5)
     lengths = [len(response.output_ids) for response in batch.responses]
-    result = make_result(sum(lengths), 9, checkpoint_log_probs=np.arange(sum(lengths)))
+    result = make_result(sum(lengths), 9, checkpoint_log_probs=-np.arange(sum(lengths)))
     write_dump(tmp_path / "x", token_dump(CONFIG, batch, result, 9, 0))
     dump = read_dump(tmp_path / "x")
     assert (dump.iteration, dump.step, dump.updates, dump.method, dump.temperature) == (9, 9, 8, "gspo", 1.0)

@@ -64,7 +64,7 @@ def test_a_log_of_every_fourth_step_counts_where_no_plan_is_known(tmp_path):
     path.mkdir()
     (path / "metrics.jsonl").write_text("".join(to_json(step_metrics(step)) + "\n" for step in (4, 8, 12)))
     run = load_compared_run(path)
-    assert (run.steps, run.missing, run.counts) == (3, [], True)
+    assert (run.steps, run.faults, run.counts) == (3, (), True)
 
 
 def test_broken_files_are_left_out(tmp_path):
