@@ -19,7 +19,10 @@ COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="A YAML file of a run, or a run's folder.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A YAML file: of a run, or of init plugin; or a run's folder.", show_default=False),
+    ],
     overrides: OverridesAsInLaunch = None,
     address: Annotated[
         str | None, typer.Option(metavar="URL", help="As in launch: the cluster to check.", rich_help_panel=SLIME)
@@ -50,8 +53,12 @@ def findings_of(file: Path, overrides: Sequence[str], address: str | None = None
     from sat_slime.cli.run_plan import load_run
     from sat_slime.config import ConfigError, EmbeddedConfig
     from sat_slime.config.finding import settings_findings
+    from sat_slime.config.plugin_file import is_plugin_file, plugin_findings
     from sat_slime.runs.folder import RunFolder
 
+    if is_plugin_file(file):
+        yield from plugin_findings(file)
+        return
     folder = file if file.is_dir() and RunFolder(file).is_run() else None
     file = RunFolder(folder).config if folder else file
     try:

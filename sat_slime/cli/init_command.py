@@ -7,16 +7,20 @@ from typing import Annotated
 
 import typer
 
+DEFAULT = "sat-gspo"
+PLUGIN_MEANING = "SAT, or what --method names, in a launch script of slime: one file and one flag"
+
 
 def init(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[quickstart|streaming|grid|slime|paper|slurm|kuberay]",
+            metavar="[quickstart|streaming|grid|plugin|slime|paper|slurm|kuberay]",
             help="What to start from; default: list them.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the files go.")] = Path("."),
+    method: Annotated[str, typer.Option(metavar="NAME", help="Of plugin: what the script is to train by.")] = DEFAULT,
 ) -> None:
     """Write a commented file to start from, and the files that it extends.
 
@@ -24,14 +28,25 @@ def init(
 
     sat-slime launch quickstart.yaml
 
+    [bold]plugin[/] is the one file by which a launch script of slime trains
+    by SAT, or another method.
+
     [bold]slurm[/] and [bold]kuberay[/] are for a file that is there: they start
     Ray on the nodes, launch the run, and resume it.
     """
-    from sat_slime.config.starters import STARTERS, write_starter
+    from sat_slime.config.plugin_file import plugin_file
+    from sat_slime.config.starters import STARTERS, write_starter, write_texts
 
     if name is None:
         for starter_name, starter in STARTERS.items():
             typer.echo(f"{starter_name:11} {starter.meaning}")
+        typer.echo(f"{'plugin':11} {PLUGIN_MEANING}")
+        return
+    if name == "plugin":
+        (path,) = write_texts(out, {"sat.yaml": plugin_file(method)})
+        typer.echo(f"{path}: {PLUGIN_MEANING}")
+        typer.echo(f"check it with: sat-slime check {path}")
+        typer.echo(f"then add to the script: --custom-config-path {path.absolute()}")
         return
     first, *others = write_starter(name, out)
     typer.echo(f"{first}: {STARTERS[name].meaning}")

@@ -19,10 +19,6 @@ class HooksConfig(Section):
     ref_weights_first: bool = True
     """Push the actor's weights to the engines after a start or a resume, whatever model was loaded last: with a KL loss
     the reference model is, and slime would broadcast that one (slime issue 1695)."""
-    checkpoint_denominator: bool = True
-    """In launch scripts of one's own with denominator `checkpoint` and a lag above 1: score the batch that was in
-    flight during a push under the weights that generated it, which slime has replaced by then. Our driver always
-    does."""
     version_by_step: bool = True
     """Number the weights that are pushed by their optimizer steps, so that lag and evaluation are attributed by the
     version that came back with each response."""

@@ -139,6 +139,18 @@ def not_on_slime(method: Method) -> str | None:
     return None
 
 
+def spares_recompute(method: Method, steps: int) -> bool:
+    """Return whether slime can leave out its forward pass that recomputes log-probs, which use_rollout_logprobs makes
+    it do.
+
+    With denominator `trainer` and one optimizer step per rollout the training forward is that pass, and A-3PO makes its
+    denominator up; but the threshold of a whole step needs the pass beforehand.
+    """
+    if method.threshold_is_of_the_step:
+        return False
+    return steps == 1 if method.denominator == "trainer" else method.denominator != "checkpoint"
+
+
 def needs_versions(method: Method) -> str | None:
     """Return what a method needs that travels to slime's trainer with the versions of weights, in words; None where
     nothing does."""

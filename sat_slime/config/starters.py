@@ -47,9 +47,14 @@ def write_starter(name: str, folder: Path) -> list[Path]:
         ConfigError: there is no such starter, or a file of that name holds something else.
     """
     if name not in STARTERS:
-        raise ConfigError([f"init {name}: there is no such starter; there are {', '.join(STARTERS)}"])
+        raise ConfigError([f"init {name}: there is no such starter; there are {', '.join(STARTERS)}, plugin"])
     source = CONFIGS / STARTERS[name].path
-    texts = _with_references(source, f"{name}{source.suffix}")
+    return write_texts(folder, _with_references(source, f"{name}{source.suffix}"))
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> list[Path]:
+    """Write files, by their names, into a folder; returns their paths. Raises ConfigError where one is there and holds
+    something else, before any is written."""
     for file, text in texts.items():
         path = folder / file
         if path.exists() and (not path.is_file() or path.read_text(encoding="utf-8") != text):

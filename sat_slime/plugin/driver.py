@@ -36,7 +36,7 @@ from sat_slime.config.plugin_schema import DriverConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import rollout_hooks
 from sat_slime.plugin.inside import shared_routes
-from sat_slime.plugin.inside.settings import DRIVEN, PUSH_METRICS, plugin_config, plugin_method, steps_per_rollout
+from sat_slime.plugin.inside.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
 from sat_slime.plugin.inside.slime_processes import Host, parse_arguments
 from sat_slime.plugin.inside.step_files import StepFile
 from sat_slime.plugin.launch.proxies import own_address, proxies, without_proxy
@@ -74,7 +74,7 @@ def take_over(args: Namespace) -> None:
     if errors:
         raise ConfigError(errors)
     setattr(args, DRIVEN, True)
-    plugin_method(args)
+    settle_flags(args)
     if plugin_config(args).driver.canary != "none" and (errors := no_canary(args)):
         raise ConfigError(errors)
     if narrows_replies(args):

@@ -25,7 +25,7 @@ from sat_slime.evaluation.scores import Graded, summary
 from sat_slime.plugin import reward
 from sat_slime.plugin.inside import replies, shared_routes, versions
 from sat_slime.plugin.inside.routed_experts import joined, narrow, routed_layers, stand_in, strangers
-from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method, reads_engine, steps_per_rollout
+from sat_slime.plugin.inside.settings import plugin_config, plugin_method, reads_engine, steps_per_rollout
 from sat_slime.plugin.inside.slime_access import slime_function
 from sat_slime.plugin.inside.step_files import StepFile
 from sat_slime.rollout.stream import STREAM_METRICS
@@ -225,7 +225,7 @@ def log_rollout(
         rollout_extra_metrics.update(left_out)
     if versions.are_steps(args, hooks):
         _announce("version_by_step")
-        if getattr(args, DRIVEN, False) and (strange := versions.never_pushed(samples)):
+        if strange := versions.never_pushed(samples):
             raise RuntimeError(
                 f"rollout {rollout_id}: {strange} of {len(samples)} responses are of weights that this run never sent "
                 "(version default): an engine started again by itself, or another run's took its address. They are not "
@@ -237,7 +237,7 @@ def log_rollout(
             metrics["time/rollout"] = rollout_time
         needs_rewards = "rewards" in plugin_method(args).needs
         rewards = [_reward(args, sample) for sample in samples] if needs_rewards else None
-        if reason := _stays_untaken(args) or versions.send_origins(samples, metrics, rewards):
+        if reason := versions.send_origins(samples, metrics, rewards):
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
         elif shared_routes.are_shared(args):
             shared_routes.send(samples)
@@ -256,18 +256,6 @@ def numbers_as_arrays(samples: Sequence[Any]) -> None:
             if isinstance(values := getattr(sample, name, None), list):
                 with contextlib.suppress(TypeError, OverflowError):  # torch says what is wrong with such a list
                     setattr(sample, name, np.asarray(array(code, values)))
-
-
-def _stays_untaken(args: Namespace) -> str | None:
-    """Return the reason why slime would take what travels with a response for its turns and fail as it logs them, or
-    None."""
-    taken = getattr(args, DRIVEN, False) or getattr(args, "custom_megatron_init_path", None) is not None
-    if taken or not getattr(args, "log_multi_turn", False):
-        return None
-    return (
-        "--log-multi-turn would fail on what travels with a response, and no hook takes it out before: add "
-        "--custom-megatron-init-path sat_slime.plugin.train_hooks.install"
-    )
 
 
 def _reward(args: Namespace, sample: Any) -> float:

@@ -415,52 +415,6 @@ _ROLLOUT = (
 
 _OWN_SCRIPTS = (
     _is_called_by("--custom-megatron-init-path", _trees(f"{_INIT}(args)", "custom_init(args)"), needed=_OWN),
-    _reads(
-        "where the trainer is found, and what it calls by these names",
-        _trees(
-            f"{_ACTOR}.init(self args role)",
-            "init(args)",
-            "initialize_model_and_optimizer(args, role)",
-            "self.load_other_checkpoint('ref', args.ref_load)",
-            "self.load_other_checkpoint('old_actor', args.load)",
-            "UpdateWeightFromDistributed",
-            "UpdateWeightFromTensor",
-        ),
-        needed=_OWN,
-    ),
-    _wraps(
-        "a checkpoint holds what the clip radii follow",
-        Form(
-            f"{_MODEL}:save(iteration model optimizer opt_param_scheduler)",
-            {V031: TREE, MAIN: TREE},
-            imported_by="backends.megatron_utils.actor",
-        ),
-        needed=_OWN,
-    ),
-    _wraps("steps before a resume", _trees(f"{_MODEL}:initialize_model_and_optimizer(args role)"), needed=_OWN),
-    _wraps(
-        "side models are loaded into the trained one",
-        _trees(f"{_ACTOR}.load_other_checkpoint(self model_tag path)"),
-        needed=_OWN,
-    ),
-    _reads(
-        "denominator checkpoint by slime's old_actor",
-        _trees(f"{_ACTOR}.train_actor", "self._switch_model('old_actor' if self.args.keep_old_actor else 'actor')"),
-        needed=_OWN,
-    ),
-    _reads(
-        "when slime renews old_actor",
-        _trees(f"{_ACTOR}.update_weights(self)", "self.weights_backuper.backup('old_actor')"),
-        needed=_OWN,
-    ),
-    _reads(
-        "evaluations at both ends",
-        _trees(
-            "ray.train_actor:TrainRayActor.set_rollout_manager(self rollout_manager)",
-            "self.rollout_manager = rollout_manager",
-        ),
-        needed=_OWN,
-    ),
 )
 
 PARTS: Mapping[str, tuple[Name, ...]] = {

@@ -15,7 +15,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 def test_the_list_names_every_starter():
     lines = sat_slime_command("init").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == [*RUNS, "slurm", "kuberay"]
+    assert [line.split()[0] for line in lines] == [*RUNS, "slurm", "kuberay", "plugin"]
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -38,6 +38,7 @@ class StandIn:
 
 def make_args(hooks: dict[str, bool] | None = None, **other: Any) -> Namespace:
     settings = {
+        "sat_slime_driven": True,
         "rollout_top_p": 1.0,
         "sat_slime": {"method": {"r3": True}, "hooks": hooks or {}},
         "use_rollout_routing_replay": True,

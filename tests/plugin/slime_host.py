@@ -1,8 +1,8 @@
-"""Runs slime's asynchronous loop on a model that is one number: how many optimizer steps its weights have had.
+"""Runs our driver on a model that is one number: how many optimizer steps its weights have had.
 
-The real train_async.train drives the real MegatronTrainRayActor: its init, train_actor, update_weights, model switches
-and weight backups. What needs a GPU or another process is replaced: the engine keeps the number that was pushed, a
-forward pass notes the number, a step adds one. Without slime, a stand-in with the same methods runs the same order.
+It drives slime's real MegatronTrainRayActor: its init, train_actor, update_weights, model switches and weight backups.
+What needs a GPU or another process is replaced: the engine keeps the number that was pushed, a forward pass notes the
+number, a step adds one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import sys
 import types
 from argparse import Namespace
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from sat_slime.config.plugin_schema import DriverConfig
-from sat_slime.plugin import driver, rollout_hooks, train_hooks
+from sat_slime.plugin import driver, rollout_hooks
 from sat_slime.plugin.inside import trainer_state
 from sat_slime.plugin.inside.slime_processes import Host
 from sat_slime.plugin.inside.trainer_state import TrainerState
@@ -77,7 +76,7 @@ class Recorder:
 
 
 def make_args(n: int, rollouts: int, start: int, *, reference: bool, hooks: dict[str, bool], **other: Any) -> Namespace:
-    """slime's arguments of a run with --keep-old-actor and a push every n rollouts; start > 0 makes it a resume."""
+    """slime's arguments of a run with a push every n rollouts; start > 0 makes it a resume."""
 
     class Args(Namespace):
         def __getattr__(self, name: str) -> Any:
@@ -109,7 +108,6 @@ def make_args(n: int, rollouts: int, start: int, *, reference: bool, hooks: dict
         "num_gpus_per_node": 1,
         "vocab_size": 8,
         "model_name": "model",
-        "custom_megatron_init_path": "sat_slime.plugin.train_hooks.install",
         "loss_type": "custom_loss",
         "eval_interval": None,
         "num_layers": 1,
@@ -119,31 +117,6 @@ def make_args(n: int, rollouts: int, start: int, *, reference: bool, hooks: dict
     for name, value in (settings | other).items():
         setattr(args, name, value)
     return args
-
-
-def run(monkeypatch: Any, args: Namespace, start: int, real: bool, script: str = "train_async") -> Recorder:
-    """Runs a whole run, with every hook that `args` asks for, in the order of slime's script."""
-    monkeypatch.setattr(train_hooks, "_state", train_hooks._State())
-    monkeypatch.setattr(
-        train_hooks, "_evaluate", lambda actor, rollout_id: actor.rollout_manager.eval.remote(rollout_id)
-    )
-    steps = args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size
-    recorder = Recorder(args, torch.tensor(float(start * steps)))
-    saved = recorder.model.item()
-    if real:
-        actor = _real_actor(monkeypatch, args, recorder, start, saved)
-        loop = _real_loop(monkeypatch, args, recorder, actor, steps, script)
-    else:
-        import slime_trainer_stand_in as stand_in
-
-        stand_in.serve_as_slime(monkeypatch)
-        monkeypatch.setattr(stand_in, "initialize_model_and_optimizer", lambda *_: (None, None, None, start - 1))
-        monkeypatch.setattr(stand_in.UpdateWeightFromDistributed, "update_weights", stand_in.push)
-        actor = stand_in.Trainer(recorder, {"actor": saved, "reference": REFERENCE})
-        actor.rollout_manager = types.SimpleNamespace(eval=_remote(recorder.evaluate))
-        loop = lambda: getattr(stand_in, script)(args, recorder, actor, start, steps)  # noqa: E731
-    loop()
-    return recorder
 
 
 def run_driver(monkeypatch: Any, args: Namespace, start: int, order: DriverConfig) -> Recorder:
@@ -319,45 +292,6 @@ def _real_actor(
         eval=_remote(recorder.evaluate),
     )
     return actor
-
-
-def _real_loop(monkeypatch: Any, args: Namespace, recorder: Recorder, actor: Any, steps: int, script: str) -> Any:
-    """The train() of slime's script around that actor. It calls the methods of the class, as Ray does."""
-    path = Path(sys.modules["slime"].__path__[0]).parent / f"{script}.py"
-    spec = importlib.util.spec_from_file_location(f"slime_{script}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    import_slime("slime.ray.placement_group")
-    with monkeypatch.context() as patch:  # the script's parser needs more of slime than its loop does
-        patch.setitem(sys.modules, "slime.utils.arguments", types.SimpleNamespace(parse_args=None))
-        spec.loader.exec_module(module)
-    cls = type(actor)
-
-    def create(*_: Any) -> tuple[Any, None]:
-        loaded = cls.init(actor, args, "actor", with_ref=args.use_kl_loss)
-        if args.start_rollout_id is None:
-            args.start_rollout_id = loaded
-        return group, None
-
-    group = types.SimpleNamespace(
-        update_weights=lambda: cls.update_weights(actor),
-        async_train=lambda rollout_id, data: cls.train(actor, rollout_id, data),
-        clear_memory=_nothing,
-    )
-    manager = types.SimpleNamespace(
-        generate=_remote(lambda rollout_id: recorder.generate(rollout_id, steps)),
-        eval=_remote(recorder.evaluate),
-        dispose=_remote(_nothing),
-    )
-    for name, value in {
-        "ray": local_ray,
-        **dict.fromkeys(("configure_logger", "init_tracking", "finish_tracking"), _nothing),
-        "create_placement_groups": lambda args: {"rollout": None},
-        "create_rollout_manager": lambda *_: (manager, None),
-        "create_training_models": create,
-    }.items():
-        setattr(module, name, value)
-    return lambda: module.train(args)
 
 
 def facts_of_rank(layout: Any) -> tuple[dict[str, float], dict[str, float]]:

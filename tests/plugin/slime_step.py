@@ -138,11 +138,10 @@ def make_args(sat_slime: Any = "grpo", **changes: Any) -> Namespace:
 
 
 HOOKS = {
-    "custom_megatron_init_path": "sat_slime.plugin.train_hooks.install",
-    "rollout_data_postprocess_path": "sat_slime.plugin.train_hooks.postprocess",
+    "sat_slime_driven": True,
     "custom_rollout_log_function_path": "sat_slime.plugin.rollout_hooks.log_rollout",
 }
-"""Flags of a launch script whose hooks tell the loss of lags and rewards."""
+"""Our driver, and the hook that tells the loss of lags and rewards."""
 
 
 @dataclass
@@ -157,9 +156,13 @@ class Step:
 
 
 def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
-    """One step on a rank; with `take_step_threshold` in the plugin's section its hook is called before."""
+    """One step on a rank; where the method takes a threshold over the step, its hook is called before, unless
+    `take_step_threshold` in the plugin's section is false."""
+    from sat_slime.plugin.inside.settings import plugin_method
+
     before = None
-    if isinstance(args.sat_slime, dict) and args.sat_slime.pop("take_step_threshold", False):
+    wanted = not isinstance(args.sat_slime, dict) or args.sat_slime.pop("take_step_threshold", True)
+    if args.sat_slime and wanted and plugin_method(args).threshold_is_of_the_step:
         from sat_slime.plugin.inside.trainer_state import current, step_threshold
 
         def before(args: Namespace, data: dict[str, Any]) -> None:
@@ -183,7 +186,11 @@ def run_step(
     log_probs are then of a pass without gradient under the weights in training."""
     from megatron.core import mpu
     from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp
-    from slime.backends.megatron_utils.loss import get_log_probs_and_entropy, loss_function
+    from slime.backends.megatron_utils.loss import (
+        get_log_probs_and_entropy,
+        get_rollout_top_p_logprob_kwargs,
+        loss_function,
+    )
 
     from sat_slime.plugin.inside.trainer_state import current
     from sat_slime.plugin.inside.versions import ResponseFacts
@@ -212,6 +219,7 @@ def run_step(
                     unconcat_tokens=batch["tokens"],
                     total_lengths=batch["total_lengths"],
                     response_lengths=batch["response_lengths"],
+                    **get_rollout_top_p_logprob_kwargs(args, batch),
                 )
             data["log_probs"] += scored["log_probs"]
         before(args, data)

@@ -68,13 +68,10 @@ def test_a_resumed_run_pushes_its_own_weights_and_keeps_the_rhythm_of_pushes(mon
 
 @pytest.mark.needs_slime
 def test_flags_of_own_launch_scripts_do_nothing_under_the_driver(monkeypatch):
-    from sat_slime.plugin import train_hooks
-
     args = arguments(2, 6, reference=True)
     args.custom_megatron_init_path = "sat_slime.plugin.train_hooks.install"
     args.rollout_data_postprocess_path = "sat_slime.plugin.train_hooks.postprocess"
     recorder = run_driver(monkeypatch, args, 0, DriverConfig(lag=2))
-    assert train_hooks._state.actor is None
     assert [int(batch["facts"]["lag/max"]) for batch in recorder.batches] == [0, 1, 2, 1, 2, 1]
 
 

@@ -41,7 +41,7 @@ def test_every_method_is_the_objective(name: str) -> None:
     method = named_method(name)
     problem = with_nuclei(make_problem()) if method.top_p_replay else make_problem()
     args = make_args(
-        {"method": method_switches(name), "take_step_threshold": method.threshold_is_of_the_step},
+        {"method": method_switches(name)},
         keep_old_actor=method.denominator == "checkpoint",
         use_rollout_routing_replay=method.routing_replay,
         rollout_top_p=0.9 if method.top_p_replay else 1.0,
@@ -116,5 +116,5 @@ def lags_after_a_step(layout, args, problem):
 @pytest.mark.parametrize("name, what", [("grpo-decoupled-a3po", "lags"), ("topr", "rewards")])
 def test_facts_that_were_not_told_are_named(name: str, what: str) -> None:
     problem = replace(make_problem(), **{what: None})
-    with pytest.raises(RuntimeError, match=rf"the {what} of these responses were not told.*postprocess"):
+    with pytest.raises(RuntimeError, match=rf"the {what} of these responses were not told.*driver"):
         on_ranks(Layout(), step, make_args(name), problem)

@@ -14,12 +14,13 @@ from table_objective import LAYOUTS, assert_same_step, by_the_objective, in_orde
 from sat_slime.config.method_section import method_switches
 from sat_slime.objective import (
     DPPO,
+    SAT,
     IcePop,
     KPop,
     compose,
-    compose_method,
     named_method,
 )
+from sat_slime.objective.stabilizers.clips.gspo import GSPO
 from sat_slime.plugin.inside import trainer_state
 
 needs_slime = pytest.mark.needs_slime
@@ -49,7 +50,9 @@ METHODS = {
     "drpo": {"method": "drpo"},
     "grpo-tis": {"method": "grpo-tis"},
     "gspo-tis": {"method": "gspo-tis"},
-    "sat-gspo-checkpoint": {"method": {"base": "gspo", "sat": True, "denominator": "checkpoint"}},
+    "sat-gspo-checkpoint": {
+        "method": {"base": "gspo", "sat": {"enabled": True, "scope": "microbatch"}, "denominator": "checkpoint"}
+    },
     "sat-grpo-tis": {"method": {"base": "grpo", "sat": True, "tis": True}},
 }
 EXPECTED = {
@@ -57,7 +60,7 @@ EXPECTED = {
     "icepop": compose(IcePop(0.8, 1.3)),
     "icepop-weight": compose(IcePop(0.8, 1.3, "weight")),
     "kpop": compose(KPop(0.01)),
-    "sat-gspo-checkpoint": compose_method("gspo", sat=True, denominator="checkpoint"),
+    "sat-gspo-checkpoint": compose(GSPO(), [SAT(scope="microbatch")], denominator="checkpoint"),
 }
 """Methods with settings that their names do not tell."""
 
@@ -184,7 +187,7 @@ def test_the_step_threshold_is_that_of_all_tokens(layout: Layout) -> None:
         whole = make_args({"method": {"base": base, key: {**settings, "scope": "microbatch"}}})
         (one,) = on_ranks(Layout(), step, whole, replace(problem, n_microbatches=1, log_probs=None))
         one.metrics.pop("sat/scope_too_small", None)  # it is not judged where the quantile is given
-        section = {"method": {"base": base, key: {**settings, "scope": "step"}}, "take_step_threshold": True}
+        section = {"method": {"base": base, key: {**settings, "scope": "step"}}}
         for n_microbatches in (1, 2):
             jobs.append((make_args(dict(section)), replace(problem, n_microbatches=n_microbatches)))
             expected.append(one)
@@ -204,8 +207,9 @@ def true_log_probs(problem) -> list[torch.Tensor]:
 
 
 def test_a_missing_step_threshold_is_told() -> None:
-    args = make_args({"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}})
-    with pytest.raises(RuntimeError, match="rollout-data-postprocess-path"):
+    section = {"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}, "take_step_threshold": False}
+    args = make_args(section)
+    with pytest.raises(RuntimeError, match="rollout_data_postprocess_path"):
         on_ranks(Layout(), step, args, make_problem())
 
 
@@ -267,7 +271,7 @@ def test_facts_of_the_rollout_come_with_every_step() -> None:
     ("name", "missing", "says"),
     [
         ("sat-grpo", "rollout_log_probs", "needs rollout_log_probs"),
-        ("sat-gspo-checkpoint", "log_probs", "keep-old-actor"),
+        ("sat-gspo-checkpoint", "log_probs", r"plugin\.driver"),
     ],
 )
 def test_what_the_batch_lacks_is_named(name: str, missing: str, says: str) -> None:

@@ -114,7 +114,7 @@ def test_a_name_that_moved_is_told_with_every_place_where_it_is_known(slime):
 
 @pytest.mark.needs_slime
 def test_what_only_hooks_in_scripts_of_ones_own_need_may_be_missing_under_the_driver(slime):
-    change(slime, "backends/megatron_utils/actor.py", "def load_other_checkpoint", "def load_side_checkpoint")
+    change(slime, "backends/megatron_utils/initialize.py", "custom_init(args)", "custom_init()")
     assert probe_slime(slime) == []
 
 

@@ -15,6 +15,7 @@ from sat_slime.plugin.inside import versions
 from sat_slime.plugin.inside.canary_scores import TrainerScores, score_canary
 from sat_slime.plugin.inside.generating_weights import GeneratingWeights
 from sat_slime.plugin.inside.settings import PUSH_METRICS, plugin_config, plugin_method, steps_per_rollout
+from sat_slime.plugin.inside.step_files import record_metrics
 from sat_slime.plugin.inside.trainer_state import TrainerState, announcer, prepare
 
 
@@ -38,6 +39,8 @@ class SatTrainRayActor(MegatronTrainRayActor):
         self._postprocess: Any = self.rollout_data_postprocess
         self.rollout_data_postprocess: Any = self._after_scoring
         prepare(args, self.state, announcer(self._rank == 0))
+        if config.run_dir is not None:
+            record_metrics(config.run_dir)
         if begins_with > 0:
             self.state.radius.load(args, begins_with - 1)
         if config.hooks.ref_weights_first and self._active_model_tag != "actor":

@@ -71,8 +71,8 @@ def _needed_log_probs(method: Method, batch: Batch) -> tuple[list[Tensor] | None
     proximal = batch.get("log_probs")
     if method.denominator == "checkpoint" and not proximal:
         raise ValueError(
-            f"{method.name}: denominator checkpoint, but the batch has no log_probs of the generating weights: add "
-            "--keep-old-actor and leave out --use-rollout-logprobs"
+            f"{method.name}: denominator checkpoint, but the batch has no log_probs of the generating weights, "
+            "which only sat_slime.plugin.driver has slime make"
         )
     return rollout, proximal
 

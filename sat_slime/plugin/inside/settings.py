@@ -5,20 +5,17 @@ from __future__ import annotations
 import dataclasses
 from argparse import Namespace
 from dataclasses import dataclass
-from typing import Any
 
-from sat_slime.config.loader import read_section
 from sat_slime.config.method_section import build_method, section_name
+from sat_slime.config.plugin_file import CALLED, KEY, not_in_a_script, read_plugin
 from sat_slime.config.plugin_schema import PluginConfig
-from sat_slime.config.slime_checks import needs_versions, not_on_slime
+from sat_slime.config.slime_checks import needs_versions, not_on_slime, spares_recompute
 from sat_slime.config.source import ConfigError
-from sat_slime.objective import Method, check_method
+from sat_slime.objective import Method, check_method, compose
+from sat_slime.objective.stabilizers import STABILIZERS
 from sat_slime.plugin.inside import versions
+from sat_slime.plugin.inside.versions import DRIVEN as DRIVEN
 
-KEY = "sat_slime"
-"""The key of the plugin's section in slime's --custom-config-path file."""
-DRIVEN = "sat_slime_driven"
-"""The argument by which our driver marks a run as its own."""
 PUSH_METRICS = "sat_slime_push_metrics"
 """Key under which metrics of a push reach the trainer's ranks, in what slime calls the external data of a batch."""
 _CACHE = "_sat_slime_settings"
@@ -61,6 +58,20 @@ def plugin_method(args: Namespace) -> Method:
     return _settings(args).method
 
 
+def settle_flags(args: Namespace) -> None:
+    """Sets those of slime's flags that follow from the method alone, whatever the script says: whether slime scores a
+    batch before training on it.
+
+    Raises:
+        ConfigError: as `plugin_method`.
+    """
+    method = build_method(read_plugin(getattr(args, KEY, None)).method)
+    args.use_rollout_logprobs = spares_recompute(method, steps_per_rollout(args))
+    if not getattr(args, DRIVEN, False):
+        args.keep_old_actor = False  # slime would score a batch by that copy, which no denominator here is
+    plugin_method(args)
+
+
 def steps_per_rollout(args: Namespace) -> int:
     """Return the optimizer steps that slime makes of one rollout batch."""
     return max(1, args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size)
@@ -74,20 +85,10 @@ def reads_engine(method: Method) -> bool:
 def _settings(args: Namespace) -> _Settings:
     cached = getattr(args, _CACHE, None)
     if cached is None:
-        config = _read(getattr(args, KEY, None))
+        config = read_plugin(getattr(args, KEY, None))
         cached = _Settings(config, _method(args, config))
         setattr(args, _CACHE, cached)
     return cached
-
-
-def _read(value: Any) -> PluginConfig:
-    if value is None:
-        raise ConfigError(
-            [f"no key '{KEY}' in the file of --custom-config-path: add one, such as `{KEY}: {{method: sat-gspo-r3}}`"]
-        )
-    if isinstance(value, str):
-        value = {"method": value}
-    return read_section(PluginConfig, value, f"{KEY} in --custom-config-path")
 
 
 def _method(args: Namespace, config: PluginConfig) -> Method:
@@ -114,34 +115,13 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     for flag, remedy in _NOT_UNDER_CUSTOM_LOSS.items():
         if getattr(args, flag, None):
             errors.append(f"--{flag.replace('_', '-')} is set: {remedy}")
-    if method.routing_replay and not getattr(args, "use_rollout_routing_replay", False):
-        errors.append(f"{KEY}.method has r3, but slime's --use-rollout-routing-replay is off: add it")
-    if getattr(args, "use_rollout_routing_replay", False) and not method.routing_replay:
-        errors.append(f"slime's --use-rollout-routing-replay is on, but {KEY}.method.r3 is false: set it to true")
-    top_p = args.rollout_top_p
-    if method.top_p_replay and top_p == 1:
-        errors.append(f"{KEY}.method has top_p_replay, but slime's --rollout-top-p is 1: there is no mask to replay")
-    if top_p != 1 and not method.top_p_replay:
-        errors.append(
-            f"slime's --rollout-top-p is {top_p}, with which it replays the engine's mask, but "
-            f"{KEY}.method.top_p_replay is false: set it to true"
-        )
-    if reason := not_on_slime(method):
+    method, more = _with_replays(args, method)
+    errors += more
+    if not getattr(args, DRIVEN, False):
+        errors += [f"{KEY}.method: {line}" for line in not_in_a_script(method)]
+    elif reason := not_on_slime(method):
         errors.append(f"{KEY}.method: {reason}")
-    keeps = getattr(args, DRIVEN, False) or getattr(args, "keep_old_actor", False)
-    if method.denominator == "checkpoint" and not keeps:
-        errors.append(f"{KEY}.method.denominator is checkpoint: add slime's --keep-old-actor, which keeps its weights")
-    if method.denominator == "checkpoint" and args.use_rollout_logprobs:
-        errors.append(
-            f"{KEY}.method.denominator is checkpoint, but --use-rollout-logprobs spares the forward pass that scores "
-            "the generating weights: leave that flag out"
-        )
     steps = steps_per_rollout(args)
-    if method.denominator == "trainer" and steps > 1 and args.use_rollout_logprobs:
-        errors.append(
-            f"{KEY}.method.denominator is trainer with {steps} optimizer steps per rollout, but --use-rollout-logprobs "
-            "spares the forward pass at their start: leave that flag out"
-        )
     if method.judge and method.threshold_is_of_the_step and steps > 1:
         scope = f"{KEY}.method.{section_name(method, method.judge)}.scope"
         errors.append(
@@ -158,18 +138,36 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     return method
 
 
-_FACT_HOOKS = {
-    "custom_megatron_init_path": "sat_slime.plugin.train_hooks.install",
-    "rollout_data_postprocess_path": "sat_slime.plugin.train_hooks.postprocess",
-    "custom_rollout_log_function_path": "sat_slime.plugin.rollout_hooks.log_rollout",
-}
-"""Flags of a launch script with the hooks by which lags and rewards reach the loss; our driver needs the last alone."""
+def _with_replays(args: Namespace, method: Method) -> tuple[Method, list[str]]:
+    """Return the method with what slime replays of the rollout, which its flags decide and no formula reads, and a line
+    for a replay that the method names and slime cannot make."""
+    errors = []
+    replays = getattr(args, "use_rollout_routing_replay", False)
+    if method.routing_replay and not replays:
+        errors.append(
+            f"{KEY}.method has r3, but slime's use_rollout_routing_replay is off: in the file set it and "
+            "use_routing_replay to true, or leave r3 out of the method"
+        )
+    if replays and getattr(args, "num_experts", 1) is None:
+        errors.append(
+            "use_rollout_routing_replay is on, and the model has no experts whose choice could be replayed: leave it, "
+            f"use_routing_replay and the method's r3 out of the file, as {KEY}: {{method: "
+            f"{method.without('r3').name}}}"
+        )
+    if method.top_p_replay and args.rollout_top_p == 1:
+        errors.append(f"{KEY}.method has top_p_replay, but slime's --rollout-top-p is 1: there is no mask to replay")
+    by_flags = {"r3": replays, "topp": args.rollout_top_p != 1}
+    added = [STABILIZERS[name]() for name, on in by_flags.items() if on and not method.has(name)]
+    if added:
+        more = [*method.stabilizers[1:], *added]
+        method = compose(method.base, more, denominator=method.denominator, trust_region=method.trust_region)
+    return method, errors
 
 
 def _missing_facts(args: Namespace, config: PluginConfig, method: Method) -> list[str]:
     """Return a line for everything that keeps lags and rewards from a method that needs them."""
     needs = needs_versions(method)
-    if needs is None:
+    if needs is None or not getattr(args, DRIVEN, False):
         return []
     errors = []
     if not versions.are_steps(args, config.hooks):
@@ -177,8 +175,7 @@ def _missing_facts(args: Namespace, config: PluginConfig, method: Method) -> lis
             f"{needs}, and they are unknown with {KEY}.hooks.version_by_step false, or with a push by disk: set it to "
             "true, and leave out --update-weight-transport disk"
         )
-    built_in = list(_FACT_HOOKS)[:2] if getattr(args, DRIVEN, False) else []
-    for flag, hook in _FACT_HOOKS.items():
-        if flag not in built_in and getattr(args, flag, None) is None:
-            errors.append(f"{needs}, which a hook tells: add --{flag.replace('_', '-')} {hook}, or one that calls it")
+    hook = CALLED["custom_rollout_log_function_path"]
+    if getattr(args, "custom_rollout_log_function_path", None) is None:
+        errors.append(f"{needs}, which a hook tells: add --custom-rollout-log-function-path {hook}")
     return errors

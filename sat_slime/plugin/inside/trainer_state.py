@@ -16,13 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from sat_slime.config.plugin_file import in_words
 from sat_slime.objective import Method, MetricAccumulator, Surrogate, TokenBatch, mismatch_metrics, threshold_scores
 from sat_slime.plugin.inside import routing_check, shared_routes, versions
 from sat_slime.plugin.inside.radius_state import RadiusState
 from sat_slime.plugin.inside.routing_check import Agreement
-from sat_slime.plugin.inside.settings import plugin_config, plugin_method
+from sat_slime.plugin.inside.settings import DRIVEN, plugin_config, plugin_method
 from sat_slime.plugin.inside.slime_access import locate, wrap_once
-from sat_slime.plugin.inside.step_files import record_metrics
 from sat_slime.plugin.inside.versions import ResponseFacts
 from sat_slime.rollout.types import TOOL
 
@@ -136,7 +136,6 @@ class TrainerState:
     def begin(self, rollout_data: dict[str, Any]) -> None:
         """Takes the origins out of a batch, with the routes that came by them, and computes its metrics; called before
         the batch is scored."""
-        self.agreement = Agreement()
         origins = versions.take_origins(rollout_data)
         if (routes := shared_routes.received(origins or [])) is not None:
             rollout_data["rollout_routed_experts"] = routes
@@ -157,18 +156,26 @@ class TrainerState:
             self.batch_metrics["reward/mean"] = sum(raw_rewards) / len(raw_rewards)
         self._late_routing = {}
 
-    def scored(self, args: Namespace, rollout_id: int, rollout_data: dict[str, Any], actor: Any) -> None:
+    def scored(
+        self,
+        args: Namespace,
+        rollout_id: int,
+        rollout_data: dict[str, Any],
+        actor: Any = None,
+        must_have_replayed: bool = False,
+    ) -> None:
         """Judges the routes of a batch, and gets ready what its loss reads: facts of its responses, and the threshold
         of the step. Called after slime's forward passes over the batch and before it is trained on.
 
         Args:
             actor: slime's MegatronTrainRayActor; None where it is not known.
+            must_have_replayed: as in `Agreement.verdict`.
 
         Raises:
             RuntimeError: the replayed routes are not those of the tokens, or the method needs a fact that is unknown.
         """
         if checks_routes(args):
-            self._routing = self.agreement.verdict(rollout_id, must_have_replayed=False)
+            self._routing = self.agreement.verdict(rollout_id, must_have_replayed=must_have_replayed)
             self.batch_metrics |= self._routing
         self.set_step_facts(self.batch_metrics)
         self.responses = self._facts_of_responses(plugin_method(args), rollout_data)
@@ -200,8 +207,9 @@ class TrainerState:
         assert method.judge, "it has a threshold"
         if self.threshold is None:
             raise RuntimeError(
-                f"{method.judge.name}.scope is step, but no threshold was taken for this step: add "
-                "--rollout-data-postprocess-path sat_slime.plugin.train_hooks.postprocess"
+                f"{method.judge.name}.scope is step, but no threshold was taken for this step: "
+                "rollout_data_postprocess_path is not sat_slime.plugin.train_hooks.postprocess, nor a function that "
+                "calls it"
             )
         return self.threshold
 
@@ -229,6 +237,7 @@ class TrainerState:
         if checks_routes(args) and "routing/agreement" not in self._routing:
             # No forward pass before the training replayed routes, so this verdict is reported with the next batch.
             self._late_routing = self.agreement.verdict(rollout_id, must_have_replayed=True)
+        self.agreement = Agreement()
 
 
 def checks_routes(args: Namespace) -> bool:
@@ -292,11 +301,10 @@ def step_threshold(
     own, and on all pipeline stages but the last. Called when all forward passes of slime are done and the model holds
     the weights in training.
 
-    It needs log pi of every token before the first micro-batch is trained. With denominator `rollout` slime makes that
-    forward pass anyway, to recompute `log_probs` under the current weights, unless --use-rollout-logprobs spares it. So
-    that flag is left out, and scope `step` costs this one forward pass. With denominator `checkpoint` slime's pass is
-    under the generating weights, and one more is made here. The threshold is exact as far as a forward pass is
-    repeatable.
+    It needs log pi of every token before the first micro-batch is trained. slime makes that forward pass, to recompute
+    `log_probs` under the current weights, unless use_rollout_logprobs spares it, which is off under scope `step`. With
+    denominator `checkpoint` slime's pass is under the generating weights, and one more is made here. The threshold is
+    exact as far as a forward pass is repeatable.
 
     Args:
         rollout_data: responses of this data-parallel rank, with the log-probs of its context-parallel rank.
@@ -310,7 +318,7 @@ def step_threshold(
     if not method.threshold_is_of_the_step:
         return None
     assert method.judge, "it has a threshold"
-    log_probs = rollout_data.get("log_probs") if method.denominator in ("rollout", "a3po") else None
+    log_probs = None if method.denominator == "checkpoint" else rollout_data.get("log_probs")
     if log_probs is None:
         log_probs = _scored_again(args, method, rollout_data, actor)
 
@@ -332,9 +340,9 @@ def _scored_again(args: Namespace, method: Method, rollout_data: dict[str, Any],
     if actor is None:
         assert method.judge, "it has a threshold"
         raise RuntimeError(
-            f"{method.judge.name}.scope is step, but slime made no forward pass under the weights in training: leave "
-            "out --use-rollout-logprobs, or add --custom-megatron-init-path sat_slime.plugin.train_hooks.install, so "
-            "that one can be made"
+            f"{method.judge.name}.scope is step, but slime made no forward pass under the weights in training: "
+            "custom_megatron_init_path is not sat_slime.plugin.train_hooks.install, which asks for one, nor a function "
+            "that calls it"
         )
     from slime.backends.megatron_utils.data import get_data_iterator
 
@@ -361,42 +369,39 @@ def current() -> TrainerState:
     return _current
 
 
-def prepare(args: Namespace, state: TrainerState, announce: Callable[..., None]) -> None:
+def prepare(args: Namespace, state: TrainerState, announce: Callable[[str], None]) -> None:
     """Makes the state that of this process, and installs the hooks on slime's functions that are on. A second call
-    installs nothing more."""
+    installs nothing more.
+
+    Args:
+        announce: says in the log what is on, on one rank.
+    """
     global _current
     _current = state
     config = plugin_config(args)
-    state.radius = RadiusState(plugin_method(args))
+    method = plugin_method(args)
+    state.radius = RadiusState(method)
+    announce(f"{method.label} is on: {in_words(method)}")
     hooks = config.hooks
     if versions.are_steps(args, hooks):
-        announce("version_by_step", "versions of weights are their optimizer steps")
-    elif hooks.version_by_step:
-        left_out = "left out: a push by disk needs consecutive versions; lag stays unknown"
-        announce("version_by_step", left_out, is_on=False)
+        announce("hook version_by_step is on: versions of weights are their optimizer steps")
+    elif hooks.version_by_step and getattr(args, DRIVEN, False):
+        announce("hook version_by_step is off: a push by disk needs consecutive versions; lag stays unknown")
     if getattr(args, "use_rollout_routing_replay", False):
         if hooks.narrow_routed_experts:
             routing_check.accept_narrow_routes()
-            announce("narrow_routed_experts", "routes are replayed from a narrow type (slime issue 2384)")
+            announce("hook narrow_routed_experts is on: routes are replayed from a narrow type (slime issue 2384)")
         if shared_routes.are_shared(args):
             shared_routes.replay_from_store()
-            announce("share_routed_experts", "routes are replayed from Ray's object store (slime issue 2384)")
+            announce("hook share_routed_experts is on: routes are replayed from Ray's store (slime issue 2384)")
         if hooks.check_routed_experts:
             routing_check.watch(lambda: current().agreement)
-            announce("check_routed_experts", "replayed routes are held against the routers' own")
-    if config.run_dir is not None:
-        record_metrics(config.run_dir)
+            announce("hook check_routed_experts is on: replayed routes are held against the routers' own")
 
 
-def announcer(speaks: bool) -> Callable[..., None]:
-    """Return a function that says in the log whether a hook is on, and what it does. It speaks on the rank that
-    `speaks`."""
-
-    def announce(hook: str, what: str, is_on: bool = True) -> None:
-        if speaks:
-            logger.info("sat_slime: hook %s is %s: %s", hook, "on" if is_on else "off", what)
-
-    return announce
+def announcer(speaks: bool) -> Callable[[str], None]:
+    """Return a function that says something in the log, on the rank that `speaks`."""
+    return (lambda what: logger.info("sat_slime: %s", what)) if speaks else (lambda what: None)
 
 
 def join_step_metrics() -> None:

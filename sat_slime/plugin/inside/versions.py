@@ -1,7 +1,8 @@
 """Versions of weights are numbered by optimizer steps, and travel with each response to the trainer.
 
-slime numbers its pushes. With the hook `version_by_step` the number of a push is that of the optimizer steps that its
-weights have had, so the version that comes back with a response says exactly which weights made it. A sample's versions
+slime numbers its pushes. Under our driver, with the hook `version_by_step`, the number of a push is that of the
+optimizer steps that its weights have had, so the version that comes back with a response says exactly which weights
+made it. A sample's versions
 stay in slime's rollout process, and slime has no field for more: it drops `train_metadata` as it splits a batch over
 ranks, and of `metadata` only the entry `round_number`, made for the turns of a conversation, reaches the trainer, with
 one value for each response, as it is. So what the trainer needs to know of a response is put there, an `Origin`, and
@@ -30,6 +31,8 @@ from sat_slime.rollout.types import TOOL
 logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
+DRIVEN = "sat_slime_driven"
+"""slime's argument by which our driver marks a run as its own."""
 CARRIER = "round_number"
 """Key of a sample's metadata whose values slime hands on to the trainer."""
 NEVER_PUSHED = "default"
@@ -59,10 +62,11 @@ class Origin:
 
 
 def are_steps(args: Namespace, hooks: HooksConfig) -> bool:
-    """Return whether the versions of this run are optimizer steps. They are not where weights are pushed by disk, in
-    full or as deltas: folders are named by version and must count up by one, and with --release-train the driver
-    counts."""
-    return hooks.version_by_step and getattr(args, "update_weight_transport", "nccl") != "disk"
+    """Return whether the versions of this run are optimizer steps. They are under our driver, except where weights are
+    pushed by disk, in full or as deltas: folders are named by version and must count up by one, and with
+    --release-train the driver counts."""
+    by_disk = getattr(args, "update_weight_transport", "nccl") == "disk"
+    return bool(getattr(args, DRIVEN, False)) and hooks.version_by_step and not by_disk
 
 
 def never_pushed(samples: Iterable[Any]) -> int:
@@ -213,7 +217,6 @@ class ResponseFacts:
         known = [index for index in indices if index is not None]
         if values is None or len(known) < len(indices):
             raise RuntimeError(
-                f"the {name} of these responses were not told to the trainer: add --rollout-data-postprocess-path "
-                "sat_slime.plugin.train_hooks.postprocess, or start sat_slime.plugin.driver"
+                f"the {name} of these responses were not told to the trainer, which only sat_slime.plugin.driver does"
             )
         return [values[index] for index in known]

@@ -12,24 +12,18 @@ from typing import Any
 import yaml
 
 from sat_slime.config.method_section import build_method
+from sat_slime.config.plugin_file import CALLED
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
-from sat_slime.config.slime_checks import uses_verifier
+from sat_slime.config.slime_checks import spares_recompute, uses_verifier
 from sat_slime.config.slime_schema import FlagValue, SlimeConfig
-from sat_slime.objective import Method
 from sat_slime.plugin.launch.cpu_run import cpu_arguments, cpu_environment, cpu_python_path
 from sat_slime.plugin.launch.flags import KnownFlags, recorded_flags, unknown_flags
 
 DRIVER = "sat_slime.plugin.driver"
 """The module that a run starts, in place of slime's training scripts."""
 
-PLUGIN_FLAGS = {
-    "loss-type": "custom_loss",
-    "custom-loss-function-path": "sat_slime.plugin.loss.policy_loss",
-    "rollout-sample-hook-path": "sat_slime.plugin.rollout_hooks.on_sample",
-    "custom-rollout-log-function-path": "sat_slime.plugin.rollout_hooks.log_rollout",
-    "custom-eval-rollout-log-function-path": "sat_slime.plugin.rollout_hooks.log_eval",
-}
+PLUGIN_FLAGS = {name.replace("_", "-"): value for name, value in CALLED.items()}
 """Flags by which slime calls the plugin, besides --custom-config-path with the plugin's settings."""
 
 GOVERNED = {
@@ -423,20 +417,9 @@ def _objective(config: SlimeConfig) -> Part:
         yield "kl-loss-type", "low_var_kl", "loss.kl_coef"
     yield "entropy-coef", loss.entropy_coef, "loss.entropy_coef"
     yield "calculate-per-token-loss", loss.reduction == "token_mean", "loss.reduction"
-    yield "use-rollout-logprobs", spares_recompute(config, method), "method.denominator"
+    spares = spares_recompute(method, config.pipeline.optimizer_steps_per_rollout)
+    yield "use-rollout-logprobs", spares, "method.denominator"
     yield "use-rollout-routing-replay", method.routing_replay, "method.r3"
-
-
-def spares_recompute(config: SlimeConfig, method: Method) -> bool:
-    """Return whether slime can leave out its forward pass that recomputes log-probs, which --use-rollout-logprobs makes
-    it do.
-
-    With denominator `trainer` and one optimizer step the training forward is that pass, and A-3PO makes its denominator
-    up; but the threshold of a whole step needs the pass beforehand.
-    """
-    if method.denominator == "trainer":
-        return config.pipeline.optimizer_steps_per_rollout == 1
-    return method.denominator != "checkpoint" and not method.threshold_is_of_the_step
 
 
 def _plugin(run_dir: Path) -> Part:

@@ -16,8 +16,8 @@ from typing import Any
 
 from sat_slime.config.jsonl import number
 from sat_slime.config.method_section import build_method
+from sat_slime.config.slime_checks import spares_recompute
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.plugin.launch.command import spares_recompute
 from sat_slime.plugin.launch.machine import checkpoint_bytes, checkpoints_on_disk
 from sat_slime.plugin.launch.memory.elements import (
     Cut,
@@ -312,7 +312,8 @@ def forward_passes(config: SlimeConfig) -> int:
     """Return the forward passes over a batch that training amounts to: a backward pass counts as two."""
     method = build_method(config.method)
     recomputed = config.train.recompute == "full"
-    return 3 + recomputed + bool(config.loss.kl_coef) + (not spares_recompute(config, method))
+    spared = spares_recompute(method, config.pipeline.optimizer_steps_per_rollout)
+    return 3 + recomputed + bool(config.loss.kl_coef) + (not spared)
 
 
 def training_seconds(config: SlimeConfig, length: float) -> float:

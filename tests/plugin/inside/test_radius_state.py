@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import replace
 
 import pytest
-import slime_trainer_stand_in as stand_in
-import torch
 from slime_step import make_args
 
 from sat_slime.objective import named_method
 from sat_slime.objective.stabilizers.clips.anneal import Anneal
-from sat_slime.plugin import train_hooks
 from sat_slime.plugin.inside import radius_state
-from sat_slime.plugin.inside.radius_state import FILE, RadiusState, checkpoint_folder
+from sat_slime.plugin.inside.radius_state import FILE, RadiusState
 from sat_slime.plugin.inside.trainer_state import TrainerState, prepare
 
 METHOD = named_method("grpo-target-clip")
@@ -89,23 +85,3 @@ def test_the_trainer_measures_what_the_radii_follow():
 def test_a_batch_of_unknown_lag_is_refused(name):
     with pytest.raises(RuntimeError, match="needs the lags of the responses"):
         TrainerState().scored(make_args(name), 0, {"response_lengths": [2]}, None)
-
-
-def test_the_hooks_of_a_launch_script_keep_it_too(args, monkeypatch):
-    start = 4
-    args.start_rollout_id, args.use_kl_loss, args.keep_old_actor = None, False, False
-    loaded = lambda *_: (None, None, None, start - 1)  # noqa: E731
-    saved: list[int] = []
-    stand_in.serve_as_slime(monkeypatch)
-    monkeypatch.setattr(stand_in, "initialize_model_and_optimizer", loaded)
-    monkeypatch.setattr(stand_in, "save", lambda iteration, *_: saved.append(iteration))
-    before = RadiusState(METHOD)
-    before.end_step(CLIPPED)
-    before.save(args, start - 1)
-    trainer = stand_in.Trainer(Namespace(model=torch.tensor(0.0)), {})
-    trainer.init(args, "actor")
-    ours = train_hooks._state.trainer.radius
-    assert ours.scale == before.scale
-    ours.end_step(CLIPPED)
-    trainer.save_model(5)
-    assert saved == [5] and (checkpoint_folder(args.save, 5) / FILE).exists()

@@ -18,9 +18,18 @@ def test_a_method_by_name_or_by_its_switches(value) -> None:
     assert plugin_method(make_args(value)) == named_method("sat-gspo")
 
 
-def test_r3_travels_with_slimes_flag() -> None:
-    args = make_args("sat-gspo-r3", use_rollout_routing_replay=True)
-    assert plugin_method(args) == named_method("sat-gspo-r3")
+@pytest.mark.parametrize(
+    ("flags", "replays"),
+    [
+        ({"use_rollout_routing_replay": True}, "-r3"),
+        ({"rollout_top_p": 0.9}, "-topp"),
+        ({"use_rollout_routing_replay": True, "rollout_top_p": 0.9}, "-r3-topp"),
+    ],
+)
+def test_what_slime_replays_by_its_flags_is_part_of_the_method(flags, replays) -> None:
+    """No formula reads it, and slime replays it whatever the method says."""
+    for name in ("sat-gspo", f"sat-gspo{replays}"):
+        assert plugin_method(make_args(name, **flags)) == named_method(f"sat-gspo{replays}")
 
 
 @pytest.mark.parametrize("name", ["dppo-kl", "icepop-weight", "kpop", "seqclip", "spo", "drpo"])
@@ -28,16 +37,9 @@ def test_the_design_space_by_name(name: str) -> None:
     assert plugin_method(make_args(name)) == named_method(name)
 
 
-def test_lags_and_rewards_come_by_the_hooks_of_a_script_or_by_our_driver() -> None:
-    of_a_script = ("custom_megatron_init_path", "rollout_data_postprocess_path")
+def test_lags_and_rewards_come_by_our_driver() -> None:
     for name in ("topr", "grpo-decoupled-a3po"):
         assert plugin_method(make_args(name)) == named_method(name)
-        driven = make_args(name, sat_slime_driven=True, **dict.fromkeys(of_a_script))
-        assert plugin_method(driven) == named_method(name)
-
-
-def test_top_p_replay_travels_with_slimes_flag() -> None:
-    assert plugin_method(make_args("gspo-topp", rollout_top_p=0.9)) == named_method("gspo-topp")
 
 
 def test_the_radii_are_slimes_flags_where_the_section_has_none() -> None:
@@ -81,18 +83,11 @@ def test_steps_per_rollout() -> None:
         ({"method": {"base": "grpo", "clip": {"eps_low": 0.3}}}, {}, "eps_low is 0.3, but slime's --eps-clip is 0.2"),
         ("grpo", {"use_tis": True}, "--use-tis is set"),
         ("grpo", {"use_opsm": True}, "--use-opsm is set"),
-        ("sat-gspo-r3", {}, "--use-rollout-routing-replay is off"),
-        ("sat-gspo", {"use_rollout_routing_replay": True}, "r3 is false"),
-        ({"method": {"base": "grpo", "denominator": "checkpoint"}}, {}, "--keep-old-actor"),
+        ("sat-gspo-r3", {}, "use_rollout_routing_replay is off"),
         (
             {"method": {"base": "grpo", "denominator": "checkpoint"}},
-            {"keep_old_actor": True, "use_rollout_logprobs": True},
-            "leave that flag out",
-        ),
-        (
-            {"method": {"base": "grpo", "denominator": "trainer"}},
-            {"use_rollout_logprobs": True, "global_batch_size": 4},
-            "trainer with 2 optimizer steps",
+            {"sat_slime_driven": False, "keep_old_actor": True},
+            "over the weights that generated each batch",
         ),
         (
             {"method": {"base": "grpo", "sat": {"enabled": True, "scope": "step"}}},
@@ -105,11 +100,7 @@ def test_steps_per_rollout() -> None:
         ("grpo-vcpo", {}, "learning rate of each optimizer step"),
         ("m2po", {"global_batch_size": 4}, r"m2po\.scope is step with 2 optimizer steps"),
         ("grpo", {"use_score_centering": True}, "--use-score-centering is set"),
-        (
-            "topr",
-            {"custom_megatron_init_path": None},
-            r"the reward of every response, which a hook tells: add --custom-megatron-init-path sat_slime\.",
-        ),
+        ("topr", {"sat_slime_driven": False}, "the reward of every response, which only this package's driver"),
         (
             "grpo-decoupled-a3po",
             {"custom_rollout_log_function_path": None},
@@ -118,7 +109,6 @@ def test_steps_per_rollout() -> None:
         ({"method": "topr", "hooks": {"version_by_step": False}}, {}, "version_by_step false"),
         ("topr", {"update_weight_transport": "disk"}, "leave out --update-weight-transport disk"),
         ("grpo-topp", {}, "--rollout-top-p is 1: there is no mask"),
-        ("grpo", {"rollout_top_p": 0.9}, r"--rollout-top-p is 0\.9.*top_p_replay is false"),
         ({"method": {"base": "grpo", "tis": True, "denominator": "rollout"}}, {}, "count it twice"),
         ("grpo", {"eps_clip_c": 0.9}, r"dual is 0\.9"),
     ],

@@ -97,7 +97,7 @@ def test_the_reward_is_slimes_raw_one() -> None:
 @pytest.mark.parametrize(("name", "what"), [(A3PO, "lags"), ("topr", "rewards")])
 def test_a_batch_without_them_is_not_trained_on(name: str, what: str, caplog) -> None:
     args, state = make_args(name), TrainerState(steps=9)
-    data = batch_of(args, samples_of(["default"], [1.0]))  # an engine that was never sent weights
+    data = batch_of(args, samples_of(["odd"], [1.0]))  # no version of ours
     state.begin(data)
     with pytest.raises(RuntimeError, match=rf"{name} needs the {what} of the responses.*`lag is unknown`"):
         state.scored(args, 0, data, None)

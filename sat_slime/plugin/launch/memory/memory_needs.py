@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sat_slime.config.method_section import build_method
-from sat_slime.config.slime_checks import context_tokens
+from sat_slime.config.slime_checks import context_tokens, spares_recompute
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.plugin.launch.command import spares_recompute
 from sat_slime.plugin.launch.memory.elements import (
     Cut,
     Tensors,
@@ -169,7 +168,8 @@ def _batch_bytes(config: SlimeConfig, last_stage: bool) -> float:
     train, rollout = config.train, config.rollout
     columns = 1  # the engine's log-probs
     if last_stage:
-        columns += 2 + (config.loss.kl_coef > 0) + (not spares_recompute(config, build_method(config.method)))
+        spared = spares_recompute(build_method(config.method), config.pipeline.optimizer_steps_per_rollout)
+        columns += 2 + (config.loss.kl_coef > 0) + (not spared)
     tokens = longest_tokens(config) * rollout.responses_per_iteration / max(train.data_parallel, 1)
     return tokens * (INT64 + INT32 + FP32 * columns / train.context_parallel)
 

@@ -1,0 +1,154 @@
+"""The plugin's file for a launch script of slime: `sat-slime init plugin` writes it, `sat-slime check` judges it.
+
+slime's --custom-config-path sets every key of such a file as an argument, before anything reads the argument. So this
+one flag turns a method on, and leaving it out turns it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sat_slime.config.finding import Finding, ok, settings_findings
+from sat_slime.config.loader import read_section
+from sat_slime.config.method_section import build_method
+from sat_slime.config.plugin_schema import PluginConfig
+from sat_slime.config.slime_checks import needs_versions, not_on_slime
+from sat_slime.config.source import ConfigError
+from sat_slime.objective import Method, check_method, named_method
+
+KEY = "sat_slime"
+"""The key of the plugin's section in the file."""
+CALLED = {
+    "loss_type": "custom_loss",
+    "custom_loss_function_path": "sat_slime.plugin.loss.policy_loss",
+    "rollout_sample_hook_path": "sat_slime.plugin.rollout_hooks.on_sample",
+    "custom_rollout_log_function_path": "sat_slime.plugin.rollout_hooks.log_rollout",
+    "custom_eval_rollout_log_function_path": "sat_slime.plugin.rollout_hooks.log_eval",
+}
+"""slime's arguments by which it calls the plugin, in every run."""
+IN_A_SCRIPT = {
+    "custom_megatron_init_path": "sat_slime.plugin.train_hooks.install",
+    "rollout_data_postprocess_path": "sat_slime.plugin.train_hooks.postprocess",
+}
+"""Further ones where slime's own training script runs. Our driver has a trainer of its own."""
+R3 = ("use_rollout_routing_replay", "use_routing_replay")
+"""slime's arguments for R3. It makes the second of the first before it reads the file."""
+LEFT_OUT = ("use_tis", "use_opsm")
+"""slime's arguments that it would leave out of a custom loss; the methods bring their own."""
+LISTS = ("rollout_sample_hook_path",)
+"""slime's arguments that are lists."""
+ONLY_OUR_DRIVER = (
+    "which only this package's driver knows: start `-m sat_slime.plugin.driver` in the place of the script's training "
+    "file, or take another method"
+)
+
+
+def plugin_file(name: str, file: str = "sat.yaml") -> str:
+    """Return the text of the file for a named method.
+
+    Args:
+        file: its name.
+
+    Raises:
+        ConfigError: there is no such method, or it cannot run in a script of slime's.
+    """
+    try:
+        method = named_method(name)
+    except ValueError as error:
+        raise ConfigError([f"--method {name}: {error}"]) from None
+    if errors := not_in_a_script(method):
+        raise ConfigError([f"--method {name}: {error}" for error in errors])
+    values = CALLED | IN_A_SCRIPT
+    called = [f"{key}: {f'[{value}]' if key in LISTS else value}" for key, value in values.items()]
+    replays = ["", "# R3: the trainer replays the experts that the engines chose. For models with experts alone."]
+    replays += [f"{key}: true" for key in R3]
+    return "\n".join(
+        [
+            f"# {method.label} in a launch script of slime. Add to the script",
+            f"#     --custom-config-path {file}",
+            "# and nothing else; without that flag the script is as it was. slime sets each key of this file as the",
+            "# argument of that name, whatever the script says.",
+            f"#     sat-slime check {file}           says whether the file is sound",
+            "",
+            f"{KEY}:",
+            f"  method: {name}  # or a section: {{base: gspo, sat: {{enabled: true, alpha: 0.9}}}}; sat-slime methods",
+            "  # Radii are the script's --eps-clip, --eps-clip-high and --eps-clip-c; KL and entropy its flags too.",
+            "  # run_dir: /shared/runs/name  # writes metrics.jsonl there, for sat-slime report and diagnose",
+            "",
+            "# Where slime calls the plugin. A function of your own in the place of one of these has to call it.",
+            *called,
+            "",
+            "# slime leaves these out of every loss but its own: grpo-tis and grpo-opsm are methods.",
+            *(f"{key}: false" for key in LEFT_OUT),
+            *(replays if method.routing_replay else ()),
+            "",
+        ]
+    )
+
+
+def read_plugin(value: Any) -> PluginConfig:
+    """Return the checked value of the key `sat_slime`. Raises ConfigError with a line for every fault."""
+    if value is None:
+        raise ConfigError(
+            [f"no key '{KEY}' in the file of --custom-config-path: `sat-slime init plugin` writes such a file"]
+        )
+    if isinstance(value, str):
+        value = {"method": value}
+    return read_section(PluginConfig, value, f"{KEY} in --custom-config-path")
+
+
+def not_in_a_script(method: Method) -> list[str]:
+    """Return a line for everything that keeps a method from slime's own training scripts."""
+    errors = [reason] if (reason := not_on_slime(method)) else []
+    if method.denominator == "checkpoint":
+        errors.append(f"{method.name} is over the weights that generated each batch, {ONLY_OUR_DRIVER}")
+    if needs := needs_versions(method):
+        errors.append(f"{needs}, {ONLY_OUR_DRIVER}")
+    return errors
+
+
+def in_words(method: Method) -> str:
+    """Return what a method is: `method sat-gspo, threshold over the step, denominator rollout`."""
+    over = f"threshold over the {'micro-batch' if method.scope == 'microbatch' else 'step'}, " if method.scope else ""
+    return f"method {method.name}, {over}denominator {method.denominator}"
+
+
+def is_plugin_file(file: Path) -> bool:
+    """Return whether a file is one of these, and not a run's."""
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return False
+    return isinstance(values, Mapping) and (KEY in values or "custom_loss_function_path" in values)
+
+
+def plugin_findings(file: Path) -> Iterator[Finding]:
+    """Yield what is wrong with the file, whatever script it is given to, or that it is sound."""
+    values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    try:
+        method = build_method(read_plugin(values.get(KEY)).method)
+    except ConfigError as error:
+        yield from settings_findings(error.errors)
+        return
+    errors = [f"{KEY}.method: {error}" for error in not_in_a_script(method)]
+    try:
+        check_method(method, 1)
+    except ValueError as error:
+        errors.append(f"{KEY}.method: {error}")
+    for key, value in (CALLED | IN_A_SCRIPT).items():
+        expected = [value] if key in LISTS else value
+        if key not in values or (key == "loss_type" and values[key] != value):
+            errors.append(f"{key} is {values.get(key, 'not set')}: set it to {expected}")
+    if method.routing_replay != all(values.get(key) is True for key in R3):
+        errors.append(
+            f"{KEY}.method has {'r3' if method.routing_replay else 'no r3'}: "
+            f"{'set' if method.routing_replay else 'leave out'} {' and '.join(R3)}"
+            f"{' to true' if method.routing_replay else ', or add -r3 to the method'}"
+        )
+    yield from settings_findings(errors)
+    if not errors:
+        yield ok("plugin", f"{method.label}: {in_words(method)}")

@@ -1,0 +1,70 @@
+"""The plugin's file: what `sat-slime init plugin` writes, and what `sat-slime check` says of such a file."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from sat_slime.config import ConfigError
+from sat_slime.config.plugin_file import is_plugin_file, not_in_a_script, plugin_file, plugin_findings
+from sat_slime.config.starters import CONFIGS
+from sat_slime.objective import method_names, named_method
+
+IN_A_SCRIPT = [name for name in method_names() if not not_in_a_script(named_method(name))]
+
+
+def findings(tmp_path, text):
+    file = tmp_path / "sat.yaml"
+    file.write_text(text)
+    assert is_plugin_file(file)
+    return list(plugin_findings(file))
+
+
+@pytest.mark.parametrize("name", IN_A_SCRIPT)
+def test_the_file_of_every_method_is_sound_and_named(tmp_path, name):
+    (good,) = findings(tmp_path, plugin_file(name))
+    assert good.mark == "OK" and f"method {name}, " in good.detail
+
+
+def test_most_methods_run_in_a_script_of_slimes():
+    assert {"sat-gspo", "sat-grpo", "sat-gspo-r3", "gspo", "grpo-tis", "dppo", "m2po"} <= set(IN_A_SCRIPT)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("sat-gspoo", "did you mean 'sat-gspo'"), ("sat-grpo-tis", "plugin.driver"), ("trpo", "cannot be taken back")],
+)
+def test_a_method_that_cannot_run_there_gets_no_file(name, says):
+    with pytest.raises(ConfigError, match=f"--method {name}: .*{says}"):
+        plugin_file(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sat_slime": {"method": "sat-gspoo"}}, "did you mean 'sat-gspo'"),
+        ({"sat_slime": {"methd": "gspo"}}, "unknown key 'methd'"),
+        ({"sat_slime": None}, "no key 'sat_slime'"),
+        (
+            {"sat_slime": {"method": "sat-gspo-r3"}},
+            "has r3: set use_rollout_routing_replay and use",
+        ),
+        ({"use_rollout_routing_replay": True, "use_routing_replay": True}, "no r3: leave out"),
+        ({"sat_slime": {"method": "grpo-decoupled-a3po"}}, "the lag of every token.*plugin.driver"),
+        ({"sat_slime": {"method": {"base": "gspo", "sat": True, "denominator": "trainer"}}}, "identically 1"),
+        ({"loss_type": "policy_loss"}, "loss_type is policy_loss: set it to custom_loss"),
+        ({"rollout_data_postprocess_path": ...}, "rollout_data_postprocess_path is not set"),
+    ],
+)
+def test_faults_of_a_file_are_told_with_their_remedy(tmp_path, change, says):
+    values = {k: v for k, v in (yaml.safe_load(plugin_file("sat-gspo")) | change).items() if v is not ...}
+    (fault,) = findings(tmp_path, yaml.safe_dump(values))
+    assert fault.mark == "FAIL" and fault.of_settings
+    assert re.search(says, fault.detail), fault.detail
+
+
+def test_a_file_of_a_run_is_none_of_these():
+    assert not any(is_plugin_file(path) for path in CONFIGS.rglob("*.yaml"))
+    assert not is_plugin_file(CONFIGS)
