@@ -133,7 +133,7 @@ def test_the_page_of_python_names_shows_every_public_one(built):
         ("../CONTRIBUTING.md#x", "https://here/blob/main/CONTRIBUTING.md#x"),
         ("results/embedded/tables", "https://here/tree/main/docs/results/embedded/tables"),
         ("results/embedded/report.html", "results/embedded/report.html"),
-        ("slime.md#the-hooks", "slime.md#the-hooks"),
+        ("slime.md#settings", "slime.md#settings"),
         ("#here", "#here"),
         ("../gone.md", "../gone.md"),
         ("https://example.org/x", "https://example.org/x"),

@@ -37,7 +37,7 @@ def probe_slime(root: Path | None = None, *, own_script: bool = False, canary: b
         return [f"slime at {root} is too old, from before v0.3.1: check out v0.3.1 or newer"]
     if own_script and BY_INTERVAL not in (root / _TRAINER).read_text():
         return [
-            f"slime at {root} has no asynchronous training script that the plugin's hooks could follow (slime's pull "
+            f"slime at {root} has no asynchronous training script that the plugin knows (slime's pull "
             "request 2391): start `python3 -m sat_slime.plugin.driver` in its place, with the same flags"
         ]
     return [
