@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 
 root=${ROOT:-/data}
 model=${MODEL:-Qwen/Qwen3-4B-Base}
-file=${FILE:-configs/models/qwen3-4b.yaml}
+file=${FILE:-configs/recipes/qwen3-4b-8gpus.yaml}
 hf=$root/${model##*/}
 megatron=${hf}_torch_dist
 prompts=${PROMPTS:-$root/paper/train.jsonl}
@@ -31,9 +31,7 @@ gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
 python3 -c 'import slime.backends, megatron.core' 2>/dev/null || fail "slime and Megatron cannot be imported: run this in slime's image"
 
 echo "slime-node: installing sat-slime"
-python3 -m pip install --quiet --no-deps -e .
-python3 -m pip install --quiet "pydantic>=2.7" "pyyaml>=6" "typer>=0.12" "rich>=13.7" "altair>=6,<7" "vl-convert-python>=1.9,<2" \
-    "math-verify>=0.9,<0.10" "antlr4-python3-runtime==4.13.2" "huggingface_hub>=0.24" "pyarrow>=14"
+python3 -m pip install --quiet -e ".[slime,reward,data]"  # what the image has already is kept where it is new enough
 
 unknown=$(python3 -c 'from sat_slime.plugin.probe import probe_slime; print(*probe_slime(), sep="\n")')
 [[ -z $unknown ]] || fail "$unknown"
@@ -48,7 +46,7 @@ if [[ ! -f $megatron/latest_checkpointed_iteration.txt ]]; then
 fi
 
 # The last of two equal options counts, so that arguments win.
-exec sat-slime launch "$file" --method sat-gspo --lag 8 --start-ray \
+exec sat-slime launch "$file" --start-ray \
     --set output_dir="$root/runs" \
     --set model.hf_checkpoint="$hf" --set model.megatron_checkpoint="$megatron" \
     --set data.prompts="$prompts" --set data.reward=sat_slime.plugin.reward.prime_math --set eval.prompts="{aime24: $problems}" \

@@ -1,12 +1,23 @@
 import io
 import math
+import sys
 
 import pytest
 from rich.console import Console
 from synthetic import step_metrics
 from terminal_screen import screen_of
 
-from sat_slime.runs.live_view import LiveView, PlainView, Progress, duration, make_view, render, sparkline, step_line
+from sat_slime.runs.live_view import (
+    LiveView,
+    PlainView,
+    Progress,
+    curve,
+    duration,
+    make_view,
+    render,
+    sparkline,
+    step_line,
+)
 
 
 def progress(steps=0, total=200):
@@ -226,3 +237,8 @@ def test_the_warm_up_has_a_bar_of_its_own():
     assert "warm-up 120 of 700" in shown(render(made))
     made.tell({"phase": "starting"})
     assert "step 0 of 240" in shown(render(made))
+
+
+def test_a_missing_plotext_leaves_the_curve_out(monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotext", None)  # its import then fails
+    assert curve("reward", [1, 2, 3], [0.1, 0.2, 0.3], 40) == ""
