@@ -29,14 +29,14 @@ def stop(
     touched, and [bold]launch RUN --resume[/] or [bold]grid[/] goes on.
     """
     from sat_slime.cli.embedded_run.other_terminal import stop_run
-    from sat_slime.config import EmbeddedConfig, load_config
     from sat_slime.grid.state import GridFolder
     from sat_slime.runs.folder import RunFolder
+    from sat_slime.runs.reading import is_embedded
 
     console = Console()
     if GridFolder(run).is_grid():
         ending = stop_run(run, GridFolder(run).holder(), now, console)
-    elif isinstance(load_config((folder := RunFolder.open(run)).config), EmbeddedConfig):
+    elif is_embedded(folder := RunFolder.open(run)):
         ending = stop_run(run, folder.holder(), now, console)
     else:
         from sat_slime.cli.slime_run.sent_run import stop_job

@@ -29,7 +29,9 @@ def sha256(path: Path) -> str:
 
 def write_checksums(folder: Path) -> None:
     """Writes SHA256SUMS: a line for every file that is in the folder and below."""
-    (folder / NAME).write_text("".join(f"{sha256(folder / name)}  {name}\n" for name in _files(folder)))
+    (folder / NAME).write_text(
+        "".join(f"{sha256(folder / name)}  {name}\n" for name in _files(folder)), encoding="utf-8"
+    )
 
 
 def checksum_faults(folder: Path, below: str = "") -> dict[str, str]:

@@ -34,7 +34,27 @@ def _plain(value: Any) -> Any:
 def number(row: Mapping[str, Any], key: str, default: float = math.nan) -> float:
     """Return the number under `key`; `default` where there is none."""
     value = row.get(key)
-    return float(value) if isinstance(value, (int, float)) else default
+    try:
+        return float(value) if isinstance(value, (int, float)) else default
+    except OverflowError:  # a damaged line may hold an integer of any length
+        return default
+
+
+def parse_object(text: str | bytes) -> dict[str, Any] | None:
+    """Return the JSON object that a text is; None where it is anything else."""
+    try:
+        value = json.loads(text, parse_constant=lambda name: None)  # NaN and infinities are no JSON
+    except (ValueError, RecursionError):  # of integers of 4,300 digits, and of brackets, too
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def read_object(path: str | Path) -> dict[str, Any]:
+    """Return the JSON object in a file; empty where the file is missing, or holds anything else."""
+    try:
+        return parse_object(Path(path).read_bytes()) or {}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
@@ -57,11 +77,7 @@ def _lines(path: str | Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
         return
     *lines, last = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate([*lines, last], 1):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
-            row = None
-        if isinstance(row, dict):
+        if (row := parse_object(line)) is not None:
             yield number, row
         elif number <= len(lines):
             yield number, None

@@ -166,7 +166,7 @@ def _override(text: str) -> Source:
         raise ConfigError([f"--set {text}: expected key=value, such as --set pipeline.lag=8"])
     try:
         return _setting(key.strip(), parse_value(value), f"--set {text}")
-    except yaml.YAMLError:
+    except ConfigError:
         raise ConfigError([f"--set {text}: the value {value!r} is not valid YAML; quote it"]) from None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,11 +55,16 @@ class _Loader(yaml.SafeLoader):
     """SafeLoader whose numbers include `1e-4`, which YAML 1.1 takes for text."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
+class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same in C, where PyYAML has it: it takes a tenth of the time, and says less of what is wrong."""
+
+
+for _loader in (_Loader, _FastLoader):
+    _loader.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
+        list("-+.0123456789"),
+    )
 
 
 def _number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
@@ -77,8 +83,75 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _number)
 
 
 def parse_value(text: str) -> Any:
-    """Return `text` as YAML, for `--set key=text`. Raises yaml.YAMLError."""
-    return yaml.load(text, _Loader)
+    """Return `text` as YAML, for `--set key=text`. Raises ConfigError."""
+    with _document(text, "value", _Loader) as (loader, root):
+        return None if root is None else _constructed(loader, root, "value")
+
+
+def plain_values(path: Path) -> dict[str, Any]:
+    """Return the values of a YAML file that a run left, its keys as text. Raises OSError or ConfigError."""
+    return _read_file(path, _FastLoader).values
+
+
+MOST_VALUES = 100_000
+"""A file may have so many values, each counted as often as its aliases repeat it: a few lines of aliases of aliases
+would fill the memory."""
+
+
+@contextmanager
+def _document(text: str, file: str, loader_class: type) -> Iterator[tuple[Any, yaml.Node | None]]:
+    """Yield a loader and the root of the document. Inside and here, everything that PyYAML raises, which is more than
+    its own errors, becomes a ConfigError with file and line."""
+    loader = None
+    try:
+        loader = loader_class(text)
+        root = loader.get_single_node()
+        if root is not None:
+            _count(root, file, {})
+        yield loader, root
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise ConfigError([f"{file}:{line}: not valid YAML: {error.problem or error.context}"]) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        code = error.character if isinstance(error.character, int) else ord(error.character)
+        raise ConfigError([f"{file}:{line}: the character U+{code:04X} is no text: the file is damaged"]) from None
+    except RecursionError:
+        raise ConfigError([f"{file}: not valid YAML: it is nested too deeply"]) from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _count(node: yaml.Node, file: str, counts: dict[int, int]) -> int:
+    """Return the values in a node. counts: of the nodes that were counted, by their ids, 0 while one is. Raises
+    ConfigError for more than MOST_VALUES, and for an alias inside what it stands for."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if (known := counts.get(id(node))) is not None:
+        if not known:
+            raise ConfigError([f"{file}:{node.start_mark.line + 1}: an alias stands inside what it stands for"])
+        return known
+    counts[id(node)] = 0
+    inner = (part for entry in node.value for part in (entry if isinstance(entry, tuple) else (entry,)))
+    count = 1 + sum(_count(part, file, counts) for part in inner)
+    if count > MOST_VALUES:
+        line = node.start_mark.line + 1
+        raise ConfigError([f"{file}:{line}: with its aliases written out this has more than {MOST_VALUES:,} values"])
+    counts[id(node)] = count
+    return count
+
+
+def _constructed(loader: Any, node: yaml.Node, file: str) -> Any:
+    try:
+        return loader.construct_object(node, deep=True)
+    except (yaml.YAMLError, RecursionError):
+        raise
+    except Exception:  # PyYAML fails in ways of its own at `!!int ''`, `!!bool x` and `2026-13-45`
+        kind = node.tag.rpartition(":")[2]
+        shown = repr(node.value) if isinstance(node, yaml.ScalarNode) else "this"
+        raise ConfigError([f"{file}:{node.start_mark.line + 1}: not valid YAML: {shown} is no {kind}"]) from None
 
 
 def read_layers(path: str | Path, _below: tuple[Path, ...] = ()) -> list[Source]:
@@ -104,7 +177,7 @@ def read_layers(path: str | Path, _below: tuple[Path, ...] = ()) -> list[Source]
         raise ConfigError([f"{place}: extends {parent}, but {error}: {where}"]) from None
 
 
-def _read_file(path: Path) -> Source:
+def _read_file(path: Path, loader_class: type = _Loader) -> Source:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -112,9 +185,7 @@ def _read_file(path: Path) -> Source:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
-    loader = _Loader(text)
-    try:
-        root = loader.get_single_node()
+    with _document(text, str(path), loader_class) as (loader, root):
         source = Source({}, {(): str(path)})
         if root is None or root.tag == "tag:yaml.org,2002:null" or root.value == []:
             raise ConfigError([f"{path}: holds no settings: write some, such as `extends: base.yaml`"])
@@ -123,20 +194,10 @@ def _read_file(path: Path) -> Source:
             raise ConfigError([f"{path}:1: expected settings `key: value`, found {instead}"])
         source.values = _mapping(loader, root, (), source.origins, str(path))
         return source
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise ConfigError([f"{path}:{line}: not valid YAML: {error.problem or error.context}"]) from None
-    except (yaml.YAMLError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError([f"{path}: not valid YAML: {' '.join(str(error).split())}"]) from None
-    finally:
-        loader.dispose()
 
 
 def _mapping(
-    loader: _Loader, node: yaml.MappingNode, path: KeyPath, origins: dict[KeyPath, str], file: str
+    loader: Any, node: yaml.MappingNode, path: KeyPath, origins: dict[KeyPath, str], file: str
 ) -> dict[str, Any]:
     """Return the values below `node`; notes the line of each key in `origins`."""
     values: dict[str, Any] = {}
@@ -156,7 +217,7 @@ def _mapping(
         if isinstance(value_node, yaml.MappingNode):
             values[inner[-1]] = _mapping(loader, value_node, inner, origins, file)
         else:
-            values[inner[-1]] = loader.construct_object(value_node, deep=True)
+            values[inner[-1]] = _constructed(loader, value_node, file)
     return values
 
 

@@ -57,12 +57,9 @@ def entries(root: Path) -> list[Entry]:
 
 
 def _below(root: Path, folder: Path, depth: int) -> Iterator[Entry]:
-    try:
-        entry = _entry(root, folder)
-    except OSError:  # gone meanwhile, or not ours to read
-        return
+    entry = _entry(root, folder)
     if entry is not None:
-        if entry.kind == "run" or entry.runs or entry.status == "running":  # a kept result has no run
+        if entry.kind == "run" or entry.runs or entry.status != "not running":  # a kept result has no run
             yield entry
     elif depth:
         for child in sorted(_folders(folder)):
@@ -70,9 +67,18 @@ def _below(root: Path, folder: Path, depth: int) -> Iterator[Entry]:
 
 
 def _entry(root: Path, folder: Path) -> Entry | None:
-    if GridFolder(folder).is_grid():
-        return _grid(root, GridFolder(folder))
-    return _run(root, RunFolder(folder)) if RunFolder(folder).is_run() else None
+    """Return what a folder is; None where it is neither, is gone meanwhile, or is not ours to read. A damaged one is an
+    entry that says so: it must not hide the others."""
+    kind = "grid"
+    try:
+        if GridFolder(folder).is_grid():
+            return _grid(root, GridFolder(folder))
+        kind = "run"
+        return _run(root, RunFolder(folder)) if RunFolder(folder).is_run() else None
+    except OSError:
+        return None
+    except Exception as error:
+        return Entry(str(folder.relative_to(root)), kind, f"damaged: {type(error).__name__}: {error}")
 
 
 def _folders(folder: Path) -> Iterator[Path]:
@@ -86,7 +92,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _grid(root: Path, grid: GridFolder) -> Entry:
-    runs = [_run(root, RunFolder(path)) for path in sorted(_folders(grid.runs)) if RunFolder(path).is_run()]
+    runs = [run for path in sorted(_folders(grid.runs)) if (run := _entry(root, path))]
     return Entry(
         path=str(grid.path.relative_to(root)),
         kind="grid",
@@ -102,26 +108,30 @@ def _finite(row: dict[str, Any], key: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
+
+
 def _run(root: Path, folder: RunFolder) -> Entry:
     config, state = _as_it_is(_config, folder.config) or {}, folder.state()
     status = str(state.get("status", "unknown"))
     newest, evaluation = last_row(folder.metrics), last_row(folder.eval)
     pipeline = section(config, "pipeline")
-    iterations = pipeline.get("iterations")
-    steps = iterations * (pipeline.get("optimizer_steps_per_rollout") or 1) if isinstance(iterations, int) else None
+    iterations = _whole(pipeline.get("iterations"))
+    steps = iterations and iterations * (_whole(pipeline.get("optimizer_steps_per_rollout")) or 1)
     return Entry(
         path=str(folder.path.relative_to(root)),
         kind="run",
         status=status,
         method=method_label(section(config, "method")),
-        lag=pipeline.get("lag"),
-        seed=config.get("seed"),
+        lag=_whole(pipeline.get("lag")),
+        seed=_whole(config.get("seed")),
         step=_finite(newest, "step"),
         steps=steps,
         reward=_finite(newest, "reward/mean"),
         d_pi=_finite(newest, "mismatch/d_pi"),
         accuracy=_finite(evaluation, "accuracy"),
-        started=state.get("last_started"),
+        started=str(state["last_started"]) if state.get("last_started") else None,
         report=status != "running" and is_newest(folder),
         curve=_as_it_is(_accuracies, folder.eval) or (),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.grid_schema import CostConfig
-from sat_slime.config.jsonl import number, read_rows
+from sat_slime.config.jsonl import number, parse_object, read_rows
 from sat_slime.grid.plan import Cell
 from sat_slime.grid.state import CellState, GridFolder
 
@@ -78,11 +77,7 @@ def last_row(path: Path) -> dict[str, Any]:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         lines = file.read().splitlines()
     for line in reversed(lines):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
+        if row := parse_object(line):
             return row
     rows = read_rows(path)
     return rows[-1] if rows else {}

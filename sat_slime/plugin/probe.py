@@ -35,7 +35,7 @@ def probe_slime(root: Path | None = None, *, own_script: bool = False, canary: b
         return [f"the package slime at {root} is not THUDM's: PyPI has another of that name; uninstall it"]
     if not (root / SINCE_V031).exists():
         return [f"slime at {root} is too old, from before v0.3.1: check out v0.3.1 or newer"]
-    if own_script and BY_INTERVAL not in (root / _TRAINER).read_text():
+    if own_script and BY_INTERVAL not in (root / _TRAINER).read_text(encoding="utf-8"):
         return [
             f"slime at {root} has no asynchronous training script that the plugin knows (slime's pull "
             "request 2391): start `python3 -m sat_slime.plugin.driver` in its place, with the same flags"

@@ -17,6 +17,7 @@ import vl_convert
 from sat_slime.config.disk import naming
 from sat_slime.report.drawing import Drawing, Table, quiet
 from sat_slime.report.looks import BLACK, LINE
+from sat_slime.report.vega_script import check_address_space
 
 WIDTH = 640
 """Pixels: how wide the files are. On a page a figure is as wide as its place."""
@@ -82,6 +83,7 @@ def save(spec: Mapping[str, Any], table: Table, folder: Path, name: str) -> byte
 
     spec: as `spec_of` gives it. table: the figure's numbers.
     """
+    check_address_space()
     still = _still(spec)
     svg = _shortened(_numbered_anew(vl_convert.vegalite_to_svg(still)))
     png = _packed(vl_convert.svg_to_png(svg, scale=2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import resource
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +17,24 @@ KEPT = Path("~/.cache/sat_slime") / f"vega-{version('vl-convert-python')}.js"
 """Where the script is kept: its SHA-256 in the first line, then the script."""
 
 
+V8_BYTES = 80 * 2**30
+"""Address space, not memory, that V8 reserves as it starts, with what the process has already."""
+
+
+def check_address_space() -> None:
+    """Raise OSError where V8, which draws, could not start: it would end the process."""
+    limit, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if resource.RLIM_INFINITY != limit < V8_BYTES:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+            limit = hard
+    if resource.RLIM_INFINITY != limit < V8_BYTES:
+        raise OSError(
+            f"figures cannot be drawn: `ulimit -v` allows {limit / 2**30:.0f} GiB of address space, and drawing "
+            f"reserves {V8_BYTES / 2**30:.0f} (it uses far less): ulimit -v unlimited"
+        )
+
+
 @functools.cache
 def vega_script() -> str:
     """Return the script, which takes a second or two to make. One that is kept but is not whole is made anew."""
@@ -23,6 +42,7 @@ def vega_script() -> str:
         digest, kept = KEPT.expanduser().read_text(encoding="utf-8").split("\n", 1)
         if digest == _digest(kept):
             return kept
+    check_address_space()
     script: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
     with suppress(OSError, RuntimeError):  # a page needs the script, not that it is kept
         path = KEPT.expanduser()

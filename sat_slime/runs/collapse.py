@@ -138,7 +138,7 @@ class CollapseWatch:
 
     def step(self, row: Mapping[str, Any]) -> dict[str, float]:
         """Take an optimizer step; return what the rule adds to the step's metrics."""
-        step = int(row.get("step", 0))
+        step = int(number(row, "step", 0))
         self.rise = self.band.add(step, number(row, "mismatch/d_pi"))
         if self.rise == self.rise:
             self.rise_since_best = max(self.rise, self.rise_since_best if self.rise_since_best > 0 else 0.0)
@@ -156,7 +156,7 @@ class CollapseWatch:
         """Take an evaluation."""
         accuracy = number(row, "accuracy")
         if self.by_accuracy and accuracy == accuracy:
-            self._add_score(int(row.get("step", 0)), accuracy, number(row, "n_samples"))
+            self._add_score(int(number(row, "step", 0)), accuracy, number(row, "n_samples"))
 
     def _add_score(self, step: int, score: float, samples: float) -> None:
         self._scores.append((score, samples))

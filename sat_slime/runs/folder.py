@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from sat_slime.config.jsonl import read_object
 from sat_slime.runs.lock import FolderLock
 from sat_slime.runs.rows import write_atomically
 
@@ -185,10 +186,7 @@ class RunFolder:
         return state
 
     def _read_state(self) -> dict[str, Any]:
-        try:
-            return dict(json.loads(self.state_file.read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError):
-            return {}
+        return read_object(self.state_file)
 
     def _write_state(self, state: dict[str, Any]) -> None:
         write_atomically(self.state_file, json.dumps(state, indent=2) + "\n")

@@ -19,7 +19,7 @@ from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import View, eval_line, live_words
 from sat_slime.runs.row_faults import lost_rows
-from sat_slime.runs.rows import keep_rows, read_rows, to_json
+from sat_slime.runs.rows import keep_rows, number, read_rows, to_json
 
 
 def tracker_error(wandb_project: str | None) -> str | None:
@@ -127,9 +127,9 @@ class RunLog:
             for file in self._files.values():
                 file.close()
             self._files.clear()
-            kept = keep_rows(self._folder.metrics, lambda row: row.get("step", 0) <= step)
+            kept = keep_rows(self._folder.metrics, lambda row: number(row, "step", 0) <= step)
             for path in (self._folder.eval, self._folder.histograms):
-                keep_rows(path, lambda row: row.get("step", 0) <= step)
+                keep_rows(path, lambda row: number(row, "step", 0) <= step)
             if self._watch is not None:
                 self._watch = CollapseWatch(self._watch.period, self._watch.by_accuracy)
                 self._watch.replay(kept, read_rows(self._folder.eval))
@@ -137,7 +137,7 @@ class RunLog:
             if self._health is not None:
                 self._health = self._health.anew()
                 self._health.replay(kept)
-            last = max((row["iteration"] for row in kept if row.get("iteration") is not None), default=-1)
+            last = max((number(row, "iteration", -1) for row in kept), default=-1)
             for path in self._folder.samples.glob("*.jsonl"):
                 if path.stem.isdigit() and int(path.stem) > last:
                     path.unlink()

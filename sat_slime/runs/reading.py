@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from sat_slime.config.source import ConfigError, plain_values
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.rows import Columns, columns, not_finite, of_first_dataset, read_histograms, read_rows
 
@@ -50,38 +49,51 @@ class Run:
     def planned_steps(self) -> int:
         """Optimizer steps of the whole run; 0 where it is unknown."""
         pipeline = section(self.config, "pipeline")
-        return int(pipeline.get("iterations", 0)) * int(pipeline.get("optimizer_steps_per_rollout", 1))
+        return whole(pipeline, "iterations", 0) * whole(pipeline, "optimizer_steps_per_rollout", 1)
+
+
+_WHOLE = ("iterations", "lag", "max_staleness", "optimizer_steps_per_rollout")
+"""Settings of a pipeline that are numbers; one that is anything else was damaged."""
 
 
 def load_run(path: str | Path) -> Run:
     """Read a run folder; what is missing or torn is left out. Raises RunFolderError when it is no run folder."""
     folder = RunFolder.open(path)
     config = read_yaml(folder.config)
+    if damaged := [key for key in _WHOLE if not isinstance(section(config, "pipeline").get(key, 0), int)]:
+        config["pipeline"] = {key: value for key, value in config["pipeline"].items() if key not in damaged}
     rows = read_rows(folder.metrics)
     pipeline = section(config, "pipeline")
-    period = max(1, int(pipeline.get("lag", 1)) * int(pipeline.get("optimizer_steps_per_rollout", 1)))
+    period = max(1, whole(pipeline, "lag", 1) * whole(pipeline, "optimizer_steps_per_rollout", 1))
     evals = columns(of_first_dataset(read_rows(folder.eval)))
     data = RunData(columns(rows), evals, read_histograms(folder.histograms), period, not_finite(rows))
     return Run(folder, config, folder.state(), data)
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The safe loader; the one in C, where PyYAML has it, takes a tenth of the time."""
-
-
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the plain values of a YAML file, unchecked; empty where it is missing, unreadable or no mapping."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return plain_values(path)
+    except (OSError, ConfigError):
         return {}
-    return values if isinstance(values, dict) else {}
+
+
+def is_embedded(folder: RunFolder) -> bool:
+    """Return whether a run is one of the embedded runtime, as far as can be seen."""
+    sent = (folder.path / "job.json").exists()
+    return not sent and read_yaml(folder.config).get("runtime", "embedded") == "embedded"
 
 
 def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return a section of a plain config; empty where it is missing."""
     value = config.get(name)
     return value if isinstance(value, dict) else {}
+
+
+def whole(values: Mapping[str, Any], key: str, default: int) -> int:
+    """Return the whole number under `key`; `default` where there is none."""
+    value = values.get(key)
+    return value if isinstance(value, int) else default
 
 
 def flat_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -17,6 +17,8 @@ from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.reading import read_yaml, section
 from sat_slime.runs.rows import damaged_lines, of_first_dataset, read_rows
 
+MOST_STEPS = 1_000_000
+"""No run has more optimizer steps: a row of a greater one is damaged."""
 SHOWN = 5
 """A sentence names so many numbers, and counts the rest."""
 
@@ -71,8 +73,8 @@ def lost_rows(folder: RunFolder, last: int | None, planned: int | None = None) -
                 "and left out."
             )
     steps = _whole_numbers(read_rows(folder.metrics), "step")
-    there = set(steps)
-    wanted = range(min(there, default=1), max(there, default=0) + 1) if last is None else range(1, last + 1)
+    there = {step for step in steps if step <= MOST_STEPS}
+    wanted = range(min(there, default=1), max(there, default=0) + 1) if last is None else range(1, min(last, MOST_STEPS) + 1)
     # a tracker may have a row every few steps: without a plan none is known to be missing
     yield from _missing(folder.metrics, [step for step in wanted if step not in there] if planned or last else [], STEP)
     yield from _misplaced(folder.metrics, steps, planned, STEP)

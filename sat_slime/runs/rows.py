@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sat_slime.config.jsonl import damaged_lines, keep_rows, number, read_rows, to_json, write_atomically
+from sat_slime.config.jsonl import damaged_lines, keep_rows, number, parse_object, read_rows, to_json, write_atomically
 
 __all__ = [
     "Columns",
@@ -23,6 +23,7 @@ __all__ = [
     "number",
     "of_first_dataset",
     "once_per_iteration",
+    "parse_object",
     "read_histograms",
     "read_metrics",
     "read_rows",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import re
 import signal
@@ -22,7 +21,7 @@ from sat_slime.config import EmbeddedConfig
 from sat_slime.embedded.checkpoint import newest
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.live_view import make_view
-from sat_slime.runs.rows import read_rows
+from sat_slime.runs.rows import parse_object, read_rows
 
 LOOK_S = 0.2
 """Seconds between looks at a run that goes on."""
@@ -55,10 +54,8 @@ class Tail:
     def new_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the same as objects; a line that is none is left out."""
         for line in self.new_lines():
-            with contextlib.suppress(ValueError):
-                row = json.loads(line)
-                if isinstance(row, dict):
-                    yield row
+            if row := parse_object(line):
+                yield row
 
 
 def log_of(folder: RunFolder, follow: bool, count: int | None) -> Iterator[str]:

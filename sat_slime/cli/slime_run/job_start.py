@@ -24,7 +24,7 @@ from sat_slime.plugin.launch.memory.memory_fit import ROWS
 from sat_slime.plugin.launch.ray_jobs import JobServer, NoAnswer, given_address
 from sat_slime.plugin.launch.saved import go_back
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
-from sat_slime.runs.rows import keep_rows, write_atomically
+from sat_slime.runs.rows import keep_rows, number, write_atomically
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def _claim(plan: SlimePlan, overwrite: bool) -> RunFolder:
         # What came after the checkpoint comes again.
         steps = saved_iterations(plan.config, plan.folder) * plan.config.pipeline.optimizer_steps_per_rollout
         for rows in (folder.metrics, folder.eval, folder.times):
-            keep_rows(rows, lambda row: row.get("step", 0) <= steps)
+            keep_rows(rows, lambda row: number(row, "step", 0) <= steps)
     return folder
 
 

@@ -20,7 +20,7 @@ from sat_slime.cli.slime_run.slime_plan import SlimePlan, saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, say, with_remark
 from sat_slime.config import ConfigError
 from sat_slime.config.exits import NODE_DIED
-from sat_slime.config.jsonl import append_row, read_rows
+from sat_slime.config.jsonl import append_row, number, read_rows
 from sat_slime.plugin.launch.command import checkpoint_folder
 from sat_slime.plugin.launch.job_files import JobLog, JobRecord
 from sat_slime.plugin.launch.local_ray import how_it_died
@@ -134,8 +134,8 @@ def follow_and_restart(
 def _trained(sent: Sent, began: int) -> int:
     """Return the iterations that were trained when the newest job died."""
     config = sent.plan.config
-    step = newest_step(sent.folder, config, JobLog(sent.folder.log).lines(sent.record.job)).get("step", 0)
-    return max(began, int(step) // config.pipeline.optimizer_steps_per_rollout)
+    step = newest_step(sent.folder, config, JobLog(sent.folder.log).lines(sent.record.job))
+    return max(began, int(number(step, "step", 0)) // config.pipeline.optimizer_steps_per_rollout)
 
 
 def _note_restart(

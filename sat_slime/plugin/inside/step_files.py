@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sat_slime.config.jsonl import append_row, keep_rows, read_rows
+from sat_slime.config.jsonl import append_row, keep_rows, number, read_rows
 from sat_slime.objective.metrics import slime_names
 from sat_slime.plugin.inside.slime_access import locate, wrap_once
 
@@ -34,7 +34,7 @@ class StepFile:
         try:
             if not self._begun and rows:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                keep_rows(self._path, lambda row: row.get("step", 0) < rows[0]["step"])
+                keep_rows(self._path, lambda row: number(row, "step", 0) < rows[0]["step"])
                 self._begun = True
             for row in rows:
                 append_row(self._path, row)

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.slime_schema import SlimeConfig
+from sat_slime.config.source import plain_values
 from sat_slime.prompts.odd import odd_file, odd_label, odd_prompt
 
 ROWS_READ = 3
@@ -257,10 +256,10 @@ def _engine_groups(config: SlimeConfig, path: Path) -> Iterator[Finding]:
     """Checks what slime asserts of --sglang-config once Ray runs, and what cannot be with replayed routes."""
     key = f"extra_args.sglang-config is {path}"
     try:
-        models = yaml.safe_load(path.read_text(encoding="utf-8"))["sglang"]
+        models = plain_values(path)["sglang"]
         groups = [group for model in models for group in model.get("server_groups") or model.get("engine_groups") or ()]
         gpus, kinds = sum(int(group["num_gpus"]) for group in groups), {group["worker_type"] for group in groups}
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
         yield fail(
             "files", f"{key}: it is no file of SGLang groups (sglang: [{{name, server_groups: [...]}}]); correct it"
         )

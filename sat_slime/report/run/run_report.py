@@ -22,7 +22,7 @@ from sat_slime.runs.health import HealthWatch
 from sat_slime.runs.live_view import duration
 from sat_slime.runs.reading import Run, load_run, section
 from sat_slime.runs.row_faults import row_faults
-from sat_slime.runs.rows import Columns, has, largest_k, once_per_iteration, read_rows
+from sat_slime.runs.rows import Columns, has, largest_k, number, once_per_iteration, read_rows
 from sat_slime.runs.symptoms import symptoms
 from sat_slime.runs.trackers.tracked_run import read_tracked
 
@@ -307,7 +307,7 @@ def _advisories(run: Run) -> Iterator[str]:
     seen: dict[str, tuple[int, str]] = {}
     for row in read_rows(run.folder.metrics):
         for advisory in watch.step(row):
-            seen.setdefault(advisory.name, (int(row.get("step", 0)), advisory.text))
+            seen.setdefault(advisory.name, (int(number(row, "step", 0)), advisory.text))
     for name, (step, text) in seen.items():
         yield f"Health, from step {step}{', still at the end' if name in watch.holding else ''}: {text}."
 
