@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import ConfigDict, Field, ValidationError, WrapValidator, create_model, model_validator
 from pydantic_core import ErrorDetails
 
+from sat_slime import outside
 from sat_slime.config.section import OWN_TO_A_CELL, Section
 from sat_slime.config.source import ConfigError, Source
 from sat_slime.objective import SAT, Clip, Method, Stabilizer, compose, named_method
@@ -34,7 +35,8 @@ def _base_or_path(value: Any, check: Any) -> Any:
         )
     if not (isinstance(value, str) and "." in value):
         return check(value)
-    find(value)  # raises where it cannot be imported
+    if not outside.are_refused():
+        find(value)  # raises where it cannot be imported
     return value
 
 
@@ -139,6 +141,8 @@ class _Method(Section):
         """method.settings is of a base that is not ours. Those that are left out get their defaults here, so that the
         run's config.yaml has them, as it has those of every other setting."""
         method = typing.cast("MethodConfig", self)
+        if "." in method.base and outside.are_refused():
+            return self
         if "." in method.base:
             method.settings.update(dataclasses.asdict(outside_settings(method)))  # type: ignore[call-overload]
         elif method.settings:

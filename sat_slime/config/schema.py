@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
+from sat_slime import outside
 from sat_slime.config.method_section import MethodConfig
 from sat_slime.config.section import (
     COMPUTES_NOTHING,
@@ -150,7 +151,7 @@ class ModelConfig(Section):
     @field_validator("family")
     @classmethod
     def _known(cls, value: str | None) -> str | None:
-        if value is not None:
+        if value is not None and not ("." in value and outside.are_refused()):
             find_family(value)
         return value
 
@@ -163,6 +164,8 @@ def _task_of(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     name = value.get("name", RunningSums().name)
+    if "." in str(name) and outside.are_refused():
+        return RunningSums(name=str(name))  # whoever only reads does not ask what the task is
     try:
         return find(str(name)).model_validate(value)
     except ValidationError:

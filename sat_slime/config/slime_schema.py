@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from sat_slime import outside
 from sat_slime.config.plugin_schema import HooksConfig
 from sat_slime.config.schema import (
     LossConfig,
@@ -148,7 +149,7 @@ class SlimeModelConfig(Section):
     @field_validator("family")
     @classmethod
     def _known(cls, value: str | None) -> str | None:
-        if value is not None:
+        if value is not None and not ("." in value and outside.are_refused()):
             find_family(value)
         return value
 

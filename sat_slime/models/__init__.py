@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from sat_slime import outside
 from sat_slime.models.family import ModelFamily, ModelSizes, Weight
 
 MODULES = ("qwen3_moe", "qwen3", "qwen2")
@@ -51,6 +52,7 @@ def find_family(name: str) -> ModelFamily:
         raise ValueError(
             f"there is no family {name}: choose one of {', '.join(FAMILIES)}, or the dotted path of {needed}"
         )
+    outside.importing(name)
     try:
         family = importlib.import_module(name).FAMILY
     except Exception as error:  # whatever a module does as it is imported, such as a SyntaxError

@@ -11,6 +11,7 @@ import inspect
 import pkgutil
 from types import ModuleType
 
+from sat_slime import outside
 from sat_slime.tasks.task import Problem, Task
 
 MODULES = ("running_sums", "pointer_chasing", "calculator")
@@ -50,6 +51,7 @@ def find(name: str) -> type[Task]:
             f"{name!r} is no task: choose {' or '.join(TASKS)}, or give the dotted path of your own"
             + (f"; did you mean '{close[0]}'?" if close else "")
         )
+    outside.importing(name)
     try:
         target = pkgutil.resolve_name(name)
     except Exception as error:  # whatever a module does as it is imported, such as a SyntaxError

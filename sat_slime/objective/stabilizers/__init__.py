@@ -12,6 +12,7 @@ import re
 from types import ModuleType
 from typing import get_args
 
+from ... import outside
 from ..batch import Need
 from ..stabilizer import Clipping, Gate, Penalty, Replacement, Row, Score, Stabilizer, StepConstraint, Weight
 
@@ -98,6 +99,7 @@ def stabilizer_at(path: str) -> type[Stabilizer]:
     """
     if path in _OUTSIDE:
         return _OUTSIDE[path]
+    outside.importing(path)
     try:
         module = importlib.import_module(path)
     except Exception as error:  # whatever a module does as it is imported, such as a SyntaxError
