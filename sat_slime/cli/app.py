@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sat_slime.cli.terminal import without_traceback
+from sat_slime import outside
+from sat_slime.cli.terminal import without_traceback, write_utf8
 from sat_slime.cli.torch_on_use import import_torch_on_use
 
 COMMANDS = {
@@ -91,6 +92,10 @@ ELSEWHERE = {**dict.fromkeys(("run", "train", "start", "resume"), "launch"), **d
 """What other programs call these commands."""
 
 
+READING = ("status", "logs", "stop", "report", "serve", "diagnose")
+"""Commands that list and read folders: they import nothing that a folder names."""
+
+
 def import_command(name: str) -> Any:
     """Return the command of this name, with its options."""
     module, _, attribute = COMMANDS[name][0].rpartition(".")
@@ -114,6 +119,8 @@ class CommandGroup(TyperGroup):
         if args and (ours := ELSEWHERE.get(args[0])):
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{ours}'?")
         name, _, rest = super().resolve_command(ctx, args)
+        if name in READING:
+            ctx.with_resource(outside.refused())
         return name, name and import_command(name), rest
 
     def invoke(self, ctx: Any) -> Any:
@@ -182,5 +189,6 @@ def _options(
 
 def main() -> None:
     """Run the command `sat-slime` with the arguments of this process."""
+    write_utf8()
     import_torch_on_use()
     app(prog_name="sat-slime")

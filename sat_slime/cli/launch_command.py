@@ -86,7 +86,7 @@ def launch(
     checkpoints and, however the run ends, [bold]report.html[/].
 
     Options change what the file says; [bold]--set[/] reaches every setting.
-    Ctrl-C or SIGTERM once ends cleanly after the iteration, saves, and says
+    Ctrl-C, SIGTERM or SIGHUP once ends cleanly after the iteration, saves, and says
     how to go on; a second one ends at once. A run of slime is a job of a Ray
     cluster: Ctrl-C closes the view; the job goes on.
 

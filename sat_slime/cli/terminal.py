@@ -4,6 +4,8 @@ nothing of ours before a command runs, so that --help answers at once."""
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import signal
 import sys
@@ -42,6 +44,19 @@ class Ending:
     """Lines that say where the report is and how to go on."""
 
 
+def write_utf8() -> None:
+    """Have this process write UTF-8 to its standard streams whatever the locale, and to nothing where they are closed:
+    the next file that is opened would take their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+        if number and isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
 @contextlib.contextmanager
 def without_traceback() -> Iterator[None]:
     """Faults of the input end the command with a line each, Ctrl-C with one."""
@@ -57,6 +72,11 @@ def without_traceback() -> Iterator[None]:
         if not isinstance(error, (ConfigError, RunFolderError, JobError)):
             raise
         bad_input([str(error)] if isinstance(error, JobError) else str(error).splitlines())
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # of `| head`
+            raise
+        reason = str(error.strerror or error)
+        bad_input([f"{error.filename}: {reason}" if error.filename else reason])
     except KeyboardInterrupt:
         complain(["interrupted"])
         raise typer.Exit(INTERRUPTED) from None
@@ -113,16 +133,16 @@ def finish(ending: Ending, console: Console) -> NoReturn:
 
 @contextlib.contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, also while the runtime, which handles both, does not run."""
+    """SIGTERM and a hangup raise KeyboardInterrupt, also while the runtime, which handles them, does not run."""
     from sat_slime.config.exits import signals_handled
 
-    with signals_handled(signal.default_int_handler, [signal.SIGTERM]):
+    with signals_handled(signal.default_int_handler, [signal.SIGTERM, signal.SIGHUP]):
         yield
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM do nothing: what ends processes is not to be interrupted by a second one."""
+    """Inside, Ctrl-C, SIGTERM and a hangup do nothing: what ends processes is not to be interrupted by a second one."""
     from sat_slime.config.exits import signals_handled
 
     with signals_handled(signal.SIG_IGN):
@@ -148,7 +168,8 @@ def keys_unseen() -> Iterator[None]:
     try:
         yield
     finally:
-        _set_terminal(before)
+        with contextlib.suppress(termios.error):  # it may be gone
+            _set_terminal(before)
 
 
 def _set_terminal(attributes: list[Any]) -> None:

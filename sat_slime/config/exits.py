@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C, and what `kill` and schedulers send first."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Ctrl-C, what `kill` and schedulers send first, and what comes when a terminal or its connection is closed."""
 
 NODE_DIED = 75
 """Exit code of a job that ended because a node on which it ran has died: a temporary failure, by sysexits.h."""
@@ -26,16 +28,38 @@ def how_it_ended(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
+def heard(signals: Sequence[signal.Signals] = ENDING) -> list[signal.Signals]:
+    """Return the signals without a hangup that `nohup` has ignored."""
+    return [n for n in signals if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+
+
+def leave_terminal() -> None:
+    """Have this process write to nothing where its terminal is gone: each write would fail."""
+    for number in range(3):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(number).st_mode) and not os.isatty(number):
+                nothing = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nothing, number)
+                os.close(nothing)
+
+
 @contextlib.contextmanager
 def signals_handled(
     handler: Callable[[int, FrameType | None], object] | signal.Handlers, signals: Sequence[signal.Signals] = ENDING
 ) -> Iterator[None]:
     """Inside, `handler` handles these signals of this process, and afterwards who did so before. In another thread than
-    the main one, which alone may set handlers, nothing changes."""
+    the main one, which alone may set handlers, nothing changes. A hangup that `nohup` has ignored stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.signal(number, handler) for number in signals}
+
+    def hung_up(number: int, frame: FrameType | None) -> None:
+        leave_terminal()
+        if callable(handler):
+            handler(number, frame)
+
+    handlers = {number: hung_up if number == signal.SIGHUP else handler for number in heard(signals)}
+    previous = {number: signal.signal(number, handlers[number]) for number in handlers}
     try:
         yield
     finally:

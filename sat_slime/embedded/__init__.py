@@ -35,7 +35,7 @@ def run(
     Raises:
         RayNotStarted: before anything was done.
         ActorFailure: a trainer rank or an engine failed beyond recovery; the run can be resumed.
-        KeyboardInterrupt: after Ctrl-C or SIGTERM, once a checkpoint is saved.
+        KeyboardInterrupt: after Ctrl-C, SIGTERM or SIGHUP, once a checkpoint is saved.
         OSError: a checkpoint or weights could not be written; the previous checkpoint is whole.
         ValueError: the initial model is not the one that the run began with.
     """

@@ -1,6 +1,11 @@
+import os
+import pty
+import signal
+import sys
+
 import pytest
 
-from sat_slime.config.exits import how_it_ended
+from sat_slime.config.exits import how_it_ended, signals_handled
 
 
 @pytest.mark.parametrize(
@@ -14,3 +19,37 @@ from sat_slime.config.exits import how_it_ended
 )
 def test_an_end_in_words(code, words):
     assert how_it_ended(code) == words
+
+
+WRITES_ON = """
+import signal, sys, time
+from sat_slime.config.exits import signals_handled
+heard = []
+with signals_handled(lambda number, frame: heard.append(number)):
+    print("ready", flush=True)
+    while not heard:
+        time.sleep(0.01)
+    print("still here", flush=True)
+    open(sys.argv[1], "w").write(signal.Signals(heard[0]).name)
+"""
+
+
+def test_a_terminal_that_is_closed_is_heard_of_and_ends_nothing_that_is_written(tmp_path):
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-c", WRITES_ON, str(tmp_path / "heard")])
+    assert b"ready" in os.read(terminal, 100)
+    os.close(terminal)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (tmp_path / "heard").read_text() == "SIGHUP"
+
+
+def test_a_hangup_that_nohup_has_ignored_stays_ignored():
+    previous, calls = signal.signal(signal.SIGHUP, signal.SIG_IGN), []
+    try:
+        with signals_handled(lambda number, frame: calls.append(number)):
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGHUP, previous)
+    assert calls == [signal.SIGTERM]

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
-from sat_slime.config.exits import how_it_ended
+from sat_slime.config.exits import ENDING, heard, how_it_ended, leave_terminal
 from sat_slime.embedded.deaths import children, ray_death_before
 
-FORWARDED = (signal.SIGINT, signal.SIGTERM)
+FORWARDED = ENDING
 GRACE_S = 2.0
 """Seconds in which what the driver left may end on its own: servers clean up after themselves."""
 KILL_S = 30.0
@@ -48,7 +48,7 @@ Lost = Callable[[Outcome], NoReturn]
 
 
 def watched(work: Callable[[Lost], Outcome]) -> Outcome:
-    """Do the work in a child process and wait for it. SIGINT and SIGTERM go on to it.
+    """Do the work in a child process and wait for it. FORWARDED signals go on to it.
 
     It dies with this process, and stops with it (Ctrl-Z). When it has ended, so has everything that it started.
     """
@@ -112,7 +112,7 @@ def _without_a_word(child: int, code: int, ray_death: str | None) -> Outcome:
 
 
 class _Relay:
-    """The launcher's handlers of SIGINT, SIGTERM and SIGTSTP, which pass them on to the driver.
+    """The launcher's handlers of FORWARDED and SIGTSTP, which pass them on to the driver.
 
     They are there before the driver is, and keep what comes until then. To block the signals meanwhile would not do:
     that is of one thread, and the kernel gives a signal to any other, such as one of torch's.
@@ -124,7 +124,7 @@ class _Relay:
         self._living: list[int] = []
         """The driver, until it has ended."""
         self._begun = False
-        self._previous = {number: signal.signal(number, self._forward) for number in FORWARDED}
+        self._previous = {number: signal.signal(number, self._forward) for number in heard(FORWARDED)}
         # The driver starts with them blocked: they wait for the handlers that it puts back.
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
 
@@ -153,6 +153,8 @@ class _Relay:
             signal.raise_signal(self._kept.pop(0))
 
     def _forward(self, number: int, frame: Any) -> None:
+        if number == signal.SIGHUP:
+            leave_terminal()
         if self._begun:
             self._send(number)
         else:

@@ -1,4 +1,4 @@
-"""The interruption of a run by Ctrl-C or SIGTERM: when it ends at once, and when after the iteration."""
+"""Interruption by Ctrl-C, SIGTERM or a closed terminal: when a run ends at once, and when after the iteration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE_ACT_S = 1.0
 
 @dataclass
 class Interruption:
-    """Tells what Ctrl-C and SIGTERM have asked for.
+    """Tells what Ctrl-C, SIGTERM and SIGHUP have asked for.
 
     While the loop runs, the first signal asks for an end after the iteration, which saves. Before the loop any signal
     ends the run at once, and so does a second one. After the loop they change nothing.
@@ -54,8 +54,8 @@ ACKNOWLEDGED = "stopping after this iteration and a checkpoint; a second Ctrl-C 
 
 @contextmanager
 def interruptible(tell: Callable[[str], object]) -> Iterator[Interruption]:
-    """Inside, an Interruption handles SIGINT and SIGTERM of this process. tell: is told at once, from a thread, that
-    the run will end after the iteration."""
+    """Inside, an Interruption handles SIGINT, SIGTERM and SIGHUP of this process. tell: is told at once, from a thread,
+    that the run will end after the iteration."""
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield interruption  # only the main thread may handle signals

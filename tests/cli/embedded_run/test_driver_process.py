@@ -100,7 +100,7 @@ def test_another_thread_ends_the_work():
     assert watched(work) == Outcome("failed", "Ray died")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_go_on_to_the_driver(number):
     """And their handlers here are what they were."""
     previous = signal.signal(number, signal.default_int_handler)
@@ -144,7 +144,7 @@ def taken_by(thread, number):
         os.close(writing)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_another_thread_takes_before_the_driver_is_known_goes_on_to_it(monkeypatch, number):
     previous, fork = signal.signal(number, signal.default_int_handler), os.fork
 

@@ -49,7 +49,7 @@ def test_before_the_loop_one_ends_the_run_and_after_it_none_does(clock):
     Interruption(over=True).handle(signal.SIGINT, None)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_ray_starts_interrupts_and_one_while_it_ends_does_not(monkeypatch, tmp_path, number):
     """ray.init would set Ray's own handler."""
     steps = []
