@@ -1,33 +1,31 @@
 """Modules outside this package that settings name by a dotted path, such as a stabilizer of the user's own.
 
-To import a module is to run it. Whoever starts something with the settings does so; commands that list and read run
-folders, which may come from anybody, import none.
+To import a module is to run it. Commands that start something with the settings do so, and say it; those that list and
+read run folders, which may come from anybody, import none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _refused = False
-_imported: dict[str, None] = {}
+_tell: Callable[[str], object] = lambda path: None
+_told: set[str] = set()
 
 
 def importing(path: str) -> None:
-    """Note that the module or object at a dotted path is about to be imported. Raises ValueError where none may be."""
+    """Say that the module or object at a dotted path is about to be imported. Raises ValueError where none may be."""
     if _refused:
         raise ValueError(f"{path} is not of this package, and a command that reads a folder does not import it")
-    _imported[path] = None
+    if path not in _told:
+        _tell(path)
+        _told.add(path)
 
 
 def are_refused() -> bool:
     """Return whether no such module may be imported: what its settings mean is then not known."""
     return _refused
-
-
-def imported() -> list[str]:
-    """Return the dotted paths that were imported, the first one first."""
-    return list(_imported)
 
 
 @contextmanager
@@ -39,3 +37,15 @@ def refused() -> Iterator[None]:
         yield
     finally:
         _refused = before
+
+
+@contextmanager
+def said(tell: Callable[[str], object]) -> Iterator[None]:
+    """Inside, `tell` gets the dotted path of each module before it is imported, once."""
+    global _tell
+    before, _tell = _tell, tell
+    _told.clear()
+    try:
+        yield
+    finally:
+        _tell = before

@@ -106,6 +106,10 @@ def import_command(name: str) -> Any:
     return typer.main.get_command(command)
 
 
+def _say_import(path: str) -> None:
+    typer.echo(f"importing {path}, which the settings name", err=True)
+
+
 class CommandGroup(TyperGroup):
     """The commands of COMMANDS, known by their first sentence alone until one of them is called."""
 
@@ -119,8 +123,7 @@ class CommandGroup(TyperGroup):
         if args and (ours := ELSEWHERE.get(args[0])):
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{ours}'?")
         name, _, rest = super().resolve_command(ctx, args)
-        if name in READING:
-            ctx.with_resource(outside.refused())
+        ctx.with_resource(outside.refused() if name in READING else outside.said(_say_import))
         return name, name and import_command(name), rest
 
     def invoke(self, ctx: Any) -> Any:

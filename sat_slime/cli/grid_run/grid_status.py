@@ -9,6 +9,8 @@ from rich.live import Live
 from rich.text import Text
 
 from sat_slime.cli.grid_run.grid_plan import grid_outlook, plan_grid, sizes
+from sat_slime.cli.terminal import say
+from sat_slime.config import ConfigError
 from sat_slime.grid.progress import ProgressReader
 from sat_slime.grid.state import GridFolder
 from sat_slime.grid.view import GridStatus
@@ -21,7 +23,12 @@ FOLLOW_S = 2.0
 
 def show_grid(folder: GridFolder, follow: bool, console: Console) -> None:
     """Print the table of a grid, whoever runs it; with `follow` until nobody does, or Ctrl-C."""
-    plan = plan_grid(folder.config, None, (), (), ())
+    try:
+        plan = plan_grid(folder.config, None, (), (), ())
+    except ConfigError:  # its base has changed, or is one that a command which reads does not import
+        for state in folder.observed():
+            say(console, f"{state.cell.name}  {state.state}{f': {state.error}' if state.error else ''}")
+        return
     reader = ProgressReader(folder)
 
     def shown() -> RenderableType:

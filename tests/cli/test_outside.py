@@ -1,0 +1,72 @@
+"""Modules that a folder's settings name: imported where something is started with them, and nowhere else."""
+
+import json
+import sys
+
+import pytest
+import yaml
+from command_line import TINY, sat_slime_command
+from synthetic import write_run
+
+from sat_slime.grid.plan import Cell
+from sat_slime.grid.state import CellState
+
+NAMED = {
+    "base": {"method": {"base": "hostile.base", "settings": {"band": 1}}},
+    "task": {"task": {"name": "hostile.task", "size": 3}},
+    "family": {"model": {"family": "hostile.family"}},
+}
+
+
+@pytest.fixture
+def imported(monkeypatch, tmp_path):
+    """A package whose modules leave a mark when they are imported, as files beside the runs would be; returns which
+    did."""
+    (tmp_path / "hostile").mkdir()
+    for name in ("__init__", *NAMED):
+        (tmp_path / f"hostile/{name}.py").write_text(f"open({str(tmp_path / name)!r} + '.ran', 'w').close()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sat_slime.report.run.run_report.figures", lambda *_: ())
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hostile"]:
+        monkeypatch.delitem(sys.modules, name)
+    return lambda: sorted(mark.stem for mark in tmp_path.glob("*.ran"))
+
+
+@pytest.mark.parametrize("runtime", ["embedded", "slime"])
+def test_commands_that_read_a_folder_import_nothing_that_it_names(imported, tmp_path, runtime):
+    run = write_run(tmp_path / "runs/tiny", 40, state='{"status": "finished"}')
+    values = {"extends": str(TINY)} if runtime == "embedded" else {"runtime": "slime", "name": "tiny"}
+    for settings in NAMED.values():
+        values |= settings
+    if runtime == "slime":
+        (run / "job.json").write_text(json.dumps({"job": "x", "address": "http://127.0.0.1:9"}))
+        del values["task"]
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    for command in (("status",), ("status", "--json")):
+        assert "runs/tiny" in sat_slime_command(*command).stdout
+    for command in ("status", "logs", "stop", "report"):
+        result = sat_slime_command(command, "runs/tiny")
+        assert result.exit_code == 0, (command, result.output)
+    sat_slime_command("diagnose", "runs/tiny")
+    assert imported() == []
+
+
+def test_a_grid_is_read_without_what_it_names(imported, tmp_path):
+    (tmp_path / "grid").mkdir()
+    grid = {"name": "grid", "run": "run.yaml", "methods": ["hostile.base"], "lags": [1], "seeds": [0]}
+    (tmp_path / "grid/grid.yaml").write_text(yaml.safe_dump(grid))
+    (tmp_path / "grid/run.yaml").write_text(yaml.safe_dump({"extends": str(TINY), **NAMED["base"], **NAMED["task"]}))
+    cell = CellState(Cell("hostile.base", 1, 0), "failed", error="it broke").row()
+    (tmp_path / "grid/state.json").write_text(json.dumps({"cells": [cell]}))
+    result = sat_slime_command("status", "grid")
+    assert result.exit_code == 0 and "failed: it broke" in result.stdout, result.output
+    assert imported() == []
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_a_launch_imports_it_and_says_so(imported, tmp_path, named):
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({"extends": str(TINY), **NAMED[named]}))
+    result = sat_slime_command("launch", "run.yaml", "--dry-run")
+    assert imported() == ["__init__", named]
+    assert result.stderr.startswith(f"importing hostile.{named}, which the settings name\n")
