@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _refused = False
-_tell: Callable[[str], object] = lambda path: None
+_tell: Callable[[str], object] | None = None
 _told: set[str] = set()
 
 
@@ -18,7 +18,7 @@ def importing(path: str) -> None:
     """Say that the module or object at a dotted path is about to be imported. Raises ValueError where none may be."""
     if _refused:
         raise ValueError(f"{path} is not of this package, and a command that reads a folder does not import it")
-    if path not in _told:
+    if _tell and path not in _told:
         _tell(path)
         _told.add(path)
 

@@ -15,7 +15,7 @@ from sat_slime.config import GridConfig, dump_config, load_grid
 from sat_slime.config.loader import RunConfig
 from sat_slime.grid.plan import Cell, plan_cells
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.lock import FolderLock
+from sat_slime.runs.lock import FolderLock, Holder
 from sat_slime.runs.rows import to_json, write_atomically
 
 STATES = ("planned", "running", "interrupted", "failed", "finished")
@@ -117,8 +117,8 @@ class GridFolder:
     def is_running(self) -> bool:
         return self._lock.is_held()
 
-    def holder(self) -> int | None:
-        """Return the number of the process that runs the grid; None where none does."""
+    def holder(self) -> Holder | None:
+        """Return the process that runs the grid; None where none does."""
         return self._lock.holder()
 
     def run_folder(self, cell: CellState) -> RunFolder:

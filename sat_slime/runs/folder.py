@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.jsonl import read_object
-from sat_slime.runs.lock import FolderLock
+from sat_slime.runs.lock import FolderLock, Holder
 from sat_slime.runs.rows import write_atomically
 
 
@@ -139,8 +139,8 @@ class RunFolder:
         """Return whether a living process, this one included, works on the folder."""
         return self._lock.is_held()
 
-    def holder(self) -> int | None:
-        """Return the number of the process that works on the folder; None where none does."""
+    def holder(self) -> Holder | None:
+        """Return the process that works on the folder; None where none does."""
         return self._lock.holder()
 
     def started(self, job: str | None = None) -> None:

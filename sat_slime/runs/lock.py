@@ -2,14 +2,82 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import signal
+import socket
 import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from sat_slime.config.jsonl import read_object, to_json
+
 LOOKS_S = (0.01, 0.05, 0.1)
 """Seconds between attempts: a process that only asks whether a lock is held has it for an instant."""
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
+"""Errors of a lock that another process has. Others are of a file system that gives none, such as ENOLCK and ENOSYS."""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """The process that holds a lock. The number alone may be another process's elsewhere, or later."""
+
+    pid: int = 0
+    """0: the lock does not tell."""
+    host: str = ""
+    boot: str = ""
+    """Identifies the machine, and since when it runs."""
+    namespace: str = ""
+    """In which `pid` counts: that of a container is another."""
+    started: str = ""
+    """When the process started, in the kernel's ticks since the boot."""
+
+    @classmethod
+    def here(cls, pid: int) -> Holder:
+        """Return the process that has this number here and now. Raises OSError where there is none."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return cls(
+            pid, socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"), stat.rpartition(")")[2].split()[19]
+        )
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "a process that its lock does not name"
+        if not self.boot or self._counts_here():
+            return f"process {self.pid}"
+        return f"process {self.pid} on {self.host}, in another container or since another boot"
+
+    def _counts_here(self) -> bool:
+        with suppress(OSError):
+            mine = Holder.here(os.getpid())
+            return (mine.boot, mine.namespace) == (self.boot, self.namespace)
+        return False
+
+    def signal(self, numbers: Sequence[signal.Signals], pause_s: float = 0.0) -> bool:
+        """Send it signals, with pauses between; returns whether it is a process of this machine that could be sent
+        them. No other process ever gets them."""
+        try:
+            process = os.pidfd_open(self.pid)
+        except (OSError, TypeError, ValueError, OverflowError):
+            return False
+        try:
+            if Holder.here(self.pid) != self:  # the descriptor is that of the process which had the number just now
+                return False
+            for number in numbers:
+                signal.pidfd_send_signal(process, number)
+                time.sleep(pause_s)
+        except ProcessLookupError:
+            pass  # it has ended
+        except OSError:
+            return False
+        finally:
+            os.close(process)
+        return True
 
 
 class FolderLock:
@@ -20,24 +88,28 @@ class FolderLock:
         self.path = path
         self._file: IO[str] | None = None
 
-    def take(self) -> str | None:
-        """Hold the lock until `release` or the end of this process. Returns which process has it where another does,
-        else None."""
+    def take(self) -> Holder | None:
+        """Hold the lock until `release` or the end of this process. Returns who has it where another does, else None.
+        Raises OSError where the file system does not lock files."""
         file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 - held while the work goes on
         for patience_s in (*LOOKS_S, None):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except OSError:
+            except OSError as error:
+                if error.errno not in _HELD:
+                    file.close()
+                    raise OSError(error.errno, "its file system does not lock files", str(self.path)) from None
                 if patience_s is not None:
                     time.sleep(patience_s)
         else:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
             file.close()
-            return f"process {holder}"
+            return self._noted()
+        holder = Holder(os.getpid())
+        with suppress(OSError):
+            holder = Holder.here(os.getpid())
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(to_json(asdict(holder)))
         file.flush()
         self._file = file
         return None
@@ -52,12 +124,15 @@ class FolderLock:
         """True while this object holds the lock."""
         return self._file is not None
 
-    def holder(self) -> int | None:
-        """Return the number of the process that holds the lock; None where none does."""
-        if not self.is_held():
-            return None
-        text = self.path.read_text(encoding="utf-8").strip()
-        return int(text) if text.isdigit() else None
+    def holder(self) -> Holder | None:
+        """Return the process that holds the lock; None where none does."""
+        return self._noted() if self.is_held() else None
+
+    def _noted(self) -> Holder:
+        try:
+            return Holder(**read_object(self.path))
+        except (OSError, TypeError):
+            return Holder()
 
     def is_held(self) -> bool:
         """Return whether a living process, this one included, holds the lock."""
@@ -66,8 +141,8 @@ class FolderLock:
         try:
             with open(self.path, encoding="utf-8") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        except OSError:
+        except BlockingIOError:
             return True
+        except OSError:  # there is none, it is not ours to read, or none can be held
+            return False
         return False

@@ -97,7 +97,7 @@ def perform(act: str, run: Path, grid: int) -> None:
     if act == "interrupt grid of its run":  # the process that started this one is not the grid: that holds its lock
         while len(list(run.parent.glob("*/state.json"))) < 2:
             time.sleep(0.01)
-        os.kill(int((run.parents[1] / ".lock").read_text()), signal.SIGINT)
+        os.kill(json.loads((run.parents[1] / ".lock").read_text())["pid"], signal.SIGINT)
         signal.pause()
     if act == "wait":
         signal.pause()

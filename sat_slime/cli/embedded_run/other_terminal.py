@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import os
 import re
 import signal
 import time
@@ -19,8 +17,9 @@ from sat_slime.cli.run_words import optimizer_steps, status_lines, title
 from sat_slime.cli.terminal import Ending, short
 from sat_slime.config import EmbeddedConfig
 from sat_slime.embedded.checkpoint import newest
-from sat_slime.runs.folder import RunFolder
+from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.live_view import make_view
+from sat_slime.runs.lock import Holder
 from sat_slime.runs.rows import parse_object, read_rows
 
 LOOK_S = 0.2
@@ -101,21 +100,22 @@ def embedded_status(folder: RunFolder, config: EmbeddedConfig) -> list[str]:
     return lines
 
 
-def stop_run(path: Path, holder: int | None, at_once: bool, console: Console) -> Ending:
+def stop_run(path: Path, holder: Holder | None, at_once: bool, console: Console) -> Ending:
     """End what works on a folder, as Ctrl-C in its own terminal does, and wait for it.
 
-    holder: the process that has the folder's lock; None: none. at_once: as a second Ctrl-C does.
+    holder: the process that has the folder's lock; None: none. at_once: as a second Ctrl-C does. Raises RunFolderError
+    where that process is not one of this machine's, or not this user's: its number may be a stranger's here.
     """
     folder = RunFolder(path)
     if holder is None:
         return Ending("finished", None, f"{short(path)}: nothing runs here")
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(holder, signal.SIGTERM)
-        if at_once:
-            time.sleep(AT_ONCE_S)
-            os.kill(holder, signal.SIGTERM)
-        else:
-            console.print("it ends after its iteration and a checkpoint; at once: --now", markup=False, highlight=False)
+    sent = [signal.SIGTERM] * (2 if at_once else 1)
+    if not holder.signal(sent, AT_ONCE_S if at_once else 0.0) and folder.is_locked():
+        raise RunFolderError(
+            f"{short(path)} is in use by {holder}, which cannot be ended from here: stop it where it runs"
+        )
+    if not at_once:
+        console.print("it ends after its iteration and a checkpoint; at once: --now", markup=False, highlight=False)
     while folder.is_locked():
         time.sleep(LOOK_S)
     return Ending("finished", None, f"{short(path)}: stopped")

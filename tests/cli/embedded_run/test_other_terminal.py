@@ -1,6 +1,8 @@
 """An embedded run from another terminal: a process that holds its folder stands for the run."""
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -46,7 +48,8 @@ def hold(path, module="runs.folder", folder="RunFolder", signals=1):
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, monkeypatch):
+    monkeypatch.setattr("sat_slime.cli.embedded_run.engine_packages.missing_engines", lambda: [])
     folder = RunFolder.create(tmp_path / "runs/one", dump_config(EmbeddedConfig()))
     folder.unlock()
     rows = [{"step": step, "iteration": step, "reward/mean": 0.5, "time/step": 2.0} for step in (1, 2, 3)]
@@ -99,6 +102,45 @@ def test_at_once_is_a_second_signal(run):
     process = hold(run.path, signals=2)
     assert sat_slime_command("stop", run.path, "--now").exit_code == 0
     assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("note", "named"),
+    [
+        ({"boot": "another machine", "host": "node-7"}, "on node-7"),
+        ({"namespace": "pid:[1]"}, "in another container"),
+        ({"started": "1"}, "process"),
+        ({"pid": "x"}, "process"),
+        (None, "that its lock does not name"),
+        ("4711", "that its lock does not name"),
+    ],
+)
+def test_a_process_elsewhere_is_told_and_no_stranger_of_its_number_is_ended(run, note, named):
+    process, stranger = hold(run.path), subprocess.Popen(["sleep", "60"])
+    try:
+        lock = run.path / ".lock"
+        here = json.loads(lock.read_text()) | {"pid": stranger.pid}
+        lock.write_text(note or "" if not isinstance(note, dict) else json.dumps(here | note))
+        result = sat_slime_command("stop", run.path)
+        assert result.exit_code == 2 and "cannot be ended from here" in result.stderr and named in result.stderr
+        assert stranger.poll() is None and process.poll() is None
+    finally:
+        for child in (process, stranger):
+            child.kill()
+            child.wait()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_that_cannot_lock_is_not_in_use(run, monkeypatch, number):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    assert "nothing runs here" in sat_slime_command("stop", run.path).stdout
+    result = sat_slime_command("launch", run.path, "--resume", "--set", "pipeline.iterations=400")
+    assert (
+        result.exit_code == 2 and "file system does not lock files" in result.stderr and "in use" not in result.stderr
+    )
 
 
 def test_a_grid_is_stopped_too(tmp_path):
