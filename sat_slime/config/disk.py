@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -37,6 +37,14 @@ def _names_a_file(error: BaseException, number: int) -> bool:
     if isinstance(error, shutil.Error):  # it tells the errors of a whole folder, as a list of tuples
         return False
     return getattr(error, "filename", None) is not None or f"{os.strerror(number)}: '" in str(error)
+
+
+def is_replaceable(folder: Path, marks: Sequence[str]) -> bool:
+    """Return whether a folder may be deleted to be made anew: it is not there, is empty, or holds all of `marks`, by
+    which a folder of ours is known. A link is none, since what it leads to may be anything."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        return False
+    return not folder.exists() or not any(folder.iterdir()) or all((folder / mark).exists() for mark in marks)
 
 
 @contextlib.contextmanager

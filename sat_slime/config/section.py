@@ -83,6 +83,22 @@ def kept_changes(old: BaseModel, new: BaseModel, also_kept: Collection[str] = ()
     )
 
 
+def kept_settings(config: BaseModel) -> dict[str, Any]:
+    """Return the settings that a resumed run has to keep, as JSON by dotted keys, for the note of what a checkpoint was
+    made with. Name and folder are left out: a run may be moved."""
+    free = {*marked(type(config), MAY_CHANGE_ON_RESUME), "name", "output_dir"}
+    return {key: value for key, value in _flat(config.model_dump(mode="json")).items() if not among(key, free)}
+
+
+def changed_since(noted: Mapping[str, Any], config: BaseModel) -> str:
+    """Return the settings that differ from `kept_settings` as they were noted, as `key (old -> new)` after one another.
+    A setting that only one of them has came or went with a version of this package."""
+    now = kept_settings(config)
+    return ", ".join(
+        f"{key} ({value!r} -> {now[key]!r})" for key, value in noted.items() if key in now and now[key] != value
+    )
+
+
 def changed_settings(old: BaseModel, new: BaseModel) -> str | None:
     """Return what is wrong with resuming a run of the settings `old` with those of `new`, or None."""
     changed = kept_changes(old, new)

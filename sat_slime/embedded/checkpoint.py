@@ -8,6 +8,7 @@ and renamed; nothing in it is pickled. What reads a checkpoint takes it from `ve
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -20,8 +21,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+import sat_slime
 from sat_slime.config.checksums import checksum_faults, in_words, remove_at_once, written_whole
 from sat_slime.config.schema import EmbeddedConfig
+from sat_slime.config.section import kept_settings
 from sat_slime.embedded.rollout_batch import RolloutBatch, training_group, training_requests
 from sat_slime.rollout.stream import Group, StreamState
 from sat_slime.rollout.types import GenerationRequest, Response
@@ -59,6 +62,19 @@ class LoopState:
     evaluation: list[int] = field(default_factory=list)
     """The evaluation whose row is not written yet: its iteration, updates and the version of its weights. Empty: there
     is none."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The settings that the run has to keep, by dotted keys."""
+    version: str = ""
+    """Of this package."""
+    prompts: str = ""
+    """Checksum of the prompts of the next iteration."""
+
+
+def made_with(config: EmbeddedConfig, iteration: int) -> dict[str, Any]:
+    """Return `settings`, `version` and `prompts` of the LoopState after `iteration` iterations."""
+    prompts = [list(request.prompt_ids) for request in training_requests(config, iteration)[1]]
+    digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
+    return {"settings": kept_settings(config), "version": sat_slime.__version__, "prompts": digest}
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sat_slime.config import ConfigError
+from sat_slime.config.disk import is_replaceable
 from sat_slime.config.loader import load_config, vary
 from sat_slime.config.schema import EmbeddedConfig
 from sat_slime.embedded.initial_model import cached_model, is_model
@@ -38,8 +39,15 @@ def embedded_settings(file: Path | None, overrides: Sequence[str]) -> EmbeddedCo
     return config
 
 
+MADE = ("model", "prompts.jsonl", "held_out.jsonl")
+"""What a folder holds."""
+
+
 def write_folder(config: EmbeddedConfig, folder: Path) -> None:
-    """Writes everything, or nothing at all; replaces what was there."""
+    """Writes everything, or nothing at all; replaces what was there. Raises ValueError for a folder of something
+    else."""
+    if not is_replaceable(folder, MADE):
+        raise ValueError(f"{folder} holds something else")
     model = cached_model(config)
     if not is_model(model):
         from sat_slime.embedded.trainer.warmup import warm_up
@@ -48,15 +56,20 @@ def write_folder(config: EmbeddedConfig, folder: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             for _ in warm_up(config, model, f"file://{scratch}/meeting-point"):
                 pass
-    part = folder.with_name(f"{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    shutil.copytree(model, part / "model")
-    write_tokenizer(config.task, part / "model")
-    drawn = (problem for iteration in range(ITERATIONS) for problem in training_requests(config, iteration)[0])
-    write_problems(config.task, drawn, part / "prompts.jsonl")
-    write_problems(config.task, evaluation_requests(config, 0)[0], part / "held_out.jsonl")
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    part.chmod(0o755)
+    try:
+        shutil.copytree(model, part / "model")
+        write_tokenizer(config.task, part / "model")
+        drawn = (problem for iteration in range(ITERATIONS) for problem in training_requests(config, iteration)[0])
+        write_problems(config.task, drawn, part / "prompts.jsonl")
+        write_problems(config.task, evaluation_requests(config, 0)[0], part / "held_out.jsonl")
+        shutil.rmtree(folder, ignore_errors=True)
+        part.rename(folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
 
 
 def write_tokenizer(task: Task, folder: Path) -> None:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import sat_slime
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.loader import RunConfig
-from sat_slime.config.section import changed_settings, differences
+from sat_slime.config.section import changed_settings, changed_since, differences
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.rows import read_rows
+from sat_slime.runs.rows import number, read_rows
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -36,6 +37,46 @@ def settings_before(config: Config, path: Path) -> Config:
     if changed := changed_settings(saved, config):
         raise ConfigError([f"{path}: {changed}"])
     return saved
+
+
+def refuse_other_settings(
+    where: Path | str, noted: Mapping[str, Any], version: str, config: RunConfig, resume_from: int | None, newest: int
+) -> None:
+    """Raise ConfigError where a run would go on with other settings than were noted, or with another version of this
+    package, which a checkpoint that is named with --resume-from may.
+
+    Args:
+        where: what was made with them, for the message.
+        noted: the settings as config.section.kept_settings gives them; empty where nothing was noted.
+        newest: iterations in the checkpoint to go on from.
+    """
+    if changed := changed_since(noted, config):
+        raise ConfigError(
+            [
+                f"{where} was made with other settings than config.yaml has now: {changed}; put them back there, or "
+                "start another run with --name X"
+            ]
+        )
+    if version and version != sat_slime.__version__ and resume_from is None:
+        raise ConfigError(
+            [
+                f"{where} was made by sat_slime {version}, and this is {sat_slime.__version__}: go on with that one, "
+                f"or, if the run may change with it, with --resume-from {newest}"
+            ]
+        )
+
+
+def lost_checkpoints(folder: Path, config: RunConfig, checkpoints: Path) -> tuple[str, int] | None:
+    """Return (what is wrong, iterations trained) where a run that has no checkpoint must have had one; None where it
+    was ended before its first, or they were set aside."""
+    rows = read_rows(RunFolder(folder).metrics)
+    steps = config.pipeline.optimizer_steps_per_rollout
+    trained = max((int(number(row, "step", 0)) for row in rows), default=0) // steps
+    every = config.checkpoint.every_n_iterations
+    was_left = checkpoints.is_dir() and (trained < every or not every or any(checkpoints.glob("*.aside")))
+    if not trained or was_left:
+        return None
+    return f"{checkpoints} holds no checkpoint, and {trained} iterations were trained: is its disk mounted?", trained
 
 
 @dataclass(frozen=True)

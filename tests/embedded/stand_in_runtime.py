@@ -44,19 +44,20 @@ class FakeRuntime:
         for step in range(done + 1, min(config.pipeline.iterations, self.stop_after) + 1):
             log.step({"step": step, "iteration": step, "reward/mean": 0.1 * step})
             if step % SAVED_EVERY == 0:
-                save(folder, step)
+                save(folder, step, config)
         self.at_end(log)
         if self.end is not None:
             raise self.end
 
 
-def save(folder, step):
+def save(folder, step, config):
     """A checkpoint with the files of a real one: weights and AdamW's state of a rank, and broadcast weights."""
     (folder / "initial").mkdir(exist_ok=True)
     for name in ("config.json", "model.safetensors"):
         (folder / "initial" / name).write_text("{}")
     initial = model_checksums(folder / "initial")
-    state = checkpoint.LoopState(step, step, weight_versions=[step], layout=[1, 1, 1], initial=initial)
+    made_with = checkpoint.made_with(config, step)
+    state = checkpoint.LoopState(step, step, weight_versions=[step], layout=[1, 1, 1], initial=initial, **made_with)
     with checkpoint.writing(folder / "checkpoints", state) as part:
         names = ("weight", "step", "exp_avg", "exp_avg_sq")
         save_file({f"layer/{name}": np.full(64, step, np.float32) for name in names}, part / "rank-0.safetensors")

@@ -22,7 +22,14 @@ from sat_slime.embedded import checkpoint
 from sat_slime.embedded.checkpoint import Checkpoint
 from sat_slime.embedded.initial_model import cached_model, initial_faults, is_model, lost_initial
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.going_back import GoingBack, instead_of, no_such_checkpoint, settings_before
+from sat_slime.runs.going_back import (
+    GoingBack,
+    instead_of,
+    lost_checkpoints,
+    no_such_checkpoint,
+    refuse_other_settings,
+    settings_before,
+)
 from sat_slime.runs.log import tracker_error
 
 
@@ -110,6 +117,8 @@ def find_checkpoint(folder: Path, config: EmbeddedConfig, wanted: int | None, *,
         raise no_such_checkpoint(wanted, checkpoints, list(there))
     number = max(there, default=0) if wanted is None else wanted
     if number == 0:
+        if wanted is None and (lost := lost_checkpoints(folder, config, checkpoints)):
+            _go_back(GoingBack(folder, config, lost[0], lost[1], 0), may_ask)
         return None
     saved: Checkpoint | None
     try:
@@ -117,18 +126,31 @@ def find_checkpoint(folder: Path, config: EmbeddedConfig, wanted: int | None, *,
     except checkpoint.DamagedCheckpoint as damage:
         saved = checkpoint.first_whole(there[n] for n in instead_of(number, there) if n != number)
         fallback = saved.state.iteration if saved else 0
-        back = GoingBack(folder, config, str(damage), number, fallback, asked=wanted is not None)
-        if not may_ask:
-            raise back.refusal() from None
-        _ask(back)
+        _go_back(GoingBack(folder, config, str(damage), number, fallback, asked=wanted is not None), may_ask)
     if saved is not None:
+        _check_made_with(config, saved, wanted)
         _check_initial(folder, config, saved)
     return saved
 
 
-def _ask(back: GoingBack) -> None:
-    """Ask at the terminal whether to go back. Raises ConfigError where nobody agrees, or where there is no terminal."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+def _check_made_with(config: EmbeddedConfig, saved: Checkpoint, wanted: int | None) -> None:
+    """Hold the settings, this package and the prompts against those that a checkpoint was made with. Raises
+    ConfigError."""
+    state = saved.state
+    refuse_other_settings(saved.path, state.settings, state.version, config, wanted, state.iteration)
+    if state.prompts and state.prompts != checkpoint.made_with(config, state.iteration)["prompts"]:
+        raise ConfigError(
+            [
+                f"{saved.path}: the task {config.task.name} now makes other prompts than when this was saved: put its "
+                "code and NumPy's version back, or start another run with --name X"
+            ]
+        )
+
+
+def _go_back(back: GoingBack, may_ask: bool) -> None:
+    """Ask at the terminal whether to go back. Raises ConfigError where nobody agrees, where there is no terminal, and
+    where it is not to be asked."""
+    if not may_ask or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise back.refusal()
     typer.echo(back.explanation(), err=True)
     try:

@@ -175,7 +175,7 @@ def _send(plan: SlimePlan, folder: RunFolder, server: JobServer, ray: LocalRay |
             plan.sent.env,
             plan.config.cluster.runtime_env,
             folder.path,
-            plan.config.name,
+            plan.config,
             ray,
         )
         folder.started(record.job)

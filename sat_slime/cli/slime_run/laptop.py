@@ -12,6 +12,7 @@ from rich.console import Console
 
 from sat_slime.cli.terminal import say
 from sat_slime.config import ConfigError, SlimeConfig, config_errors
+from sat_slime.config.disk import is_replaceable
 
 LAPTOP = Path("~/.cache/sat_slime/laptop").expanduser()
 """The folder in which configs/slime/laptop.yaml looks for its model and prompts."""
@@ -33,6 +34,8 @@ def make_laptop(folder: Path, overwrite: bool, file: Path | None = None, overrid
         raise ConfigError(faults)
     if folder.exists() and not overwrite:
         raise ConfigError([f"{folder} is there already: --overwrite makes it anew, --out names another"])
+    if not is_replaceable(folder, (MODEL, PROMPTS, HELD_OUT)):
+        raise ConfigError([f"{folder} holds something else than such a model and its prompts: --out names another"])
     # In a process of its own, since it makes Megatron's process groups.
     program = [sys.executable, "-W", "ignore", "-m", "sat_slime.embedded.for_slime", str(folder)]
     program += [*overrides, *(["--file", str(file)] if file else [])]

@@ -22,6 +22,7 @@ from sat_slime.cli.slime_run.sent_run import stop_job
 from sat_slime.cli.slime_run.slime_plan import plan_slime_run
 from sat_slime.cli.terminal import FAILED, INTERRUPTED, OK, complain, sigterm_as_ctrl_c, undisturbed
 from sat_slime.config import ConfigError, SlimeConfig, dump_config
+from sat_slime.config.disk import is_replaceable
 from sat_slime.plugin.launch.checks import settings_errors
 from sat_slime.plugin.launch.command import run_folder
 from sat_slime.plugin.launch.cpu_run import cpu_nodes
@@ -73,6 +74,8 @@ def rehearse_run(wanted: Wanted, out: Path | None, *, overwrite: bool, dry_run: 
     folder = (out or Path("rehearsals") / config.name).absolute()
     if folder.exists() and not overwrite and not dry_run:
         raise RunFolderError(f"{folder} is there already: --overwrite deletes it, --out names another")
+    if not is_replaceable(folder, ["rehearsal.json"]) and not dry_run:
+        raise RunFolderError(f"{folder} is not a rehearsal's, and is not deleted: --out names another")
     if cpu_nodes(config) > 1:
         private_network()
     rehearsal = Rehearsal(wanted.file, config, wanted.sizes, wanted.resume, console)

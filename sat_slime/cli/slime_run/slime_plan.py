@@ -15,12 +15,20 @@ from sat_slime.plugin.launch import saved
 from sat_slime.plugin.launch.checks import refused_settings, settings_errors
 from sat_slime.plugin.launch.command import SlimeCommand, as_json, checkpoint_folder, run_folder, slime_command
 from sat_slime.plugin.launch.duration import Measured, duration_lines, measured
+from sat_slime.plugin.launch.job_files import JobRecord
 from sat_slime.plugin.launch.memory.memory_fit import rows, table
 from sat_slime.plugin.launch.memory.memory_sizes import sizes
 from sat_slime.plugin.launch.saved import newest_iteration
 from sat_slime.plugin.launch.slimes_parser import ask_slime
 from sat_slime.runs.folder import RunFolder
-from sat_slime.runs.going_back import GoingBack, instead_of, no_such_checkpoint, settings_before
+from sat_slime.runs.going_back import (
+    GoingBack,
+    instead_of,
+    lost_checkpoints,
+    no_such_checkpoint,
+    refuse_other_settings,
+    settings_before,
+)
 from sat_slime.runs.rows import number, read_rows
 
 
@@ -77,6 +85,8 @@ def check_resume(config: SlimeConfig, path: Path, resume_from: int | None = None
                 f"pipeline.iterations={done * 2}"
             ]
         )
+    if (record := JobRecord.read(path)) and done:
+        refuse_other_settings(f"the checkpoint of {path}", record.settings, record.version, config, resume_from, done)
     _check_saved(config, path, done, resume_from)
 
 
@@ -93,6 +103,8 @@ def _check_saved(config: SlimeConfig, path: Path, done: int, resume_from: int | 
         damaged = resume_from or done or max(there, default=0)
         fallback = saved.first_whole(checkpoints, instead_of(damaged, there))
         raise GoingBack(path, config, fault, damaged, fallback, asked=resume_from is not None).refusal()
+    if resume_from is None and not done and (lost := lost_checkpoints(path, config, checkpoints)):
+        raise GoingBack(path, config, lost[0], lost[1], 0).refusal()
 
 
 def saved_iterations(config: SlimeConfig, folder: Path) -> int:

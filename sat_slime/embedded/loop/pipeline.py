@@ -479,6 +479,7 @@ class Pipeline(ABC):
             self.initial_checksums,
             self.canary.levels,
             [due.iteration, due.updates, due.version] if (due := self.evaluation) else [],
+            **checkpoint.made_with(self.config, self.iteration),
         )
         try:
             with naming(self.checkpoints), checkpoint.writing(self.checkpoints, state) as part:

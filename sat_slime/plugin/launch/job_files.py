@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import sat_slime
+from sat_slime.config.section import kept_settings
+from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.local_ray import LocalRay
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, JobState
 from sat_slime.plugin.launch.secrets import redact
@@ -35,6 +38,10 @@ class JobRecord:
     """The Ray that was started for the job, if one was."""
     earlier: list[str] = field(default_factory=list)
     """Submission ids of the run's jobs before this one."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The settings that the run has to keep, by dotted keys."""
+    version: str = ""
+    """Of this package."""
 
     def write(self, folder: Path) -> None:
         file, new = folder / "job.json", folder / ".job.json.tmp"
@@ -72,13 +79,14 @@ def submit(
     env: Mapping[str, str],
     runtime_env: Mapping[str, Any],
     folder: Path,
-    name: str,
+    config: SlimeConfig,
     ray: LocalRay | None = None,
 ) -> JobRecord:
     """Sends the command as a job, and notes it in the run folder. Raises JobError."""
     before = JobRecord.read(folder)
     earlier = [*before.earlier, before.job] if before else []
-    record = JobRecord(new_job_id(name), server.address, ray, earlier)
+    settings, version = kept_settings(config), sat_slime.__version__
+    record = JobRecord(new_job_id(config.name), server.address, ray, earlier, settings, version)
     # The note comes first: nobody could stop a job that nobody knows of.
     record.write(folder)
     server.submit(command, env, record.job, runtime_env, {"sat_slime_run": str(folder)})

@@ -24,6 +24,7 @@ from sat_slime.config import load_config
 from sat_slime.embedded import checkpoint
 from sat_slime.embedded.initial_model import cached_model
 from sat_slime.grid import runner
+from sat_slime.tasks.running_sums import RunningSums
 
 TINY = Path(__file__).parents[3] / "configs" / "embedded" / "tiny.yaml"
 STAND_IN = Path(__file__).parents[2] / "embedded" / "stand_in_runtime.py"
@@ -352,3 +353,66 @@ def test_resume_from_does_not_go_with_overwrite(runtime):
     before = files()
     result = command("launch", RUN, "--resume-from", 2, "--overwrite")
     assert result.exit_code == 2 and "give one of them" in result.stderr and files() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        (("seed",), 7, "seed (0 -> 7)"),
+        (("train", "lr"), 0.1, "train.lr (0.0005 -> 0.1)"),
+        (("method", "base"), "grpo", "method.base ('gspo' -> 'grpo')"),
+    ],
+)
+def test_settings_that_were_edited_in_the_folder_are_held_against_the_checkpoint(runtime, key, value, named):
+    values = yaml.safe_load((RUN / "config.yaml").read_text())
+    section = values if len(key) == 1 else values[key[0]]
+    assert section[key[-1]] != value
+    section[key[-1]] = value
+    (RUN / "config.yaml").write_text(yaml.safe_dump(values))
+    before = files()
+    for options in ([], ["--dry-run"], ["--resume-from", "2"]):
+        result = command("launch", RUN, "--resume", *options)
+        assert result.exit_code == 2 and named in result.stderr, result.output
+    assert files() == before and len(runtime.calls) == 1
+
+
+def test_what_a_resumed_run_may_change_may_be_edited(runtime):
+    text = (RUN / "config.yaml").read_text()
+    (RUN / "config.yaml").write_text(text.replace("  keep: ", "  keep: 1"))
+    assert command("launch", RUN, "--resume", "--set", "pipeline.iterations=7").exit_code == 0
+
+
+def test_another_version_of_this_package_goes_on_where_the_checkpoint_is_named(runtime, monkeypatch):
+    monkeypatch.setattr("sat_slime.__version__", "99.0")
+    result = command("launch", RUN, "--resume")
+    assert result.exit_code == 2 and "and this is 99.0" in result.stderr and "--resume-from 4" in result.stderr
+    assert command("launch", RUN, "--resume-from", "4").exit_code == 0
+
+
+def test_a_task_that_draws_other_prompts_is_not_gone_on_with(runtime, monkeypatch):
+    drawn = RunningSums.training_problems
+    monkeypatch.setattr(RunningSums, "training_problems", lambda *arguments: drawn(*arguments)[::-1])
+    result = command("launch", RUN, "--resume")
+    assert result.exit_code == 2 and "the task running_sums now makes other prompts" in result.stderr
+
+
+@pytest.mark.parametrize("left", ["an empty folder", "nothing"])
+def test_checkpoints_that_are_gone_are_told_with_what_beginning_again_costs(runtime, left):
+    shutil.rmtree(RUN / "checkpoints")
+    if left == "an empty folder":
+        (RUN / "checkpoints").mkdir()
+    before = files()
+    for options in ([], ["--dry-run"]):
+        result = command("launch", RUN, "--resume", *options)
+        assert result.exit_code == 2 and "is its disk mounted?" in result.stderr
+        assert "iterations 1 to 5 are trained again" in result.stderr
+    assert files() == before
+    assert command(*told_command(result.stderr)).exit_code == 0
+    assert runtime.calls[-1][2] is False
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_begins_again(runtime):
+    runtime.end, runtime.stop_after = KeyboardInterrupt(), 1
+    command("launch", TINY, "--name", "short")
+    runtime.end, runtime.stop_after = None, 10**9
+    assert command("launch", "runs/short", "--resume").exit_code == 0

@@ -2,10 +2,13 @@ import json
 
 import pytest
 
+from sat_slime.config import SlimeConfig
 from sat_slime.plugin.launch import job_files
 from sat_slime.plugin.launch.job_files import JobLog, JobRecord, new_job_id, submit
 from sat_slime.plugin.launch.local_ray import LocalRay
 from sat_slime.plugin.launch.ray_jobs import JobError
+
+CONFIG = SlimeConfig(name="run")
 
 
 class FakeServer:
@@ -94,8 +97,8 @@ def test_secrets_are_not_kept(tmp_path, monkeypatch):
 
 def test_a_record_keeps_the_earlier_jobs(tmp_path):
     server, ray = FakeServer(), LocalRay("http://127.0.0.1:1", 7, "/nowhere")
-    first = submit(server, ["python3"], {"A": "1"}, {"working_dir": "x"}, tmp_path, "run")
-    second = submit(server, ["python3"], {}, {}, tmp_path, "run", ray)
+    first = submit(server, ["python3"], {"A": "1"}, {"working_dir": "x"}, tmp_path, CONFIG)
+    second = submit(server, ["python3"], {}, {}, tmp_path, CONFIG, ray)
     assert JobRecord.read(tmp_path) == second
     assert (second.earlier, second.ray, second.address) == ([first.job], ray, server.address)
     assert server.sent[0] == (
@@ -113,7 +116,7 @@ def test_a_job_that_was_refused_is_on_record(tmp_path):
             raise JobError("no")
 
     with pytest.raises(JobError):
-        submit(Refusing(), ["python3"], {}, {}, tmp_path, "run")
+        submit(Refusing(), ["python3"], {}, {}, tmp_path, CONFIG)
     assert JobRecord.read(tmp_path).job.startswith("run-")
 
 

@@ -1,11 +1,11 @@
-"""Modules that a folder's settings name: imported where something is started with them, and nowhere else."""
+"""What a folder is not to be trusted with: modules that its settings name, and to be deleted when it is not ours."""
 
 import json
 import sys
 
 import pytest
 import yaml
-from command_line import TINY, sat_slime_command
+from command_line import LAPTOP, TINY, sat_slime_command
 from synthetic import write_run
 
 from sat_slime.grid.plan import Cell
@@ -70,3 +70,21 @@ def test_a_launch_imports_it_and_says_so(imported, tmp_path, named):
     result = sat_slime_command("launch", "run.yaml", "--dry-run")
     assert imported() == ["__init__", named]
     assert result.stderr.startswith(f"importing hostile.{named}, which the settings name\n")
+
+
+@pytest.mark.parametrize("command", [("prepare", "laptop"), ("rehearse", LAPTOP)])
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_what_is_not_ours_is_never_deleted(tmp_path, monkeypatch, command, kind):
+    monkeypatch.chdir(tmp_path)
+    thesis, out = tmp_path / "thesis", tmp_path / "out"
+    thesis.mkdir()
+    (thesis / "model").write_text("years of work")
+    if kind == "folder":
+        out = thesis
+    elif kind == "file":
+        out = thesis / "model"
+    else:
+        out.symlink_to(thesis)
+    result = sat_slime_command(*command, "--out", out, "--overwrite")
+    assert result.exit_code == 2 and "--out names another" in result.stderr, result.output
+    assert (thesis / "model").read_text() == "years of work"
