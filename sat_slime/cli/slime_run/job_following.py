@@ -161,11 +161,11 @@ def end(
     """
     status, error = note_end(folder, record, state, remark)
     if record.ray is not None:
-        end_ray(record.ray, console, keep_logs=status == "failed")
+        end_ray(record.ray, console, folder.logs if status == "failed" else None)
     shown = short(folder.path)
     lines = [f"{'finished; its log is' if status == 'finished' else 'more in'} {short(folder.log)}"]
     if status == "failed" and record.ray is not None:
-        lines.append(f"Ray's own logs are in {record.ray.folder}")
+        lines.append(f"Ray's own logs are in {short(folder.logs)}")
     if status != "finished":
         lines.append(f"go on with: sat-slime launch {shown} --resume")
     return JobEnding(status, error, "\n".join(lines), ended=True, exit_code=state.exit_code if state else None)
@@ -224,10 +224,13 @@ def _report(folder: RunFolder) -> str:
         return f"no report: {error}; when that is fixed: sat-slime report {short(folder.path)}"
 
 
-def end_ray(ray: LocalRay, console: Console, keep_logs: bool = False) -> None:
-    """End a Ray that was started for a run. Where it does not end, a warning says so, and nothing else is hidden."""
+def end_ray(ray: LocalRay, console: Console, logs_to: Path | None = None) -> None:
+    """End a Ray that was started for a run. Where it does not end, a warning says so, and nothing else is hidden.
+
+    logs_to: a folder that gets its logs.
+    """
     try:
         with undisturbed():
-            stop_ray(ray, keep_logs)
+            stop_ray(ray, logs_to=logs_to)
     except JobError as error:
         say(console, f"warning: {error}")

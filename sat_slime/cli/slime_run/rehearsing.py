@@ -239,8 +239,6 @@ class Rehearsal:
         if ending.status == "interrupted":
             self._stop()
             raise KeyboardInterrupt
-        if (record := JobRecord.read(self.run_folder)) and record.ray:
-            shutil.rmtree(record.ray.folder, ignore_errors=True)  # a failed job leaves Ray's logs
         error = (ending.error or "").strip()
         self._found(Check(what, "finished", ending.status, "OK" if ending.status == "finished" else FAIL, error))
         return ending.status == "finished"

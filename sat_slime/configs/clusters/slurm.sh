@@ -41,7 +41,8 @@ step=(srun)
 # ------------------------------------------------------------------------------------------------ End of the settings
 
 run=$output/$name
-folder=/tmp/sat-ray-$SLURM_JOB_ID # Ray's files on each node; the names of its sockets must be short
+# Ray's files on each node; the names of its sockets must be short, and nobody else is to know it before it is there.
+folder=/tmp/sat-ray-$SLURM_JOB_ID-$(od -An -N4 -tx1 /dev/urandom | tr -d ' \n')
 nodes=$SLURM_JOB_NUM_NODES
 
 # Whoever has Ray's token can run anything as this user. It is kept where Ray and sat-slime look for it.
@@ -69,6 +70,12 @@ ray_here() {
     set -euo pipefail
     local here told=
     here=$(address_here)
+    mkdir -m 700 "$folder" 2> /dev/null || { [ -O "$folder" ] && ! [ -L "$folder" ]; } ||
+        { echo "$folder on $(hostname) is somebody else's" >&2; return 1; }
+    # Ray before 2.52 knows no token: whoever reaches its ports could run anything as this user.
+    python3 -c 'import re, sys; from importlib.metadata import version
+sys.exit([int(part) for part in re.findall(r"\d+", version("ray"))[:2]] < [2, 52])' ||
+        { echo "Ray on $(hostname) is older than 2.52, which knows no token: update it" >&2; return 1; }
     export SLIME_HOST_IP=$here # by node, so not among the job's variables
     local flags=(--block --disable-usage-stats "--node-ip-address=$here" "--temp-dir=$folder" "$@")
     if [ "$SLURM_PROCID" = 0 ]; then

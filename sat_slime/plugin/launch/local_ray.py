@@ -21,6 +21,7 @@ from pathlib import Path
 
 from sat_slime.config.exits import how_it_ended
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, token_for_own_ray
+from sat_slime.plugin.launch.secrets import redact
 from sat_slime.rollout.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark, newest_error, ray_logs
 from sat_slime.rollout.scratch import PREFIX, remove_shared_memory, temporary_folder
 
@@ -240,20 +241,32 @@ def _why_it_ended(ray: LocalRay, node: int) -> str:
     return f"{', '.join(_deaths(log)) or last}{newest_error(ray_logs(ray.folder))}"
 
 
-def stop_ray(ray: LocalRay, keep_logs: bool = False) -> bool:
+def stop_ray(ray: LocalRay, keep_logs: bool = False, logs_to: Path | None = None) -> bool:
     """Ends a Ray and what it started, and returns whether it was still there. A process that is not the one that was
     started is left alone.
 
-    keep_logs: leave Ray's folder, for its workers' logs.
+    keep_logs: leave Ray's folder, for its workers' logs. logs_to: a folder that gets them, without secrets, before
+    Ray's goes.
     """
     was_there = is_running(ray)
     if was_there:
         _end(ray)
     _end_what_is_left(ray)
     remove_shared_memory(Path(ray.folder))
+    if logs_to is not None:
+        _copy_logs(ray, logs_to)
     if not keep_logs:
         shutil.rmtree(ray.folder, ignore_errors=True)
     return was_there
+
+
+def _copy_logs(ray: LocalRay, to: Path) -> None:
+    with contextlib.suppress(OSError):  # the disk may be full, which may be why the run ended
+        for log in Path(ray.folder).glob("ray*/session_*[0-9]/logs/*"):
+            if log.is_file() and not log.is_symlink() and log.stat().st_size:
+                to.mkdir(parents=True, exist_ok=True)
+                text = redact(log.read_text(encoding="utf-8", errors="replace"))
+                (to / f"{log.parts[-4]}-{log.name}").write_text(text, encoding="utf-8")
 
 
 def _end(ray: LocalRay) -> None:

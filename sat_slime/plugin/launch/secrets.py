@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 SECRET_NAME = re.compile(
     r"(?i)(api_?key|wandb_?key|access_?key(_?id)?|private_?key|token|secret|passw(or)?d|credentials?)$"
 )
+_SECRET_VARIABLE = re.compile(r"(^|_)(KEY|PAT|DSN)$")
+"""Of environment variables alone, such as OPENAI_KEY and GITHUB_PAT: slime has flags such as `input-key`."""
+_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+@", re.IGNORECASE)
+"""A URL with a password, such as DATABASE_URL and http_proxy may hold."""
 SHORTEST = 8
 """The fewest characters of a value that is taken out: a shorter one, such as `none`, is too likely to be something else
 in a log."""
@@ -20,18 +25,19 @@ in a log."""
 
 def is_secret(name: str) -> bool:
     """Return whether a variable or flag of this name holds a secret: WANDB_API_KEY, HF_TOKEN, wandb-key."""
-    return SECRET_NAME.search(name.replace("-", "_")) is not None
+    return bool(SECRET_NAME.search(name.replace("-", "_")) or _SECRET_VARIABLE.search(name))
 
 
-def secret_names(names: Iterable[str]) -> list[str]:
-    """Return the names among `names` that are names of secrets."""
-    return [name for name in names if is_secret(name)]
+def secret_names(values: Mapping[str, Any]) -> list[str]:
+    """Return the names whose values are secrets: by the name, or since the value is a URL with a password."""
+    return [name for name, value in values.items() if is_secret(name) or _IN_URL.search(str(value))]
 
 
 def redact(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """Return `text` with the secrets of this process's environment replaced by their names."""
+    """Return `text` with the secrets of this process's environment replaced by their names, and without passwords in
+    URLs."""
     environment = os.environ if environment is None else environment
     for name, value in environment.items():
         if len(value) >= SHORTEST and value in text and is_secret(name):
             text = text.replace(value, f"<{name}>")
-    return text
+    return _IN_URL.sub(r"\1<password>@", text)

@@ -31,7 +31,7 @@ class Batch:
 
     def __init__(self, folder, env):
         self.folder, self.env = folder, env
-        self.ray = f"/tmp/sat-ray-{env['SLURM_JOB_ID']}"
+        self.rays = set()
         self.output = folder / "slurm.log"
         self.process = None
 
@@ -62,7 +62,11 @@ class Batch:
         return code
 
     def processes(self):
-        return _processes_of(LocalRay("", 0, self.ray))
+        self.rays |= set(self.folders_of_ray())
+        return [pid for folder in self.rays for pid in _processes_of(LocalRay("", 0, str(folder)))]
+
+    def folders_of_ray(self):
+        return list(Path("/tmp").glob(f"sat-ray-{self.env['SLURM_JOB_ID']}-*"))
 
     @property
     def requeued(self):
@@ -93,7 +97,8 @@ def batch(tmp_path, settings_of_a_run, monkeypatch):
         made.process.wait(timeout=PATIENCE_S)
     for pid in made.processes():
         os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(made.ray, ignore_errors=True)
+    for folder in made.folders_of_ray():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_a_job_that_reaches_its_time_limit_is_queued_again_and_its_run_goes_on(batch, tmp_path):
@@ -104,7 +109,7 @@ def test_a_job_that_reaches_its_time_limit_is_queued_again_and_its_run_goes_on(b
     batch.process.send_signal(signal.SIGUSR1)
     assert batch.ends() == 143
     assert batch.requeued == ["requeue", batch.env["SLURM_JOB_ID"]]
-    assert state(run)["status"] == "interrupted" and not Path(batch.ray).exists()
+    assert state(run)["status"] == "interrupted" and not batch.folders_of_ray()
 
     (tmp_path / "go").touch()
     batch.start()

@@ -4,7 +4,11 @@ from sat_slime.plugin.launch.secrets import is_secret, redact, secret_names
 
 
 @pytest.mark.parametrize(
-    "name", ["WANDB_API_KEY", "HF_TOKEN", "wandb-key", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "sglang-api-key"]
+    "name",
+    [
+        *("WANDB_API_KEY", "HF_TOKEN", "wandb-key", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "sglang-api-key"),
+        *("OPENAI_KEY", "AZURE_STORAGE_KEY", "GITHUB_PAT", "SENTRY_DSN"),
+    ],
 )
 def test_secrets(name):
     assert is_secret(name)
@@ -12,7 +16,18 @@ def test_secrets(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["TOKENIZERS_PARALLELISM", "NCCL_DEBUG", "input-key", "label-key", "eos-token-id", "PYTHONPATH", "max-tokens"],
+    [
+        "TOKENIZERS_PARALLELISM",
+        "NCCL_DEBUG",
+        "input-key",
+        "label-key",
+        "reward-key",
+        "eos-token-id",
+        "PYTHONPATH",
+        "PWD",
+        "PATH",
+        "max-tokens",
+    ],
 )
 def test_others(name):
     assert not is_secret(name)
@@ -22,3 +37,18 @@ def test_redaction_leaves_the_names():
     environment = {"WANDB_API_KEY": "0123456789", "HF_TOKEN": "short", "HOME": "/root/home"}
     assert redact("key 0123456789 short /root/home", environment) == "key <WANDB_API_KEY> short /root/home"
     assert secret_names(environment) == ["WANDB_API_KEY", "HF_TOKEN"]
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("postgres://me:hunter2@db/x", "postgres://me:<password>@db/x"),
+        ("https_proxy=http://user:p4ss@proxy:3128 ok", "https_proxy=http://user:<password>@proxy:3128 ok"),
+        ("redis://:hunter2@cache", "redis://:<password>@cache"),
+        ("http://10.0.0.1:8265/@x", "http://10.0.0.1:8265/@x"),
+        ("me@example.org at 10:30", "me@example.org at 10:30"),
+    ],
+)
+def test_passwords_in_urls(text, redacted):
+    assert redact(text, {}) == redacted
+    assert secret_names({"DATABASE_URL": text}) == (["DATABASE_URL"] if text != redacted else [])
