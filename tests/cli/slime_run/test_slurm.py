@@ -47,6 +47,7 @@ class Batch:
     def until(self, condition, otherwise):
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
+            self.rays |= set(self.folders_of_ray())
             assert self.process.poll() is None and time.monotonic() < deadline, (
                 f"{otherwise}: {self.output.read_text()}"
             )
