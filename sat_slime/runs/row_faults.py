@@ -51,7 +51,7 @@ def row_faults(folder: RunFolder, config: Mapping[str, Any]) -> Iterator[str]:
     elif every and done and evals:
         # one before the first step, one every n iterations, one after the last; the newest may be going on, and beside
         # training the one before it too
-        expected = {*range(0, done, int(every))}
+        expected = {*range(0, min(done, MOST_STEPS), int(every))}
         if not ended and evaluation.get("beside", "none") != "none":
             expected.discard(max(expected))
         there = _whole_numbers(evals, "iteration")
@@ -74,7 +74,8 @@ def lost_rows(folder: RunFolder, last: int | None, planned: int | None = None) -
             )
     steps = _whole_numbers(read_rows(folder.metrics), "step")
     there = {step for step in steps if step <= MOST_STEPS}
-    wanted = range(min(there, default=1), max(there, default=0) + 1) if last is None else range(1, min(last, MOST_STEPS) + 1)
+    first, end = (min(there, default=1), max(there, default=0)) if last is None else (1, min(last, MOST_STEPS))
+    wanted = range(first, end + 1)
     # a tracker may have a row every few steps: without a plan none is known to be missing
     yield from _missing(folder.metrics, [step for step in wanted if step not in there] if planned or last else [], STEP)
     yield from _misplaced(folder.metrics, steps, planned, STEP)
