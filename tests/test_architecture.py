@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "config": {"models", "objective", "tasks"},
     "rollout": {"models"},
     "prompts": {"reward"},
-    "evaluation": {"reward", "rollout"},
+    "evaluation": set(),
     "runs": {"config", "objective"},
     "grid": {"config", "runs"},
     "report": {"config", "grid", "objective", "rollout", "runs"},
@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "plugin": {"config", "evaluation", "models", "objective", "prompts", "reward", "rollout", "runs", "tasks"},
     "rehearsal": {"config", "models", "objective", "plugin", "report", "runs"},
     "cli": {
-        *("config", "embedded", "evaluation", "grid", "objective", "plugin", "prompts", "rehearsal", "reward"),
+        *("config", "embedded", "grid", "objective", "plugin", "prompts", "rehearsal", "reward"),
         *("rollout", "runs"),
     },
 }

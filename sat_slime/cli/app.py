@@ -25,10 +25,6 @@ COMMANDS = {
         "widths.",
     ),
     "grid": ("sat_slime.cli.grid_command.grid", "Run methods x lags x seeds, each a run of its own."),
-    "eval": (
-        "sat_slime.cli.eval_command.evaluate",
-        "Evaluate an engine, a model or a run: avg@k, pass@k, intervals, a table of problems.",
-    ),
     "status": (
         "sat_slime.cli.status_command.status",
         "List the runs below a folder, or say how one is doing: its state, progress and newest checkpoint, and why it "
@@ -81,7 +77,7 @@ COMMANDS = {
 help."""
 
 GROUPS = {
-    "Run": ("init", "launch", "grid", "eval", "rehearse"),
+    "Run": ("init", "launch", "grid", "rehearse"),
     "Follow": ("status", "logs", "stop", "serve"),
     "Understand": ("report", "methods", "replay", "plan", "diagnose"),
     "Set up": ("check", "prepare", "data", "version"),

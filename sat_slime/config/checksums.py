@@ -34,13 +34,9 @@ def write_checksums(folder: Path) -> None:
     )
 
 
-def checksum_faults(folder: Path, below: str = "") -> dict[str, str]:
+def checksum_faults(folder: Path) -> dict[str, str]:
     """Return what is wrong with each file that is not as it was when its checksum was written, by the file's name.
-    Empty: the folder is whole.
-
-    Args:
-        below: look only at files whose names in the folder begin so.
-    """
+    Empty: the folder is whole."""
     try:
         lines = (folder / NAME).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -51,7 +47,7 @@ def checksum_faults(folder: Path, below: str = "") -> dict[str, str]:
     if not lines or None in matches:
         return {NAME: "is damaged: it is empty" if not lines else f"is damaged in line {matches.index(None) + 1}"}
     known = {match[2]: match[1] for match in matches if match}
-    names = sorted(name for name in {*known, *_files(folder)} if name.startswith(below))
+    names = sorted({*known, *_files(folder)})
     return {name: fault for name in names if (fault := _fault(folder, name, known.get(name)))}
 
 

@@ -142,7 +142,8 @@ def verified(path: Path) -> Checkpoint:
     Raises:
         DamagedCheckpoint: names the files that are not what was saved.
     """
-    check_files(path)
+    if faults := checksum_faults(path):
+        raise DamagedCheckpoint(path, faults)
     try:
         values = json.loads((path / "state.json").read_text())
         if (schema := values.pop("schema")) != SCHEMA:
@@ -153,19 +154,6 @@ def verified(path: Path) -> Checkpoint:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise DamagedCheckpoint(path, {"state.json": f"cannot be read ({error})"}) from error
     return Checkpoint(path, state)
-
-
-def check_files(path: Path, below: str = "") -> None:
-    """Holds files of a checkpoint against their checksums.
-
-    Args:
-        below: look only at files whose names in the checkpoint begin so.
-
-    Raises:
-        DamagedCheckpoint: names the files that are not what was saved.
-    """
-    if faults := checksum_faults(path, below):
-        raise DamagedCheckpoint(path, faults)
 
 
 def check_layout(saved: Checkpoint, config: EmbeddedConfig) -> None:

@@ -1,1 +1,1 @@
-"""Evaluation: graded responses to scores, and the questions that a server is asked."""
+"""Evaluation: graded responses to scores."""

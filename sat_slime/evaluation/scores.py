@@ -1,4 +1,4 @@
-"""Scores of an evaluation: graded responses in, numbers out. Every runtime and `sat-slime eval` call `summary`.
+"""Scores of an evaluation: graded responses in, numbers out. Both runtimes call `summary`.
 
 An evaluation asks each of P problems `samples` times, and does so `repeats` times: N = samples x repeats responses a
 problem. docs/evaluation.md says what each number is an estimate of.
@@ -156,25 +156,6 @@ def interval_over_samples(rewards: np.ndarray, binary: bool = True) -> tuple[flo
     variances = (correct + 0.5) * (samples - correct + 0.5) / (samples * (samples + 1))
     variance = float(variances.sum()) / (samples * problems**2)
     return _wilson(mean, max(rewards.size, mean * (1 - mean) / variance), Z95)
-
-
-def problem_table(graded: Graded) -> list[dict[str, Any]]:
-    """Return a row for each problem: accuracy, samples, correct (of binary rewards), and truncated, length_mean and
-    reasons where they are known."""
-    rewards = graded.rewards
-    rows = []
-    for i, values in enumerate(rewards):
-        row: dict[str, Any] = {"accuracy": float(values.mean()), "samples": len(values)}
-        if graded.is_binary:
-            row["correct"] = int(values.sum())
-        if graded.truncated is not None:
-            row["truncated"] = int(graded.truncated[i].sum())
-        if graded.lengths is not None:
-            row["length_mean"] = float(graded.lengths[i].mean())
-        if graded.reasons is not None:
-            row["reasons"] = dict(Counter(graded.reasons[i * len(values) : (i + 1) * len(values)]))
-        rows.append(row)
-    return rows
 
 
 def _at_k(rewards: np.ndarray, k: int, binary: bool) -> dict[str, float]:

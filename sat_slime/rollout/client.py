@@ -39,24 +39,16 @@ LOCAL_URL = "http://localhost"
 """The URL of a server on a socket file. The file is its address; this is only what a header says."""
 
 
-def through(socket: Path | None, connections: int | None = None) -> httpx.AsyncHTTPTransport:
-    """Return a transport that connects to a socket file, or without one to each request's address.
-
-    Args:
-        connections: the most at a time; default: no limit.
-    """
-    # A connection that is kept may have died with its server, so each call opens a new one.
-    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=0)
-    return httpx.AsyncHTTPTransport(limits=limits, uds=None if socket is None else str(socket), trust_env=False)
-
-
 class SGLangClient:
     """A client of one server. A POST carries many requests: one for each would cost several times the generation."""
 
     def __init__(self, socket: Path, request_timeout_s: float) -> None:
         self.socket = socket
+        # A connection that is kept may have died with its server, so each call opens a new one.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        transport = httpx.AsyncHTTPTransport(limits=limits, uds=str(socket), trust_env=False)
         self._http = httpx.AsyncClient(
-            base_url=LOCAL_URL, timeout=request_timeout_s, transport=through(socket), trust_env=False
+            base_url=LOCAL_URL, timeout=request_timeout_s, transport=transport, trust_env=False
         )
 
     async def generate(self, requests: Sequence[GenerationRequest], wire_ids: Sequence[str]) -> list[Any]:

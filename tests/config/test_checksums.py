@@ -78,13 +78,6 @@ def test_a_name_that_leads_out_of_the_folder_is_not_followed(folder):
     assert checksum_faults(folder) == {"../outside": "is missing", str(outside): "is missing"}
 
 
-def test_a_part_of_the_folder_can_be_looked_at_alone(folder):
-    flip(folder / "rank.bin")
-    assert checksum_faults(folder, below="weights/") == {}
-    flip(folder / "weights/v1/model.bin")
-    assert list(checksum_faults(folder, below="weights/")) == ["weights/v1/model.bin"]
-
-
 def test_a_line_names_the_first_faults_and_counts_the_rest():
     faults = {name: "is missing" for name in "abcde"}
     assert in_words(faults) == "a is missing, b is missing, c is missing and 2 more files"

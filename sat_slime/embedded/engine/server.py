@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from sat_slime.config.exits import how_it_ended
@@ -250,24 +249,6 @@ def server_arguments(
         switches.append("--enable-return-routed-experts")
     switches += GPU_ARGUMENTS if on_gpu else CPU_ARGUMENTS
     return [str(word) for pair in arguments.items() for word in pair] + switches
-
-
-class ModelServer(SGLangServer):
-    """A server of any Hugging Face folder with a tokenizer. On a CPU only models of our families are served."""
-
-    def __init__(self, log_dir: str, startup_timeout_s: float, tensor_parallel: int, more: Sequence[str] = ()) -> None:
-        """more: further arguments of SGLang."""
-        super().__init__(0, RolloutConfig(startup_timeout_s=startup_timeout_s), ModelConfig(), log_dir)
-        self.tensor_parallel = tensor_parallel
-        self.more = more
-
-    def arguments(self, model_path: str, version: int, on_gpu: bool) -> list[str]:
-        arguments = ["--model-path", str(Path(model_path).resolve())]
-        arguments += ["--tp-size", str(self.tensor_parallel), "--log-level-http", "warning", "--sleep-on-idle"]
-        if not on_gpu:  # where SGLang would take most of the memory for its KV cache
-            arguments += [*CPU_ARGUMENTS, "--dtype", "float32", "--grammar-backend", "none"]
-            arguments += ["--max-running-requests", "32", "--max-total-tokens", "65536"]
-        return [*arguments, *self.more]
 
 
 def server_environment(on_gpu: bool, family: str | None = None) -> dict[str, str]:

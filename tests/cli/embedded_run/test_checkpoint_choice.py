@@ -311,16 +311,6 @@ def test_a_dry_run_says_from_where_and_finds_the_damage(runtime):
     assert result.exit_code == 2 and "--resume-from 2" in result.stderr and len(runtime.calls) == 1
 
 
-def test_damaged_weights_are_not_evaluated(runtime, monkeypatch):
-    monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])
-    truncate("weights/v000004/model.safetensors")()
-    result = command("eval", RUN)
-    assert result.exit_code == 2
-    assert f"{NEWEST} is damaged: weights/v000004/model.safetensors does not match its checksum" in result.stderr
-    assert f"iteration-000002 is the newest that is whole: sat-slime eval {BEFORE}" in result.stderr
-    assert not (RUN / "eval").exists()
-
-
 def test_a_cell_of_a_grid_says_what_is_damaged_and_goes_on_once_that_is_settled(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(engine_packages, "missing_engines", lambda: [])

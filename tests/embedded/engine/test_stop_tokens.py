@@ -12,8 +12,9 @@ import pytest
 from text_model import TEXT_END, TURN_END, save_text_model
 
 from sat_slime.config import load_config
+from sat_slime.config.schema import ModelConfig, RolloutConfig
 from sat_slime.config.starters import CONFIGS
-from sat_slime.embedded.engine.server import ModelServer, server_environment
+from sat_slime.embedded.engine.server import CPU_ARGUMENTS, SGLangServer, server_environment
 from sat_slime.plugin.launch.hf_checkpoint import read_checkpoint, stop_findings
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
@@ -30,6 +31,14 @@ def base_model(tmp_path_factory):
 def findings(folder, *settings):
     config = load_config(CONFIGS / "slime/base.yaml", [f"model.hf_checkpoint={folder}", *settings])
     return list(stop_findings(config))
+
+
+class TextServer(SGLangServer):
+    """A server of a folder that has a tokenizer."""
+
+    def arguments(self, model_path, version, on_gpu):
+        on_cpu = [*CPU_ARGUMENTS, "--dtype", "float32", "--grammar-backend", "none", "--max-total-tokens", "65536"]
+        return ["--model-path", model_path, *([] if on_gpu else on_cpu)]
 
 
 async def answers(client, prompt_ids, stops):
@@ -68,7 +77,7 @@ def test_without_the_turns_end_responses_run_to_the_limit_and_with_it_they_end(b
         f"does not stop (it stops on {text_end}): add {end}"
     )
 
-    server = ModelServer(str(tmp_path), startup_timeout_s=600, tensor_parallel=1)
+    server = TextServer(0, RolloutConfig(startup_timeout_s=600), ModelConfig(), str(tmp_path))
 
     async def ask():
         await server.start(str(base_model), 0)

@@ -1,1 +1,0 @@
-"""Evaluations: what is asked of whom, and what came of it."""
