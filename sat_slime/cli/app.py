@@ -63,10 +63,6 @@ COMMANDS = {
         "sat_slime.cli.replay_command.replay",
         "What would every method have done to these tokens? No GPU, no slime, no run.",
     ),
-    "plan": (
-        "sat_slime.cli.plan_command.plan",
-        "Predict time, idle GPUs, staleness and drops for several splits of the GPUs and lags.",
-    ),
     "diagnose": (
         "sat_slime.cli.diagnose_command.diagnose",
         "Say what the mismatch of a run is made of; or what makes a run of slime collapse.",
@@ -79,7 +75,7 @@ help."""
 GROUPS = {
     "Run": ("init", "launch", "grid", "rehearse"),
     "Follow": ("status", "logs", "stop", "serve"),
-    "Understand": ("report", "methods", "replay", "plan", "diagnose"),
+    "Understand": ("report", "methods", "replay", "diagnose"),
     "Set up": ("check", "prepare", "data", "version"),
 }
 """The commands under the headings of the help."""
