@@ -63,8 +63,18 @@ def _many_gpus(config: SlimeConfig) -> str | None:
     return f"train.context_parallel {size}" if size > 1 else None
 
 
+def is_sent(value: Any) -> bool:
+    """Return whether a flag of this value is in the command: unset, empty lists and false are left out, 0 is not."""
+    return not (value in (None, []) or value is False)
+
+
 def _above(bound: float) -> Callable[[Any], bool]:
     return lambda value: (number := _number(value)) is not None and number > bound
+
+
+def _not_negative(value: Any) -> bool:
+    number = _number(value)
+    return number is not None and number >= 0
 
 
 def _number(value: Any) -> float | None:
@@ -75,11 +85,11 @@ def _number(value: Any) -> float | None:
 
 
 def _without_place(value: Any) -> bool:
-    return isinstance(value, str) and ITERATIONS_PLACE not in value
+    return is_sent(value) and ITERATIONS_PLACE not in str(value)
 
 
 def _with_place(value: Any) -> str:
-    path = PurePath(str(value))
+    path = PurePath(str(value) or "FOLDER")
     return str(path.with_suffix("") / (ITERATIONS_PLACE + path.suffix))
 
 
@@ -90,8 +100,8 @@ class Rule:
     flags: tuple[str, ...]
     why: str
     when: When = _always
-    value: Callable[[Any], bool] = bool
-    """Tells whether a value of the flag is one that goes wrong."""
+    value: Callable[[Any], bool] = is_sent
+    """Tells whether a value of the flag is one that goes wrong; by default each that is sent."""
     remedy: str = "leave it out"
     """The thing to do; `{value}` in it stands for the flag's value with a place for the iteration."""
 
@@ -236,7 +246,7 @@ WARNINGS = (
     Rule(
         ("moe-expert-capacity-factor",),
         "the trainer drops tokens from full experts, the engines drop none, and their probabilities differ",
-        value=_above(0),
+        value=_not_negative,  # at 0 all; Megatron takes a negative one for none
     ),
     Rule(
         ("sglang-kv-cache-dtype",),
@@ -287,7 +297,7 @@ def _broken(config: SlimeConfig, rules: Sequence[Rule]) -> Iterator[str]:
             given = given_flag(config, name)
             if given and rule.value(given[1]):
                 key, value = given
-                shown = str(value).lower() if isinstance(value, bool) else value
+                shown = str(value).lower() if isinstance(value, bool) else value if value != "" else "empty"
                 yield (
                     f"{key} is {shown}{f' with {with_what}' if with_what else ''}: {rule.why}: "
                     f"{rule.remedy.replace('{value}', _with_place(value))}"
@@ -331,7 +341,11 @@ def _schedule(config: SlimeConfig) -> Iterator[str]:
     given = given_flag(config, "lr-warmup-iters")
     end = given_flag(config, "lr-decay-iters")
     whole = config.pipeline.iterations * config.pipeline.optimizer_steps_per_rollout
-    steps = (_number(end[1]) if end else None) or whole
+    steps = _number(end[1]) if end else None
+    if end and steps is not None and steps <= 0:
+        yield f"{end[0]} is {end[1]}, and Megatron wants a schedule of one step or more: leave it out"
+        return
+    steps = whole if steps is None else steps
     if given and (warmup := _number(given[1])) is not None and warmup >= steps:
         yield (
             f"{given[0]} is {given[1]}, and the schedule has {steps:.0f} optimizer steps: Megatron wants a warmup that "

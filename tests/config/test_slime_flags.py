@@ -1,11 +1,13 @@
 """What slime's parser takes and what fails later. Each case is named by the place in the source where it would fail: of
 slime 624b824a8, of its Megatron-LM, or of SGLang 0.5.15.post1."""
 
+import functools
 from pathlib import Path
 
 import pytest
 
 from sat_slime.config import load_config, slime_config_errors, slime_config_warnings
+from sat_slime.config.slime_flags import ERRORS, WARNINGS, flag_rule_errors, flag_rule_warnings
 
 PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 NO_EVAL = "eval.every_n_iterations=0"
@@ -293,3 +295,47 @@ def test_what_misleads_in_an_evaluation_is_told(overrides, named):
 )
 def test_the_same_without_what_makes_it_fail_is_taken(overrides):
     assert slime_config_errors(paper(*overrides)) == []
+
+
+CONDITIONS = (
+    [],
+    R3,
+    STREAMING,
+    ["method.denominator=checkpoint"],
+    ["eval.every_n_iterations=8", "eval.prompts={a: /x/a.jsonl}"],
+    ["data.reward=math"],
+    ["train.context_parallel=2"],
+)
+"""Settings under one of which each rule holds."""
+FINE = {
+    "sglang-pp-size": (0, ""),
+    "sglang-pipeline-parallel-size": (0, ""),
+    "update-weight-transport": (0, ""),
+    "flush-cache-interval": (0, ""),
+    "moe-expert-capacity-factor": ("",),
+    "sglang-kv-cache-dtype": (0, ""),
+}
+"""Values of flags that go wrong with some others only."""
+TRIED = [(rule, flag) for rule in (*ERRORS, *WARNINGS) for flag in rule.flags]
+
+
+@functools.cache
+def conditions():
+    return [paper(*overrides) for overrides in CONDITIONS]
+
+
+@pytest.mark.parametrize("value", [0, 0.0, "", False], ids=["0", "0.0", "empty", "false"])
+@pytest.mark.parametrize("rule, flag", TRIED, ids=[f"{rule.when.__name__}-{flag}" for rule, flag in TRIED])
+def test_every_rule_judges_0_and_nothing_as_any_other_value_and_false_as_unset(rule, flag, value):
+    config = next(config for config in conditions() if rule.when(config) is not None)
+    config = config.model_copy(update={"extra_args": {flag: value}})
+    lines = [*flag_rule_errors(config), *flag_rule_warnings(config)]
+    named = [line for line in lines if line.startswith(f"extra_args.{flag} is") and rule.why in line]
+    is_wrong = value is not False and value not in FINE.get(flag, ())
+    assert len(named) == is_wrong, lines
+
+
+@pytest.mark.parametrize("given, named", [({"lr-decay-iters": 0}, "lr-decay-iters is 0"), ({"lr-decay-iters": 5}, "")])
+def test_a_schedule_of_no_step_is_refused(given, named):
+    lines = flag_rule_errors(paper().model_copy(update={"extra_args": given}))
+    assert [named in line for line in lines] == [True] * bool(named)

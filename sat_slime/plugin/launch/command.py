@@ -16,6 +16,7 @@ from sat_slime.config.plugin_file import CALLED
 from sat_slime.config.plugin_schema import DriverConfig, PluginConfig
 from sat_slime.config.schema import ScoresConfig
 from sat_slime.config.slime_checks import spares_recompute, uses_verifier
+from sat_slime.config.slime_flags import is_sent
 from sat_slime.config.slime_schema import FlagValue, SlimeConfig
 from sat_slime.plugin.launch.cpu_run import cpu_arguments, cpu_environment, cpu_python_path
 from sat_slime.plugin.launch.flags import KnownFlags, recorded_flags, unknown_flags
@@ -250,12 +251,7 @@ def slime_arguments(config: SlimeConfig, run_dir: Path, known: KnownFlags | None
     known: flags of the slime that runs; default: the recorded ones of all versions.
     """
     known = known or recorded_flags()
-    # `is` and not `==`: 0.0 equals False, but is a value to be sent
-    sent = [
-        argument
-        for argument in _arguments(config, run_dir)
-        if not (argument.value in (None, []) or argument.value is False)
-    ]
+    sent = [argument for argument in _arguments(config, run_dir) if is_sent(argument.value)]
     return [argument for argument in sent if argument.name not in MAY_BE_GONE or f"--{argument.name}" in known.by_name]
 
 
