@@ -277,6 +277,8 @@ def _places(config: SlimeConfig) -> Iterator[str]:
                 f"checkpoint.folder is {checkpoints}, which {key} is too: checkpoints of the run would take the place "
                 "of the model that it starts with: set it to null, which is a folder of the run"
             )
+    if config.checkpoint.from_iteration is not None:
+        yield from _going_on(config, config.checkpoint.from_iteration)
     inner = config.cluster.runtime_env.get("env_vars")
     for key, variables in (
         ("cluster.env", config.cluster.env),
@@ -287,6 +289,20 @@ def _places(config: SlimeConfig) -> Iterator[str]:
                 f"{key}.PYTHONPATH is {variables['PYTHONPATH']}, and there is one PYTHONPATH, in which slime and "
                 "Megatron-LM are: leave it out, and name the folders in cluster.python_path"
             )
+
+
+def _going_on(config: SlimeConfig, iteration: int) -> Iterator[str]:
+    """Yield the faults of a run that goes on from another run's checkpoint."""
+    given = f"checkpoint.from_iteration is {iteration}"
+    if not config.checkpoint.folder:
+        yield f"{given}, but checkpoint.folder is not set: name the folder with that checkpoint"
+    if not config.checkpoint.every_n_iterations:
+        yield f"{given}, but slime reads no checkpoint with checkpoint.every_n_iterations 0: set that to 20"
+    if iteration >= config.pipeline.iterations:
+        yield (
+            f"{given}, and pipeline.iterations {config.pipeline.iterations}, which counts from the other run's start: "
+            f"set it to more than {iteration}"
+        )
 
 
 def _context(config: SlimeConfig) -> Iterator[str]:

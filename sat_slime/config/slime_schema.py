@@ -323,6 +323,10 @@ class SlimeCheckpointConfig(Section):
     saved. Unset: all."""
     folder: LocalPath | None = None
     """Folder of the checkpoints, on a disk that all training nodes share. Unset: `checkpoints` in the run's folder."""
+    from_iteration: PositiveInt | None = None
+    """Go on from another run's checkpoint in `folder`, with its optimizer and its count of iterations: that of this
+    iteration, which has to be the newest there. Unset: a new run in a folder with checkpoints is refused. For its
+    weights alone, name the folder in `model.megatron_checkpoint`."""
     optimizer: bool = True
     """Save the optimizer's state too. Without it a run cannot go on."""
 

@@ -167,7 +167,7 @@ def train(host: Host, order: DriverConfig, begun: float | None = None) -> None:
     start, end = args.start_rollout_id, args.num_rollout
     evaluates = args.eval_interval is not None
     clock = Clock(args, begun)
-    saved = set() if order.keep is None else _own_checkpoints(args)
+    saved = set() if order.keep is None else _own_checkpoints(args, order.from_iteration or 0)
     canary = None if order.canary == "none" else PushCanary(args, order.canary)
 
     with clock.part("start"):
@@ -243,12 +243,12 @@ def _check_push(
     return metrics
 
 
-def _own_checkpoints(args: Namespace) -> set[int]:
-    """Return the iterations of the checkpoints in --save that are this run's: those from which it goes on, if it
-    does."""
+def _own_checkpoints(args: Namespace, others: int) -> set[int]:
+    """Return the iterations of the checkpoints in --save that are this run's: those from which it goes on, if it does,
+    without those up to `others`."""
     if not args.start_rollout_id or not args.save or args.load is None or Path(args.load) != Path(args.save):
         return set()
-    return {n for n in numbered(Path(args.save)) if n <= args.start_rollout_id}
+    return {n for n in numbered(Path(args.save)) if others < n <= args.start_rollout_id}
 
 
 def _delete_old(checkpoints: Path, keep: int, ours: set[int]) -> None:

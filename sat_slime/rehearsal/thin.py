@@ -217,6 +217,7 @@ def _places(thin: Thin, folder: Path) -> None:
         sets = {name: str(folder / f"eval-{number}.jsonl") for number, name in enumerate(config.eval.prompts)}
         thin.set("eval.prompts", sets, "a few of the run's, or made")
     thin.set("checkpoint.folder", None, OWN)
+    thin.set("checkpoint.from_iteration", None, OWN)
     thin.set("logging.wandb_project", None, "nothing of a rehearsal is sent")
     thin.set("cluster.env.SAT_SLIME_REHEARSAL", str(folder / "records"), "processes record what the checks read")
     thin.set("cluster.address", None, "a Ray of its own")

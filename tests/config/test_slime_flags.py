@@ -182,6 +182,15 @@ REFUSED = {
         ["checkpoint.folder=/m", "model.megatron_checkpoint=/m"],
         ["checkpoint.folder is /m, which model.megatron_checkpoint is too", "set it to null"],
     ),
+    # never: --load is not sent, or slime trains no iteration
+    "slime/utils/arguments.py:load": (
+        ["checkpoint.from_iteration=300"],
+        ["checkpoint.from_iteration is 300", "checkpoint.folder is not set"],
+    ),
+    "slime/utils/arguments.py:num_rollout": (
+        ["checkpoint.from_iteration=544", "checkpoint.folder=/m"],
+        ["checkpoint.from_iteration is 544, and pipeline.iterations 544", "more than 544"],
+    ),
     # the job's start: slime cannot be imported
     "sat_slime/plugin/launch/command.py:environment": (
         ["cluster.env.PYTHONPATH=/x"],

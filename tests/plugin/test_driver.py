@@ -186,8 +186,12 @@ def test_a_run_deletes_the_checkpoints_that_are_its_own(monkeypatch, tmp_path):
     calls(monkeypatch, order, 2, 0, save_interval=2, save=str(tmp_path), load=str(tmp_path))
     calls(monkeypatch, order, 6, 4, save_interval=2, save=str(tmp_path), load="/elsewhere")
     assert asked == [(tmp_path, 2, {2}), (tmp_path, 2, {6})]
+    asked.clear()
+    order = DriverConfig(lag=0, keep=2, from_iteration=2)  # the first of them is another run's
+    calls(monkeypatch, order, 6, 4, save_interval=2, save=str(tmp_path), load=str(tmp_path))
+    assert asked == [(tmp_path, 2, {4, 6})]
     calls(monkeypatch, DriverConfig(lag=0), 6, 4, save_interval=2, save=str(tmp_path), load=str(tmp_path))
-    assert len(asked) == 2
+    assert len(asked) == 1
 
 
 def test_what_cannot_be_deleted_does_not_end_the_run(monkeypatch, tmp_path, caplog):

@@ -78,7 +78,7 @@ def _start(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fa
         was_checked = ray is not None and on_cpu and cpu_run.cpu_nodes(plan.config) == 1  # it is this machine
         if not where.skip_checks and not was_checked:
             say(console, f"checking the cluster at {server.address} ...")
-            _tell_checks(checks.cluster_findings(server, plan.config, plan.folder, plan.sent), console)
+            _tell_checks(checks.cluster_findings(server, plan.config, plan.folder, plan.sent, plan.resume), console)
         folder = _claim(plan, overwrite)
         undo.callback(folder.unlock)
         if not is_restart:
@@ -102,12 +102,8 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
     """Raise RunFolderError where a job that runs, or a checkpoint of another run, is in the way."""
     if not plan.resume:
         RunFolder(plan.folder).check_new(overwrite)
-        checkpoints = checkpoint_folder(plan.config, plan.folder)
-        if saved_iterations(plan.config, plan.folder) and not checkpoints.absolute().is_relative_to(plan.folder):
-            raise RunFolderError(
-                f"checkpoint.folder is {checkpoints}: it holds a run's checkpoint, from which slime would go on: "
-                "choose another, or --resume"
-            )
+        if fault := machine.beginning_fault(plan.config, plan.folder):
+            raise RunFolderError(fault)
     record = JobRecord.read(plan.folder)
     if record is None:
         return
@@ -132,7 +128,7 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
         last = before.address if before and before.ray is None else None
         return JobServer(given_address(where.address, plan.config.cluster.address) or last), None
     if not where.skip_checks:
-        findings = [*machine.machine_findings(plan.config, plan.folder), *checks.memory_here(plan.config)]
+        findings = [*machine.machine_findings(plan.config, plan.folder, plan.resume), *checks.memory_here(plan.config)]
         if on_cpu:  # on GPUs the head node is asked, once it is there
             findings += checks.parser_findings(plan.config, plan.folder)
         refuse_failures(finding for finding in findings if finding.mark == "FAIL")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -40,14 +41,14 @@ def slime_findings(
     if answer:
         yield from answer.findings()
     yield from (ok("time", line) for line in time_lines(config, folder))
-    plan = plan_slime_run(config, file, folder, resume=False, look_for_slime=False)
+    plan = replace(plan_slime_run(config, file, folder, resume=False, look_for_slime=False), resume=folder is not None)
     if address is None:
         yield from check_here(plan, None)
         return
     try:
         server = JobServer(address)
         yield ok("cluster", server.address)
-        yield from checks.cluster_findings(server, plan.config, plan.folder, plan.sent)
+        yield from checks.cluster_findings(server, plan.config, plan.folder, plan.sent, plan.resume)
     except JobError as error:
         yield fail("cluster", str(error))
 
@@ -68,7 +69,7 @@ def check_here(plan: SlimePlan, option: str | None) -> Iterator[Finding]:
                     f"{folder}, where FILE is the embedded run of its task",
                 )
             config = without_laptop(config, folder)
-        yield from checks.here(config, plan.folder)
+        yield from checks.here(config, plan.folder, plan.resume)
     else:
         yield warn("cluster", f"{address} is checked when the run is launched, and by sat-slime check")
 

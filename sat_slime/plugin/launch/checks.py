@@ -91,9 +91,9 @@ def called_functions(command: Sequence[str]) -> list[str]:
 # ----------------------------------------------------------------------------------------------- without a cluster
 
 
-def here(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
-    """Yield findings on this machine, as if it were one of those that the run uses."""
-    yield from machine_findings(config, run_folder)
+def here(config: SlimeConfig, run_folder: Path, resume: bool = False) -> Iterator[Finding]:
+    """Yield findings on this machine, as if it were one of those that the run uses. resume: the run has begun."""
+    yield from machine_findings(config, run_folder, resume)
     yield from memory_here(config)
     package = Path(config.cluster.slime_dir) / "slime"
     if package.is_dir():  # the machine's findings already name a checkout that is missing
@@ -121,7 +121,7 @@ import importlib, json, os, socket, sys
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-functions, marker, config, folder, paths = json.loads(sys.argv[1])
+functions, marker, config, folder, paths, resume = json.loads(sys.argv[1])
 ray.init(log_to_driver=False, logging_level="ERROR")
 
 def look(functions, marker, paths):
@@ -159,21 +159,21 @@ for node, answer in zip(nodes, answers):
     report["nodes"].append(row)
 try:
     from sat_slime.plugin.launch.checks import on_head_node
-    report.update(on_head_node(config, folder))
+    report.update(on_head_node(config, folder, resume))
 except ImportError as error:
     report["head"] = f"{{type(error).__name__}}: {{error}}"
 print({ANSWER!r} + json.dumps(report), flush=True)
 """
 
 
-def on_head_node(config_text: str, folder: str) -> dict[str, Any]:
+def on_head_node(config_text: str, folder: str, resume: bool) -> dict[str, Any]:
     """Return the part of the probe's answer that only the node knows on which slime's driver will run."""
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".yaml") as file:
         file.write(config_text)
         file.flush()
         config = load_config(file.name)
     assert isinstance(config, SlimeConfig)
-    all_findings = [*machine_findings(config, Path(folder)), *parser_findings(config, Path(folder))]
+    all_findings = [*machine_findings(config, Path(folder), resume), *parser_findings(config, Path(folder))]
     findings = [(f.mark, f.what, f.detail) for f in all_findings]
     problems = probe_slime(canary=config.pipeline.canary != "none")
     return {"findings": findings, "slime": problems, "wandb_key": _has_wandb_key()}
@@ -188,14 +188,17 @@ def _has_wandb_key() -> bool:
         return False
 
 
-def cluster_findings(server: JobServer, config: SlimeConfig, run_folder: Path, sent: SlimeCommand) -> Iterator[Finding]:
-    """Yield findings on the cluster, asked by a job that uses no GPU. Raises JobError when Ray fails."""
+def cluster_findings(
+    server: JobServer, config: SlimeConfig, run_folder: Path, sent: SlimeCommand, resume: bool = False
+) -> Iterator[Finding]:
+    """Yield findings on the cluster, asked by a job that uses no GPU. resume: the run has begun. Raises JobError when
+    Ray fails."""
     job = f"sat-slime-check-{uuid.uuid4().hex[:8]}"
     with _marker(run_folder) as marker:
         needed = called_functions(sent.command)
         if not (method := build_method(config.method)).base_is_ours:
             needed.append(f"{method.base_path}.__name__")  # the module itself
-        question = json.dumps([needed, marker, dump_config(config), str(run_folder), needed_paths(config)])
+        question = json.dumps([needed, marker, dump_config(config), str(run_folder), needed_paths(config), resume])
         server.submit([sent.command[0], "-c", _PROBE, question], sent.env, job, config.cluster.runtime_env)
         try:
             state = server.wait(job, PROBE_TIMEOUT_S)

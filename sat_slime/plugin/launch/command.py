@@ -162,6 +162,7 @@ def plugin_settings_text(config: SlimeConfig, run_dir: Path) -> str:
         over_age=pipeline.over_age,
         canary=pipeline.canary,
         keep=config.checkpoint.keep,
+        from_iteration=config.checkpoint.from_iteration,
     )
     settings = PluginConfig(method=config.method, hooks=config.hooks, driver=driver, eval=scores, run_dir=str(run_dir))
     sections = {"sat_slime": settings.model_dump(mode="json", exclude={"method": {"clip"}})}

@@ -15,14 +15,15 @@ from sat_slime.plugin.launch.hf_checkpoint import hf_findings, stop_findings
 from sat_slime.plugin.launch.memory.elements import parameters
 from sat_slime.plugin.launch.memory.memory_needs import BF16, FP32, GIB
 from sat_slime.plugin.launch.named_files import named_findings
-from sat_slime.plugin.launch.saved import newest_iteration
+from sat_slime.plugin.launch.saved import fault, newest_iteration
 
 SCRIPT = "train.py"
 """A file by which slime's checkout is recognized, in every version."""
 
 
-def machine_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]:
-    """Yield findings of every check of this machine, one after another."""
+def machine_findings(config: SlimeConfig, run_folder: Path, resume: bool = False) -> Iterator[Finding]:
+    """Yield findings of every check of this machine, one after another. resume: the run has begun, and its checkpoints
+    are its own."""
     yield from source_findings(config, {"cluster.slime_dir": SCRIPT, "cluster.megatron_dir": "megatron/training"})
     if config.cluster.device == "cpu":
         yield from _cpu_findings(config)
@@ -30,6 +31,8 @@ def machine_findings(config: SlimeConfig, run_folder: Path) -> Iterator[Finding]
     yield from stop_findings(config)
     yield from _megatron_checkpoint(config)
     yield from named_findings(config)
+    if not resume and (fault := beginning_fault(config, run_folder)):
+        yield fail("checkpoints", fault)
     yield _disk(config, run_folder)
 
 
@@ -85,6 +88,29 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
             what,
             f"model.megatron_checkpoint is {path}: no converted checkpoint is there; make it (sat-slime prepare model)",
         )
+
+
+def beginning_fault(config: SlimeConfig, run_folder: Path) -> str | None:
+    """Return why a new run may not begin with what is in its folder of checkpoints, from whose newest slime would go
+    on; None where it may."""
+    asked, folder = config.checkpoint.from_iteration, checkpoint_folder(config, run_folder)
+    if not config.checkpoint.every_n_iterations or folder.absolute().is_relative_to(run_folder.absolute()):
+        return None  # slime is given no folder, or one that is emptied
+    newest = newest_iteration(folder)
+    found = int(newest) + 1 if newest and newest.isdigit() else None
+    if asked is None:
+        if found is None:
+            return None
+        left = config.pipeline.iterations - found
+        return (
+            f"checkpoint.folder is {folder}, with a run's checkpoint of iteration {found}, from which slime would go "
+            f"on, with {max(left, 0)} of pipeline.iterations {config.pipeline.iterations} left: name an empty folder, "
+            f"set it to null, or, to go on from there, set checkpoint.from_iteration to {found}"
+        )
+    if found != asked:
+        there = f"{found}: set it to that" if found else "none: set it to null"
+        return f"checkpoint.from_iteration is {asked}, and the newest checkpoint in {folder} is {there}"
+    return fault(folder, asked)
 
 
 # ----------------------------------------------------------------------------------------------------------- disk
