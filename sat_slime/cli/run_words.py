@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from sat_slime.cli.terminal import short
 from sat_slime.config import method_label
 from sat_slime.config.loader import RunConfig
 from sat_slime.runs.rows import number
@@ -61,3 +63,37 @@ def progress(newest: Mapping[str, Any], steps: int) -> str:
         if (value := number(newest, key)) == value:
             words.append(f"{label} {value:.4g}")
     return ", ".join(words)
+
+
+def report_line(folder: Path) -> str:
+    """Write a run's report and return where it is, in a line, or why there is none: that may not hide how the run
+    ended, nor end it otherwise."""
+    try:
+        from sat_slime.report.run.run_report import write_report  # which imports all that draws
+
+        return f"report: {short(write_report(folder))}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a panic of vl_convert's is no Exception
+        return no_report(error, folder)
+
+
+def no_report(error: BaseException, folder: Path) -> str:
+    """Return the line of a run whose report cannot be written."""
+    return f"no report: {one_line(error)}; when that is fixed: sat-slime report {short(folder)}"
+
+
+def one_line(error: BaseException) -> str:
+    """Return the first line of `message_of`."""
+    return message_of(error).splitlines()[0]
+
+
+def message_of(error: BaseException) -> str:
+    """Return what an error says: its message where that speaks for itself, else with its type before it."""
+    cause = getattr(error, "cause", None)  # Ray wraps what an actor raised
+    if isinstance(cause, BaseException):
+        error = cause
+    message = str(error).strip()
+    if message and isinstance(error, (RuntimeError, OSError, ValueError)):
+        return message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 from stand_in_runtime import FakeRuntime
 
@@ -10,3 +12,11 @@ def runtime(monkeypatch, tmp_path):
     monkeypatch.setattr("sat_slime.report.run.run_report.figures", lambda *_: ())  # drawn in their own tests
     monkeypatch.chdir(tmp_path)
     return fake
+
+
+@pytest.fixture
+def without_vl_convert(monkeypatch):
+    """A Python that cannot import what turns figures into pictures, nor has done so before."""
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    for module in ("run.run_report", "page", "vega_script", "figure_files"):  # all that cannot be imported then
+        monkeypatch.delitem(sys.modules, f"sat_slime.report.{module}", raising=False)

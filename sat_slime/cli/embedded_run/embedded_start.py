@@ -15,7 +15,7 @@ import sat_slime.embedded as runtime
 from sat_slime.cli.embedded_run import engine_packages
 from sat_slime.cli.embedded_run.driver_process import Lost, Outcome, watched
 from sat_slime.cli.embedded_run.embedded_plan import EmbeddedPlan, find_checkpoint
-from sat_slime.cli.run_words import optimizer_steps, title
+from sat_slime.cli.run_words import message_of, no_report, optimizer_steps, report_line, title
 from sat_slime.cli.terminal import Ending, keys_unseen, say, sigterm_as_ctrl_c, with_remark
 from sat_slime.config import ConfigError, dump_config
 from sat_slime.embedded.checkpoint import Checkpoint, set_aside
@@ -160,7 +160,6 @@ def _rows_until(folder: RunFolder, step: int) -> list[dict[str, Any]]:
 
 def _end(folder: RunFolder, status: str, error: str | None, console: Console) -> Ending:
     """Note the ending and write the report; neither may hide how the run itself ended."""
-    again = f"sat-slime report {folder.path}"
     lines = []
     if status == "failed":
         lines.append(f"more in {folder.log} and {folder.logs}")
@@ -169,19 +168,17 @@ def _end(folder: RunFolder, status: str, error: str | None, console: Console) ->
     try:
         folder.ended(status, error and error.splitlines()[0])
         console.print("writing the report ...", highlight=False)
-        from sat_slime.report.run.run_report import write_report
-
-        lines.append(f"report: {write_report(folder.path)}")
+        lines.append(report_line(folder.path))
         if status == "finished":
             lines.append(f"beside another run: sat-slime report {folder.path} RUN --out comparison")
     except KeyboardInterrupt:
-        lines.append(f"no report: interrupted; write it with: {again}")
+        lines.append(f"no report: interrupted; write it with: sat-slime report {folder.path}")
         if status != "failed":  # the error of a failed run is worth more
             with contextlib.suppress(OSError):
                 folder.ended("interrupted")
         status = "interrupted"
-    except Exception as report_error:
-        lines.append(f"no report: {one_line(report_error)}; when that is fixed: {again}")
+    except Exception as not_noted:
+        lines.append(no_report(not_noted, folder.path))
     if status != "finished":
         lines.append(f"go on with: sat-slime launch {folder.path} --resume")
     return Ending(status, error, "\n".join(lines))
@@ -194,19 +191,3 @@ def _accuracy(folder: RunFolder) -> str:
         return ""
     first, last = (number(evals[place], "accuracy") for place in (0, -1))
     return f"accuracy: {first:.3f} before training, {last:.3f} at step {evals[-1].get('step', '?')}"
-
-
-def one_line(error: BaseException) -> str:
-    """Return the first line of `message_of`."""
-    return message_of(error).splitlines()[0]
-
-
-def message_of(error: BaseException) -> str:
-    """Return what an error says: its message where that speaks for itself, else with its type before it."""
-    cause = getattr(error, "cause", None)  # Ray wraps what an actor raised
-    if isinstance(cause, BaseException):
-        error = cause
-    message = str(error).strip()
-    if message and isinstance(error, (RuntimeError, OSError, ValueError)):
-        return message
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__

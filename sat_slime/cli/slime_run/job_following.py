@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from sat_slime.cli.run_words import optimizer_steps, title
+from sat_slime.cli.run_words import optimizer_steps, report_line, title
 from sat_slime.cli.slime_run.slime_plan import saved_iterations
 from sat_slime.cli.terminal import Ending, say, short, undisturbed, with_remark
 from sat_slime.config import SlimeConfig
@@ -175,7 +175,7 @@ def with_report(ending: JobEnding, folder: RunFolder) -> JobEnding:
     """Return the ending of a run, whose report is written if its job is over and there is anything to draw."""
     if not (ending.ended and folder.metrics.exists()):
         return ending
-    return replace(ending, text=f"{ending.text}\n{_report(folder)}")
+    return replace(ending, text=f"{ending.text}\n{report_line(folder.path)}")
 
 
 def newest_step(folder: RunFolder, config: SlimeConfig, log: Iterable[str]) -> dict[str, Any]:
@@ -213,15 +213,6 @@ def _failure(folder: RunFolder, record: JobRecord, state: JobState) -> str:
     last = next((line for line in reversed(log) if _EXCEPTION.match(line)), lines[-1]).strip()
     error = f"job {record.job} failed with exit code {state.exit_code}; last in its log: {last[:LONGEST_LINE]}"
     return "\n".join([error, "Its log ends with:", *(f"    {line}" for line in lines)])
-
-
-def _report(folder: RunFolder) -> str:
-    from sat_slime.report.run.run_report import write_report
-
-    try:
-        return f"report: {short(write_report(folder.path))}"
-    except Exception as error:  # it may not hide how the run itself ended
-        return f"no report: {error}; when that is fixed: sat-slime report {short(folder.path)}"
 
 
 def end_ray(ray: LocalRay, console: Console, logs_to: Path | None = None) -> None:

@@ -12,6 +12,7 @@ from command_line import TINY, sat_slime_command, state
 from stand_in_runtime import FakeRuntime
 
 from sat_slime import embedded
+from sat_slime.cli import run_words
 from sat_slime.cli.embedded_run import embedded_start, engine_packages
 from sat_slime.cli.embedded_run.driver_process import Outcome
 from sat_slime.embedded.deaths import MemoryWatch
@@ -84,6 +85,14 @@ def test_a_failing_report_does_not_hide_the_error(runtime, monkeypatch):
     assert result.exit_code == 1
     assert result.stderr == "error: the real error\n"
     assert "no report: ZeroDivisionError" in result.stdout
+
+
+def test_a_run_ends_well_where_nothing_can_be_drawn(runtime, without_vl_convert, tmp_path):
+    result = sat_slime_command("launch", TINY)
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("no report: ")]
+    assert "vl_convert" in line and line.endswith("when that is fixed: sat-slime report runs/tiny")
+    assert state(tmp_path / "runs" / "tiny")["status"] == "finished"
 
 
 def test_interrupted_says_how_to_go_on(runtime, tmp_path):
@@ -212,6 +221,6 @@ def test_a_server_without_words_leaves_nothing_dangling(tmp_path):
 def test_errors_of_actors_are_told_by_their_cause():
     wrapped = RuntimeError("ray::Trainer.train() (pid=1)\nTraceback ...")
     wrapped.cause = KeyError("layer")
-    assert embedded_start.one_line(wrapped) == "KeyError: 'layer'"
-    assert embedded_start.one_line(OSError(28, "No space left on device")) == "[Errno 28] No space left on device"
-    assert embedded_start.one_line(AssertionError()) == "AssertionError"
+    assert run_words.one_line(wrapped) == "KeyError: 'layer'"
+    assert run_words.one_line(OSError(28, "No space left on device")) == "[Errno 28] No space left on device"
+    assert run_words.one_line(AssertionError()) == "AssertionError"

@@ -8,7 +8,7 @@ import pytest
 from command_line import PAPER
 from rich.console import Console
 
-from sat_slime.cli.slime_run.job_following import Show, follow
+from sat_slime.cli.slime_run.job_following import JobEnding, Show, follow, with_report
 from sat_slime.config import load_config
 from sat_slime.embedded import deaths
 from sat_slime.plugin.launch.job_files import JobRecord
@@ -43,3 +43,22 @@ def test_who_has_followed_a_job_leaves_no_file_open(begun, monkeypatch, ends, st
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(log)
     os.close(other)
+
+
+class Panic(BaseException):
+    """As vl_convert's own code ends where it fails."""
+
+
+@pytest.mark.parametrize("fails", ["vl_convert", "the figures", "its own code"])
+def test_a_report_that_cannot_be_drawn_does_not_end_a_run(begun, monkeypatch, request, fails):
+    if fails == "vl_convert":
+        request.getfixturevalue("without_vl_convert")
+    else:
+        error = Panic(fails) if fails == "its own code" else ZeroDivisionError(fails)
+        broken = mock.Mock(side_effect=error)
+        monkeypatch.setattr("sat_slime.report.run.run_report.write_report", broken)
+    ending = with_report(JobEnding("finished", None, "finished", ended=True), begun)
+    assert (ending.status, ending.error) == ("finished", None)
+    first, report = ending.text.splitlines()
+    assert first == "finished" and report.startswith("no report: ") and fails in report
+    assert report.endswith("run") and "when that is fixed: sat-slime report " in report
