@@ -174,22 +174,43 @@ class RunFolder:
 
     def state(self) -> dict[str, Any]:
         """Return what state.json says. A run that says that it is running in a process, while no process holds its
-        lock, was killed: its status is then `killed`, and its error the one that it could not write. One that waits for
-        a restart which no process will make has failed."""
+        lock, was killed: its status is then `killed`, and its error the one that it could not write. So was a cluster's
+        job whose own Ray is gone from this machine. One that waits for a restart which no process will make has
+        failed."""
         state = self._read_state()
         if state.get("status") == "restarting" and not self.is_locked():
             state = {**state, "status": "failed"}
+        if state.get("status") == "running" and "job" in state and self._lost_its_ray():
+            state = {**state, "status": "killed", "error": "the Ray that was started for it was killed or crashed"}
         if state.get("status") == "running" and "job" not in state and not self.is_locked():
             process = f"its process {state.get('pid')}"
             error = f"{process} was killed, by hand or for want of memory, or the machine went down"
             state = {**state, "status": "killed", "error": error}
         return state
 
+    def _lost_its_ray(self) -> bool:
+        """Return whether a Ray that was started for the run was on this machine, where its folder is, and is gone."""
+        try:
+            ray = json.loads((self.path / "job.json").read_text(encoding="utf-8"))["ray"]
+            return ray is not None and Path(ray["folder"]).is_dir() and not is_alive(ray["pid"], ray["folder"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return False
+
     def _read_state(self) -> dict[str, Any]:
         return read_object(self.state_file)
 
     def _write_state(self, state: dict[str, Any]) -> None:
         write_atomically(self.state_file, json.dumps(state, indent=2) + "\n")
+
+
+def is_alive(pid: int, mark: str) -> bool:
+    """Return whether a process of that number is there which has `mark` in its command line, and is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+    except (OSError, IndexError):
+        return False
+    return state != "Z" and mark in command
 
 
 def worked_seconds(state: Mapping[str, Any]) -> float:

@@ -88,7 +88,7 @@ def status_lines(path: Path) -> list[str]:
 def _noted(run: SentRun) -> dict[str, Any]:
     """Return state.json, with the end of a job that nobody followed."""
     noted = run.folder.state()
-    if noted.get("status") != "running" or run.goes_on:
+    if noted.get("status") not in ("running", "killed") or run.goes_on:
         return noted
     if run.server is not None:
         _catch_up(run)

@@ -24,6 +24,7 @@ from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, token_for_own_
 from sat_slime.plugin.launch.secrets import redact
 from sat_slime.rollout.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark, newest_error, ray_logs
 from sat_slime.rollout.scratch import PREFIX, remove_shared_memory, temporary_folder
+from sat_slime.runs.folder import is_alive
 
 START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 120.0
@@ -333,9 +334,4 @@ _EXITED = re.compile(r"(\w+) \[exit code=(-?\d+)")
 
 def is_running(ray: LocalRay) -> bool:
     """Return whether a Ray is still there; a process that has its number and is another one does not count."""
-    try:
-        state = Path(f"/proc/{ray.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-        command = Path(f"/proc/{ray.pid}/cmdline").read_text(encoding="utf-8")
-    except (OSError, IndexError):
-        return False
-    return state != "Z" and ray.folder in command
+    return is_alive(ray.pid, ray.folder)
