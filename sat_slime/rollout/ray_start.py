@@ -1,4 +1,7 @@
-"""Helps Ray to start on a machine that has other work. Both runtimes start a Ray of their own."""
+"""Helps Ray to start on a machine that has other work. Both runtimes start a Ray of their own.
+
+As a program it is `ray`, with its arguments: see `raylets_know`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,12 @@ import os
 import random
 import re
 import socket
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 STARTS = 2
 """Times that a Ray is started from scratch before a run gives up."""
@@ -22,7 +29,8 @@ PATIENCE = {
 }
 """Ray's variables for how long it waits for its own parts, each of which begins by importing Ray's half in Python. The
 defaults are too short where the cores have other work."""
-AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+LISTEN_PORT = "dashboard_agent_listen_port"
+AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", LISTEN_PORT, "runtime_env_agent_port")
 """Ray's names of the ports of a raylet's agents. For each that it is not given it waits 15 s, and ends without it."""
 
 
@@ -42,11 +50,64 @@ def load_remark() -> str:
     )
 
 
+_claims: dict[int, socket.socket] = {}
+
+
+def claim(port: int) -> bool:
+    """Return whether a port is this process's to give away: none of another process of ours on this machine, until that
+    ends. A port that is looked for now and bound minutes later, by an engine that first loads its model, is free to all
+    others meanwhile.
+
+    A claim is a name in Linux's abstract socket namespace, which is the network's, as ports are.
+    """
+    if port in _claims:
+        return True
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        name.bind(f"\0sat_slime port {port}")
+    except OSError:
+        name.close()
+        return False
+    _claims[port] = name
+    return True
+
+
+@contextmanager
+def raylets_know(ports: Mapping[str, int]) -> Iterator[None]:
+    """Has each raylet that this process starts know the port on which its agent listens.
+
+    Ray gives that port to the agent alone. A raylet of Ray 2.60 waits for it too, 15 s, and ends without it; an older
+    one does not know it. ports: by the names of AGENT_PORTS.
+    """
+    from ray import _raylet
+    from ray._private import ray_constants, services
+
+    start_process = services.start_ray_process
+
+    def start(command: list[str], process_type: str, *arguments: Any, **more: Any) -> Any:
+        is_raylet = process_type == ray_constants.PROCESS_TYPE_RAYLET
+        waits = hasattr(_raylet, LISTEN_PORT.upper() + "_NAME")
+        port = [f"--{LISTEN_PORT}={ports[LISTEN_PORT]}"] if is_raylet and waits else []
+        return start_process([*command, *port], process_type, *arguments, **more)
+
+    with patch.object(services, "start_ray_process", start):
+        yield
+
+
+def main() -> None:
+    """Runs `ray start` and its like, whose raylet knows the port that the command line gives its agent."""
+    from ray.scripts import scripts
+
+    given = (word.partition("=")[2] for word in sys.argv if word.startswith("--dashboard-agent-listen-port="))
+    with raylets_know({LISTEN_PORT: int(next(given))}):
+        scripts.main()
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports of the loopback interface that are not in use.
 
-    They are above the ports of Ray's workers and below those that the kernel gives to connections, since Ray binds some
-    of them only seconds later.
+    They are above the ports of Ray's workers and below those that the kernel gives to connections, and `claim`ed for
+    this process, since Ray binds some of them only seconds later.
 
     Raises:
         RayNotStarted: there are not so many.
@@ -58,7 +119,8 @@ def free_ports(count: int) -> list[int]:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        free.append(port)
+        if claim(port):
+            free.append(port)
         if len(free) == count:
             return free
     raise RayNotStarted("no free port between 20000 and 32000 on this machine: stop what holds them")
@@ -82,3 +144,7 @@ def newest_error(logs: Iterable[Path]) -> str:
 
 _SEVERE = re.compile(r"\s*\[([^]]*) [CEF] .*")
 """An error's line in Ray's logs; its group is the time, as text that sorts."""
+
+
+if __name__ == "__main__":
+    main()

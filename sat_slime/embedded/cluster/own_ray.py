@@ -18,7 +18,15 @@ from sat_slime.embedded.cluster.results import ActorFailure, RayDied, first_line
 from sat_slime.embedded.deaths import RAY_PROCESSES, RayWatch, children
 from sat_slime.embedded.forking import ray_worker
 from sat_slime.embedded.forking.forked_process import FOLDER
-from sat_slime.rollout.ray_start import AGENT_PORTS, RayNotStarted, free_ports, load_remark, newest_error, ray_logs
+from sat_slime.rollout.ray_start import (
+    AGENT_PORTS,
+    RayNotStarted,
+    free_ports,
+    load_remark,
+    newest_error,
+    ray_logs,
+    raylets_know,
+)
 from sat_slime.rollout.scratch import new_scratch, remove_scratch
 
 
@@ -97,10 +105,8 @@ def _ray_as_we_need_it() -> Iterator[None]:
     monitor, no autoscaler and no dashboard process, which `include_dashboard=False` only empties: a run on one machine
     needs none of them. Workers from the fork server, where this process has one.
     """
-    from ray import _raylet
-    from ray._private import parameter, ray_constants, services
+    from ray._private import parameter, services
 
-    start_process = services.start_ray_process
     ports = dict(zip(AGENT_PORTS, free_ports(len(AGENT_PORTS)), strict=True))
     options: dict[str, Any] = {**ports, "include_log_monitor": False, "no_monitor": True}
     if FOLDER in os.environ:
@@ -110,16 +116,9 @@ def _ray_as_we_need_it() -> Iterator[None]:
         def __init__(self, **given: Any) -> None:
             super().__init__(**{**given, **options})  # `ray.init` gives some of the options too, as None
 
-    def start(command: list[str], process_type: str, *arguments: Any, **more: Any) -> Any:
-        # Ray gives this port to the agent alone, and a raylet of Ray 2.60 waits for it too; older ones do not know it.
-        name = getattr(_raylet, "DASHBOARD_AGENT_LISTEN_PORT_NAME", None)
-        is_raylet = process_type == ray_constants.PROCESS_TYPE_RAYLET
-        port = [f"--{name}={ports[name]}"] if is_raylet and name else []
-        return start_process([*command, *port], process_type, *arguments, **more)
-
     with (
         patch.object(parameter, "RayParams", Params),
-        patch.object(services, "start_ray_process", start),
+        raylets_know(ports),
         patch.object(services, "start_api_server", lambda *_, **__: (None, None)),  # as where the start failed
     ):
         yield

@@ -22,6 +22,7 @@ from pathlib import Path
 from sat_slime.config.exits import how_it_ended
 from sat_slime.plugin.launch.ray_jobs import JobError, JobServer, token_for_own_ray
 from sat_slime.plugin.launch.secrets import redact
+from sat_slime.rollout import ray_start
 from sat_slime.rollout.ray_start import PATIENCE, STARTS, RayNotStarted, free_ports, load_remark, newest_error, ray_logs
 from sat_slime.rollout.scratch import PREFIX, remove_shared_memory, temporary_folder
 from sat_slime.runs.folder import is_alive
@@ -141,7 +142,7 @@ def _start_in(
             agent_port, agent_grpc_port, env_port, metrics_port = ports[node * NODE_PORTS :][:NODE_PORTS]
             address = _address(node, nodes)
             command = [
-                *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"),
+                *(sys.executable, "-m", ray_start.__name__, "start", "--block", "--disable-usage-stats"),
                 *(head_flags if node == 0 else [f"--address={head}:{gcs_port}"]),
                 f"--node-ip-address={address}",
                 f"--dashboard-agent-listen-port={agent_port}",  # else a second Ray could be sent no job

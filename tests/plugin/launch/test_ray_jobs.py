@@ -380,6 +380,25 @@ def test_the_death_of_a_process_of_ray_is_told_by_name(name, word):
 
 
 @pytest.mark.engine
+def test_a_ray_of_ones_own_starts_at_the_first_try_before_its_agents_have(tmp_path):
+    """They import much, which takes longer than a raylet waits for them where the cores are busy. These never start."""
+    held = tmp_path / "held"
+    (tmp_path / "sitecustomize.py").write_text(f"""
+import signal
+if "dashboard/agent.py" in open("/proc/self/cmdline").read():
+    open({str(held)!r}, "w").close()
+    signal.pause()
+""")
+    told = []
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    ray = start_ray(gpus=0, cpus=1, variables={"PYTHONPATH": paths}, tell=told.append)
+    try:
+        assert held.exists() and is_running(ray) and not told
+    finally:
+        stop_ray(ray)
+
+
+@pytest.mark.engine
 def test_a_ray_of_ones_own_ends_alone(ray_server):
     mine = start_ray(gpus=0, cpus=1)
     assert is_running(mine) and mine.address != ray_server.address
