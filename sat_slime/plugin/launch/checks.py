@@ -28,7 +28,7 @@ from sat_slime.plugin.launch.machine import SCRIPT, existing_parent, machine_fin
 from sat_slime.plugin.launch.memory.memory_fit import memory_findings
 from sat_slime.plugin.launch.memory.memory_sizes import machine_sizes, sizes, sizes_of_nodes
 from sat_slime.plugin.launch.named_files import reward_errors
-from sat_slime.plugin.launch.nodes import needed_paths, node_findings
+from sat_slime.plugin.launch.nodes import needed_paths, node_findings, package_findings, package_versions
 from sat_slime.plugin.launch.ray_jobs import JobServer
 from sat_slime.plugin.launch.secrets import secret_names
 from sat_slime.plugin.launch.slimes_parser import Answer, ask_slime
@@ -95,6 +95,8 @@ def here(config: SlimeConfig, run_folder: Path, resume: bool = False) -> Iterato
     """Yield findings on this machine, as if it were one of those that the run uses. resume: the run has begun."""
     yield from machine_findings(config, run_folder, resume)
     yield from memory_here(config)
+    if (Path(config.cluster.slime_dir) / SCRIPT).is_file():
+        yield from package_findings(config, {"this machine": package_versions()})
     package = Path(config.cluster.slime_dir) / "slime"
     if package.is_dir():  # the machine's findings already name a checkout that is missing
         yield from _slime_findings(probe_slime(package, canary=config.pipeline.canary != "none"))

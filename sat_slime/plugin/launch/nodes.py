@@ -4,6 +4,8 @@ sees."""
 from __future__ import annotations
 
 import fcntl
+import importlib.metadata
+import importlib.util
 import os
 import shutil
 import socket
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sat_slime.config.finding import Finding, fail, ok, warn
+from sat_slime.config.slime_flags import given_flag
 from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.plugin.launch.named_files import SLICE
 from sat_slime.plugin.launch.proxies import is_excepted, own_address, proxies, without_proxy
@@ -23,6 +26,14 @@ LEAST_SHARED_MEMORY = 16 * 2**30
 """Bytes of /dev/shm below which a node is warned of: what slime's documentation gives its container."""
 SIOCGIFADDR = 0x8915
 """Linux's request for the IPv4 address of an interface."""
+
+NUMPY, ENGINE_OF_TRANSFORMERS, APEX, ROUTER = (
+    "numpy",
+    "transformer_engine",
+    "fused_weight_gradient_mlp_cuda",
+    "sglang_router",
+)
+"""Modules that slime imports once the nodes' GPUs are in use."""
 
 Facts = Mapping[str, Any]
 """The answer of a node to `node_facts`, with its `name`, which is its address in Ray."""
@@ -58,7 +69,29 @@ def node_facts(paths: Mapping[str, str]) -> dict[str, Any]:
         "infiniband_open": Path("/dev/infiniband").is_dir(),
         "shared_memory": [shared.total, shared.free] if shared else None,
         "missing": [key for key, path in paths.items() if not os.path.exists(os.path.expanduser(path))],
+        "packages": package_versions(),
     }
+
+
+def package_versions() -> dict[str, str | None]:
+    """Return the versions of what slime imports minutes after a run's start."""
+    return {module: _version(module) for module in (NUMPY, ENGINE_OF_TRANSFORMERS, APEX, ROUTER)}
+
+
+def _version(module: str) -> str | None:
+    """Return the version of the package with a module, empty where that is not told; None where there is no such
+    module. Only the router is imported, whose build has another version than its package says: the others take seconds,
+    or a GPU."""
+    if importlib.util.find_spec(module) is None:
+        return None
+    if module == ROUTER:
+        try:
+            return str(importlib.import_module(module).__version__)
+        except Exception:  # whatever its own code raises
+            return ""
+    for distribution in importlib.metadata.packages_distributions().get(module, ()):
+        return importlib.metadata.version(distribution)
+    return ""
 
 
 def address_of(interface: str) -> str:
@@ -89,6 +122,65 @@ def _host_address() -> str | None:
 # ----------------------------------------------------------------------------------------------------- the findings
 
 
+def package_findings(config: SlimeConfig, nodes: Mapping[str, Mapping[str, str | None]]) -> Iterator[Finding]:
+    """Yield findings on packages without which a run on GPUs fails minutes after its start. nodes: what each node told
+    of its packages."""
+    if config.cluster.device != "gpu":
+        return
+    for what, lacks in (
+        ("numpy", _numpy_fault),
+        ("transformer engine", _transformer_engine_fault),
+        ("apex", _apex_fault),
+        ("router", _router_fault),
+    ):
+        faults = {name: fault for name, packages in nodes.items() if packages and (fault := lacks(config, packages))}
+        if faults:
+            name, fault = next(iter(faults.items()))
+            others = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+            yield fail(what, f"{name}{others}: {fault}")
+
+
+def _numpy_fault(config: SlimeConfig, packages: Mapping[str, str | None]) -> str | None:
+    version = packages[NUMPY]
+    if version is None or not version or version.startswith("1."):
+        return None
+    return f"NumPy is {version}, and slime ends each trainer as it starts unless it is 1: pip install 'numpy<2' there"
+
+
+def _transformer_engine_fault(config: SlimeConfig, packages: Mapping[str, str | None]) -> str | None:
+    given = given_flag(config, "transformer-impl")
+    if packages[ENGINE_OF_TRANSFORMERS] is not None or (given and given[1] == "local"):
+        return None
+    return (
+        "Transformer Engine is not installed, of which Megatron's layers are: run in slime's image, or set "
+        "extra_args.transformer-impl to local"
+    )
+
+
+def _apex_fault(config: SlimeConfig, packages: Mapping[str, str | None]) -> str | None:
+    given = given_flag(config, "no-gradient-accumulation-fusion")
+    if packages[APEX] is not None or (given and given[1] is True):
+        return None
+    return (
+        f"Apex's {APEX} is not installed, with which Megatron adds up gradients: run in slime's image, or set "
+        "extra_args.no-gradient-accumulation-fusion to true"
+    )
+
+
+def _router_fault(config: SlimeConfig, packages: Mapping[str, str | None]) -> str | None:
+    version = packages[ROUTER]
+    if given_flag(config, "sglang-router-ip"):  # another one is asked
+        return None
+    if version is None:
+        return "sglang-router is not installed, which spreads requests over the engines: run in slime's image"
+    if not config.method.r3 or not version or "slime" in version:
+        return None
+    return (
+        f"sglang-router is {version}, and of its builds slime's alone hands the engines' routes on: run in slime's "
+        "image, or set method.r3 to false"
+    )
+
+
 def node_findings(config: SlimeConfig, nodes: Sequence[Facts]) -> Iterator[Finding]:
     """Yield findings on the nodes that answered."""
     nodes = [node for node in nodes if node.get("interfaces")]
@@ -96,6 +188,7 @@ def node_findings(config: SlimeConfig, nodes: Sequence[Facts]) -> Iterator[Findi
         yield from _shared_memory(node)
         yield from _proxy(node, alone=len(nodes) == 1)
     yield from _paths(config, nodes)
+    yield from package_findings(config, {f"node {node['name']}": node["packages"] for node in nodes if node["gpus"]})
     if len(nodes) > 1:
         problems = [finding for node in nodes for finding in (*_addresses(node), *_interfaces(node))]
         yield from problems or [ok("network", ", ".join(_where(node) for node in nodes))]

@@ -118,9 +118,12 @@ def ready(tmp_path):
 
 @pytest.fixture(autouse=True)
 def large_machine(monkeypatch):
-    """Makes memory and disk large: other tests are about them, and these are not to depend on the machine."""
+    """Makes memory and disk large, and packages those of slime's image: other tests are about them, and these are not to
+    depend on the machine."""
     told = {"gpu": None, "host": 2048 * GIB, "shm": 1024 * GIB}
     monkeypatch.setattr(checks, "machine_sizes", lambda: told)
+    packages = {"numpy": "1.26.4", "transformer_engine": "2.10", "fused_weight_gradient_mlp_cuda": ""}
+    monkeypatch.setattr(checks, "package_versions", lambda: {**packages, "sglang_router": "0.3.2+slime"})
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1024 * GIB}))
 
 

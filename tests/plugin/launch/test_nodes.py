@@ -11,6 +11,15 @@ CONFIGS = Path(__file__).parents[3] / "configs"
 GIB = 2**30
 
 
+IMAGE = {
+    "numpy": "1.26.4",
+    "transformer_engine": "2.10.0",
+    "fused_weight_gradient_mlp_cuda": "",
+    "sglang_router": "0.3.2+slime",
+}
+"""What slime's image has."""
+
+
 def config(*overrides):
     return load_config(CONFIGS / "models" / "qwen3-4b.yaml", overrides)
 
@@ -30,6 +39,7 @@ def node(number=1, **changes):
         "infiniband_open": True,
         "shared_memory": [64 * GIB, 60 * GIB],
         "missing": [],
+        "packages": IMAGE,
         **changes,
     }
 
@@ -144,3 +154,30 @@ def test_the_address_of_an_interface(monkeypatch):
     assert address_of("") == "10.0.0.7"
     with pytest.raises(SystemExit, match="interface ib7 has no IPv4 address on"):
         address_of("ib7")
+
+
+@pytest.mark.parametrize(
+    "packages, settings, line",
+    [
+        ({"numpy": "2.1.0"}, [], "FAIL numpy: node 10.0.0.2: NumPy is 2.1.0, and slime ends"),
+        ({"transformer_engine": None}, [], "FAIL transformer engine: node 10.0.0.2: Transformer Engine is not"),
+        ({"transformer_engine": None}, ["extra_args.transformer-impl=local"], None),
+        ({"fused_weight_gradient_mlp_cuda": None}, [], "FAIL apex: node 10.0.0.2: Apex's fused_weight_gradient"),
+        ({"fused_weight_gradient_mlp_cuda": None}, ["extra_args.no-gradient-accumulation-fusion=true"], None),
+        ({"sglang_router": "0.3.2"}, [], None),  # without R3 nothing is lost
+        ({"sglang_router": None}, [], "FAIL router: node 10.0.0.2: sglang-router is not installed"),
+        ({"sglang_router": None}, ["extra_args.sglang-router-ip=10.0.0.9"], None),
+        ({"numpy": "2.1.0", "transformer_engine": None, "sglang_router": None}, ["cluster.device=cpu"], None),
+    ],
+)
+def test_packages_that_fail_minutes_later(packages, settings, line):
+    lines = told(node(1), node(2, packages={**IMAGE, **packages}), of=config(*settings))
+    found = [text for text in lines if not text.startswith(("OK network", "OK InfiniBand"))]
+    assert len(found) == (line is not None) and all(text.startswith(line) for text in found), found
+
+
+def test_a_router_that_drops_routes_is_told_where_they_are_replayed_and_nodes_share_a_line():
+    r3 = load_config(CONFIGS / "paper" / "qwen3-30b-a3b.yaml", ["method.r3=true"])
+    lines = told(*(node(number, packages={**IMAGE, "sglang_router": "0.3.2"}) for number in (1, 2, 3)), of=r3)
+    (line,) = [line for line in lines if "router" in line]
+    assert line.startswith("FAIL router: node 10.0.0.1 (and 2 more): sglang-router is 0.3.2, and of its builds slime's")
