@@ -118,7 +118,7 @@ def ready(tmp_path):
 
 @pytest.fixture(autouse=True)
 def large_machine(monkeypatch):
-    """Makes memory and disk large, and packages those of slime's image: other tests are about them, and these are not to
+    """Makes memory and disk large, and packages those of slime's image: other tests are about them, and these do not
     depend on the machine."""
     told = {"gpu": None, "host": 2048 * GIB, "shm": 1024 * GIB}
     monkeypatch.setattr(checks, "machine_sizes", lambda: told)
