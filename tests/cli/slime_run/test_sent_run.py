@@ -13,7 +13,7 @@ from sat_slime.plugin.launch.local_ray import LocalRay
 @pytest.mark.parametrize("command", ["logs", "stop"])
 def test_folders_that_hold_no_job(command, tmp_path):
     assert "is not a run folder" in sat_slime_command(command, tmp_path).stderr
-    (tmp_path / "config.yaml").write_text(f"extends: {DENSE}\n")
+    (tmp_path / "config.yaml").write_text(f"runtime: slime\nextends: {DENSE}\n")
     (tmp_path / "state.json").write_text("{}")
     result = sat_slime_command(command, tmp_path)
     assert result.exit_code == 2 and "the run was never sent to a cluster" in result.stderr
